@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+/// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of the
+/// runner both come from that one description.
+namespace stepcast {
+
+using Shape = std::vector<std::int64_t>;  ///< per sample, without the batch dimension
+
+/// One layer as written in the YAML. `kind` names an entry of the layer table (models/layer.hpp); `sizes` holds its
+/// integer attributes (`out`, `kernel`, `padding`, `stride`, `bias`, ...), defaults filled in.
+struct Layer {
+  std::string kind;
+  std::string name;  ///< as in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`
+  std::map<std::string, std::int64_t> sizes;
+  Shape input;   ///< per sample
+  Shape output;  ///< per sample
+  std::vector<Layer> body;      ///< of kind `residual`: y = body(x) + shortcut(x)
+  std::vector<Layer> shortcut;  ///< of kind `residual`; empty is the identity
+};
+
+struct Parameter {
+  std::string name;
+  Shape shape;
+  int segment = 0;
+  Bytes size;  ///< in the model's dtype, float32
+  [[nodiscard]] std::int64_t numel() const;
+};
+
+/// A named buffer (batch norm's running statistics). Not trained, broadcast by DDP.
+struct Buffer {
+  std::string name;
+  Shape shape;
+  bool is_integer = false;  ///< int64 (num_batches_tracked), else float32
+  int segment = 0;
+  Bytes size;
+};
+
+/// One layer's row in the table that `models/` and papers print.
+struct LayerRow {
+  std::string name;
+  std::string type;  ///< PyTorch's class name: `Conv2d`
+  Shape output;
+  std::int64_t parameters = 0;
+  Flop forward;  ///< per sample, 2 per multiply-add
+};
+
+/// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment, detached at
+/// the boundaries.
+struct Segment {
+  std::string name;
+  std::string kind;                ///< `conv`, `residual`, `linear`, `fixed`
+  std::vector<Layer> layers;       ///< in forward order
+  std::vector<int> parameters;     ///< indices into Model::parameters in the order their gradients become ready
+  std::vector<int> buffers;        ///< indices into Model::buffers
+  std::vector<LayerRow> rows;
+  Shape input, output;             ///< per sample
+  Flop forward, backward;          ///< per sample; backward = 2 forward, first segment less: no input gradient
+  Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written; parameters come on top
+  Bytes output_size;               ///< per sample: what a pipeline boundary sends
+  Bytes saved_size;                ///< per sample: kept for the backward, estimated; `measure` observes it
+  /// Declared times of kind `fixed` (a synthetic model that needs no trace).
+  std::optional<Seconds> fixed_forward, fixed_backward;
+};
+
+struct Optimizer {
+  std::string kind;  ///< `sgd`, `adam`
+  double learning_rate = 0.01;
+  double momentum = 0.0;
+  double weight_decay = 0.0;
+};
+
+struct Model {
+  std::string name;           ///< `netflix-mlp`
+  std::string specification;  ///< canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`
+  std::string path;           ///< of the YAML file
+  std::string description;
+  std::map<std::string, std::int64_t> settings;  ///< resolved parameters of the YAML
+  Shape input;                ///< per sample
+  std::string input_kind;     ///< `image`, `features`, `none`
+  int classes = 0;            ///< of cross_entropy
+  std::string loss;           ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  Optimizer optimizer;
+  std::vector<Segment> segments;
+  std::vector<Parameter> parameters;  ///< in registration order, as PyTorch's `parameters()`
+  std::vector<Buffer> buffers;        ///< in registration order
+  std::vector<int> ready_order;       ///< parameter indices in the order their gradients become ready
+
+  [[nodiscard]] Bytes parameter_bytes() const;
+  [[nodiscard]] std::int64_t parameter_count() const;
+  [[nodiscard]] Flop forward_flop() const;  ///< per sample
+  [[nodiscard]] Bytes input_bytes() const;  ///< per sample, float32
+  /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts them.
+  [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
+  /// True when times are declared in the YAML, so that a prediction needs no trace.
+  [[nodiscard]] bool has_fixed_times() const;
+};
+
+/// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.
+/// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.
+Model load_model(const std::string& specification);
+
+/// Names of the shipped models, sorted.
+std::vector<std::string> model_names();
+
+}  // namespace stepcast

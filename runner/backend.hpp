@@ -1,0 +1,87 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/core/registry.hpp"
+
+/// What the runner needs of a communication library: raw pointers, asynchronous calls. `gloo` implements it on CPUs;
+/// `nccl` will implement it on NVIDIA GPUs. No LibTorch here.
+namespace stepcast {
+
+enum class DataType : std::uint8_t { kFloat32, kFloat64, kInt64, kUInt8 };
+std::size_t size_of(DataType type);
+
+/// `count` elements of memory that the caller keeps alive until the Work is done.
+struct Array {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
+};
+
+/// A call under way.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Blocks until done. \throws RunError that names the peer or the ranks that did not answer.
+  virtual void wait() = 0;
+  /// When the backend began and ended it (steady clock); valid after wait().
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const = 0;
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point ended() const = 0;
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+/// Collectives over all ranks. Calls are issued in the same order on every rank; the backend runs as many at a time
+/// as `collectives_in_flight()`. Reductions are sums.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
+  [[nodiscard]] virtual int collectives_in_flight() const = 0;
+
+  virtual WorkPtr all_reduce(Array in_place) = 0;
+  virtual WorkPtr broadcast(Array in_place, int root) = 0;
+  /// On root `out` holds world_size * in.count elements; elsewhere it is ignored.
+  virtual WorkPtr gather(Array in, Array out, int root) = 0;
+  /// On root `in[r]` goes to rank r; arrays may be the same memory. Elsewhere `in` is empty.
+  virtual WorkPtr scatter(std::vector<Array> in, Array out, int root) = 0;
+  virtual WorkPtr all_gather(Array in, Array out) = 0;
+  /// `in` holds world_size * out.count elements; rank r receives the sum of everybody's part r.
+  virtual WorkPtr reduce_scatter(Array in, Array out) = 0;
+  virtual WorkPtr send(Array data, int peer, std::uint32_t tag) = 0;
+  virtual WorkPtr recv(Array data, int peer, std::uint32_t tag) = 0;
+  /// Runs `task` on the communication thread: what handing over a call costs without communicating.
+  virtual WorkPtr submit(std::function<void()> task) = 0;
+  virtual void barrier() = 0;
+};
+
+/// Where the ranks of one job find each other: a key-value store that all can reach.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::vector<char>& value) = 0;
+  /// Blocks until the key is there. \throws TimeoutError
+  virtual std::vector<char> get(const std::string& key) = 0;
+};
+
+struct BackendConfig {
+  int rank = 0;
+  int world_size = 1;
+  std::string interface;  ///< network interface; "" chooses: loopback when all ranks are on one host
+  std::chrono::milliseconds timeout{60'000};
+  std::shared_ptr<Store> store;
+};
+
+struct BackendFactory {
+  std::function<std::unique_ptr<Backend>(const BackendConfig&)> make;
+};
+Registry<BackendFactory>& backends();
+
+}  // namespace stepcast

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/core/registry.hpp"
+
+/// What every command of both programs shares: its own option table, parsing without prefix guessing, errors that
+/// name the nearest option, help, and the dispatch by the first word.
+namespace stepcast {
+
+namespace po = boost::program_options;
+
+/// One command. A file in `commands/` defines one and registers it; it holds options, calls and printing only.
+struct Command {
+  /// Adds the command's options to its table.
+  std::function<void(po::options_description&)> declare;
+  /// Runs with the parsed options and returns the exit code; errors are thrown.
+  std::function<ExitCode(const po::variables_map&)> run;
+  std::string positional;  ///< name of the option that takes words without a flag; "" when there are none
+  std::string usage;       ///< `stepcast compare PREDICTED MEASURED [options]`
+};
+
+Registry<Command>& commands();
+
+/// The words of the command line as typed, for the context of written files. Set once by `run_program`.
+const std::vector<std::string>& command_line();
+
+/// Parses `argv[1]` as the command's name and the rest with its option table, runs it, prints any Error to stderr as
+/// `program: message` and returns the exit code. `--help`, `--version` and `help [COMMAND]` are handled here.
+/// SIGPIPE is ignored. Ctrl-C ends with code 130; files being written are removed.
+int run_program(const std::string& program, const std::string& summary, int argc, char** argv);
+
+/// True when stderr is a terminal and progress may be drawn.
+bool interactive();
+
+/// A progress bar on a terminal, else one line every ten seconds, on stderr.
+class Progress {
+ public:
+  Progress(std::string what, int total);
+  ~Progress();
+  void advance(const std::string& now = "");
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A table for people: right-aligned numbers, left-aligned words, header with units.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+  void add(std::vector<std::string> row);
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace stepcast

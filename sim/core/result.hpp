@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/run_context.hpp"
+#include "sim/core/schedule.hpp"
+
+/// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for both,
+/// with the same operation names, so that validation is a difference of two files.
+namespace stepcast {
+
+enum class Origin : std::uint8_t { kMeasured, kPredicted };
+
+/// One operation of one step of one rank, in seconds since the start of that step on rank 0.
+struct Span {
+  int rank = 0;
+  Stream stream = Stream::kCompute;
+  std::string name;
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
+/// Where a step's time went on one rank; the four exclusive parts sum to the step time.
+/// compute + exposed_communication + other + idle = step, exposed + overlapped = communication (union of the comm
+/// spans). `compute` is forward, backward, loss; `other` is input, host, optimizer, zero_grad and local copies.
+struct Breakdown {
+  double compute_s = 0.0;
+  double exposed_communication_s = 0.0;
+  double overlapped_communication_s = 0.0;
+  double input_and_host_s = 0.0;
+  double optimizer_and_copies_s = 0.0;
+  double idle_s = 0.0;
+};
+
+/// What was run or predicted: equal configurations are comparable.
+struct Configuration {
+  std::string model;  ///< full specification
+  std::string strategy;
+  int world_size = 1;
+  int batch = 0;  ///< per rank
+  int threads = 1;
+  std::string backend = "gloo";
+  std::string cluster;  ///< name; "" for a measured run on this machine
+  double bucket_cap_bytes = 0.0;
+  double first_bucket_cap_bytes = 0.0;
+  int steps = 0;
+  int warmup_steps = 0;
+  std::map<std::string, std::string> extra;  ///< strategy-specific options
+};
+
+struct Result {
+  RunContext context;
+  Origin origin = Origin::kMeasured;
+  std::vector<Ancestor> lineage;
+  Configuration configuration;
+  std::vector<std::vector<double>> step_time_s;  ///< [rank][step], warm-up excluded
+  std::vector<double> warmup_step_time_s;        ///< of rank 0, kept apart
+  std::vector<double> loss;                      ///< per step, measured runs only
+  std::vector<Span> spans;                       ///< of one representative step
+  std::vector<Breakdown> breakdown;              ///< per rank, median over steps
+  double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
+  std::map<std::string, std::string> notes;      ///< `collective fidelity`: `message`, ...
+
+  /// Median over the steps of the slowest rank's step time.
+  [[nodiscard]] double median_step_time_s() const;
+};
+
+/// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
+Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
+
+double median(std::vector<double> values);
+/// Linear interpolation between order statistics; q in [0, 1]. \pre values not empty
+double quantile(std::vector<double> values, double q);
+
+void to_json(nlohmann::json& json, const Result& result);
+void from_json(const nlohmann::json& json, Result& result);
+
+Result load_result(const std::string& path);
+
+}  // namespace stepcast

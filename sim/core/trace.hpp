@@ -1,0 +1,62 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/run_context.hpp"
+#include "sim/core/units.hpp"
+
+/// A Trace: what one step of one model costs on one device, measured on one rank without communication.
+namespace stepcast {
+
+/// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay can
+/// resample whole steps and keep the correlation between segments.
+struct SegmentTrace {
+  std::string name;
+  std::vector<double> forward_s;
+  std::vector<double> backward_s;
+  /// For each parameter of the segment in gradient-ready order: the part of the segment's backward time that has
+  /// passed when its gradient is accumulated, in [0, 1]; median over the steps.
+  std::vector<double> grad_ready_fraction;
+  double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
+};
+
+/// All samples for one (batch, threads) pair. Vectors have one element per measured step, warm-up excluded.
+struct TraceEntry {
+  int batch = 0;
+  int threads = 1;
+  std::vector<int> launch;  ///< which launch of `measure` step k belongs to
+  std::vector<double> input_s;
+  std::vector<double> zero_grad_s;
+  std::vector<double> loss_s;  ///< loss forward and backward
+  std::vector<double> optimizer_s;
+  std::vector<double> host_s;  ///< step time of the segmented step that no phase accounts for
+  std::vector<double> step_s;  ///< whole segmented step
+  std::vector<double> native_step_s;  ///< whole-graph steps, interleaved with the segmented ones
+  std::vector<SegmentTrace> segments;
+
+  [[nodiscard]] std::size_t steps() const { return step_s.size(); }
+};
+
+struct Trace {
+  RunContext context;
+  std::vector<Ancestor> lineage;
+  std::string model;  ///< full specification: `netflix-mlp:hidden=256`
+  std::string device;
+  std::string dtype = "float32";
+  std::vector<TraceEntry> entries;  ///< sorted by (threads, batch)
+
+  /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two nearest
+  /// measured batch sizes with the same threads.
+  /// \throws InputError that names the measured batch sizes when `batch` lies outside them and `extrapolate` is
+  /// false, or when no entry has these threads.
+  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate) const;
+};
+
+void to_json(nlohmann::json& json, const Trace& trace);
+void from_json(const nlohmann::json& json, Trace& trace);
+
+Trace load_trace(const std::string& path);
+
+}  // namespace stepcast
