@@ -1,0 +1,44 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/result.hpp"
+#include "sim/core/run_context.hpp"
+
+/// Times of single collectives over message sizes, as nccl-tests reports them; measured by `stepcast bench`,
+/// predicted by `stepcast predict --bench`.
+namespace stepcast {
+
+struct BenchRow {
+  std::string collective;  ///< `all_reduce`, `gather`, `scatter`, `broadcast`, `all_gather`, `reduce_scatter`, `send_recv`
+  double message_bytes = 0.0;   ///< the total array, never the shard
+  std::vector<double> time_s;   ///< samples: back-to-back iterations, time per iteration, slowest rank
+  std::vector<double> cpu_s;    ///< processor time per iteration and rank, where measured
+  long long wrong = 0;          ///< elements that differed from the expected result
+
+  [[nodiscard]] double median_time_s() const { return median(time_s); }
+};
+
+struct Bench {
+  RunContext context;
+  Origin origin = Origin::kMeasured;
+  std::vector<Ancestor> lineage;
+  std::string backend = "gloo";
+  int world_size = 2;
+  std::vector<BenchRow> rows;
+};
+
+/// algbw = S / t.
+double algbw_bytes_per_s(const BenchRow& row);
+/// busbw = algbw * f: all_reduce 2(n-1)/n; all_gather, reduce_scatter, gather, scatter (n-1)/n; broadcast, send_recv
+/// 1. Source: nccl-tests, doc/PERFORMANCE.md.
+double bus_factor(const std::string& collective, int world_size);
+
+void to_json(nlohmann::json& json, const Bench& bench);
+void from_json(const nlohmann::json& json, Bench& bench);
+
+Bench load_bench(const std::string& path);
+
+}  // namespace stepcast

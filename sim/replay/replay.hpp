@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/model.hpp"
+#include "sim/core/calibration.hpp"
+#include "sim/core/result.hpp"
+#include "sim/core/schedule.hpp"
+#include "sim/core/trace.hpp"
+#include "topologies/cluster.hpp"
+
+/// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from the
+/// Calibration, compute times from the Trace.
+namespace stepcast {
+
+/// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow per
+/// link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
+/// `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
+enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
+
+struct ReplayInput {
+  const Schedule* schedule = nullptr;
+  const Model* model = nullptr;
+  const Cluster* cluster = nullptr;
+  std::vector<int> host_of_rank;            ///< size world_size
+  const TraceEntry* trace = nullptr;        ///< null: the model declares its own times
+  const Calibration* calibration = nullptr; ///< null: endpoints are free, one collective in flight, no sharing cost
+  Fidelity fidelity = Fidelity::kAutomatic;
+  int batch = 1;   ///< per rank
+  int threads = 1; ///< cores that a rank's compute occupies
+  int steps = 1;
+  int warmup_steps = 0;   ///< replayed before, not reported: skew settles
+  bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
+  unsigned seed = 0;
+  bool record_spans = true;  ///< of the step whose time is the median
+};
+
+/// Result without context and lineage, which the command adds.
+/// \throws RunError with a deadlock report that names the waiting operations, when some operation never starts.
+Result replay(const ReplayInput& input);
+
+}  // namespace stepcast
