@@ -8,25 +8,45 @@
 
 #include "sim/core/run_context.hpp"
 #include "sim/core/schedule.hpp"
+#include "sim/core/statistics.hpp"
 
 /// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for both,
 /// with the same operation names, so that validation is a difference of two files.
 namespace stepcast {
 
 enum class Origin : std::uint8_t { kMeasured, kPredicted };
+NLOHMANN_JSON_SERIALIZE_ENUM(Origin, {{Origin::kMeasured, "measured"}, {Origin::kPredicted, "predicted"}})
 
-/// One operation of one step of one rank, in seconds since the start of that step on rank 0.
+/// What a span's time counts as in a breakdown.
+enum class SpanKind : std::uint8_t { kCompute, kCommunication, kInputAndHost, kOptimizerAndCopies, kWait };
+NLOHMANN_JSON_SERIALIZE_ENUM(SpanKind, {{SpanKind::kCompute, "compute"},
+                                        {SpanKind::kCommunication, "communication"},
+                                        {SpanKind::kInputAndHost, "input_and_host"},
+                                        {SpanKind::kOptimizerAndCopies, "optimizer_and_copies"},
+                                        {SpanKind::kWait, "wait"}})
+/// The kind that an operation's span has: forward, recompute, backward and loss are compute; input is input_and_host;
+/// optimizer, zero_grad, copies and combinations are optimizer_and_copies.
+SpanKind span_kind(const Op& op);
+
+/// One operation of one step of one rank, in seconds since the start of that step on rank 0. A hook's span lies
+/// inside the span of its backward operation.
 struct Span {
   int rank = 0;
   Stream stream = Stream::kCompute;
+  SpanKind kind = SpanKind::kCompute;
   std::string name;
   double start_s = 0.0;
   double end_s = 0.0;
 };
 
-/// Where a step's time went on one rank; the four exclusive parts sum to the step time.
-/// compute + exposed_communication + other + idle = step, exposed + overlapped = communication (union of the comm
-/// spans). `compute` is forward, backward, loss; `other` is input, host, optimizer, zero_grad and local copies.
+/// Where a step's time went on one rank. The exclusive parts sum to the step time:
+///
+///     compute + exposed_communication + input_and_host + optimizer_and_copies + idle = step
+///
+/// and exposed + overlapped = communication, the union of the comm spans. An instant counts as the innermost
+/// operation that runs then on the compute, copy or host stream (a copy inside a backward is a copy); only an instant
+/// at which none runs is exposed communication, and one without any operation is idle. Time after the last span
+/// counts as host.
 struct Breakdown {
   double compute_s = 0.0;
   double exposed_communication_s = 0.0;
@@ -63,7 +83,9 @@ struct Result {
   std::vector<Span> spans;                       ///< of one representative step
   std::vector<Breakdown> breakdown;              ///< per rank, median over steps
   double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
-  std::map<std::string, std::string> notes;      ///< `collective fidelity`: `message`, ...
+  std::map<std::string, std::string> notes;      ///< `collective_fidelity`: `message`, ...
+  /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`, `alpha_beta`.
+  std::map<std::string, double> trivial_step_time_s;
 
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
@@ -71,10 +93,6 @@ struct Result {
 
 /// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
-
-double median(std::vector<double> values);
-/// Linear interpolation between order statistics; q in [0, 1]. \pre values not empty
-double quantile(std::vector<double> values, double q);
 
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);

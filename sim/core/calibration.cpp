@@ -1,0 +1,82 @@
+#include "sim/core/calibration.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sim/core/error.hpp"
+#include "sim/core/load.hpp"
+
+namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual, worst_absolute_relative_residual,
+                                   worst_at_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, gap, cpu, latency_fit, gap_fit, cpu_fit,
+                                   smallest_bytes, largest_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s, memory_bandwidth_all_bytes_per_s,
+                                   ranks_measured, rate_beside_compute, rate_beside_communication)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleSet, probe, bytes, time_s, cpu_s)
+
+Seconds PiecewiseCost::at(Bytes size) const {
+  if (knots.empty()) return Seconds(0);
+  const double bytes = size.count();
+  if (bytes <= knots.front().bytes || knots.size() == 1) return Seconds(knots.front().time_s);
+  const auto above = std::upper_bound(knots.begin() + 1, knots.end() - 1, bytes,
+                                      [](double value, const Knot& knot) { return value < knot.bytes; });
+  const Knot& low = *(above - 1);
+  const Knot& high = *above;
+  const double slope = (high.time_s - low.time_s) / (high.bytes - low.bytes);
+  return Seconds(low.time_s + slope * (bytes - low.bytes));
+}
+
+const PathCost& Calibration::path(const std::string& path_class) const {
+  std::vector<std::string> known;
+  for (const PathCost& cost : paths) {
+    if (cost.path_class == path_class) return cost;
+    known.push_back(cost.path_class);
+  }
+  throw InputError("calibration: " + unknown_name("path class", path_class, known));
+}
+
+void to_json(nlohmann::json& json, const Calibration& c) {
+  json = {{"context", c.context},
+          {"lineage", c.lineage},
+          {"backend", c.backend},
+          {"world_size", c.world_size},
+          {"paths", c.paths},
+          {"reduce", c.reduce},
+          {"copy", c.copy},
+          {"reduce_fit", c.reduce_fit},
+          {"copy_fit", c.copy_fit},
+          {"call_overhead_s", c.call_overhead.count()},
+          {"collectives_in_flight", c.collectives_in_flight},
+          {"sharing", c.sharing},
+          {"noise", c.noise},
+          {"verdicts", c.verdicts},
+          {"samples", c.samples}};
+}
+
+void from_json(const nlohmann::json& json, Calibration& c) {
+  json.at("context").get_to(c.context);
+  json.at("lineage").get_to(c.lineage);
+  json.at("backend").get_to(c.backend);
+  json.at("world_size").get_to(c.world_size);
+  json.at("paths").get_to(c.paths);
+  json.at("reduce").get_to(c.reduce);
+  json.at("copy").get_to(c.copy);
+  json.at("reduce_fit").get_to(c.reduce_fit);
+  json.at("copy_fit").get_to(c.copy_fit);
+  c.call_overhead = Seconds(json.at("call_overhead_s").get<double>());
+  json.at("collectives_in_flight").get_to(c.collectives_in_flight);
+  json.at("sharing").get_to(c.sharing);
+  json.at("noise").get_to(c.noise);
+  json.at("verdicts").get_to(c.verdicts);
+  json.at("samples").get_to(c.samples);
+}
+
+Calibration load_calibration(const std::string& path) {
+  return load_as<Calibration>(path, "stepcast.calibration/1");
+}
+
+}  // namespace stepcast

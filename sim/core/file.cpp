@@ -1,0 +1,145 @@
+#include "sim/core/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/uuid/detail/sha1.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "sim/core/error.hpp"
+
+#include "sim/core/temporary.hpp"
+
+namespace stepcast {
+namespace fs = std::filesystem;
+
+std::string read_file(const fs::path& path) {
+  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder, not a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw InputError(path.string() + ": cannot be read: " + std::strerror(errno));
+  std::ostringstream content;
+  content << in.rdbuf();
+  return std::move(content).str();
+}
+
+namespace {
+
+/// Writes everything and syncs; returns 0 or errno.
+int write_synced(int descriptor, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return ::fsync(descriptor) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+void check_writable(const fs::path& path, bool force) {
+  if (path.empty()) throw UsageError("-o: the file name is empty");
+  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; name a file");
+  if (fs::exists(path) && !force) throw InputError(path.string() + ": exists already; --force overwrites it");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder)) throw InputError(folder.string() + ": no such folder for " + path.filename().string());
+  if (::access(folder.c_str(), W_OK) != 0)
+    throw InputError(folder.string() + ": cannot be written: " + std::strerror(errno));
+}
+
+void write_file(const fs::path& path, std::string_view content, bool force) {
+  check_writable(path, force);
+  const TemporaryFile temporary(path.string() + ".part" + std::to_string(::getpid()));
+  const int descriptor = ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) throw RunError(path.string() + ": cannot be created: " + std::strerror(errno));
+  int problem = write_synced(descriptor, content);
+  if (::close(descriptor) != 0 && problem == 0) problem = errno;
+  if (problem == 0 && ::rename(temporary.path().c_str(), path.c_str()) != 0) problem = errno;
+  if (problem != 0)
+    throw RunError(path.string() + ": could not be written: " + std::strerror(problem) + "; nothing was changed");
+}
+
+nlohmann::json parse_json_file(const fs::path& path) {
+  const std::string content = read_file(path);
+  try {
+    return nlohmann::json::parse(content);
+  } catch (const nlohmann::json::parse_error& error) {
+    const auto end = content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
+    const auto line = 1 + std::count(content.begin(), end, '\n');
+    const bool truncated = error.byte >= content.size();
+    throw InputError(path.string() + ":" + std::to_string(line) + ": is not valid JSON" +
+                     (truncated ? ": the file ends in the middle (truncated?)" : ""));
+  }
+}
+
+nlohmann::json load_json(const fs::path& path, std::string_view schema) {
+  nlohmann::json json = parse_json_file(path);
+  const std::string wanted(schema);
+  if (!json.is_object() || !json.contains("context") || !json["context"].contains("schema"))
+    throw InputError(path.string() + ": key 'context.schema' is missing; expected a file of " + wanted);
+  const std::string found = json["context"]["schema"].is_string() ? json["context"]["schema"].get<std::string>() : "?";
+  if (found != wanted) throw InputError(path.string() + ": holds " + found + ", expected " + wanted);
+  return json;
+}
+
+std::string sha1(std::string_view content) {
+  boost::uuids::detail::sha1 hash;
+  hash.process_bytes(content.data(), content.size());
+  boost::uuids::detail::sha1::digest_type digest{};
+  hash.get_digest(digest);
+  std::array<char, 41> text{};
+  for (std::size_t word = 0; word < 5; ++word)
+    std::snprintf(text.data() + 8 * word, 9, "%08x", static_cast<unsigned>(digest[word]));
+  return text.data();
+}
+
+Ancestor make_ancestor(const std::string& role, const fs::path& path) {
+  const std::string content = read_file(path);
+  Ancestor result{role, path.string(), sha1(content), {}};
+  const nlohmann::json json = nlohmann::json::parse(content, nullptr, false);
+  if (!json.is_object() || !json.contains("lineage")) return result;
+  std::set<std::string> all;
+  for (const auto& entry : json["lineage"]) {
+    const auto parent = entry.get<Ancestor>();
+    all.insert(parent.sha1);
+    all.insert(parent.ancestors.begin(), parent.ancestors.end());
+  }
+  result.ancestors.assign(all.begin(), all.end());
+  return result;
+}
+
+fs::path home_folder() {
+  if (const char* home = std::getenv("STEPCAST_HOME"); home != nullptr && *home != '\0') return home;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path installed = program.parent_path().parent_path() / "share" / "stepcast";
+  if (fs::is_directory(installed / "models")) return installed;
+  return STEPCAST_SOURCE_DIR;
+}
+
+fs::path find_resource(const std::string& folder, const std::string& name, const std::string& extension) {
+  if (name.find('/') != std::string::npos || name.ends_with(extension)) {
+    if (!fs::exists(name)) throw InputError(name + ": no such file");
+    return name;
+  }
+  const fs::path where = home_folder() / folder;
+  if (fs::exists(where / (name + extension))) return where / (name + extension);
+  std::vector<std::string> known;
+  if (fs::is_directory(where))
+    for (const auto& entry : fs::directory_iterator(where))
+      if (entry.path().extension() == extension) known.push_back(entry.path().stem().string());
+  std::sort(known.begin(), known.end());
+  throw InputError(unknown_name(folder == "models" ? "model" : "cluster", name, known) + " (or a path to a " +
+                   extension + " file)");
+}
+
+}  // namespace stepcast

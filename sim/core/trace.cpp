@@ -1,0 +1,117 @@
+#include "sim/core/trace.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sim/core/error.hpp"
+#include "sim/core/load.hpp"
+#include "sim/core/result.hpp"
+
+namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction, saved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, launch, input_s, zero_grad_s, loss_s, optimizer_s, host_s,
+                                   step_s, native_step_s, segments)
+
+namespace {
+
+/// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by rank
+/// in the sorted order of the step time, so that slow steps are mixed with slow steps.
+std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {
+  const std::size_t size = std::min(a.size(), b.size());
+  std::vector<double> result(size);
+  for (std::size_t i = 0; i < size; ++i) result[i] = (1.0 - weight) * a[i] + weight * b[i];
+  return result;
+}
+
+/// Reorders every sample vector of the entry by ascending step time.
+TraceEntry sorted_by_step(const TraceEntry& entry) {
+  std::vector<std::size_t> order(entry.steps());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
+  const auto pick = [&](const std::vector<double>& values) {
+    std::vector<double> result;
+    for (const std::size_t i : order)
+      if (i < values.size()) result.push_back(values[i]);
+    return result;
+  };
+  TraceEntry result = entry;
+  for (auto* values : {&result.input_s, &result.zero_grad_s, &result.loss_s, &result.optimizer_s, &result.host_s,
+                       &result.step_s, &result.native_step_s})
+    *values = pick(*values);
+  for (SegmentTrace& segment : result.segments) {
+    segment.forward_s = pick(segment.forward_s);
+    segment.backward_s = pick(segment.backward_s);
+  }
+  return result;
+}
+
+TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch) {
+  const double weight = static_cast<double>(batch - low.batch) / static_cast<double>(high.batch - low.batch);
+  const TraceEntry a = sorted_by_step(low);
+  const TraceEntry b = sorted_by_step(high);
+  TraceEntry result = a;
+  result.batch = batch;
+  result.input_s = mix(a.input_s, b.input_s, weight);
+  result.zero_grad_s = mix(a.zero_grad_s, b.zero_grad_s, weight);
+  result.loss_s = mix(a.loss_s, b.loss_s, weight);
+  result.optimizer_s = mix(a.optimizer_s, b.optimizer_s, weight);
+  result.host_s = mix(a.host_s, b.host_s, weight);
+  result.step_s = mix(a.step_s, b.step_s, weight);
+  result.native_step_s = mix(a.native_step_s, b.native_step_s, weight);
+  for (std::size_t i = 0; i < result.segments.size(); ++i) {
+    SegmentTrace& segment = result.segments[i];
+    segment.forward_s = mix(a.segments[i].forward_s, b.segments[i].forward_s, weight);
+    segment.backward_s = mix(a.segments[i].backward_s, b.segments[i].backward_s, weight);
+    segment.grad_ready_fraction = mix(a.segments[i].grad_ready_fraction, b.segments[i].grad_ready_fraction, weight);
+    segment.saved_bytes = (1.0 - weight) * a.segments[i].saved_bytes + weight * b.segments[i].saved_bytes;
+  }
+  result.launch.assign(result.step_s.size(), 0);
+  return result;
+}
+
+}  // namespace
+
+TraceEntry Trace::at(int batch, int threads, bool extrapolate) const {
+  std::vector<const TraceEntry*> usable;
+  std::string measured;
+  std::string all_threads;
+  for (const TraceEntry& entry : entries) {
+    all_threads += (all_threads.empty() ? "" : ", ") + std::to_string(entry.threads);
+    if (entry.threads != threads) continue;
+    if (entry.batch == batch) return entry;
+    usable.push_back(&entry);
+    measured += (measured.empty() ? "" : ", ") + std::to_string(entry.batch);
+  }
+  if (usable.empty())
+    throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
+                     " threads; measured with: " + all_threads);
+  const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
+  std::sort(usable.begin(), usable.end(), by_batch);
+  const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
+  if (outside && (!extrapolate || usable.size() < 2))
+    throw InputError("trace of " + model + ": batch " + std::to_string(batch) + " lies outside the measured sizes " +
+                     measured + "; measure it" +
+                     (usable.size() < 2 ? "" : ", or ask for a guess with --extrapolate"));
+  std::size_t high = 1;
+  while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
+  return interpolate(*usable[high - 1], *usable[high], batch);
+}
+
+void to_json(nlohmann::json& json, const Trace& trace) {
+  json = {{"context", trace.context}, {"lineage", trace.lineage}, {"model", trace.model},
+          {"device", trace.device},   {"dtype", trace.dtype},     {"entries", trace.entries}};
+}
+
+void from_json(const nlohmann::json& json, Trace& trace) {
+  json.at("context").get_to(trace.context);
+  json.at("lineage").get_to(trace.lineage);
+  json.at("model").get_to(trace.model);
+  json.at("device").get_to(trace.device);
+  json.at("dtype").get_to(trace.dtype);
+  json.at("entries").get_to(trace.entries);
+}
+
+Trace load_trace(const std::string& path) { return load_as<Trace>(path, "stepcast.trace/1"); }
+
+}  // namespace stepcast
