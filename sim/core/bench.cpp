@@ -20,12 +20,8 @@ double bus_factor(const std::string& collective, int world_size) {
 }
 
 void to_json(nlohmann::json& json, const Bench& bench) {
-  json = {{"context", bench.context},
-          {"origin", bench.origin},
-          {"lineage", bench.lineage},
-          {"backend", bench.backend},
-          {"world_size", bench.world_size},
-          {"rows", bench.rows}};
+  json = {{"context", bench.context}, {"origin", bench.origin},         {"lineage", bench.lineage},
+          {"backend", bench.backend}, {"world_size", bench.world_size}, {"rows", bench.rows}};
 }
 
 void from_json(const nlohmann::json& json, Bench& bench) {

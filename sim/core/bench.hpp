@@ -12,11 +12,12 @@
 namespace stepcast {
 
 struct BenchRow {
-  std::string collective;  ///< `all_reduce`, `gather`, `scatter`, `broadcast`, `all_gather`, `reduce_scatter`, `send_recv`
-  double message_bytes = 0.0;   ///< the total array, never the shard
-  std::vector<double> time_s;   ///< samples: back-to-back iterations, time per iteration, slowest rank
-  std::vector<double> cpu_s;    ///< processor time per iteration and rank, where measured
-  long long wrong = 0;          ///< elements that differed from the expected result
+  std::string collective;      ///< `all_reduce`, `gather`, `scatter`, `broadcast`, `all_gather`,
+                               ///< `reduce_scatter`, `send_recv`
+  double message_bytes = 0.0;  ///< the total array, never the shard
+  std::vector<double> time_s;  ///< samples: back-to-back iterations, time per iteration, slowest rank
+  std::vector<double> cpu_s;   ///< processor time per iteration and rank, where measured
+  long long wrong = 0;         ///< elements that differed from the expected result
 
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };
@@ -32,7 +33,8 @@ struct Bench {
 
 /// algbw = S / t.
 double algbw_bytes_per_s(const BenchRow& row);
-/// busbw = algbw * f: all_reduce 2(n-1)/n; all_gather, reduce_scatter, gather, scatter (n-1)/n; broadcast, send_recv
+/// busbw = algbw * f: all_reduce 2(n-1)/n; all_gather, reduce_scatter, gather, scatter (n-1)/n; broadcast,
+/// send_recv
 /// 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double bus_factor(const std::string& collective, int world_size);
 

@@ -7,12 +7,13 @@
 #include "sim/core/run_context.hpp"
 #include "sim/core/units.hpp"
 
-/// A Calibration: what communication and sharing cost at the *endpoints* on one kind of machine. The wire (link
-/// bandwidth, wire latency) belongs to the Cluster alone. Fitted by `calibration/` from point-to-point calls.
+/// A Calibration: what communication and sharing cost at the *endpoints* on one kind of machine. The wire
+/// (link bandwidth, wire latency) belongs to the Cluster alone. Fitted by `calibration/` from point-to-point
+/// calls.
 namespace stepcast {
 
-/// Time as a function of message size: linear between knots, the last slope beyond the last knot, the first knot's
-/// time below the first. Holds: never negative, never falls when the size grows.
+/// Time as a function of message size: linear between knots, the last slope beyond the last knot, the first
+/// knot's time below the first. Holds: never negative, never falls when the size grows.
 struct PiecewiseCost {
   struct Knot {
     double bytes = 0.0;
@@ -34,11 +35,13 @@ struct FitQuality {
 /// Endpoint costs between two ranks of one path class (same host, same rack, ...), after LogGP:
 ///
 ///     one message of n bytes, receive posted before:   T(n) = latency(n) + wire
-///     messages back to back, both directions at once:  an endpoint is busy for gap(n) per message it sends and for
+///     messages back to back, both directions at once:  an endpoint is busy for gap(n) per message it sends
+///     and for
 ///                                                      gap(n) per message it receives
 ///
-/// `cpu` is the processor time that sending or receiving one message costs its endpoint; beside compute it competes
-/// for cores. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no single slope.
+/// `cpu` is the processor time that sending or receiving one message costs its endpoint; beside compute it
+/// competes for cores. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no
+/// single slope.
 struct PathCost {
   std::string path_class;  ///< `same_host`
   PiecewiseCost latency;
@@ -49,12 +52,13 @@ struct PathCost {
   double largest_bytes = 0.0;
 };
 
-/// How operations that run at once on one host slow each other. Rates, not factors on durations: an operation runs
-/// at rate 1 alone; ranks that together ask for more memory bandwidth than `memory_bandwidth_all` slow to their fair
-/// share of it, and an operation beside communication of its own host runs at `rate_beside_communication` of its
-/// share of the cores.
+/// How operations that run at once on one host slow each other. Rates, not factors on durations: an operation
+/// runs at rate 1 alone; ranks that together ask for more memory bandwidth than `memory_bandwidth_all` slow
+/// to their fair share of it, and an operation beside communication of its own host runs at
+/// `rate_beside_communication` of its share of the cores.
 struct SharingCost {
-  double memory_bandwidth_one_bytes_per_s = 0.0;  ///< one core streaming alone; 0: unknown, no contention modelled
+  double memory_bandwidth_one_bytes_per_s =
+      0.0;  ///< one core streaming alone; 0: unknown, no contention modelled
   double memory_bandwidth_all_bytes_per_s = 0.0;  ///< all measured ranks streaming at once
   int ranks_measured = 1;
   double rate_beside_compute = 1.0;        ///< compute-bound work while every other measured rank computes
@@ -72,16 +76,16 @@ struct SampleSet {
 struct Calibration {
   RunContext context;
   std::vector<Ancestor> lineage;
-  std::string backend;        ///< `gloo`
-  int world_size = 2;         ///< ranks that took part
+  std::string backend;  ///< `gloo`
+  int world_size = 2;   ///< ranks that took part
   std::vector<PathCost> paths;
-  PiecewiseCost reduce;       ///< dst += src, by bytes of src
-  PiecewiseCost copy;         ///< dst = src (times a scalar), by bytes of src
+  PiecewiseCost reduce;  ///< dst += src, by bytes of src
+  PiecewiseCost copy;    ///< dst = src (times a scalar), by bytes of src
   FitQuality reduce_fit, copy_fit;
-  Seconds call_overhead{0};   ///< hand-over of one collective to the communication thread and back
+  Seconds call_overhead{0};  ///< hand-over of one collective to the communication thread and back
   int collectives_in_flight = 1;
   SharingCost sharing;
-  double noise = 0.0;         ///< median relative spread (p90 - p10)/p50 of the compute probe
+  double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...
   std::vector<SampleSet> samples;
 

@@ -39,9 +39,11 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   return best;
 }
 
-std::string unknown_name(std::string_view what, std::string_view name, const std::vector<std::string>& known) {
+std::string unknown_name(std::string_view what, std::string_view name,
+                         const std::vector<std::string>& known) {
   std::string message = "unknown " + std::string(what) + " '" + std::string(name) + "'";
-  if (const std::string near = nearest(name, known); !near.empty()) message += " (did you mean '" + near + "'?)";
+  if (const std::string near = nearest(name, known); !near.empty())
+    message += " (did you mean '" + near + "'?)";
   message += "; known: ";
   for (std::size_t i = 0; i < known.size(); ++i) message += (i == 0 ? "" : ", ") + known[i];
   return message;

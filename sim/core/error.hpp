@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-/// One error policy: a person's mistake or a machine's failure is an `Error` with the exit code it deserves, thrown
-/// where it is found and printed once, in `main`. A programmer's mistake is an assert.
+/// One error policy: a person's mistake or a machine's failure is an `Error` with the exit code it deserves,
+/// thrown where it is found and printed once, in `main`. A programmer's mistake is an assert.
 namespace stepcast {
 
 /// Exit codes of both programs; `stepcast help` lists them.

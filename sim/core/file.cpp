@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "sim/core/error.hpp"
-
 #include "sim/core/temporary.hpp"
 
 namespace stepcast {
@@ -51,7 +50,8 @@ void check_writable(const fs::path& path, bool force) {
   if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; name a file");
   if (fs::exists(path) && !force) throw InputError(path.string() + ": exists already; --force overwrites it");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder)) throw InputError(folder.string() + ": no such folder for " + path.filename().string());
+  if (!fs::is_directory(folder))
+    throw InputError(folder.string() + ": no such folder for " + path.filename().string());
   if (::access(folder.c_str(), W_OK) != 0)
     throw InputError(folder.string() + ": cannot be written: " + std::strerror(errno));
 }
@@ -65,7 +65,8 @@ void write_file(const fs::path& path, std::string_view content, bool force) {
   if (::close(descriptor) != 0 && problem == 0) problem = errno;
   if (problem == 0 && ::rename(temporary.path().c_str(), path.c_str()) != 0) problem = errno;
   if (problem != 0)
-    throw RunError(path.string() + ": could not be written: " + std::strerror(problem) + "; nothing was changed");
+    throw RunError(path.string() + ": could not be written: " + std::strerror(problem) +
+                   "; nothing was changed");
 }
 
 nlohmann::json parse_json_file(const fs::path& path) {
@@ -86,7 +87,8 @@ nlohmann::json load_json(const fs::path& path, std::string_view schema) {
   const std::string wanted(schema);
   if (!json.is_object() || !json.contains("context") || !json["context"].contains("schema"))
     throw InputError(path.string() + ": key 'context.schema' is missing; expected a file of " + wanted);
-  const std::string found = json["context"]["schema"].is_string() ? json["context"]["schema"].get<std::string>() : "?";
+  const std::string found =
+      json["context"]["schema"].is_string() ? json["context"]["schema"].get<std::string>() : "?";
   if (found != wanted) throw InputError(path.string() + ": holds " + found + ", expected " + wanted);
   return json;
 }

@@ -14,12 +14,12 @@ namespace stepcast {
 std::string read_file(const std::filesystem::path& path);
 
 /// Writes to a temporary name beside `path`, syncs and renames.
-/// \throws InputError when `path` exists and `force` is false (the message names --force); RunError when the disk is
-/// full or the folder cannot be written; the temporary file is removed.
+/// \throws InputError when `path` exists and `force` is false (the message names --force); RunError when the
+/// disk is full or the folder cannot be written; the temporary file is removed.
 void write_file(const std::filesystem::path& path, std::string_view content, bool force);
 
-/// Refuses early what `write_file` would refuse late, before long work: existing output without --force, missing or
-/// unwritable folder. \throws InputError
+/// Refuses early what `write_file` would refuse late, before long work: existing output without --force,
+/// missing or unwritable folder. \throws InputError
 void check_writable(const std::filesystem::path& path, bool force);
 
 /// Parses JSON. \throws InputError that names the file, line and column of a syntax error.
@@ -35,10 +35,11 @@ std::string sha1(std::string_view content);
 /// Describes a file as an input: its hash and, when it is one of ours, everything it descends from.
 Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path);
 
-/// Finds `name` as a path, or as `<folder>/<name><extension>` in $STEPCAST_HOME or in the folder that stepcast was
-/// built from or installed to. `folder` is `models` or `topologies`.
-/// \throws InputError that lists the names there are, and the nearest.
-std::filesystem::path find_resource(const std::string& folder, const std::string& name, const std::string& extension);
+/// Finds `name` as a path, or as `<folder>/<name><extension>` in $STEPCAST_HOME or in the folder that
+/// stepcast was built from or installed to. `folder` is `models` or `topologies`. \throws InputError that
+/// lists the names there are, and the nearest.
+std::filesystem::path find_resource(const std::string& folder, const std::string& name,
+                                    const std::string& extension);
 
 /// The folder that holds `models/` and `topologies/`.
 std::filesystem::path home_folder();

@@ -14,8 +14,9 @@ namespace stepcast {
 /// A typed table of named things: strategies, collective algorithms, figures, commands, backends.
 ///
 /// A file adds its thing by one `const Registration` at namespace scope; that is why the modules are OBJECT
-/// libraries (a static library would let the linker drop the file). Entries are sorted by (order, name), so the
-/// result does not depend on link order. A duplicate name aborts at start-up: it is a programmer's mistake.
+/// libraries (a static library would let the linker drop the file). Entries are sorted by (order, name), so
+/// the result does not depend on link order. A duplicate name aborts at start-up: it is a programmer's
+/// mistake.
 template <class Thing>
 class Registry {
  public:
@@ -32,7 +33,8 @@ class Registry {
     const auto before = [](const Entry& a, const Entry& b) {
       return std::pair(a.order, std::string_view(a.name)) < std::pair(b.order, std::string_view(b.name));
     };
-    assert(std::none_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == entry.name; }));
+    assert(
+        std::none_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == entry.name; }));
     entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, before), std::move(entry));
   }
 
@@ -59,7 +61,9 @@ class Registry {
 /// Adds an entry when the program starts. Usage: `const Registration<Strategy> kDdp{strategies(), {...}};`
 template <class Thing>
 struct Registration {
-  Registration(Registry<Thing>& registry, typename Registry<Thing>::Entry entry) { registry.add(std::move(entry)); }
+  Registration(Registry<Thing>& registry, typename Registry<Thing>::Entry entry) {
+    registry.add(std::move(entry));
+  }
 };
 
 }  // namespace stepcast

@@ -10,8 +10,9 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, threads, backend, cluster,
-                                   bucket_cap_bytes, first_bucket_cap_bytes, steps, warmup_steps, extra)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, threads, backend,
+                                   cluster, bucket_cap_bytes, first_bucket_cap_bytes, steps, warmup_steps,
+                                   extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
                                       {Stream::kCopy, "copy"},
@@ -33,7 +34,8 @@ double Result::median_step_time_s() const {
   if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: holds no step times");
   std::vector<double> slowest = step_time_s.front();
   for (const auto& rank : step_time_s)
-    for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i) slowest[i] = std::max(slowest[i], rank[i]);
+    for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
+      slowest[i] = std::max(slowest[i], rank[i]);
   return median(std::move(slowest));
 }
 
@@ -72,15 +74,22 @@ void charge(Breakdown& result, const std::vector<const Span*>& running, double l
     else if (innermost == nullptr || span->start_s >= innermost->start_s)
       innermost = span;
   }
-  if (communicates) (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
+  if (communicates)
+    (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
   if (innermost == nullptr) {
     if (!communicates) (after_last ? result.input_and_host_s : result.idle_s) += length;
     return;
   }
   switch (innermost->kind) {
-    case SpanKind::kCompute: result.compute_s += length; break;
-    case SpanKind::kInputAndHost: result.input_and_host_s += length; break;
-    default: result.optimizer_and_copies_s += length; break;
+    case SpanKind::kCompute:
+      result.compute_s += length;
+      break;
+    case SpanKind::kInputAndHost:
+      result.input_and_host_s += length;
+      break;
+    default:
+      result.optimizer_and_copies_s += length;
+      break;
   }
 }
 

@@ -10,8 +10,8 @@
 #include "sim/core/schedule.hpp"
 #include "sim/core/statistics.hpp"
 
-/// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for both,
-/// with the same operation names, so that validation is a difference of two files.
+/// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for
+/// both, with the same operation names, so that validation is a difference of two files.
 namespace stepcast {
 
 enum class Origin : std::uint8_t { kMeasured, kPredicted };
@@ -24,12 +24,12 @@ NLOHMANN_JSON_SERIALIZE_ENUM(SpanKind, {{SpanKind::kCompute, "compute"},
                                         {SpanKind::kInputAndHost, "input_and_host"},
                                         {SpanKind::kOptimizerAndCopies, "optimizer_and_copies"},
                                         {SpanKind::kWait, "wait"}})
-/// The kind that an operation's span has: forward, recompute, backward and loss are compute; input is input_and_host;
-/// optimizer, zero_grad, copies and combinations are optimizer_and_copies.
+/// The kind that an operation's span has: forward, recompute, backward and loss are compute; input is
+/// input_and_host; optimizer, zero_grad, copies and combinations are optimizer_and_copies.
 SpanKind span_kind(const Op& op);
 
-/// One operation of one step of one rank, in seconds since the start of that step on rank 0. A hook's span lies
-/// inside the span of its backward operation.
+/// One operation of one step of one rank, in seconds since the start of that step on rank 0. A hook's span
+/// lies inside the span of its backward operation.
 struct Span {
   int rank = 0;
   Stream stream = Stream::kCompute;
@@ -44,9 +44,9 @@ struct Span {
 ///     compute + exposed_communication + input_and_host + optimizer_and_copies + idle = step
 ///
 /// and exposed + overlapped = communication, the union of the comm spans. An instant counts as the innermost
-/// operation that runs then on the compute, copy or host stream (a copy inside a backward is a copy); only an instant
-/// at which none runs is exposed communication, and one without any operation is idle. Time after the last span
-/// counts as host.
+/// operation that runs then on the compute, copy or host stream (a copy inside a backward is a copy); only an
+/// instant at which none runs is exposed communication, and one without any operation is idle. Time after the
+/// last span counts as host.
 struct Breakdown {
   double compute_s = 0.0;
   double exposed_communication_s = 0.0;
@@ -84,7 +84,8 @@ struct Result {
   std::vector<Breakdown> breakdown;              ///< per rank, median over steps
   double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
   std::map<std::string, std::string> notes;      ///< `collective_fidelity`: `message`, ...
-  /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`, `alpha_beta`.
+  /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
+  /// `alpha_beta`.
   std::map<std::string, double> trivial_step_time_s;
 
   /// Median over the steps of the slowest rank's step time.

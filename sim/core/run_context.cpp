@@ -48,7 +48,8 @@ double load_average() {
 RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line) {
   RunContext context;
   context.schema = schema;
-  for (const std::string& word : command_line) context.command_line += (context.command_line.empty() ? "" : " ") + word;
+  for (const std::string& word : command_line)
+    context.command_line += (context.command_line.empty() ? "" : " ") + word;
   context.stepcast_version = STEPCAST_VERSION;
   context.git_revision = STEPCAST_REVISION;
   context.date = utc_now();
@@ -62,12 +63,14 @@ RunContext make_run_context(const std::string& schema, const std::vector<std::st
 
 BlasIdentity identify_blas() {
   namespace fs = std::filesystem;
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}) {
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}) {
     std::error_code problem;
     const fs::path target = fs::canonical(fs::path(folder) / "libblas.so.3", problem);
     if (problem) continue;
     const std::string path = target.string();
-    for (const auto& [mark, name] : {std::pair{"openblas", "OpenBLAS"}, {"mkl", "MKL"}, {"blis", "BLIS"}, {"atlas", "ATLAS"}})
+    for (const auto& [mark, name] :
+         {std::pair{"openblas", "OpenBLAS"}, {"mkl", "MKL"}, {"blis", "BLIS"}, {"atlas", "ATLAS"}})
       if (path.find(mark) != std::string::npos) return {std::string(name) + " (" + path + ")", false};
     return {"reference BLAS (" + path + ")", true};
   }

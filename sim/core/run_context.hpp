@@ -18,14 +18,15 @@ struct RunContext {
   std::string cpu_model;
   int cores = 0;              ///< cores this process may use
   double load_average = 0.0;  ///< of the last minute, when the command started
-  std::string blas;           ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
-  int threads = 0;            ///< compute threads per rank; 0 where nothing was computed
+  std::string blas;  ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
+  int threads = 0;   ///< compute threads per rank; 0 where nothing was computed
   unsigned seed = 0;
   std::map<std::string, std::string> libraries;  ///< name → version
   std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful
 };
 
-/// An input of a file: what it was, where it was, the SHA-1 of its bytes, and the inputs that it was made from.
+/// An input of a file: what it was, where it was, the SHA-1 of its bytes, and the inputs that it was made
+/// from.
 struct Ancestor {
   std::string role;  ///< `trace`, `calibration`, `cluster`, `model`
   std::string path;

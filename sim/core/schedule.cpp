@@ -14,7 +14,8 @@ const char* to_text(Stream stream) {
 }
 
 const char* to_text(Phase phase) {
-  constexpr std::array<const char*, 6> kNames{"forward", "recompute", "backward", "loss", "zero_grad", "optimizer"};
+  constexpr std::array<const char*, 6> kNames{"forward", "recompute", "backward",
+                                              "loss",    "zero_grad", "optimizer"};
   return kNames[static_cast<std::size_t>(phase)];
 }
 
@@ -38,9 +39,11 @@ bool is_backward(const Op& op) {
 /// Hooks of a backward operation follow it directly, with nothing of its stream between.
 void check_hook(const Program& program, std::size_t index) {
   const Op& op = program.ops[index];
-  if (op.within >= static_cast<int>(index)) violated("is a hook of an operation that does not come before it", op);
+  if (op.within >= static_cast<int>(index))
+    violated("is a hook of an operation that does not come before it", op);
   const Op& host = program.ops[static_cast<std::size_t>(op.within)];
-  if (!is_backward(host) || host.stream != op.stream) violated("is a hook of something else than a backward", op);
+  if (!is_backward(host) || host.stream != op.stream)
+    violated("is a hook of something else than a backward", op);
   for (std::size_t i = static_cast<std::size_t>(op.within) + 1; i < index; ++i)
     if (program.ops[i].stream == op.stream && program.ops[i].within != op.within)
       violated("is a hook, but '" + program.ops[i].name + "' runs between", op);
@@ -52,7 +55,8 @@ void check_program(const Schedule& schedule, const Program& program) {
     const Op& op = program.ops[i];
     if (!names.insert(op.name).second) violated("stands twice in its program", op);
     for (const int before : op.after)
-      if (before < 0 || before >= static_cast<int>(i)) violated("comes after something that is not before it", op);
+      if (before < 0 || before >= static_cast<int>(i))
+        violated("comes after something that is not before it", op);
     if (op.within >= 0) check_hook(program, i);
     if (const auto* call = std::get_if<Collective>(&op.action)) {
       if (call->group < 0 || call->group >= static_cast<int>(schedule.groups.size()))
@@ -84,7 +88,8 @@ void check_collectives(const Schedule& schedule) {
     for (int rank = 0; rank < schedule.world_size; ++rank) {
       const auto& calls = by_program[schedule.program_of_rank[static_cast<std::size_t>(rank)]];
       if (!members.contains(rank)) {
-        if (!calls.empty()) throw std::logic_error("schedule: rank " + std::to_string(rank) + " calls a foreign group");
+        if (!calls.empty())
+          throw std::logic_error("schedule: rank " + std::to_string(rank) + " calls a foreign group");
         continue;
       }
       if (first == nullptr) first = &calls;
@@ -108,14 +113,15 @@ void check_messages(const Schedule& schedule) {
   }
   for (const auto& [key, count] : open)
     if (count != 0)
-      throw std::logic_error("schedule: messages from rank " + std::to_string(std::get<0>(key)) + " to rank " +
-                             std::to_string(std::get<1>(key)) + " do not pair up");
+      throw std::logic_error("schedule: messages from rank " + std::to_string(std::get<0>(key)) +
+                             " to rank " + std::to_string(std::get<1>(key)) + " do not pair up");
 }
 
 }  // namespace
 
 void validate(const Schedule& schedule) {
-  if (schedule.world_size < 1 || schedule.program_of_rank.size() != static_cast<std::size_t>(schedule.world_size))
+  if (schedule.world_size < 1 ||
+      schedule.program_of_rank.size() != static_cast<std::size_t>(schedule.world_size))
     throw std::logic_error("schedule: program_of_rank does not cover the world");
   for (const int index : schedule.program_of_rank)
     if (index < 0 || index >= static_cast<int>(schedule.programs.size()))

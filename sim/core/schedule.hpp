@@ -9,13 +9,13 @@
 
 /// The Schedule: what every rank of a training step does, in which order, on which stream.
 ///
-/// It is the one thing that both executors share. A strategy writes it, `sim/replay` executes it in simulated time,
-/// `runner` executes it on real devices, and both report spans under the same operation names.
+/// It is the one thing that both executors share. A strategy writes it, `sim/replay` executes it in simulated
+/// time, `runner` executes it on real devices, and both report spans under the same operation names.
 ///
-/// Ranks that do the same share one `Program` (all ranks of DDP do), so that a Schedule for 16,384 ranks is as small
-/// as one for two. Operations of one program depend on each other by `after`; different ranks meet only in
-/// collectives (matched by group and by order of issue, as process groups match them) and in send/recv pairs
-/// (matched by peer and tag).
+/// Ranks that do the same share one `Program` (all ranks of DDP do), so that a Schedule for 16,384 ranks is
+/// as small as one for two. Operations of one program depend on each other by `after`; different ranks meet
+/// only in collectives (matched by group and by order of issue, as process groups match them) and in
+/// send/recv pairs (matched by peer and tag).
 namespace stepcast {
 
 /// Operations of one rank on one stream run in program order, one at a time (`comm`: as many at a time as the
@@ -25,7 +25,14 @@ enum class Stream : std::uint8_t { kCompute, kComm, kCopy, kHost };
 
 enum class Phase : std::uint8_t { kForward, kRecompute, kBackward, kLoss, kZeroGrad, kOptimizer };
 
-enum class CollectiveKind : std::uint8_t { kAllReduce, kGather, kScatter, kBroadcast, kAllGather, kReduceScatter };
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce,
+  kGather,
+  kScatter,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter
+};
 
 const char* to_text(Stream stream);
 const char* to_text(Phase phase);
@@ -34,8 +41,8 @@ const char* to_text(CollectiveKind kind);
 /// Reads the next batch into the device's memory.
 struct LoadInput {};
 
-/// Runs one phase. Forward, recompute and backward act on one segment; loss (its forward and backward), zero_grad
-/// and optimizer act on the whole model and have `segment == -1`.
+/// Runs one phase. Forward, recompute and backward act on one segment; loss (its forward and backward),
+/// zero_grad and optimizer act on the whole model and have `segment == -1`.
 struct Compute {
   Phase phase = Phase::kForward;
   int segment = -1;
@@ -57,17 +64,17 @@ struct CopyOut {
 /// What a collective or a local combination works on, in place.
 struct Payload {
   enum class What : std::uint8_t {
-    kGradient,   ///< the gradient of parameter `index`
-    kBucket,     ///< bucket `index`
-    kBuffers,    ///< the model's buffers of dtype group `index`, coalesced into one array
+    kGradient,       ///< the gradient of parameter `index`
+    kBucket,         ///< bucket `index`
+    kBuffers,        ///< the model's buffers of dtype group `index`, coalesced into one array
     kContributions,  ///< scratch of root: the gathered gradients of parameter `index`, world_size of them
   };
   What what = What::kGradient;
   int index = 0;
 };
 
-/// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and scatter
-/// world_size times what one rank contributes.
+/// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and
+/// scatter world_size times what one rank contributes.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes message;
@@ -108,8 +115,9 @@ struct Op {
   Action action;
   std::vector<int> after;  ///< indices of earlier operations of the same program
 
-  /// A hook: this operation runs in the middle of the backward operation `within` (an index), on its thread, at the
-  /// instant when the gradient of `ready_tensor` is accumulated; the rest of `within` waits for it. -1: not a hook.
+  /// A hook: this operation runs in the middle of the backward operation `within` (an index), on its thread,
+  /// at the instant when the gradient of `ready_tensor` is accumulated; the rest of `within` waits for it.
+  /// -1: not a hook.
   int within = -1;
   int ready_tensor = -1;
 
@@ -145,10 +153,10 @@ struct Schedule {
   }
 };
 
-/// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the same
-/// stream and before the next operation that is not a hook of the same one, names are unique, groups and programs
-/// are in range, ranks of a group issue the same collectives in the same order, sends and receives pair up.
-/// \throws std::logic_error that names the first violation (a strategy is wrong, not the user).
+/// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the
+/// same stream and before the next operation that is not a hook of the same one, names are unique, groups and
+/// programs are in range, ranks of a group issue the same collectives in the same order, sends and receives
+/// pair up. \throws std::logic_error that names the first violation (a strategy is wrong, not the user).
 void validate(const Schedule& schedule);
 
 }  // namespace stepcast

@@ -4,8 +4,8 @@
 
 namespace stepcast {
 
-/// A file under its temporary name: removed when the scope ends (after a rename there is nothing to remove) and,
-/// through `remove_temporary_files`, when a signal ends the program.
+/// A file under its temporary name: removed when the scope ends (after a rename there is nothing to remove)
+/// and, through `remove_temporary_files`, when a signal ends the program.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path);

@@ -9,14 +9,15 @@
 
 namespace stepcast {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction, saved_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, launch, input_s, zero_grad_s, loss_s, optimizer_s, host_s,
-                                   step_s, native_step_s, segments)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
+                                   saved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, launch, input_s, zero_grad_s, loss_s,
+                                   optimizer_s, host_s, step_s, native_step_s, segments)
 
 namespace {
 
-/// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by rank
-/// in the sorted order of the step time, so that slow steps are mixed with slow steps.
+/// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by
+/// rank in the sorted order of the step time, so that slow steps are mixed with slow steps.
 std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {
   const std::size_t size = std::min(a.size(), b.size());
   std::vector<double> result(size);
@@ -36,8 +37,8 @@ TraceEntry sorted_by_step(const TraceEntry& entry) {
     return result;
   };
   TraceEntry result = entry;
-  for (auto* values : {&result.input_s, &result.zero_grad_s, &result.loss_s, &result.optimizer_s, &result.host_s,
-                       &result.step_s, &result.native_step_s})
+  for (auto* values : {&result.input_s, &result.zero_grad_s, &result.loss_s, &result.optimizer_s,
+                       &result.host_s, &result.step_s, &result.native_step_s})
     *values = pick(*values);
   for (SegmentTrace& segment : result.segments) {
     segment.forward_s = pick(segment.forward_s);
@@ -63,7 +64,8 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
     SegmentTrace& segment = result.segments[i];
     segment.forward_s = mix(a.segments[i].forward_s, b.segments[i].forward_s, weight);
     segment.backward_s = mix(a.segments[i].backward_s, b.segments[i].backward_s, weight);
-    segment.grad_ready_fraction = mix(a.segments[i].grad_ready_fraction, b.segments[i].grad_ready_fraction, weight);
+    segment.grad_ready_fraction =
+        mix(a.segments[i].grad_ready_fraction, b.segments[i].grad_ready_fraction, weight);
     segment.saved_bytes = (1.0 - weight) * a.segments[i].saved_bytes + weight * b.segments[i].saved_bytes;
   }
   result.launch.assign(result.step_s.size(), 0);
@@ -90,8 +92,8 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate) const {
   std::sort(usable.begin(), usable.end(), by_batch);
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
   if (outside && (!extrapolate || usable.size() < 2))
-    throw InputError("trace of " + model + ": batch " + std::to_string(batch) + " lies outside the measured sizes " +
-                     measured + "; measure it" +
+    throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
+                     " lies outside the measured sizes " + measured + "; measure it" +
                      (usable.size() < 2 ? "" : ", or ask for a guess with --extrapolate"));
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;

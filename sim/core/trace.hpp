@@ -10,14 +10,14 @@
 /// A Trace: what one step of one model costs on one device, measured on one rank without communication.
 namespace stepcast {
 
-/// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay can
-/// resample whole steps and keep the correlation between segments.
+/// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay
+/// can resample whole steps and keep the correlation between segments.
 struct SegmentTrace {
   std::string name;
   std::vector<double> forward_s;
   std::vector<double> backward_s;
-  /// For each parameter of the segment in gradient-ready order: the part of the segment's backward time that has
-  /// passed when its gradient is accumulated, in [0, 1]; median over the steps.
+  /// For each parameter of the segment in gradient-ready order: the part of the segment's backward time that
+  /// has passed when its gradient is accumulated, in [0, 1]; median over the steps.
   std::vector<double> grad_ready_fraction;
   double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
 };
@@ -31,8 +31,8 @@ struct TraceEntry {
   std::vector<double> zero_grad_s;
   std::vector<double> loss_s;  ///< loss forward and backward
   std::vector<double> optimizer_s;
-  std::vector<double> host_s;  ///< step time of the segmented step that no phase accounts for
-  std::vector<double> step_s;  ///< whole segmented step
+  std::vector<double> host_s;         ///< step time of the segmented step that no phase accounts for
+  std::vector<double> step_s;         ///< whole segmented step
   std::vector<double> native_step_s;  ///< whole-graph steps, interleaved with the segmented ones
   std::vector<SegmentTrace> segments;
 
@@ -47,10 +47,9 @@ struct Trace {
   std::string dtype = "float32";
   std::vector<TraceEntry> entries;  ///< sorted by (threads, batch)
 
-  /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two nearest
-  /// measured batch sizes with the same threads.
-  /// \throws InputError that names the measured batch sizes when `batch` lies outside them and `extrapolate` is
-  /// false, or when no entry has these threads.
+  /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
+  /// nearest measured batch sizes with the same threads. \throws InputError that names the measured batch
+  /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
   [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate) const;
 };
 

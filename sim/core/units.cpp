@@ -19,7 +19,7 @@ struct Prefix {
 constexpr std::array<Prefix, 10> kPrefixes{{{"Ki", kKibi},
                                             {"Mi", kMebi},
                                             {"Gi", kGibi},
-                                            {"Ti", kGibi * kKibi},
+                                            {"Ti", kGibi* kKibi},
                                             {"k", 1e3},
                                             {"K", 1e3},
                                             {"M", 1e6},
@@ -52,9 +52,10 @@ constexpr std::array<Unit, 6> kRateUnits{{{"B/s", 1.0, true},
 constexpr std::array<Unit, 4> kFlopRateUnits{
     {{"FLOP/s", 1.0, true}, {"FLOPS", 1.0, true}, {"flop/s", 1.0, true}, {"f", 1.0, true}}};
 
-[[noreturn]] void refuse(std::string_view text, std::string_view what, std::string_view reason, std::string_view example) {
-  throw InputError(std::string(what) + ": '" + std::string(text) + "' " + std::string(reason) + "; write for example " +
-                   std::string(example));
+[[noreturn]] void refuse(std::string_view text, std::string_view what, std::string_view reason,
+                         std::string_view example) {
+  throw InputError(std::string(what) + ": '" + std::string(text) + "' " + std::string(reason) +
+                   "; write for example " + std::string(example));
 }
 
 /// The factor of `unit` to the base unit, or a negative number when it is unknown.
@@ -69,13 +70,15 @@ double factor_of(std::string_view unit, std::span<const Unit> units) {
   return -1.0;
 }
 
-double parse(std::string_view text, std::string_view what, std::span<const Unit> units, std::string_view example) {
+double parse(std::string_view text, std::string_view what, std::span<const Unit> units,
+             std::string_view example) {
   double number = 0.0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (status != std::errc{}) refuse(text, what, "has no number", example);
   std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
   if (unit.starts_with(' ')) unit.remove_prefix(1);
-  if (!std::isfinite(number) || number < 0.0) refuse(text, what, "must be a finite number of at least 0", example);
+  if (!std::isfinite(number) || number < 0.0)
+    refuse(text, what, "must be a finite number of at least 0", example);
   if (unit.empty()) {
     if (number == 0.0) return 0.0;
     refuse(text, what, "has no unit", example);
@@ -87,7 +90,9 @@ double parse(std::string_view text, std::string_view what, std::span<const Unit>
 
 std::string format(double value, const char* unit) {
   std::array<char, 64> buffer{};
-  const char* pattern = std::abs(value) >= 100.0 ? "%.0f %s" : std::abs(value) >= 10.0 ? "%.1f %s" : "%.2f %s";
+  const char* pattern = std::abs(value) >= 100.0  ? "%.0f %s"
+                        : std::abs(value) >= 10.0 ? "%.1f %s"
+                                                  : "%.2f %s";
   std::snprintf(buffer.data(), buffer.size(), pattern, value, unit);
   return buffer.data();
 }
@@ -126,7 +131,9 @@ std::string to_text(Bytes size) {
   const double value = size.count();
   for (const auto& [factor, unit] :
        {std::pair{kGibi * kKibi, "TiB"}, {kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}})
-    if (value >= factor) return value == std::floor(value / factor) * factor ? format_si(value / factor, unit) : format(value / factor, unit);
+    if (value >= factor)
+      return value == std::floor(value / factor) * factor ? format_si(value / factor, unit)
+                                                          : format(value / factor, unit);
   std::array<char, 32> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "%.0f B", value);
   return buffer.data();

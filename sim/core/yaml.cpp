@@ -13,8 +13,8 @@ YamlNode YamlNode::parse(const std::string& text, const std::string& name) {
   try {
     return {YAML::Load(text), name, ""};
   } catch (const YAML::Exception& error) {
-    throw InputError(name + ":" + std::to_string(error.mark.line + 1) + ":" + std::to_string(error.mark.column + 1) +
-                     ": is not valid YAML: " + error.msg);
+    throw InputError(name + ":" + std::to_string(error.mark.line + 1) + ":" +
+                     std::to_string(error.mark.column + 1) + ": is not valid YAML: " + error.msg);
   }
 }
 

@@ -1,0 +1,193 @@
+#include "sim/core/compare.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+
+std::vector<double> Case::launch_step_time_s() const {
+  std::vector<double> times;
+  for (const ResultFile* launch : launches) times.push_back(launch->result.median_step_time_s());
+  return times;
+}
+
+double Case::measured_step_time_s() const { return median(launch_step_time_s()); }
+double Case::measured_low_s() const { return quantile(launch_step_time_s(), 0.0); }
+double Case::measured_high_s() const { return quantile(launch_step_time_s(), 1.0); }
+double Case::predicted_step_time_s() const { return prediction->result.median_step_time_s(); }
+double Case::relative_error() const { return predicted_step_time_s() / measured_step_time_s() - 1.0; }
+bool Case::inside_launch_range() const {
+  const double predicted = predicted_step_time_s();
+  return measured_low_s() <= predicted && predicted <= measured_high_s();
+}
+
+std::string describe(const Configuration& configuration) {
+  std::string text = configuration.model + " " + configuration.strategy + ", world size " +
+                     std::to_string(configuration.world_size) + ", batch " +
+                     std::to_string(configuration.batch) + ", " + std::to_string(configuration.threads) +
+                     (configuration.threads == 1 ? " thread" : " threads");
+  for (const auto& [key, value] : configuration.extra)
+    text.append(", ").append(key).append(" ").append(value);
+  return text;
+}
+
+bool same_case(const Configuration& a, const Configuration& b) {
+  const auto key = [](const Configuration& c) {
+    const bool has_buckets = c.strategy == "ddp";
+    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.threads, c.backend, c.extra,
+                           has_buckets ? c.bucket_cap_bytes : 0.0,
+                           has_buckets ? c.first_bucket_cap_bytes : 0.0);
+  };
+  return key(a) == key(b);
+}
+
+std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
+  std::vector<Case> cases;
+  for (const ResultFile& file : files) {
+    const Configuration& configuration = file.result.configuration;
+    auto found = std::find_if(cases.begin(), cases.end(),
+                              [&](const Case& one) { return same_case(one.configuration, configuration); });
+    if (found == cases.end()) found = cases.insert(cases.end(), Case{configuration, {}, nullptr});
+    if (file.result.origin == Origin::kMeasured) {
+      found->launches.push_back(&file);
+    } else if (found->prediction == nullptr) {
+      found->prediction = &file;
+    } else {
+      throw InputError(found->prediction->path + " and " + file.path + ": both predict " +
+                       describe(configuration) + "; give one of them");
+    }
+  }
+  return cases;
+}
+
+void check_lineage(const std::vector<Case>& cases) {
+  std::map<std::string, const ResultFile*> measured;
+  for (const Case& one : cases)
+    for (const ResultFile* launch : one.launches) measured.emplace(launch->sha1, launch);
+  const auto refuse = [&](const Case& one, const Ancestor& ancestor, const std::string& sha1) {
+    const auto found = measured.find(sha1);
+    if (found == measured.end()) return;
+    throw InputError(one.prediction->path + ": its " + ancestor.role + " (" + ancestor.path + ") " +
+                     (sha1 == ancestor.sha1 ? "is " : "descends from ") + found->second->path +
+                     ", a run it would be compared with; a prediction may not know what it predicts");
+  };
+  for (const Case& one : cases) {
+    if (one.prediction == nullptr) continue;
+    for (const Ancestor& ancestor : one.prediction->result.lineage) {
+      refuse(one, ancestor, ancestor.sha1);
+      for (const std::string& sha1 : ancestor.ancestors) refuse(one, ancestor, sha1);
+    }
+  }
+}
+
+const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
+  static const std::vector<std::pair<std::string, double Breakdown::*>> parts = {
+      {"compute", &Breakdown::compute_s},
+      {"exposed_communication", &Breakdown::exposed_communication_s},
+      {"overlapped_communication", &Breakdown::overlapped_communication_s},
+      {"input_and_host", &Breakdown::input_and_host_s},
+      {"optimizer_and_copies", &Breakdown::optimizer_and_copies_s},
+      {"idle", &Breakdown::idle_s}};
+  return parts;
+}
+
+Breakdown mean_breakdown(const Result& result) {
+  Breakdown mean;
+  for (const Breakdown& rank : result.breakdown)
+    for (const auto& [name, part] : breakdown_parts())
+      mean.*part += rank.*part / static_cast<double>(result.breakdown.size());
+  return mean;
+}
+
+std::vector<PhaseError> phase_errors(const Case& one) {
+  std::vector<Breakdown> launches;
+  for (const ResultFile* launch : one.launches)
+    if (!launch->result.breakdown.empty()) launches.push_back(mean_breakdown(launch->result));
+  if (launches.empty() || one.prediction == nullptr || one.prediction->result.breakdown.empty()) return {};
+  const Breakdown predicted = mean_breakdown(one.prediction->result);
+  std::vector<PhaseError> errors;
+  for (const auto& [name, part] : breakdown_parts()) {
+    std::vector<double> times;
+    for (const Breakdown& launch : launches) times.push_back(launch.*part);
+    errors.push_back({name, median(times), predicted.*part});
+  }
+  return errors;
+}
+
+namespace {
+
+/// The other measured case of the same model that a person would copy the time from.
+const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
+  const bool is_single = one.configuration.strategy == "single";
+  const auto rank = [&](const Case& other) {
+    const Configuration& c = other.configuration;
+    return std::make_tuple(c.batch != one.configuration.batch, c.world_size, c.strategy);
+  };
+  const Case* best = nullptr;
+  for (const Case& other : all) {
+    const Configuration& c = other.configuration;
+    if (&other == &one || other.launches.empty() || c.model != one.configuration.model) continue;
+    if ((c.strategy == "single") == is_single || c.threads != one.configuration.threads) continue;
+    if (best == nullptr || rank(other) < rank(*best)) best = &other;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::map<std::string, double> trivial_predictions(const Case& one, const std::vector<Case>& all) {
+  std::map<std::string, double> times;
+  if (one.prediction != nullptr) times = one.prediction->result.trivial_step_time_s;
+  if (const Case* nearest = nearest_case(one, all))
+    times["nearest_measured"] = nearest->measured_step_time_s();
+  return times;
+}
+
+Accuracy summarize(const std::vector<Case>& cases) {
+  std::vector<double> errors;
+  std::map<std::string, std::vector<double>> trivial;
+  for (const Case& one : cases) {
+    errors.push_back(std::abs(one.relative_error()));
+    for (const auto& [name, time] : trivial_predictions(one, cases))
+      trivial[name].push_back(std::abs(time / one.measured_step_time_s() - 1.0));
+  }
+  Accuracy accuracy;
+  accuracy.median_absolute_relative_error = median(errors);
+  accuracy.worst_absolute_relative_error = quantile(errors, 1.0);
+  for (const auto& [name, values] : trivial)
+    accuracy.trivial_median_absolute_relative_error[name] = median(values);
+  return accuracy;
+}
+
+std::vector<Speedup> speedups(const std::vector<Case>& cases) {
+  std::vector<Speedup> result;
+  for (const Case& scaled : cases) {
+    const Configuration& c = scaled.configuration;
+    if (c.world_size == 1) continue;
+    for (const bool strong : {false, true}) {
+      Configuration wanted = c;
+      wanted.strategy = "single";
+      wanted.world_size = 1;
+      wanted.batch = strong ? c.batch * c.world_size : c.batch;
+      wanted.extra.clear();
+      const auto base = std::find_if(cases.begin(), cases.end(),
+                                     [&](const Case& one) { return same_case(one.configuration, wanted); });
+      if (base == cases.end()) continue;
+      Speedup speedup{&scaled, &*base, strong, 0.0, 0.0};
+      const double factor = strong ? 1.0 : c.world_size;
+      if (!scaled.launches.empty() && !base->launches.empty())
+        speedup.measured = factor * base->measured_step_time_s() / scaled.measured_step_time_s();
+      if (scaled.prediction != nullptr && base->prediction != nullptr)
+        speedup.predicted = factor * base->predicted_step_time_s() / scaled.predicted_step_time_s();
+      result.push_back(speedup);
+    }
+  }
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,103 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/registry.hpp"
+#include "sim/core/yaml.hpp"
+
+using namespace stepcast;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of its own for one test, removed afterwards.
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "stepcast-test-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+};
+
+std::size_t count_entries(const fs::path& folder) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+}  // namespace
+
+TEST_CASE("an existing file is kept unless --force is given") {
+  const Folder folder;
+  write_file(folder.path / "a", "one", false);
+  CHECK_THROWS_WITH(write_file(folder.path / "a", "two", false), Catch::Contains("--force"));
+  CHECK(read_file(folder.path / "a") == "one");
+  write_file(folder.path / "a", "two", true);
+  CHECK(read_file(folder.path / "a") == "two");
+  CHECK(count_entries(folder.path) == 1);
+}
+
+TEST_CASE("a folder that is missing is named and nothing is left behind") {
+  const Folder folder;
+  CHECK_THROWS_AS(write_file(folder.path / "missing" / "x", "content", true), InputError);
+  CHECK(count_entries(folder.path) == 0);
+}
+
+TEST_CASE("SHA-1 of the standard's test vectors") {
+  CHECK(sha1("abc") == "a9993e364706816aba3e25717850c26c9cd0d89d");
+  CHECK(sha1("") == "da39a3ee5e6b4b0d3255bfef95601890afd80709");
+}
+
+TEST_CASE("truncated JSON and JSON of another schema name the file and what was expected") {
+  const Folder folder;
+  write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/1\"", false);
+  CHECK_THROWS_WITH(load_json(folder.path / "t.json", "stepcast.trace/1"),
+                    Catch::Contains("t.json:2") && Catch::Contains("truncated"));
+  write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/1"}})", false);
+  CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/1"),
+                    Catch::Contains("holds stepcast.result/1, expected stepcast.trace/1"));
+  CHECK_THROWS_WITH(load_json(folder.path / "none.json", "x"), Catch::Contains("none.json: cannot be read"));
+}
+
+TEST_CASE("the lineage of a file holds everything that its inputs descend from") {
+  const Folder folder;
+  const auto path = folder.path / "p.json";
+  write_file(path, R"({"lineage": [{"role":"trace","path":"t","sha1":"aa","ancestors":["bb","cc"]}]})",
+             false);
+  const Ancestor ancestor = make_ancestor("predicted", path);
+  CHECK(ancestor.ancestors == std::vector<std::string>{"aa", "bb", "cc"});
+  CHECK(ancestor.sha1 == sha1(read_file(path)));
+}
+
+TEST_CASE("an unknown resource is answered with the known ones and the nearest") {
+  CHECK_THROWS_WITH(find_resource("models", "simple-cn", ".yaml"),
+                    Catch::Contains("did you mean 'simple-cnn'?"));
+  CHECK_THROWS_WITH(find_resource("models", "./nowhere.yaml", ".yaml"), Catch::Contains("no such file"));
+}
+
+TEST_CASE("YAML errors name file, line, key and the nearest known key") {
+  const YamlNode node = YamlNode::parse("name: a\nbandwith: 25\nlist: [1, x]\n", "c.yaml");
+  CHECK_THROWS_WITH(node.allow_only({"name", "bandwidth", "list"}),
+                    Catch::Contains("c.yaml:2") && Catch::Contains("did you mean 'bandwidth'?"));
+  CHECK_THROWS_WITH(node.at("latency"), Catch::Contains("key 'latency' is missing"));
+  CHECK_THROWS_WITH(node.at("bandwith").bytes_per_second(),
+                    Catch::Contains("c.yaml:2") && Catch::Contains("no unit"));
+  CHECK_THROWS_WITH(node.at("list").items()[1].integer(),
+                    Catch::Contains("list[1]") && Catch::Contains("whole number, found 'x'"));
+  CHECK_THROWS_WITH(YamlNode::parse("a: [1", "c.yaml"), Catch::Contains("not valid YAML"));
+}
+
+TEST_CASE("a registry keeps its order and answers an unknown name with the nearest") {
+  Registry<int> registry("figure");
+  registry.add({.name = "b", .description = "", .thing = 2});
+  registry.add({.name = "speedup", .description = "", .thing = 1});
+  registry.add({.name = "z-first", .description = "", .thing = 3, .order = -1});
+  CHECK(registry.names() == std::vector<std::string>{"z-first", "b", "speedup"});
+  CHECK(registry.find("b") == 2);
+  CHECK_THROWS_WITH(registry.find("spedup"),
+                    Catch::Contains("unknown figure 'spedup' (did you mean 'speedup'?)"));
+}
