@@ -8,20 +8,22 @@
 
 #include "sim/core/units.hpp"
 
-/// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of the
-/// runner both come from that one description.
+/// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
+/// the runner both come from that one description.
 namespace stepcast {
 
 using Shape = std::vector<std::int64_t>;  ///< per sample, without the batch dimension
 
-/// One layer as written in the YAML. `kind` names an entry of the layer table (models/layer.hpp); `sizes` holds its
-/// integer attributes (`out`, `kernel`, `padding`, `stride`, `bias`, ...), defaults filled in.
+/// One layer as written in the YAML. `kind` names an entry of the layer table (models/layer.hpp); `sizes`
+/// holds its integer attributes (`out`, `kernel`, `padding`, `stride`, `bias`, ...), defaults filled in.
 struct Layer {
   std::string kind;
-  std::string name;  ///< as in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`
+  /// As in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`. Empty for a function
+  /// without parameters and without a row.
+  std::string name;
   std::map<std::string, std::int64_t> sizes;
-  Shape input;   ///< per sample
-  Shape output;  ///< per sample
+  Shape input;                  ///< per sample
+  Shape output;                 ///< per sample
   std::vector<Layer> body;      ///< of kind `residual`: y = body(x) + shortcut(x)
   std::vector<Layer> shortcut;  ///< of kind `residual`; empty is the identity
 };
@@ -52,20 +54,21 @@ struct LayerRow {
   Flop forward;  ///< per sample, 2 per multiply-add
 };
 
-/// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment, detached at
-/// the boundaries.
+/// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
+/// detached at the boundaries.
 struct Segment {
   std::string name;
-  std::string kind;                ///< `conv`, `residual`, `linear`, `fixed`
-  std::vector<Layer> layers;       ///< in forward order
-  std::vector<int> parameters;     ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int> buffers;        ///< indices into Model::buffers
+  std::string kind;             ///< `conv`, `residual`, `linear`, `fixed`
+  std::vector<Layer> layers;    ///< in forward order
+  std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
+  std::vector<int> buffers;     ///< indices into Model::buffers
   std::vector<LayerRow> rows;
-  Shape input, output;             ///< per sample
-  Flop forward, backward;          ///< per sample; backward = 2 forward, first segment less: no input gradient
-  Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written; parameters come on top
-  Bytes output_size;               ///< per sample: what a pipeline boundary sends
-  Bytes saved_size;                ///< per sample: kept for the backward, estimated; `measure` observes it
+  Shape input, output;     ///< per sample
+  Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient
+  /// Per sample: activations read and written; parameters come on top.
+  Bytes forward_traffic, backward_traffic;
+  Bytes output_size;  ///< per sample: what a pipeline boundary sends
+  Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
   /// Declared times of kind `fixed` (a synthetic model that needs no trace).
   std::optional<Seconds> fixed_forward, fixed_backward;
 };
@@ -78,15 +81,17 @@ struct Optimizer {
 };
 
 struct Model {
-  std::string name;           ///< `netflix-mlp`
-  std::string specification;  ///< canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`
-  std::string path;           ///< of the YAML file
+  std::string name;  ///< `netflix-mlp`
+  /// Canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`.
+  std::string specification;
+  std::string path;  ///< of the YAML file
   std::string description;
-  std::map<std::string, std::int64_t> settings;  ///< resolved parameters of the YAML
-  Shape input;                ///< per sample
-  std::string input_kind;     ///< `image`, `features`, `none`
-  int classes = 0;            ///< of cross_entropy
-  std::string loss;           ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  /// Resolved settings of the YAML: counts, bytes or nanoseconds.
+  std::map<std::string, std::int64_t> settings;
+  Shape input;             ///< per sample
+  std::string input_kind;  ///< `image`, `features`, `none`
+  int classes = 0;         ///< of cross_entropy
+  std::string loss;        ///< `cross_entropy`, `binary_cross_entropy`, `none`
   Optimizer optimizer;
   std::vector<Segment> segments;
   std::vector<Parameter> parameters;  ///< in registration order, as PyTorch's `parameters()`
@@ -97,7 +102,8 @@ struct Model {
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample, float32
-  /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts them.
+  /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
+  /// them.
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
   /// True when times are declared in the YAML, so that a prediction needs no trace.
   [[nodiscard]] bool has_fixed_times() const;

@@ -10,8 +10,8 @@
 
 #include "sim/core/registry.hpp"
 
-/// What the runner needs of a communication library: raw pointers, asynchronous calls. `gloo` implements it on CPUs;
-/// `nccl` will implement it on NVIDIA GPUs. No LibTorch here.
+/// What the runner needs of a communication library: raw pointers, asynchronous calls. `gloo` implements it
+/// on CPUs; `nccl` will implement it on NVIDIA GPUs. No LibTorch here.
 namespace stepcast {
 
 enum class DataType : std::uint8_t { kFloat32, kFloat64, kInt64, kUInt8 };
@@ -37,8 +37,8 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;
 
-/// Collectives over all ranks. Calls are issued in the same order on every rank; the backend runs as many at a time
-/// as `collectives_in_flight()`. Reductions are sums.
+/// Collectives over all ranks. Calls are issued in the same order on every rank; the backend runs as many at
+/// a time as `collectives_in_flight()`. Reductions are sums.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -69,6 +69,8 @@ class Store {
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   /// Blocks until the key is there. \throws TimeoutError
   virtual std::vector<char> get(const std::string& key) = 0;
+  /// Whether the key is there now. \throws RunError when the store is gone.
+  virtual bool has(const std::string& key) = 0;
 };
 
 struct BackendConfig {
@@ -77,10 +79,14 @@ struct BackendConfig {
   std::string interface;  ///< network interface; "" chooses: loopback when all ranks are on one host
   std::chrono::milliseconds timeout{60'000};
   std::shared_ptr<Store> store;
+  std::string master_addr;  ///< where rank 0 runs; the interface that reaches it is taken when none is named
 };
 
 struct BackendFactory {
   std::function<std::unique_ptr<Backend>(const BackendConfig&)> make;
+  std::string library;  ///< with its version: `Gloo 0.5.0`
+  /// into[i] += from[i], by the very code that the backend's reductions run.
+  std::function<void(float* into, const float* from, std::size_t count)> add;
 };
 Registry<BackendFactory>& backends();
 

@@ -24,7 +24,8 @@ struct Link {
 };
 
 struct Cluster {
-  std::string name;
+  std::string name;           ///< `star`
+  std::string specification;  ///< with what was set on the command line: `star:hosts=1024`
   std::string path;
   std::string description;
   std::vector<Host> hosts;
@@ -35,10 +36,27 @@ struct Cluster {
   [[nodiscard]] std::string node_name(int node) const;
 };
 
-/// Loads a shipped cluster by name or a YAML file by path. \throws InputError
-Cluster load_cluster(const std::string& name_or_path);
+/// Loads `name[:key=value[,key=value]]`, where the name is a shipped cluster or a path to a YAML file and the keys
+/// are the file's `settings`.
+///
+///     name: office
+///     description: Two machines behind one switch.
+///     settings: {speed: 125MB/s}       # may be overridden: office:speed=1.25GB/s
+///     hosts:
+///       - {name: fast, cores: 8, memory: 32GB}
+///       - {name: slow, count: 3, cores: 4, speed: 0.5}      # slow0, slow1, slow2
+///     switches: [rack]
+///     links:
+///       - {between: [fast, rack], bandwidth: speed, latency: 20us}
+///       - {between: [slow0, rack], bandwidth: speed, latency: 20us}
+///
+/// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates them; the
+/// kinds are the registry in topologies/network.hpp.
+/// \throws InputError that names file, line and key; also when two hosts cannot reach each other
+Cluster load_cluster(const std::string& specification);
 
 /// rank → host index. Ranks fill host after host evenly: `ceil(world_size / hosts)` on each.
+/// \pre world_size >= 1
 std::vector<int> place_ranks(const Cluster& cluster, int world_size);
 
 }  // namespace stepcast

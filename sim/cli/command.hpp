@@ -8,13 +8,14 @@
 
 #include "sim/core/registry.hpp"
 
-/// What every command of both programs shares: its own option table, parsing without prefix guessing, errors that
-/// name the nearest option, help, and the dispatch by the first word.
+/// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
+/// that name the nearest option, help, and the dispatch by the first word.
 namespace stepcast {
 
 namespace po = boost::program_options;
 
-/// One command. A file in `commands/` defines one and registers it; it holds options, calls and printing only.
+/// One command. A file in `commands/` defines one and registers it; it holds options, calls and printing
+/// only.
 struct Command {
   /// Adds the command's options to its table.
   std::function<void(po::options_description&)> declare;
@@ -22,6 +23,10 @@ struct Command {
   std::function<ExitCode(const po::variables_map&)> run;
   std::string positional;  ///< name of the option that takes words without a flag; "" when there are none
   std::string usage;       ///< `stepcast compare PREDICTED MEASURED [options]`
+  std::string group = "Commands";  ///< heading of `help` under which it is listed
+  /// Set for a command that another program runs: it receives the words after the command's name as typed,
+  /// and neither `declare` nor `run` is called.
+  std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
 };
 
 Registry<Command>& commands();
@@ -29,9 +34,9 @@ Registry<Command>& commands();
 /// The words of the command line as typed, for the context of written files. Set once by `run_program`.
 const std::vector<std::string>& command_line();
 
-/// Parses `argv[1]` as the command's name and the rest with its option table, runs it, prints any Error to stderr as
-/// `program: message` and returns the exit code. `--help`, `--version` and `help [COMMAND]` are handled here.
-/// SIGPIPE is ignored. Ctrl-C ends with code 130; files being written are removed.
+/// Parses `argv[1]` as the command's name and the rest with its option table, runs it, prints any Error to
+/// stderr as `program: message` and returns the exit code. `--help`, `--version` and `help [COMMAND]` are
+/// handled here. SIGPIPE is ignored. Ctrl-C ends with code 130; files being written are removed.
 int run_program(const std::string& program, const std::string& summary, int argc, char** argv);
 
 /// True when stderr is a terminal and progress may be drawn.
@@ -42,6 +47,9 @@ class Progress {
  public:
   Progress(std::string what, int total);
   ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  /// One more of `total` is done; `now` names it.
   void advance(const std::string& now = "");
 
  private:

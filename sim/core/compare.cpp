@@ -2,13 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
 
 namespace stepcast {
+
+ResultFile load_result_file(const std::string& path) { return {path, sha1(read_file(path)), load_result(path)}; }
+
+std::string schema_of(const std::string& path) {
+  const nlohmann::json json = parse_json_file(path);
+  const nlohmann::json::json_pointer where("/context/schema");
+  return json.is_object() && json.contains(where) && json.at(where).is_string() ? json.at(where).get<std::string>() : "";
+}
 
 std::vector<double> Case::launch_step_time_s() const {
   std::vector<double> times;
@@ -65,24 +73,25 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   return cases;
 }
 
-void check_lineage(const std::vector<Case>& cases) {
-  std::map<std::string, const ResultFile*> measured;
-  for (const Case& one : cases)
-    for (const ResultFile* launch : one.launches) measured.emplace(launch->sha1, launch);
-  const auto refuse = [&](const Case& one, const Ancestor& ancestor, const std::string& sha1) {
-    const auto found = measured.find(sha1);
-    if (found == measured.end()) return;
-    throw InputError(one.prediction->path + ": its " + ancestor.role + " (" + ancestor.path + ") " +
-                     (sha1 == ancestor.sha1 ? "is " : "descends from ") + found->second->path +
-                     ", a run it would be compared with; a prediction may not know what it predicts");
-  };
-  for (const Case& one : cases) {
-    if (one.prediction == nullptr) continue;
-    for (const Ancestor& ancestor : one.prediction->result.lineage) {
-      refuse(one, ancestor, ancestor.sha1);
-      for (const std::string& sha1 : ancestor.ancestors) refuse(one, ancestor, sha1);
-    }
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage, const std::string& measured,
+                    const std::string& measured_sha1) {
+  for (const Ancestor& ancestor : lineage) {
+    const auto& all = ancestor.ancestors;
+    const bool is_it = ancestor.sha1 == measured_sha1;
+    if (!is_it && std::find(all.begin(), all.end(), measured_sha1) == all.end()) continue;
+    throw InputError(prediction + ": its " + ancestor.role + " (" + ancestor.path + ") " +
+                     (is_it ? "is " : "descends from ") + measured +
+                     ", which it would be compared with; a prediction may not know what it predicts");
   }
+}
+
+void check_lineage(const std::vector<Case>& cases) {
+  std::map<std::string, std::string> measured;
+  for (const Case& one : cases)
+    for (const ResultFile* launch : one.launches) measured.emplace(launch->sha1, launch->path);
+  for (const Case& one : cases)
+    for (const auto& [sha1, path] : measured)
+      if (one.prediction != nullptr) refuse_descent(one.prediction->path, one.prediction->result.lineage, path, sha1);
 }
 
 const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {

@@ -16,6 +16,9 @@ struct ResultFile {
   std::string sha1;
   Result result;
 };
+ResultFile load_result_file(const std::string& path);
+/// Which kind of machine-written file `path` is: `stepcast.result/1`; "" when it is none.
+std::string schema_of(const std::string& path);
 
 /// All measured launches and the one prediction of one configuration.
 struct Case {
@@ -44,7 +47,12 @@ bool same_case(const Configuration& a, const Configuration& b);
 std::vector<Case> group_cases(const std::vector<ResultFile>& files);
 
 /// A prediction never descends from what it is compared with.
-/// \throws InputError naming both files when the lineage of a prediction contains a measured file of `cases`.
+/// \throws InputError naming both files when `lineage` of the file `prediction` contains `measured`, whose bytes hash
+/// to `measured_sha1`.
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage, const std::string& measured,
+                    const std::string& measured_sha1);
+
+/// `refuse_descent` of every prediction from every launch.
 void check_lineage(const std::vector<Case>& cases);
 
 /// One part of the step, mean over the ranks, median over the launches.

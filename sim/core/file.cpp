@@ -123,7 +123,7 @@ fs::path home_folder() {
   if (const char* home = std::getenv("STEPCAST_HOME"); home != nullptr && *home != '\0') return home;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  const fs::path installed = program.parent_path().parent_path() / "share" / "stepcast";
+  fs::path installed = program.parent_path().parent_path() / "share" / "stepcast";
   if (fs::is_directory(installed / "models")) return installed;
   return STEPCAST_SOURCE_DIR;
 }

@@ -19,7 +19,7 @@ Slots& slots() {
 
 }  // namespace
 
-TemporaryFile::TemporaryFile(std::string path) : path_(std::move(path)), slot_(-1) {
+TemporaryFile::TemporaryFile(std::string path) : path_(std::move(path)) {
   for (std::size_t i = 0; i < kSlots && slot_ < 0; ++i) {
     const char* empty = nullptr;
     if (slots()[i].compare_exchange_strong(empty, path_.c_str())) slot_ = static_cast<int>(i);

@@ -18,7 +18,7 @@ class TemporaryFile {
 
  private:
   std::string path_;
-  int slot_;
+  int slot_ = -1;
 };
 
 /// Unlinks every temporary file that is in use now. Async-signal-safe, for a signal handler.

@@ -44,8 +44,8 @@ class YamlNode {
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
-  YamlNode(YAML::Node node, std::string file, std::string where)
-      : node_(std::move(node)), file_(std::move(file)), where_(std::move(where)) {}
+  YamlNode(const YAML::Node& node, std::string file, std::string where)
+      : node_(node), file_(std::move(file)), where_(std::move(where)) {}
   YAML::Node node_;
   std::string file_;
   std::string where_;

@@ -11,12 +11,12 @@
 #include "sim/core/trace.hpp"
 #include "topologies/cluster.hpp"
 
-/// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from the
-/// Calibration, compute times from the Trace.
+/// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from
+/// the Calibration, compute times from the Trace.
 namespace stepcast {
 
-/// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow per
-/// link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
+/// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow
+/// per link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
 /// `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
 
@@ -24,12 +24,13 @@ struct ReplayInput {
   const Schedule* schedule = nullptr;
   const Model* model = nullptr;
   const Cluster* cluster = nullptr;
-  std::vector<int> host_of_rank;            ///< size world_size
-  const TraceEntry* trace = nullptr;        ///< null: the model declares its own times
-  const Calibration* calibration = nullptr; ///< null: endpoints are free, one collective in flight, no sharing cost
+  std::vector<int> host_of_rank;      ///< size world_size
+  const TraceEntry* trace = nullptr;  ///< null: the model declares its own times
+  const Calibration* calibration =
+      nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
   Fidelity fidelity = Fidelity::kAutomatic;
-  int batch = 1;   ///< per rank
-  int threads = 1; ///< cores that a rank's compute occupies
+  int batch = 1;    ///< per rank
+  int threads = 1;  ///< cores that a rank's compute occupies
   int steps = 1;
   int warmup_steps = 0;   ///< replayed before, not reported: skew settles
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
@@ -38,7 +39,8 @@ struct ReplayInput {
 };
 
 /// Result without context and lineage, which the command adds.
-/// \throws RunError with a deadlock report that names the waiting operations, when some operation never starts.
+/// \throws RunError with a deadlock report that names the waiting operations, when some operation never
+/// starts.
 Result replay(const ReplayInput& input);
 
 }  // namespace stepcast

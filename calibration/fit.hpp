@@ -1,0 +1,51 @@
+#pragma once
+
+#include <vector>
+
+#include "sim/core/calibration.hpp"
+
+/// Samples to costs. Pure: no clock, no file, no machine.
+namespace stepcast {
+
+/// The time of one size: the median of its samples.
+struct CostPoint {
+  double bytes = 0.0;
+  double time_s = 0.0;
+};
+
+struct CostFit {
+  PiecewiseCost cost;
+  FitQuality quality;
+};
+
+/// Least squares in relative error of a rising, piecewise linear cost with the given knots:
+///
+///     minimise  sum_i ((f(n_i) - t_i) / t_i)^2      f(n) = c + sum_j a_j * r_j(n),   c >= 0, a_j >= 0
+///
+/// where r_j rises from 0 to 1 between knots j and j + 1. All coefficients are non-negative (Lawson & Hanson,
+/// "Solving Least Squares Problems", 1974, ch. 23), so the cost is never negative and never falls. \pre
+/// points ascend in bytes, times are positive; knots ascend and are not empty
+PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::vector<double>& knots);
+
+/// Chooses the knots among the sizes measured: first and last, then, one after the other, the size that
+/// reduces the squared relative error most, until all residuals are within `tolerance` or every second size
+/// is a knot. Fewer knots than points, so residuals say something.
+CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
+
+/// Residuals of a cost at points it was fitted to (or not).
+FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
+
+/// Fills in every fitted field of a calibration from its `samples`, its `context` and `world_size`: costs of
+/// messages under `path_class`, reduction, copy, call overhead, sharing, noise, and verdicts in words.
+///
+///     latency  from ping_pong, gap and cpu from bidirectional
+///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
+///     rate_beside_communication = the same of compute_all over compute_beside_communication
+///
+/// Rates are per second of processor time, not of the clock: when more threads want to run than there are
+/// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,
+/// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
+/// beside others is noise.
+void fit_calibration(Calibration& calibration, const std::string& path_class);
+
+}  // namespace stepcast

@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "calibration/fit.hpp"
+#include "sim/core/statistics.hpp"
+
+namespace stepcast {
+namespace {
+
+std::string percent(double fraction) {
+  std::string text(16, '\0');
+  text.resize(static_cast<std::size_t>(std::snprintf(text.data(), text.size(), "%.0f %%", 100.0 * fraction)));
+  return text;
+}
+
+/// The sample sets of one probe, ascending in bytes.
+std::vector<const SampleSet*> sets_of(const Calibration& calibration, const std::string& probe) {
+  std::vector<const SampleSet*> sets;
+  for (const SampleSet& set : calibration.samples)
+    if (set.probe == probe && !set.time_s.empty()) sets.push_back(&set);
+  std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+  return sets;
+}
+
+const SampleSet* only_set(const Calibration& calibration, const std::string& probe) {
+  const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
+  return sets.empty() ? nullptr : sets.front();
+}
+
+CostFit fit_probe(const Calibration& calibration, const std::string& probe, bool processor_time = false) {
+  std::vector<CostPoint> points;
+  for (const SampleSet* set : sets_of(calibration, probe)) {
+    const double time = median(processor_time ? set->cpu_s : set->time_s);
+    if (time > 0.0) points.push_back({set->bytes, time});
+  }
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
+void fit_messages(Calibration& calibration, const std::string& path_class) {
+  const std::vector<const SampleSet*> sets = sets_of(calibration, "ping_pong");
+  calibration.paths.clear();
+  if (sets.empty()) return;
+  const CostFit latency = fit_probe(calibration, "ping_pong");
+  const CostFit gap = fit_probe(calibration, "bidirectional");
+  const CostFit cpu = fit_probe(calibration, "bidirectional", true);
+  PathCost path;
+  path.path_class = path_class;
+  path.latency = latency.cost;
+  path.gap = gap.cost;
+  path.cpu = cpu.cost;
+  path.latency_fit = latency.quality;
+  path.gap_fit = gap.quality;
+  path.cpu_fit = cpu.quality;
+  path.smallest_bytes = sets.front()->bytes;
+  path.largest_bytes = sets.back()->bytes;
+  calibration.paths.push_back(std::move(path));
+}
+
+/// Work done per second of processor time in `slow` relative to `fast`, sample by sample; at most 1.
+double relative_rate(const SampleSet* fast, const SampleSet* slow) {
+  if (fast == nullptr || slow == nullptr) return 1.0;
+  const double rate = median(fast->cpu_s) / median(slow->cpu_s);
+  return std::clamp(rate, 0.0, 1.0);
+}
+
+void fit_sharing(Calibration& calibration) {
+  SharingCost& sharing = calibration.sharing;
+  sharing = {};
+  sharing.ranks_measured = calibration.world_size;
+  if (const SampleSet* one = only_set(calibration, "memory_one"))
+    sharing.memory_bandwidth_one_bytes_per_s = one->bytes / median(one->time_s);
+  if (const SampleSet* all = only_set(calibration, "memory_all"))
+    sharing.memory_bandwidth_all_bytes_per_s = calibration.world_size * all->bytes / median(all->time_s);
+  const SampleSet* one = only_set(calibration, "compute_one");
+  const SampleSet* all = only_set(calibration, "compute_all");
+  sharing.rate_beside_compute = relative_rate(one, all);
+  sharing.rate_beside_communication =
+      relative_rate(all, only_set(calibration, "compute_beside_communication"));
+}
+
+double relative_spread(const std::vector<double>& values) {
+  constexpr double kLow = 0.1;
+  constexpr double kHigh = 0.9;
+  return (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
+}
+
+void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& verdicts) {
+  constexpr double kPoor = 0.2;
+  if (quality.worst_absolute_relative_residual <= kPoor) return;
+  verdicts.push_back(what +
+                     " does not follow a steady curve: " + percent(quality.worst_absolute_relative_residual) +
+                     " off at " + to_text(Bytes(quality.worst_at_bytes)) +
+                     "; the machine was disturbed or the size is special");
+}
+
+void judge(Calibration& calibration) {
+  constexpr double kNoisy = 0.10;
+  constexpr double kBusy = 0.5;
+  std::vector<std::string>& verdicts = calibration.verdicts;
+  verdicts.clear();
+  if (calibration.noise > kNoisy)
+    verdicts.push_back(
+        "this machine is too noisy: the same computation varies by " + percent(calibration.noise) +
+        " (p10 to p90); expect predictions to be no better, and calibrate again when it is idle");
+  if (calibration.context.load_average > kBusy)
+    verdicts.push_back("other programs were running: load average " +
+                       std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
+  if (calibration.world_size > calibration.context.cores)
+    verdicts.push_back(std::to_string(calibration.world_size) + " ranks shared " +
+                       std::to_string(calibration.context.cores) +
+                       " cores; message costs include waiting for a core");
+  for (const PathCost& path : calibration.paths) {
+    judge_fit("latency", path.latency_fit, verdicts);
+    judge_fit("gap", path.gap_fit, verdicts);
+    judge_fit("processor time of messages", path.cpu_fit, verdicts);
+    if (path.path_class != "same_host")
+      verdicts.push_back("the ranks were on different hosts: latency and gap include the wire between them");
+  }
+  judge_fit("reduction", calibration.reduce_fit, verdicts);
+  judge_fit("copy", calibration.copy_fit, verdicts);
+  if (calibration.paths.empty())
+    verdicts.emplace_back("one rank: only this host's processor and memory were measured, no messages");
+}
+
+}  // namespace
+
+void fit_calibration(Calibration& calibration, const std::string& path_class) {
+  fit_messages(calibration, path_class);
+  const CostFit reduce = fit_probe(calibration, "reduce");
+  const CostFit copy = fit_probe(calibration, "copy");
+  calibration.reduce = reduce.cost;
+  calibration.reduce_fit = reduce.quality;
+  calibration.copy = copy.cost;
+  calibration.copy_fit = copy.quality;
+  if (const SampleSet* overhead = only_set(calibration, "call_overhead"))
+    calibration.call_overhead = Seconds(median(overhead->time_s));
+  fit_sharing(calibration);
+  const SampleSet* compute = only_set(calibration, "compute_one");
+  calibration.noise = compute == nullptr ? 0.0 : relative_spread(compute->time_s);
+  judge(calibration);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,157 @@
+#include "models/arithmetic.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/layer.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kElement = 4.0;  // bytes of a float32
+constexpr double kInteger = 8.0;  // bytes of an int64
+
+/// Goes once through the layers of one segment, in forward order.
+class SegmentAccount {
+ public:
+  SegmentAccount(Model& model, int segment, bool input_needs_gradient)
+      : model_(model), index_(segment), needs_gradient_(input_needs_gradient) {}
+
+  /// Adds everything up. Returns whether gradients flow into what comes after the segment.
+  bool run() {
+    Segment& segment = model_.segments[static_cast<std::size_t>(index_)];
+    activations_.push_back({Bytes(kElement * static_cast<double>(numel(segment.input))), false, false});
+    int current = 0;
+    for (const Layer& layer : segment.layers) {
+      current = walk(segment, layer, current);
+      segment.parameters.insert(segment.parameters.begin(), ready_.begin(), ready_.end());
+      ready_.clear();
+    }
+    activations_[static_cast<std::size_t>(current)].kept = true;
+    for (const Activation& activation : activations_)
+      if (activation.kept && activation.allocated_here) segment.saved_size += activation.size;
+    segment.output_size = Bytes(kElement * static_cast<double>(numel(segment.output)));
+    return needs_gradient_;
+  }
+
+ private:
+  struct Activation {
+    Bytes size;
+    bool allocated_here = true;
+    bool kept = false;
+  };
+
+  /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
+  int walk(Segment& segment, const Layer& layer, int input) {
+    std::vector<int> order;
+    int from_body = input;
+    if (layer.kind == "residual") {
+      const bool needed = needs_gradient_;
+      from_body = walk_all(segment, layer.body, input, order);
+      const bool needed_after_body = std::exchange(needs_gradient_, needed);
+      std::vector<int> shortcut_order;
+      walk_all(segment, layer.shortcut, input, shortcut_order);
+      needs_gradient_ = needs_gradient_ || needed_after_body;
+      order.insert(order.begin(), shortcut_order.begin(), shortcut_order.end());
+    }
+    ready_ = std::move(order);
+    const int output = charge(segment, layer, from_body);
+    register_tensors(segment, layer);
+    return output;
+  }
+
+  int walk_all(Segment& segment, const std::vector<Layer>& layers, int input, std::vector<int>& order) {
+    for (const Layer& layer : layers) {
+      input = walk(segment, layer, input);
+      order.insert(order.begin(), ready_.begin(), ready_.end());
+    }
+    return input;
+  }
+
+  /// Adds the layer's own cost and row; returns its output.
+  int charge(Segment& segment, const Layer& layer, int input) {
+    const LayerKind& kind = layer_kind(layer.kind);
+    const LayerCost cost = kind.cost(layer);
+    const bool has_parameters = !kind.parameters(layer).empty();
+    segment.forward += cost.forward;
+    if (needs_gradient_) {
+      segment.backward += 2.0 * cost.forward;
+    } else if (has_parameters) {
+      segment.backward += cost.forward;
+    }
+    needs_gradient_ = needs_gradient_ || has_parameters;
+    segment.forward_traffic += cost.forward_traffic;
+    segment.backward_traffic += cost.backward_traffic;
+    segment.saved_size += cost.saved_besides;
+    if (cost.saves_input) activations_[static_cast<std::size_t>(input)].kept = true;
+    add_row(segment, layer, kind, cost);
+    if (cost.is_view) return input;
+    activations_.push_back(
+        {Bytes(kElement * static_cast<double>(numel(layer.output))), true, cost.saves_output});
+    return static_cast<int>(activations_.size()) - 1;
+  }
+
+  static void add_row(Segment& segment, const Layer& layer, const LayerKind& kind, const LayerCost& cost) {
+    if (kind.torch_class.empty() || layer.name.empty()) return;
+    std::int64_t parameters = 0;
+    for (const LayerTensor& tensor : kind.parameters(layer)) parameters += numel(tensor.shape);
+    segment.rows.push_back({layer.name, kind.torch_class, layer.output, parameters, cost.forward});
+  }
+
+  void register_tensors(Segment& segment, const Layer& layer) {
+    const LayerKind& kind = layer_kind(layer.kind);
+    for (const LayerTensor& tensor : kind.parameters(layer)) {
+      ready_.push_back(static_cast<int>(model_.parameters.size()));
+      const Bytes size(kElement * static_cast<double>(numel(tensor.shape)));
+      model_.parameters.push_back({layer.name + "." + tensor.suffix, tensor.shape, index_, size});
+    }
+    if (kind.last_parameter_ready_first) std::reverse(ready_.begin(), ready_.end());
+    for (const LayerTensor& tensor : kind.buffers(layer)) {
+      segment.buffers.push_back(static_cast<int>(model_.buffers.size()));
+      const Bytes size((tensor.is_integer ? kInteger : kElement) * static_cast<double>(numel(tensor.shape)));
+      model_.buffers.push_back(
+          {layer.name + "." + tensor.suffix, tensor.shape, tensor.is_integer, index_, size});
+    }
+  }
+
+  Model& model_;
+  int index_;
+  bool needs_gradient_;
+  std::vector<Activation> activations_;
+  std::vector<int> ready_;
+};
+
+/// A segment is called by the kind of its costliest layer; of equals by the last.
+std::string segment_kind(const Segment& segment) {
+  std::string kind;
+  double most = -1.0;
+  for (const Layer& layer : segment.layers) {
+    double flop = layer_kind(layer.kind).cost(layer).forward.count();
+    for (const Layer& inner : layer.body) flop += layer_kind(inner.kind).cost(inner).forward.count();
+    if (flop < most) continue;
+    most = flop;
+    kind = layer.kind;
+  }
+  return kind;
+}
+
+}  // namespace
+
+std::string complete(Model& model) {
+  bool needs_gradient = false;
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    model.segments[i].kind = segment_kind(model.segments[i]);
+    needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
+  }
+  for (auto segment = model.segments.rbegin(); segment != model.segments.rend(); ++segment)
+    std::copy(segment->parameters.begin(), segment->parameters.end(), std::back_inserter(model.ready_order));
+  std::set<std::string> names;
+  for (const Parameter& parameter : model.parameters)
+    if (!names.insert(parameter.name).second) return parameter.name;
+  return "";
+}
+
+}  // namespace stepcast

@@ -1,0 +1,46 @@
+#include "models/model.hpp"
+
+#include <algorithm>
+
+#include "models/layer.hpp"
+
+namespace stepcast {
+
+std::int64_t Parameter::numel() const { return stepcast::numel(shape); }
+
+Bytes Model::parameter_bytes() const {
+  Bytes total;
+  for (const Parameter& parameter : parameters) total += parameter.size;
+  return total;
+}
+
+std::int64_t Model::parameter_count() const {
+  std::int64_t total = 0;
+  for (const Parameter& parameter : parameters) total += parameter.numel();
+  return total;
+}
+
+Flop Model::forward_flop() const {
+  Flop total;
+  for (const Segment& segment : segments) total += segment.forward;
+  return total;
+}
+
+Bytes Model::input_bytes() const {
+  constexpr double kElement = 4.0;  // float32
+  return input.empty() ? Bytes(0) : Bytes(kElement * static_cast<double>(numel(input)));
+}
+
+Bytes Model::buffer_bytes(int dtype_group) const {
+  Bytes total;
+  for (const Buffer& buffer : buffers)
+    if (buffer.is_integer == (dtype_group == 1)) total += buffer.size;
+  return total;
+}
+
+bool Model::has_fixed_times() const {
+  return std::all_of(segments.begin(), segments.end(),
+                     [](const Segment& s) { return s.fixed_forward.has_value(); });
+}
+
+}  // namespace stepcast

@@ -1,0 +1,242 @@
+#include "models/model_reader.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+
+#include "models/arithmetic.hpp"
+#include "models/layer.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Products of a layer's attributes stay far inside 64 bits.
+constexpr std::int64_t kMostElements = 1'000'000;
+constexpr std::int64_t kMostRepetitions = 100'000;
+
+const std::string& one_of(const std::string& text, const YamlNode& node, const std::string& what,
+                          const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), text) == known.end()) node.fail(unknown_name(what, text, known));
+  return text;
+}
+
+bool is_none(const YamlNode& node) { return node.is_scalar() && node.text() == "none"; }
+
+double read_positive(const YamlNode& node, bool zero_allowed) {
+  const double value = node.number();
+  if (value < 0 || (value == 0 && !zero_allowed)) node.fail("must be positive, found '" + node.text() + "'");
+  return value;
+}
+
+}  // namespace
+
+Model ModelReader::read(const YamlNode& file) {
+  file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "segments"});
+  model_ = Model{};
+  model_.settings = settings_.values();
+  if (file.has("description")) model_.description = file.at("description").text();
+  read_input(file);
+  read_loss(file);
+  read_optimizer(file);
+  for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
+  check_end(file);
+  return std::move(model_);
+}
+
+void ModelReader::read_input(const YamlNode& file) {
+  const YamlNode node = file.at("input");
+  model_.input_kind = "none";
+  if (is_none(node)) return;
+  node.allow_only({"kind", "shape"});
+  const YamlNode kind = node.at("kind");
+  model_.input_kind = one_of(kind.text(), kind, "input kind", {"image", "features"});
+  const YamlNode shape = node.at("shape");
+  for (const YamlNode& extent : shape.items()) model_.input.push_back(read_count(extent, 1, kMostElements));
+  const std::size_t dimensions = model_.input_kind == "image" ? 3 : 1;
+  if (model_.input.size() != dimensions)
+    shape.fail(dimensions == 3 ? "an image has the shape [channels, height, width]"
+                               : "features have the shape [count]");
+}
+
+void ModelReader::read_loss(const YamlNode& file) {
+  const YamlNode node = file.at("loss");
+  model_.loss = one_of(node.text(), node, "loss", {"cross_entropy", "binary_cross_entropy", "none"});
+  if (model_.loss == "cross_entropy") {
+    model_.classes = static_cast<int>(read_count(file.at("classes"), 2, kMostElements));
+  } else if (file.has("classes")) {
+    file.at("classes").fail("only loss cross_entropy has classes");
+  }
+  if ((model_.loss == "none") != (model_.input_kind == "none"))
+    node.fail("loss and input are both none (a model with declared times) or both given");
+}
+
+void ModelReader::read_optimizer(const YamlNode& file) {
+  const YamlNode node = file.at("optimizer");
+  Optimizer& optimizer = model_.optimizer;
+  optimizer.kind = "none";
+  if (is_none(node)) return;
+  const YamlNode kind = node.at("kind");
+  optimizer.kind = one_of(kind.text(), kind, "optimizer", {"sgd", "adam"});
+  std::vector<std::string> known{"kind", "learning_rate", "weight_decay"};
+  if (optimizer.kind == "sgd") known.emplace_back("momentum");
+  node.allow_only(known);
+  optimizer.learning_rate = read_positive(node.at("learning_rate"), false);
+  if (node.has("momentum")) optimizer.momentum = read_positive(node.at("momentum"), true);
+  if (node.has("weight_decay")) optimizer.weight_decay = read_positive(node.at("weight_decay"), true);
+}
+
+void ModelReader::read_segment(const YamlNode& node) {
+  node.allow_only({"name", "repeat", "layers"});
+  const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
+  for (repetition_ = 0; repetition_ < repeat; ++repetition_) {
+    Segment segment;
+    segment.name = read_name(node.at("name"));
+    segment.input = model_.segments.empty() ? model_.input : model_.segments.back().output;
+    const YamlNode layers = node.at("layers");
+    segment.layers = read_layers(layers, segment.input);
+    if (segment.layers.empty()) layers.fail("a segment has at least one layer");
+    segment.output = segment.layers.back().output;
+    for (const Layer& layer : segment.layers) {
+      const bool declared = layer.kind == "fixed";
+      if (declared != (model_.input_kind == "none"))
+        layers.fail(
+            "a model whose input is none has only layers of kind fixed, any other model none of them");
+      if (!declared) continue;
+      const auto add = [](const std::optional<Seconds>& sum, std::int64_t nanoseconds) {
+        return sum.value_or(Seconds(0)) + Seconds(static_cast<double>(nanoseconds) * 1e-9);
+      };
+      segment.fixed_forward = add(segment.fixed_forward, layer.sizes.at("forward"));
+      segment.fixed_backward = add(segment.fixed_backward, layer.sizes.at("backward"));
+    }
+    model_.segments.push_back(std::move(segment));
+  }
+  repetition_ = 0;
+}
+
+std::vector<Layer> ModelReader::read_layers(const YamlNode& node, const Shape& input) const {
+  std::vector<Layer> layers;
+  for (const YamlNode& item : node.items())
+    layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
+  return layers;
+}
+
+Layer ModelReader::read_layer(const YamlNode& node, const Shape& input) const {
+  Layer layer;
+  if (node.is_scalar()) {
+    layer.kind = node.text();
+  } else {
+    const std::vector<std::string> keys = node.keys();
+    if (keys.size() != 1)
+      node.fail("a layer is one `kind: {attributes}`, found " + std::to_string(keys.size()) + " keys");
+    layer.kind = keys[0];
+  }
+  layer.input = input;
+  one_of(layer.kind, node, "layer kind", layer_kind_names());
+  const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
+  read_attributes(place, layer);
+  const LayerKind& kind = layer_kind(layer.kind);
+  try {
+    layer.output = kind.output(layer);
+  } catch (const std::domain_error& error) {
+    place.fail(error.what());
+  }
+  if (layer.name.empty() && !kind.parameters(layer).empty())
+    place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
+  return layer;
+}
+
+void ModelReader::read_attributes(const YamlNode& node, Layer& layer) const {
+  const LayerKind& kind = layer_kind(layer.kind);
+  if (node.is_map()) {
+    std::vector<std::string> known{"name"};
+    for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
+    if (layer.kind == "residual") known = {"body", "shortcut"};
+    node.allow_only(known);
+  } else if (!node.is_scalar()) {
+    node.fail("expected the attributes of " + layer.kind + " as keys and values");
+  }
+  if (node.has("name")) layer.name = read_name(node.at("name"));
+  if (layer.kind == "residual") {
+    layer.body = read_layers(node.at("body"), layer.input);
+    if (node.has("shortcut")) layer.shortcut = read_layers(node.at("shortcut"), layer.input);
+  }
+  for (const Attribute& attribute : kind.attributes) {
+    std::int64_t& value = layer.sizes[attribute.key];
+    if (node.has(attribute.key)) {
+      const YamlNode given = node.at(attribute.key);
+      value = settings_.evaluate(given, attribute.unit);
+      if (value < attribute.least)
+        given.fail("must be at least " + std::to_string(attribute.least) + ", found " +
+                   std::to_string(value));
+      if (attribute.unit == Unit::kCount && value > kMostElements)
+        given.fail("must be at most " + std::to_string(kMostElements) + ", found " + std::to_string(value));
+    } else if (attribute.standard) {
+      value = *attribute.standard;
+    } else if (!attribute.same_as.empty()) {
+      value = layer.sizes.at(attribute.same_as);
+    } else {
+      node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
+    }
+  }
+}
+
+void ModelReader::check_end(const YamlNode& file) const {
+  const YamlNode node = file.at("segments");
+  if (model_.segments.empty()) node.fail("a model has at least one segment");
+  std::vector<std::string> names;
+  for (const Segment& segment : model_.segments) names.push_back(segment.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
+  const Shape& output = model_.segments.back().output;
+  if (model_.loss == "cross_entropy" && output != Shape{model_.classes})
+    node.fail("cross_entropy over " + std::to_string(model_.classes) + " classes needs as many outputs");
+  if (model_.loss == "binary_cross_entropy" && output != Shape{1})
+    node.fail("binary_cross_entropy needs one output");
+}
+
+std::string ModelReader::read_name(const YamlNode& node) const {
+  std::string name = node.text();
+  if (name.empty()) node.fail("a name cannot be empty");
+  if (const std::size_t place = name.find("$i"); place != std::string::npos)
+    name.replace(place, 2, std::to_string(repetition_));
+  return name;
+}
+
+std::int64_t ModelReader::read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
+  const std::int64_t value = settings_.evaluate(node, Unit::kCount);
+  if (value < least || value > most)
+    node.fail("must be at least " + std::to_string(least) + " and at most " + std::to_string(most) +
+              ", found " + std::to_string(value));
+  return value;
+}
+
+Model load_model(const std::string& specification) {
+  const Specification parts = Specification::parse(specification);
+  const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
+  const YamlNode file = YamlNode::load(path.string());
+  Settings settings;
+  if (file.has("settings")) settings.read(file.at("settings"));
+  settings.apply(parts);
+  Model model = ModelReader(settings).read(file);
+  if (const std::string twice = complete(model); !twice.empty())
+    file.at("segments")
+        .fail("parameter '" + twice + "' stands twice; layers with parameters need names of their own");
+  model.name = path.stem().string();
+  model.path = path.string();
+  const std::string differences = settings.differences();
+  model.specification = parts.file + (differences.empty() ? "" : ":" + differences);
+  return model;
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(home_folder() / "models"))
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,164 @@
+#include "models/settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, value);
+  if (problem != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+/// Letters that could start a unit or a name; `25MiB` is a size, `hidden` a name.
+bool looks_like_name(std::string_view text) {
+  return !text.empty() &&
+         ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z') || text[0] == '_');
+}
+
+std::int64_t nanoseconds(Seconds time) { return std::llround(time.count() * 1e9); }
+std::int64_t whole_bytes(Bytes size) { return std::llround(size.count()); }
+
+[[noreturn]] void refuse(const std::string& specification, const std::string& problem) {
+  throw InputError("model '" + specification + "': " + problem);
+}
+
+std::pair<std::string, std::string> key_and_value(const std::string& item, const std::string& specification) {
+  const std::size_t split = item.find('=');
+  if (split == std::string::npos || split == 0 || split + 1 == item.size())
+    refuse(specification, "'" + item + "' is not of the form key=value");
+  return {item.substr(0, split), item.substr(split + 1)};
+}
+
+/// Replaces one default.
+void override_setting(Setting& setting, const std::string& text, const std::string& what) {
+  const Setting value = Setting::parse(text, what);
+  const bool zero_without_unit = value.unit == Unit::kCount && value.value == 0;
+  if (value.unit != setting.unit && !zero_without_unit)
+    throw InputError(what + ": expected " + to_text(setting.unit) + ", found '" + text + "'");
+  setting.value = value.value;
+}
+
+}  // namespace
+
+Specification Specification::parse(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) return {text, {}};
+  const std::size_t colon = text.rfind(':', equals);
+  if (colon == std::string::npos) refuse(text, "expected name:key=value[,key=value]");
+  Specification result{text.substr(0, colon), {}};
+  for (std::size_t start = colon + 1; start <= text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string item = text.substr(start, end - start);
+    auto given = key_and_value(item, text);
+    const auto is_same = [&](const auto& other) { return other.first == given.first; };
+    if (std::any_of(result.overrides.begin(), result.overrides.end(), is_same))
+      refuse(text, "setting '" + given.first + "' stands twice");
+    result.overrides.push_back(std::move(given));
+    start = end + 1;
+  }
+  return result;
+}
+
+Setting Setting::parse(std::string_view text, std::string_view what) {
+  if (const auto integer = parse_integer(text)) return {*integer, Unit::kCount};
+  // A unit that ends in `s` is a time, one that ends in `B` a size; each parser explains its own mistakes.
+  if (text.ends_with('s')) return {nanoseconds(parse_seconds(text, what)), Unit::kNanoseconds};
+  if (text.ends_with('B')) return {whole_bytes(parse_bytes(text, what)), Unit::kBytes};
+  throw InputError(std::string(what) +
+                   ": expected a whole number, a size such as 25MiB or a time such as 2ms, found '" +
+                   std::string(text) + "'");
+}
+
+std::string to_text(const Setting& setting) {
+  struct Spelling {
+    std::int64_t factor;
+    const char* suffix;
+  };
+  constexpr std::array<Spelling, 4> kSizes{{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}}};
+  constexpr std::array<Spelling, 4> kTimes{
+      {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}, {1, "ns"}}};
+  if (setting.unit != Unit::kBytes && setting.unit != Unit::kNanoseconds)
+    return std::to_string(setting.value);
+  for (const Spelling& spelling : setting.unit == Unit::kBytes ? kSizes : kTimes)
+    if (setting.value % spelling.factor == 0)
+      return std::to_string(setting.value / spelling.factor) + spelling.suffix;
+  return std::to_string(setting.value);
+}
+
+void Settings::read(const YamlNode& node) {
+  for (const std::string& key : node.keys()) {
+    const YamlNode value = node.at(key);
+    try {
+      settings_[key] = Setting::parse(value.text(), "setting");
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  }
+  defaults_ = settings_;
+}
+
+void Settings::apply(const Specification& specification) {
+  for (const auto& [key, text] : specification.overrides) {
+    const auto found = settings_.find(key);
+    if (found == settings_.end())
+      refuse(specification.file, settings_.empty() ? "there are no settings, so not '" + key + "'"
+                                                   : unknown_name("setting", key, names()));
+    override_setting(found->second, text, "model '" + specification.file + "': setting '" + key + "'");
+  }
+}
+
+std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
+  const std::string text = node.text();
+  if (unit == Unit::kFlag && !settings_.contains(text)) return node.boolean() ? 1 : 0;
+  if (looks_like_name(text)) {
+    const auto found = settings_.find(text);
+    if (found == settings_.end())
+      node.fail("expected " + std::string(to_text(unit)) + " or the name of a setting; " +
+                (settings_.empty() ? "the file has no settings" : unknown_name("setting", text, names())));
+    const Unit wanted = unit == Unit::kFlag ? Unit::kCount : unit;
+    if (found->second.unit != wanted)
+      node.fail("expected " + std::string(to_text(unit)) + ", but setting '" + text + "' is " +
+                to_text(found->second.unit));
+    return found->second.value;
+  }
+  switch (unit) {
+    case Unit::kBytes:
+      return whole_bytes(node.bytes());
+    case Unit::kNanoseconds:
+      return nanoseconds(node.seconds());
+    default:
+      return node.integer();
+  }
+}
+
+std::string Settings::differences() const {
+  std::string text;
+  for (const auto& [key, setting] : settings_)
+    if (setting.value != defaults_.at(key).value)
+      text += (text.empty() ? "" : ",") + key + "=" + to_text(setting);
+  return text;
+}
+
+std::map<std::string, std::int64_t> Settings::values() const {
+  std::map<std::string, std::int64_t> result;
+  for (const auto& [key, setting] : settings_) result[key] = setting.value;
+  return result;
+}
+
+std::vector<std::string> Settings::names() const {
+  std::vector<std::string> result;
+  for (const auto& [key, setting] : settings_) result.push_back(key);
+  return result;
+}
+
+}  // namespace stepcast

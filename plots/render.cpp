@@ -1,0 +1,104 @@
+#include <gnuplot-iostream.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <system_error>
+
+#include "plots/figure.hpp"
+#include "plots/style.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/program.hpp"
+#include "sim/core/temporary.hpp"
+
+namespace stepcast {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kGnuplot = "gnuplot";
+
+fs::path with_extension(fs::path path, const char* extension) { return path.replace_extension(extension); }
+
+std::string terminal(const fs::path& figure, const Drawing& drawing) {
+  const std::string size = std::to_string(drawing.width) + "," + std::to_string(drawing.height);
+  if (figure.extension() == ".svg")
+    return "set terminal svg size " + size + " font 'DejaVu Sans,11' noenhanced background '#ffffff'\n";
+  // 1.5 pixels per point: sharp on paper and on a screen.
+  const std::string pixels =
+      std::to_string(drawing.width * 3 / 2) + "," + std::to_string(drawing.height * 3 / 2);
+  return "set terminal pngcairo size " + pixels + " font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n";
+}
+
+/// `data` and `output` may be set from outside, so that the program can draw under temporary names.
+std::string preamble(const Drawing& drawing, const fs::path& figure, const std::string& caption) {
+  const auto name = [](const fs::path& path) { return style::quote(path.filename().string()); };
+  return "# Draw again with: gnuplot " + with_extension(figure, ".gp").filename().string() + "\n" +
+         "if (!exists('data')) data = " + name(with_extension(figure, ".dat")) + "\n" +
+         "if (!exists('output')) output = " + name(figure) + "\n" + "set encoding utf8\n" + terminal(figure, drawing) +
+         "set output output\nset border 3 lc rgb '#666666'\n"
+         "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7\nset style fill solid 1.0 noborder\n"
+         "set label 2 " +
+         style::quote(caption) + " at screen 0.995," + style::number(8.0 / drawing.height) +
+         " right font ',8' textcolor rgb '#888888'\n";
+}
+
+/// gnuplot-iostream writes the script; it cannot tell whether writing or drawing worked, so both are checked here.
+void write_script(const fs::path& path, const std::string& text) {
+  {
+    Gnuplot script(">" + path.string());
+    script << text;
+  }
+  if (read_file(path) != text) throw RunError(path.string() + ": could not be written; is the disk full?");
+}
+
+void draw_with_gnuplot(const fs::path& script, const fs::path& data, const fs::path& output) {
+  const auto assign = [](const char* variable, const fs::path& path) {
+    return std::string(variable) + " = " + style::quote(path.filename().string());
+  };
+  const fs::path folder = script.has_parent_path() ? script.parent_path() : fs::path(".");
+  const ProgramOutput result = run_program_file({find_program(kGnuplot), "-e", assign("data", data), "-e",
+                                                 assign("output", output), script.filename().string()},
+                                                folder.string());
+  std::error_code missing;
+  const auto size = fs::file_size(output, missing);
+  if (result.exit_code == 0 && !missing && size > 0) return;
+  throw RunError("gnuplot could not draw the figure: " +
+                 (result.standard_error.empty() ? "exit code " + std::to_string(result.exit_code) : result.standard_error));
+}
+
+}  // namespace
+
+Registry<Figure>& figures() {
+  static Registry<Figure> registry("figure");
+  return registry;
+}
+
+void check_renderable(const fs::path& figure, bool force) {
+  const std::string extension = figure.extension().string();
+  if (extension != ".svg" && extension != ".png")
+    throw UsageError("-o: '" + figure.string() + "' must end in .svg or .png");
+  if (find_program(kGnuplot).empty())
+    throw CapabilityError("gnuplot is not installed or not in PATH; figures need it (Debian: gnuplot-nox)");
+  for (const char* other : {".gp", ".dat"}) check_writable(with_extension(figure, other), force);
+  check_writable(figure, force);
+}
+
+void render(const Drawing& drawing, const fs::path& figure, const std::string& caption, bool force) {
+  check_renderable(figure, force);
+  const std::string suffix = ".part" + std::to_string(::getpid());
+  const std::array<fs::path, 3> targets = {with_extension(figure, ".dat"), with_extension(figure, ".gp"), figure};
+  const TemporaryFile data(targets[0].string() + suffix);
+  const TemporaryFile script(targets[1].string() + suffix);
+  const TemporaryFile output(targets[2].string() + suffix);
+  write_file(data.path(), drawing.data, true);
+  write_script(script.path(), preamble(drawing, figure, caption) + drawing.script);
+  draw_with_gnuplot(script.path(), data.path(), output.path());
+  const std::array<const TemporaryFile*, 3> files = {&data, &script, &output};
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::error_code problem;
+    fs::rename(files[i]->path(), targets[i], problem);
+    if (problem) throw RunError(targets[i].string() + ": could not be written: " + problem.message());
+  }
+}
+
+}  // namespace stepcast

@@ -1,0 +1,214 @@
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/config.h>
+#include <gloo/gather.h>
+#include <gloo/scatter.h>
+
+#include <cassert>
+#include <utility>
+
+#include "runner/backends/gloo_connection.hpp"
+#include "runner/backends/gloo_ring.hpp"
+#include "runner/backends/work_queue.hpp"
+
+namespace stepcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using gloo::transport::UnboundBuffer;
+
+constexpr int kWorkers = 2;  ///< c10d's default: two collectives run at once, a third waits its turn
+
+/// A send or receive under way: the bytes move on gloo's own thread, nobody waits in a queue.
+class PointToPointWork : public Work {
+ public:
+  using Wait = std::function<void(UnboundBuffer&)>;
+  PointToPointWork(std::unique_ptr<UnboundBuffer> buffer, Wait wait)
+      : buffer_(std::move(buffer)), wait_(std::move(wait)), started_(Clock::now()) {}
+  void wait() override {
+    if (done_) return;
+    wait_(*buffer_);
+    ended_ = Clock::now();
+    done_ = true;
+  }
+  [[nodiscard]] Clock::time_point started() const override { return started_; }
+  [[nodiscard]] Clock::time_point ended() const override { return ended_; }
+
+ private:
+  std::unique_ptr<UnboundBuffer> buffer_;
+  Wait wait_;
+  Clock::time_point started_;
+  Clock::time_point ended_;
+  bool done_ = false;
+};
+
+/// Calls `function` with a value of the C++ type behind `type`.
+template <class Function>
+void with_type(DataType type, Function function) {
+  switch (type) {
+    case DataType::kFloat32:
+      return function(float{});
+    case DataType::kFloat64:
+      return function(double{});
+    case DataType::kInt64:
+      return function(std::int64_t{});
+    case DataType::kUInt8:
+      return function(std::uint8_t{});
+  }
+}
+
+class GlooBackend : public Backend {
+ public:
+  explicit GlooBackend(const BackendConfig& config)
+      : connection_(std::make_shared<GlooConnection>(config)), queue_(kWorkers) {}
+
+  ~GlooBackend() override {
+    // Unfinished calls mean that this rank is giving up: its peers should learn at once.
+    if (!queue_.idle()) connection_->abandon();
+  }
+  GlooBackend(const GlooBackend&) = delete;
+  GlooBackend& operator=(const GlooBackend&) = delete;
+  GlooBackend(GlooBackend&&) = delete;
+  GlooBackend& operator=(GlooBackend&&) = delete;
+
+  [[nodiscard]] int rank() const override { return connection_->rank(); }
+  [[nodiscard]] int world_size() const override { return connection_->world_size(); }
+  [[nodiscard]] int collectives_in_flight() const override { return kWorkers; }
+
+  WorkPtr all_reduce(Array in_place) override {
+    return collective("all_reduce", in_place.count, [c = connection_, in_place](std::uint32_t tag) {
+      with_type(in_place.type, [&]<class T>(T) {
+        gloo::AllreduceOptions options(c->context());
+        options.setOutput(static_cast<T*>(in_place.data), in_place.count);
+        void (*const sum)(void*, const void*, const void*, std::size_t) = &gloo::sum<T>;
+        options.setReduceFunction(sum);
+        options.setTag(tag);
+        gloo::allreduce(options);
+      });
+    });
+  }
+
+  WorkPtr broadcast(Array in_place, int root) override {
+    return collective("broadcast", in_place.count, [c = connection_, in_place, root](std::uint32_t tag) {
+      gloo::BroadcastOptions options(c->context());
+      options.setOutput(static_cast<char*>(in_place.data), in_place.bytes());
+      options.setRoot(root);
+      options.setTag(tag);
+      gloo::broadcast(options);
+    });
+  }
+
+  WorkPtr gather(Array in, Array out, int root) override {
+    return collective("gather", in.count, [c = connection_, in, out, root](std::uint32_t tag) {
+      gloo::GatherOptions options(c->context());
+      options.setInput(static_cast<char*>(in.data), in.bytes());
+      if (c->rank() == root) options.setOutput(static_cast<char*>(out.data), out.bytes());
+      options.setRoot(root);
+      options.setTag(tag);
+      gloo::gather(options);
+    });
+  }
+
+  WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
+    return collective("scatter", out.count,
+                      [c = connection_, in = std::move(in), out, root](std::uint32_t tag) {
+                        gloo::ScatterOptions options(c->context());
+                        if (c->rank() == root) {
+                          std::vector<char*> parts;
+                          for (const Array& part : in) parts.push_back(static_cast<char*>(part.data));
+                          options.setInputs(parts, out.bytes());
+                        }
+                        options.setOutput(static_cast<char*>(out.data), out.bytes());
+                        options.setRoot(root);
+                        options.setTag(tag);
+                        gloo::scatter(options);
+                      });
+  }
+
+  WorkPtr all_gather(Array in, Array out) override {
+    return collective("all_gather", in.count, [c = connection_, in, out](std::uint32_t tag) {
+      gloo::AllgatherOptions options(c->context());
+      options.setInput(static_cast<char*>(in.data), in.bytes());
+      options.setOutput(static_cast<char*>(out.data), out.bytes());
+      options.setTag(tag);
+      gloo::allgather(options);
+    });
+  }
+
+  WorkPtr reduce_scatter(Array in, Array out) override {
+    assert(in.count == out.count * static_cast<std::size_t>(world_size()));
+    return collective("reduce_scatter", out.count, [c = connection_, in, out](std::uint32_t tag) {
+      with_type(in.type, [&]<class T>(T) {
+        ring_reduce_scatter(*c->context(), {in.data, out.data, out.count, sizeof(T), &gloo::sum<T>}, tag);
+      });
+    });
+  }
+
+  WorkPtr send(Array data, int peer, std::uint32_t tag) override {
+    return connection_->guarded("send to rank " + std::to_string(peer), [&] {
+      auto buffer = connection_->context()->createUnboundBuffer(data.data, data.bytes());
+      buffer->send(peer, tag);
+      return std::make_shared<PointToPointWork>(
+          std::move(buffer), [c = connection_, peer](UnboundBuffer& sent) {
+            c->guarded("send to rank " + std::to_string(peer),
+                       [&] { return sent.waitSend(c->context()->getTimeout()); });
+          });
+    });
+  }
+
+  WorkPtr recv(Array data, int peer, std::uint32_t tag) override {
+    return connection_->guarded("recv from rank " + std::to_string(peer), [&] {
+      auto buffer = connection_->context()->createUnboundBuffer(data.data, data.bytes());
+      buffer->recv(peer, tag);
+      return std::make_shared<PointToPointWork>(
+          std::move(buffer), [c = connection_, peer](UnboundBuffer& received) {
+            c->guarded("recv from rank " + std::to_string(peer),
+                       [&] { return received.waitRecv(c->context()->getTimeout()); });
+          });
+    });
+  }
+
+  WorkPtr submit(std::function<void()> task) override { return queue_.push(std::move(task)); }
+
+  void barrier() override {
+    collective("barrier", 1, [c = connection_](std::uint32_t tag) {
+      gloo::BarrierOptions options(c->context());
+      options.setTag(tag);
+      gloo::barrier(options);
+    })->wait();
+  }
+
+ private:
+  /// Queues a collective under the next tag. An empty array takes a tag, so that ranks agree, and moves
+  /// nothing.
+  template <class Call>
+  WorkPtr collective(const char* name, std::size_t count, Call call) {
+    const std::uint32_t tag = next_tag_++;
+    if (count == 0) return queue_.push([] {});
+    return queue_.push([c = connection_, name, tag, call = std::move(call)] {
+      c->guarded(name, [&] {
+        call(tag);
+        return true;
+      });
+    });
+  }
+
+  std::shared_ptr<GlooConnection> connection_;  ///< shared with queued calls, which may outlive the backend
+  std::uint32_t next_tag_ = 0;
+  WorkQueue queue_;
+};
+
+const Registration<BackendFactory> kGloo{
+    backends(),
+    {.name = "gloo",
+     .description = "Gloo over TCP between processors, as c10d's ProcessGroupGloo uses it",
+     .thing = {.make = [](const BackendConfig& config) { return std::make_unique<GlooBackend>(config); },
+               .library = "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + "." +
+                          std::to_string(GLOO_VERSION_MINOR) + "." + std::to_string(GLOO_VERSION_PATCH),
+               .add = [](float* into, const float* from,
+                         std::size_t count) { gloo::sum<float>(into, from, count); }}}};
+
+}  // namespace
+}  // namespace stepcast

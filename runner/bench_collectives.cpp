@@ -1,0 +1,236 @@
+#include "runner/bench_collectives.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runner/clocks.hpp"
+#include "runner/ping_pong.hpp"
+#include "runner/rendezvous.hpp"
+
+namespace stepcast {
+namespace {
+
+/// One collective at one size: its arrays, a call, and what the result must be. Every rank holds arrays of
+/// the whole message, so that all collectives share them.
+class Bout {
+ public:
+  Bout(Backend& backend, std::string collective, std::size_t bytes)
+      : backend_(backend),
+        collective_(std::move(collective)),
+        world_(static_cast<std::size_t>(backend.world_size())) {
+    const bool in_parts =
+        collective_ != "all_reduce" && collective_ != "broadcast" && collective_ != "send_recv";
+    const std::size_t unit = sizeof(float) * (in_parts ? world_ : 1);
+    count_ = std::max<std::size_t>(1, (bytes + unit - 1) / unit) * (in_parts ? world_ : 1);
+    part_ = count_ / world_;
+  }
+
+  [[nodiscard]] const std::string& collective() const { return collective_; }
+  [[nodiscard]] std::size_t bytes() const { return count_ * sizeof(float); }
+
+  /// A few calls for small messages cost nothing and give steady numbers; large ones are steady by
+  /// themselves.
+  [[nodiscard]] int iterations(int asked) const {
+    constexpr double kFew = 4.0;
+    constexpr double kMany = 100.0;
+    if (asked > 0) return asked;
+    return static_cast<int>(std::clamp(8.0 * kMebi / static_cast<double>(bytes()), kFew, kMany));
+  }
+
+  void allocate() {
+    in_.assign(count_, 0.0F);
+    out_.assign(count_, 0.0F);
+  }
+  void release() {
+    std::vector<float>().swap(in_);
+    std::vector<float>().swap(out_);
+  }
+
+  void call(int times) {
+    if (collective_ == "send_recv")
+      return ping_pong(backend_, {in_.data(), count_, DataType::kFloat32},
+                       {out_.data(), count_, DataType::kFloat32}, times);
+    for (int i = 0; i < times; ++i) call_once();
+  }
+
+  /// Calls once on known data. \returns the number of wrong elements on this rank
+  long long check() {
+    for (std::size_t i = 0; i < count_; ++i) in_[i] = value(rank(), i);
+    std::fill(out_.begin(), out_.end(), 0.0F);
+    call(1);
+    return wrong();
+  }
+
+  /// Zeroes stay zeroes however often they are added up.
+  void clear() { std::fill(in_.begin(), in_.end(), 0.0F); }
+
+ private:
+  void call_once() {
+    const Array whole{in_.data(), count_, DataType::kFloat32};
+    const Array whole_out{out_.data(), count_, DataType::kFloat32};
+    const Array part{in_.data(), part_, DataType::kFloat32};
+    const Array part_out{out_.data(), part_, DataType::kFloat32};
+    if (collective_ == "all_reduce") return backend_.all_reduce(whole)->wait();
+    if (collective_ == "broadcast") return backend_.broadcast(whole, 0)->wait();
+    if (collective_ == "gather") return backend_.gather(part, whole_out, 0)->wait();
+    if (collective_ == "all_gather") return backend_.all_gather(part, whole_out)->wait();
+    if (collective_ == "reduce_scatter") return backend_.reduce_scatter(whole, part_out)->wait();
+    backend_.scatter(parts_of_input(), part_out, 0)->wait();
+  }
+
+  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(backend_.rank()); }
+
+  /// Small whole numbers: sums over ranks are exact in float.
+  static float value(std::size_t rank, std::size_t i) {
+    constexpr std::size_t kPeriod = 13;
+    return static_cast<float>((rank + 1) * (i % kPeriod + 1));
+  }
+  [[nodiscard]] float sum(std::size_t i) const {
+    return value(0, i) * static_cast<float>(world_ * (world_ + 1)) / 2.0F;
+  }
+
+  std::vector<Array> parts_of_input() {
+    std::vector<Array> parts;
+    for (std::size_t r = 0; rank() == 0 && r < world_; ++r)
+      parts.push_back({in_.data() + r * part_, part_, DataType::kFloat32});
+    return parts;
+  }
+
+  [[nodiscard]] long long wrong() const {
+    const auto count_wrong = [](const std::vector<float>& values, std::size_t count, auto&& expected) {
+      long long result = 0;
+      for (std::size_t i = 0; i < count; ++i) result += values[i] == expected(i) ? 0 : 1;
+      return result;
+    };
+    const bool root = rank() == 0;
+    if (collective_ == "all_reduce") return count_wrong(in_, count_, [&](std::size_t i) { return sum(i); });
+    if (collective_ == "broadcast")
+      return count_wrong(in_, count_, [&](std::size_t i) { return value(0, i); });
+    if (collective_ == "gather" || collective_ == "all_gather")
+      return count_wrong(out_, root || collective_ == "all_gather" ? count_ : 0,
+                         [&](std::size_t i) { return value(i / part_, i % part_); });
+    if (collective_ == "scatter")
+      return count_wrong(out_, part_, [&](std::size_t i) { return value(0, rank() * part_ + i); });
+    if (collective_ == "reduce_scatter")
+      return count_wrong(out_, part_, [&](std::size_t i) { return sum(rank() * part_ + i); });
+    return count_wrong(out_, rank() < 2 ? count_ : 0, [&](std::size_t i) { return value(1 - rank(), i); });
+  }
+
+  Backend& backend_;
+  std::string collective_;
+  std::size_t world_, count_ = 0, part_ = 0;
+  std::vector<float> in_, out_;
+};
+
+struct Sample {
+  double time_s = 0.0;
+  double cpu_s = 0.0;
+};
+
+Sample time_calls(Backend& backend, Bout& bout, int iterations) {
+  bout.clear();
+  bout.call(1);
+  backend.barrier();
+  const double cpu = process_cpu_s();
+  const double begin = wall_clock_s();
+  bout.call(iterations);
+  // A ping-pong is two messages, one after the other.
+  const double calls = iterations * (bout.collective() == "send_recv" ? 2.0 : 1.0);
+  return {(wall_clock_s() - begin) / calls, (process_cpu_s() - cpu) / calls};
+}
+
+/// Over the ranks: the slowest time, the mean processor time, all wrong elements.
+void combine(Backend& backend, std::vector<BenchRow>& rows) {
+  std::vector<double> own;
+  for (const BenchRow& row : rows) {
+    own.insert(own.end(), row.time_s.begin(), row.time_s.end());
+    own.insert(own.end(), row.cpu_s.begin(), row.cpu_s.end());
+    own.push_back(static_cast<double>(row.wrong));
+  }
+  const auto world = static_cast<std::size_t>(backend.world_size());
+  std::vector<double> all(own.size() * world);
+  backend
+      .all_gather({own.data(), own.size(), DataType::kFloat64}, {all.data(), all.size(), DataType::kFloat64})
+      ->wait();
+  std::size_t next = 0;
+  const auto over_ranks = [&] {
+    std::vector<double> values;
+    for (std::size_t rank = 0; rank < world; ++rank) values.push_back(all[rank * own.size() + next]);
+    ++next;
+    return values;
+  };
+  const auto sum = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0);
+  };
+  for (BenchRow& row : rows) {
+    // Only two ranks take part in a ping-pong; the others pass by in no time.
+    const double taking_part = row.collective == "send_recv" ? 2.0 : static_cast<double>(world);
+    for (double& time : row.time_s) {
+      const std::vector<double> times = over_ranks();
+      time = *std::max_element(times.begin(), times.end());
+    }
+    for (double& cpu : row.cpu_s) cpu = sum(over_ranks()) / taking_part;
+    row.wrong = static_cast<long long>(sum(over_ranks()));
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& benched_collectives() {
+  static const std::vector<std::string> kNames = {"send_recv", "all_reduce", "gather",        "scatter",
+                                                  "broadcast", "all_gather", "reduce_scatter"};
+  return kNames;
+}
+
+std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
+  if (smallest < 1.0) throw UsageError("the smallest message must have at least 1 byte");
+  if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
+  if (factor <= 1.0) throw UsageError("the factor between sizes must be above 1");
+  std::vector<std::size_t> sizes;
+  constexpr double kRounding = 1.0 + 1e-9;
+  for (double size = smallest; size <= largest * kRounding; size *= factor)
+    sizes.push_back(static_cast<std::size_t>(std::llround(size)));
+  return sizes;
+}
+
+std::vector<BenchRow> bench_collectives(Backend& backend, const BenchSettings& settings,
+                                        const std::function<void(const std::string& now)>& on_sample) {
+  if (backend.world_size() < 2) throw UsageError("a bench of collectives needs at least 2 ranks");
+  const std::vector<std::string>& names =
+      settings.collectives.empty() ? benched_collectives() : settings.collectives;
+  std::vector<Bout> bouts;
+  std::vector<BenchRow> rows;
+  for (const std::string& name : names) {
+    const std::vector<std::string>& known = benched_collectives();
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw UsageError(unknown_name("collective", name, known));
+    for (const std::size_t size : settings.sizes) {
+      bouts.emplace_back(backend, name, size);
+      if (!rows.empty() && rows.back().collective == name &&
+          rows.back().message_bytes == static_cast<double>(bouts.back().bytes())) {
+        bouts.pop_back();  // two sizes that round up to the same
+        continue;
+      }
+      BenchRow row;
+      row.collective = name;
+      row.message_bytes = static_cast<double>(bouts.back().bytes());
+      rows.push_back(row);
+    }
+  }
+  for (int round = 0; round < settings.rounds; ++round) {
+    for (std::size_t i = 0; i < bouts.size(); ++i) {
+      bouts[i].allocate();
+      rows[i].wrong += bouts[i].check();
+      const Sample sample = time_calls(backend, bouts[i], bouts[i].iterations(settings.iterations));
+      bouts[i].release();
+      rows[i].time_s.push_back(sample.time_s);
+      rows[i].cpu_s.push_back(sample.cpu_s);
+      on_sample(bouts[i].collective() + " " + to_text(Bytes(rows[i].message_bytes)));
+    }
+  }
+  combine(backend, rows);
+  return rows;
+}
+
+}  // namespace stepcast

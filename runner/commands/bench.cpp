@@ -1,0 +1,143 @@
+#include "sim/core/bench.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "runner/bench_collectives.hpp"
+#include "runner/commands/rank_options.hpp"
+#include "sim/core/file.hpp"
+
+namespace stepcast {
+namespace {
+
+void declare(po::options_description& options) {
+  options.add_options()  //
+      ("collectives", po::value<std::string>()->default_value("", "all"),
+       "comma-separated: send_recv, all_reduce, gather, scatter, broadcast, all_gather, reduce_scatter")  //
+      ("min", po::value<std::string>()->default_value("4B"), "smallest message")                          //
+      ("max", po::value<std::string>()->default_value("64MiB"), "largest message")                        //
+      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                    //
+      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")      //
+      ("rounds", po::value<int>()->default_value(5), "samples per collective and size")                   //
+      ("output,o", po::value<std::string>(), "file for the samples")                                      //
+      ("json", po::bool_switch(), "print the samples as JSON")                                            //
+      ("force", po::bool_switch(), "overwrite an existing file");
+  declare_rank_options(options, 2);
+}
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) names.push_back(word);
+  return names;
+}
+
+BenchSettings settings_of(const po::variables_map& options) {
+  BenchSettings settings;
+  settings.collectives = split_names(options["collectives"].as<std::string>());
+  const auto& known = benched_collectives();
+  for (const std::string& name : settings.collectives)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw UsageError(unknown_name("collective", name, known));
+  settings.sizes = bench_sizes(parse_bytes(options["min"].as<std::string>(), "--min").count(),
+                               parse_bytes(options["max"].as<std::string>(), "--max").count(),
+                               options["factor"].as<double>());
+  settings.iterations = options["iterations"].as<int>();
+  settings.rounds = options["rounds"].as<int>();
+  if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
+  if (settings.iterations < 0)
+    throw UsageError("--iterations must be at least 1 (leave it out for a fitting number)");
+  return settings;
+}
+
+std::string number(double value, const char* format) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+/// The table that nccl-tests prints, and our spread beside it.
+void print_table(const Bench& bench) {
+  constexpr double kGiga = 1e9;
+  constexpr double kMicro = 1e6;
+  std::cout << "# stepcast bench: " << bench.backend << ", " << bench.world_size << " ranks, "
+            << bench.context.cpu_model << "; size is the total array, time that of the slowest rank\n";
+  Table table({"collective", "size (B)", "count", "type", "time (us)", "p10..p90 (us)", "cpu (us)",
+               "algbw (GB/s)", "busbw (GB/s)", "#wrong"});
+  long long wrong = 0;
+  double bus = 0.0;
+  for (const BenchRow& row : bench.rows) {
+    const double algbw = algbw_bytes_per_s(row);
+    const double busbw = algbw * bus_factor(row.collective, bench.world_size);
+    table.add({row.collective, number(row.message_bytes, "%.0f"),
+               number(row.message_bytes / sizeof(float), "%.0f"), "float",
+               number(row.median_time_s() * kMicro, "%.2f"),
+               number(quantile(row.time_s, 0.1) * kMicro, "%.1f") + ".." +
+                   number(quantile(row.time_s, 0.9) * kMicro, "%.1f"),
+               number(median(row.cpu_s) * kMicro, "%.1f"), number(algbw / kGiga, "%.3f"),
+               number(busbw / kGiga, "%.3f"), std::to_string(row.wrong)});
+    wrong += row.wrong;
+    bus += busbw / static_cast<double>(bench.rows.size());
+  }
+  std::cout << table.text();
+  std::cout << "# Out of bounds values : " << wrong << (wrong == 0 ? " OK" : " FAILED") << '\n';
+  std::cout << "# Avg bus bandwidth    : " << number(bus / kGiga, "%.4f") << '\n';
+  for (const std::string& warning : bench.context.warnings) std::cout << "# Warning: " << warning << '\n';
+}
+
+ExitCode report(const po::variables_map& options, const Bench& bench) {
+  const std::string json = nlohmann::json(bench).dump(1) + "\n";
+  if (options.count("output") != 0)
+    write_file(options["output"].as<std::string>(), json, options["force"].as<bool>());
+  if (options["json"].as<bool>())
+    std::cout << json;
+  else
+    print_table(bench);
+  for (const BenchRow& row : bench.rows)
+    if (row.wrong != 0)
+      throw RunError(row.collective + " of " + to_text(Bytes(row.message_bytes)) + " gave " +
+                     std::to_string(row.wrong) + " wrong elements");
+  return ExitCode::kDone;
+}
+
+ExitCode run(const po::variables_map& options) {
+  const BenchSettings settings = settings_of(options);
+  if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
+  if (options.count("output") != 0)
+    check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
+  return run_on_ranks(options, [&](RankSession& session) {
+    Bench bench;
+    bench.context = make_rank_context("stepcast.bench/1", options, session);
+    bench.backend = options["backend"].as<std::string>();
+    bench.world_size = session.ranks.world_size;
+    const std::size_t names =
+        settings.collectives.empty() ? benched_collectives().size() : settings.collectives.size();
+    const bool first = session.ranks.rank == 0;
+    std::optional<Progress> progress;
+    if (first) progress.emplace("bench", static_cast<int>(names * settings.sizes.size()) * settings.rounds);
+    bench.rows = bench_collectives(*session.backend, settings, [&](const std::string& now) {
+      if (progress) progress->advance(now);
+    });
+    progress.reset();
+    return first ? report(options, bench) : ExitCode::kDone;
+  });
+}
+
+const Registration<Command> kBench{
+    commands(),
+    {.name = "bench",
+     .description = "Times collectives and messages over their sizes, as nccl-tests does.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "",
+               .usage = "stepcast bench --nproc N [--collectives NAMES] [-o FILE] [options]",
+               .group = "Measure"},
+     .order = 20}};
+
+}  // namespace
+}  // namespace stepcast

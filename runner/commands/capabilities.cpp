@@ -1,0 +1,47 @@
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "runner/backend.hpp"
+#include "runner/torch/compute_environment.hpp"
+#include "sim/cli/command.hpp"
+
+namespace stepcast {
+namespace {
+
+/// What this program was built with and runs on; `stepcast doctor` asks.
+ExitCode run(const po::variables_map& options) {
+  RunContext context = make_compute_context("stepcast.capabilities/1", command_line(), 1, 0);
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& backend : backends().entries())
+    list.push_back(
+        {{"name", backend.name}, {"library", backend.thing.library}, {"description", backend.description}});
+  if (options["json"].as<bool>()) {
+    const nlohmann::json json = {
+        {"context", context}, {"backends", list}, {"reference_blas", identify_blas().is_reference}};
+    std::cout << json.dump(1) << '\n';
+    return ExitCode::kDone;
+  }
+  for (const auto& [name, version] : context.libraries) std::cout << name << ' ' << version << '\n';
+  std::cout << "BLAS " << context.blas << '\n';
+  for (const auto& backend : backends().entries())
+    std::cout << "backend " << backend.name << ": " << backend.thing.library << '\n';
+  for (const std::string& warning : context.warnings) std::cout << "! " << warning << '\n';
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kCapabilities{
+    commands(),
+    {.name = "capabilities",
+     .description = "Says which libraries and backends this program has, for 'stepcast doctor'.",
+     .thing = {.declare =
+                   [](po::options_description& options) {
+                     options.add_options()("json", po::bool_switch(), "print as JSON");
+                   },
+               .run = run,
+               .positional = "",
+               .usage = "stepcast-runner capabilities [--json]",
+               .group = "Internal"},
+     .order = 90}};
+
+}  // namespace
+}  // namespace stepcast

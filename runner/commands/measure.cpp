@@ -1,0 +1,177 @@
+#include "runner/torch/measure.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "runner/torch/compute_environment.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/statistics.hpp"
+
+namespace stepcast {
+namespace {
+
+void declare(po::options_description& options) {
+  options.add_options()  //
+      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+          "batch", po::value<std::string>()->default_value("32"), "batch sizes, separated by commas")(
+          "threads", po::value<std::string>()->default_value("1"),
+          "numbers of compute threads, separated by commas")("steps", po::value<int>()->default_value(30),
+                                                             "steps per batch size and launch")(
+          "warmup", po::value<int>()->default_value(5), "steps before, not kept")(
+          "launches", po::value<int>()->default_value(1),
+          "times that the measurement is started anew; launches vary more than steps")(
+          "data", po::value<std::string>()->default_value("", "synthetic"),
+          "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
+                                                     "of the initial parameters and the order of the data")(
+          "allow-reference-blas", po::bool_switch(),
+          "measure although matrix products are many times too slow")("output,o", po::value<std::string>(),
+                                                                      "file for the trace")(
+          "json", po::bool_switch(), "print the whole trace as JSON")("force", po::bool_switch(),
+                                                                      "overwrite an existing file");
+}
+
+/// `16,32` → 16, 32; ascending, without duplicates.
+std::vector<int> positive_list(const po::variables_map& values, const std::string& name) {
+  const std::string text = values[name].as<std::string>();
+  std::vector<int> numbers;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word.empty() || word.size() > 8 || word.find_first_not_of("0123456789") != std::string::npos ||
+        std::stoi(word) < 1)
+      throw UsageError("--" + name +
+                       " takes whole numbers from 1, separated by commas, such as 16,32; got '" + text + "'");
+    numbers.push_back(std::stoi(word));
+    begin = end + 1;
+  }
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+int at_least(const po::variables_map& values, const std::string& name, int least) {
+  const int value = values[name].as<int>();
+  if (value < least)
+    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
+                     std::to_string(value));
+  return value;
+}
+
+Trace measure_here(const po::variables_map& values, const Model& model, int threads) {
+  MeasureOptions options;
+  options.batches = positive_list(values, "batch");
+  options.threads = threads;
+  options.steps = at_least(values, "steps", 1);
+  options.warmup_steps = at_least(values, "warmup", 0);
+  options.seed = values["seed"].as<unsigned>();
+  options.data_folder = values["data"].as<std::string>();
+  Progress progress("measuring " + model.specification,
+                    options.steps * static_cast<int>(options.batches.size()));
+  options.on_step = [&progress] { progress.advance(); };
+  return measure_trace(model, options);
+}
+
+/// One launch with one number of threads, as a program of its own.
+Trace measure_anew(const po::variables_map& values, int threads) {
+  std::vector<std::string> words{command_line().front(), "measure", "--json", "--threads",
+                                 std::to_string(threads)};
+  for (const char* name : {"model", "batch", "data"})
+    if (const std::string value = values[name].as<std::string>(); !value.empty())
+      words.insert(words.end(), {std::string("--") + name, value});
+  for (const char* name : {"steps", "warmup"})
+    words.insert(words.end(), {std::string("--") + name, std::to_string(values[name].as<int>())});
+  words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (values["allow-reference-blas"].as<bool>()) words.emplace_back("--allow-reference-blas");
+  return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
+}
+
+std::string percent(double value) {
+  std::string text = std::to_string(100.0 * value);
+  return text.substr(0, text.find('.') + 2) + " %";
+}
+
+void print_entry(const TraceEntry& entry) {
+  const auto time = [](const std::vector<double>& samples) { return to_text(Seconds(median(samples))); };
+  const auto spread = [](const std::vector<double>& samples) {
+    return percent((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));
+  };
+  std::cout << "\nbatch " << entry.batch << ", " << entry.threads
+            << (entry.threads == 1 ? " thread, " : " threads, ") << entry.steps() << " steps\n";
+  Table table({"segment", "forward", "spread", "backward", "spread", "saved"});
+  double sum = 0.0;
+  for (const SegmentTrace& segment : entry.segments) {
+    table.add({segment.name, time(segment.forward_s), spread(segment.forward_s), time(segment.backward_s),
+               spread(segment.backward_s), to_text(Bytes(segment.saved_bytes))});
+    sum += median(segment.forward_s) + median(segment.backward_s);
+  }
+  std::cout << table.text() << '\n';
+  Table rest({"phase", "median", "spread"});
+  const auto add = [&](const char* name, const std::vector<double>& samples) {
+    rest.add({name, time(samples), spread(samples)});
+    sum += median(samples);
+  };
+  add("input", entry.input_s);
+  add("zero_grad", entry.zero_grad_s);
+  add("loss", entry.loss_s);
+  add("optimizer", entry.optimizer_s);
+  add("host", entry.host_s);
+  rest.add({"sum with segments", to_text(Seconds(sum)), ""});
+  rest.add({"step by segments", time(entry.step_s), spread(entry.step_s)});
+  rest.add({"step of the whole graph", time(entry.native_step_s), spread(entry.native_step_s)});
+  std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
+}
+
+void finish(const po::variables_map& values, Trace& trace, const Model& model) {
+  trace.context = make_compute_context("stepcast.trace/1", command_line(), trace.entries.front().threads,
+                                       values["seed"].as<unsigned>());
+  trace.device = trace.context.cpu_model;
+  trace.lineage = {make_ancestor("model", model.path)};
+  const std::string json = nlohmann::json(trace).dump(1) + "\n";
+  if (values.count("output") != 0)
+    write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
+  if (values["json"].as<bool>()) {
+    std::cout << json;
+    return;
+  }
+  std::cout << trace.model << " on " << trace.device << ", " << trace.context.blas << '\n';
+  for (const TraceEntry& entry : trace.entries) print_entry(entry);
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
+  const Model model = load_model(values["model"].as<std::string>());
+  const std::vector<int> threads = positive_list(values, "threads");
+  const int launches = at_least(values, "launches", 1);
+  if (values.count("output") != 0)
+    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  check_blas(values["allow-reference-blas"].as<bool>());
+  Trace trace;
+  if (launches == 1 && threads.size() == 1) {
+    require_thread_environment(threads.front(), command_line());
+    trace = measure_here(values, model, threads.front());
+  } else {
+    std::vector<Trace> parts;
+    for (int launch = 0; launch < launches; ++launch)
+      for (const int count : threads) parts.push_back(measure_anew(values, count));
+    trace = merge_launches(parts);
+  }
+  finish(values, trace, model);
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kMeasure{
+    commands(),
+    {.name = "measure",
+     .description = "Measures what one training step costs on one rank, segment by segment.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "",
+               .usage = "stepcast measure --model NAME --batch 16,32 -o FILE [options]",
+               .group = "Measure"},
+     .order = 10}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,99 @@
+#include "runner/commands/rank_options.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "sim/core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <class Value>
+std::optional<Value> given(const po::variables_map& options, const std::string& name) {
+  if (options.count(name) == 0) return std::nullopt;
+  return options[name].as<Value>();
+}
+
+RankFlags rank_flags(const po::variables_map& options) {
+  return {given<int>(options, "rank"), given<int>(options, "world-size"),
+          given<std::string>(options, "master-addr"), given<int>(options, "master-port")};
+}
+
+milliseconds timeout_of(const po::variables_map& options) {
+  const auto timeout = std::chrono::duration_cast<milliseconds>(
+      parse_seconds(options["timeout"].as<std::string>(), "--timeout"));
+  if (timeout <= milliseconds::zero()) throw UsageError("--timeout must be longer than 0, for example 60s");
+  return timeout;
+}
+
+std::optional<RankContext> this_rank(const po::variables_map& options) {
+  const int nproc = options["nproc"].as<int>();
+  if (nproc < 1) throw UsageError("--nproc must be at least 1, got " + std::to_string(nproc));
+  std::optional<RankContext> found = discover_ranks(rank_flags(options), process_environment);
+  if (found && !options["nproc"].defaulted() && found->world_size != nproc)
+    throw UsageError("--nproc " + std::to_string(nproc) + " contradicts a world size of " +
+                     std::to_string(found->world_size) + " (from " + found->source +
+                     "); leave --nproc out under a launcher");
+  if (!found && nproc == 1) {
+    found.emplace();
+    found->source = "one process";
+  }
+  return found;
+}
+
+}  // namespace
+
+void declare_rank_options(po::options_description& options, int default_nproc) {
+  options.add_options()  //
+      ("nproc", po::value<int>()->default_value(default_nproc)->value_name("N"),
+       "ranks to start on this machine")  //
+      ("rank", po::value<int>()->value_name("R"),
+       "this process's rank, when another program starts the ranks")                                    //
+      ("world-size", po::value<int>()->value_name("N"), "ranks in all, with --rank")                    //
+      ("master-addr", po::value<std::string>()->value_name("HOST"), "where rank 0 runs")                //
+      ("master-port", po::value<int>()->value_name("PORT"), "port at which the ranks find each other")  //
+      ("timeout", po::value<std::string>()->default_value("60s")->value_name("TIME"),
+       "how long a rank waits for another before it gives up")  //
+      ("backend", po::value<std::string>()->default_value("gloo")->value_name("NAME"),
+       "communication library")  //
+      ("interface", po::value<std::string>()->default_value("")->value_name("NAME"),
+       "network interface (default: loopback on one host, else the one that reaches rank 0)");
+}
+
+RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
+                             const RankSession& session) {
+  RunContext context = make_run_context(schema, command_line());
+  const std::string library = backends().find(options["backend"].as<std::string>()).library;
+  const std::size_t space = library.find(' ');
+  context.libraries[library.substr(0, space)] = library.substr(space + 1);
+  context.blas = identify_blas().description;
+  constexpr double kBusy = 0.5;
+  if (context.load_average > kBusy)
+    context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
+  if (session.ranks.local_world_size > context.cores)
+    context.warnings.push_back(std::to_string(session.ranks.local_world_size) + " ranks shared " +
+                               std::to_string(context.cores) + " cores");
+  return context;
+}
+
+int planned_world_size(const po::variables_map& options) {
+  const std::optional<RankContext> found = this_rank(options);
+  return found ? found->world_size : options["nproc"].as<int>();
+}
+
+ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body) {
+  const milliseconds timeout = timeout_of(options);
+  const std::string backend = options["backend"].as<std::string>();
+  static_cast<void>(backends().find(backend));  // an unknown name is an error before any rank starts
+  const std::optional<RankContext> ranks = this_rank(options);
+  if (!ranks) {
+    constexpr milliseconds kLongestGrace{10'000};
+    return launch_local(options["nproc"].as<int>(), command_line(), std::min(timeout, kLongestGrace));
+  }
+  RankSession session = join_job(*ranks, backend, options["interface"].as<std::string>(), timeout);
+  return body(session);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runner/rendezvous.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/core/run_context.hpp"
+
+/// The options that every command with several ranks shares: `--nproc --rank --world-size --master-addr
+/// --master-port
+/// --timeout --backend --interface`.
+namespace stepcast {
+
+void declare_rank_options(po::options_description& options, int default_nproc);
+
+/// The context of a file about communication: this machine, the backend's library, and what makes it
+/// doubtful.
+RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
+                             const RankSession& session);
+
+/// How many ranks the command would run on, without starting any: for checks that should fail before work
+/// begins.
+int planned_world_size(const po::variables_map& options);
+
+/// Runs `body` on every rank. When a launcher started this process (or --rank did), it joins as that rank;
+/// else it starts `--nproc` copies of this very command line and waits for them, and only those copies run
+/// `body`. One rank runs right here. \pre no thread exists yet
+ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body);
+
+}  // namespace stepcast

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/model.hpp"
+#include "runner/commands/rank_options.hpp"
+#include "runner/torch/compute_environment.hpp"
+#include "runner/torch/executor.hpp"
+#include "sim/core/file.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+namespace {
+
+void declare(po::options_description& options) {
+  options.add_options()  //
+      ("strategy", po::value<std::string>(),
+       "how the ranks share the work: single, all_reduce, gather_scatter, ddp")(
+          "model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+          "batch", po::value<int>()->default_value(32), "samples per rank and step")(
+          "steps", po::value<int>()->default_value(30), "measured steps")(
+          "warmup", po::value<int>()->default_value(5), "steps before, kept apart")(
+          "threads", po::value<int>()->default_value(1), "compute threads per rank")(
+          "bucket-cap", po::value<std::string>()->default_value("25MiB"),
+          "ddp: a bucket closes at this size")("first-bucket-cap",
+                                               po::value<std::string>()->default_value("1MiB"),
+                                               "ddp: the same for the first bucket")(
+          "data", po::value<std::string>()->default_value("", "synthetic"),
+          "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
+                                                     "of the initial parameters and the order of the data")(
+          "allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow")(
+          "output,o", po::value<std::string>(), "file for the result")(
+          "json", po::bool_switch(), "print the whole result as JSON")("force", po::bool_switch(),
+                                                                       "overwrite an existing file");
+  declare_rank_options(options, 1);
+}
+
+std::string required(const po::variables_map& values, const std::string& name) {
+  if (values.count(name) == 0) throw UsageError("--" + name + " is missing; see 'stepcast help run'");
+  return values[name].as<std::string>();
+}
+
+int at_least(const po::variables_map& values, const std::string& name, int least) {
+  const int value = values[name].as<int>();
+  if (value < least)
+    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
+                     std::to_string(value));
+  return value;
+}
+
+TrainingConfig training_config(const po::variables_map& values, int world_size) {
+  TrainingConfig config;
+  config.world_size = world_size;
+  config.batch = at_least(values, "batch", 1);
+  config.bucket_cap = parse_bytes(values["bucket-cap"].as<std::string>(), "--bucket-cap");
+  config.first_bucket_cap = parse_bytes(values["first-bucket-cap"].as<std::string>(), "--first-bucket-cap");
+  return config;
+}
+
+RunOptions run_options(const po::variables_map& values, bool prints) {
+  RunOptions options;
+  options.batch = at_least(values, "batch", 1);
+  options.threads = at_least(values, "threads", 1);
+  options.steps = at_least(values, "steps", 1);
+  options.warmup_steps = at_least(values, "warmup", 0);
+  options.seed = values["seed"].as<unsigned>();
+  options.data_folder = values["data"].as<std::string>();
+  const int interval = std::max(1, options.steps / 5);
+  if (prints)
+    options.on_step = [interval, last = options.steps - 1](int step, double loss) {
+      if (step >= 0 && (step % interval == 0 || step == last))
+        std::fprintf(stderr, "step %d: loss %.4f\n", step, loss);
+    };
+  return options;
+}
+
+Configuration configuration(const po::variables_map& values, const Model& model,
+                            const TrainingConfig& training) {
+  Configuration c;
+  c.model = model.specification;
+  c.strategy = values["strategy"].as<std::string>();
+  c.world_size = training.world_size;
+  c.batch = training.batch;
+  c.threads = values["threads"].as<int>();
+  c.backend = values["backend"].as<std::string>();
+  c.bucket_cap_bytes = training.bucket_cap.count();
+  c.first_bucket_cap_bytes = training.first_bucket_cap.count();
+  c.steps = values["steps"].as<int>();
+  c.warmup_steps = values["warmup"].as<int>();
+  return c;
+}
+
+void print_summary(const Result& result) {
+  const Configuration& c = result.configuration;
+  std::vector<double> all;
+  for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
+  const double step = result.median_step_time_s();
+  std::cout << c.model << ", " << c.strategy << ", world size " << c.world_size << ", batch " << c.batch
+            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
+            << " per rank: median step " << to_text(Seconds(step)) << " (p10 "
+            << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
+            << "), " << static_cast<long long>(c.world_size * c.batch / step + 0.5) << " samples/s, loss "
+            << result.loss.front() << " to " << result.loss.back() << "\n\n";
+  Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
+               "idle"});
+  for (std::size_t rank = 0; rank < result.breakdown.size(); ++rank) {
+    const Breakdown& part = result.breakdown[rank];
+    table.add({std::to_string(rank), to_text(Seconds(part.compute_s)),
+               to_text(Seconds(part.exposed_communication_s)),
+               to_text(Seconds(part.overlapped_communication_s)), to_text(Seconds(part.input_and_host_s)),
+               to_text(Seconds(part.optimizer_and_copies_s)), to_text(Seconds(part.idle_s))});
+  }
+  std::cout << table.text();
+}
+
+void finish(const po::variables_map& values, Result& result, const Model& model, const RankContext& ranks) {
+  result.context = make_compute_context("stepcast.result/1", command_line(), result.configuration.threads,
+                                        values["seed"].as<unsigned>());
+  result.lineage = {make_ancestor("model", model.path)};
+  const std::string data = values["data"].as<std::string>();
+  result.notes["data"] = data.empty() ? "synthetic" : data;
+  result.notes["ranks from"] = ranks.source;
+  const std::string json = nlohmann::json(result).dump(1) + "\n";
+  if (values.count("output") != 0)
+    write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
+  if (values["json"].as<bool>())
+    std::cout << json;
+  else
+    print_summary(result);
+}
+
+ExitCode run(const po::variables_map& values) {
+  const std::string strategy = required(values, "strategy");
+  const Model model = load_model(required(values, "model"));
+  const TrainingConfig training = training_config(values, planned_world_size(values));
+  const Schedule schedule = build_schedule(strategy, model, training);
+  static_cast<void>(run_options(values, false));
+  if (values.count("output") != 0)
+    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  check_blas(values["allow-reference-blas"].as<bool>());
+  require_thread_environment(values["threads"].as<int>(), command_line());
+  return run_on_ranks(values, [&](RankSession& session) {
+    const bool is_first = session.ranks.rank == 0;
+    Result result = run_schedule(model, schedule, *session.backend, run_options(values, is_first));
+    if (!is_first) return ExitCode::kDone;
+    result.configuration = configuration(values, model, training);
+    finish(values, result, model, session.ranks);
+    return ExitCode::kDone;
+  });
+}
+
+const Registration<Command> kRun{
+    commands(),
+    {.name = "run",
+     .description = "Trains for real and measures every operation of every step.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "",
+               .usage = "stepcast run --strategy NAME --model NAME --batch N --nproc N -o FILE [options]",
+               .group = "Measure"},
+     .order = 40}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,282 @@
+#include "runner/probes.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "runner/clocks.hpp"
+#include "runner/host_probes.hpp"
+#include "runner/ping_pong.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::uint32_t kStreamTag = 0xFFFF'FD00;
+constexpr std::size_t kStreamMessage = std::size_t{1} << 20U;  ///< gloo's largest segment
+
+/// Calls per sample so that a sample takes some milliseconds, and large ones are not repeated needlessly.
+int repetitions(std::size_t bytes, double bytes_per_sample, int most) {
+  return static_cast<int>(
+      std::clamp(bytes_per_sample / static_cast<double>(bytes), 2.0, static_cast<double>(most)));
+}
+
+struct Cost {
+  double time_s = 0.0;
+  double cpu_s = 0.0;
+};
+
+class Prober {
+ public:
+  Prober(Backend& backend, const BackendFactory& factory, const ProbeSettings& settings)
+      : backend_(backend), factory_(factory), settings_(settings) {
+    const auto largest = [](const std::vector<std::size_t>& sizes) {
+      return sizes.empty() ? std::size_t{0} : *std::max_element(sizes.begin(), sizes.end());
+    };
+    const std::size_t bytes =
+        std::max({kSmallestRegion, 2 * largest(settings.message_sizes), largest(settings.array_sizes)});
+    out_.assign(bytes / sizeof(float), 1.0F);
+    in_.assign(bytes / sizeof(float), 0.0F);
+  }
+
+  void round() {
+    if (backend_.world_size() > 1)
+      for (const std::size_t size : settings_.message_sizes) {
+        record("ping_pong", size, Over::kPair, half_round_trip(size));
+        record("bidirectional", size, Over::kPair, stream(size));
+      }
+    for (const std::size_t size : settings_.array_sizes) {
+      record("reduce", size, Over::kFirst, alone([&] { return array_work(size, true); }));
+      record("copy", size, Over::kFirst, alone([&] { return array_work(size, false); }));
+    }
+    record("call_overhead", 0, Over::kAll, call_overhead());
+    const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
+    record("memory_one", unit, Over::kFirst, alone([&] { return window(memory_); }));
+    record("memory_all", unit, Over::kAll, together([&] { return window(memory_); }));
+    for (int i = 0; i < kComputeWindows; ++i) {
+      record("compute_one", 0, Over::kFirst, alone([&] { return window(compute_); }));
+      if (backend_.world_size() > 1)
+        record("compute_all", 0, Over::kAll, together([&] { return window(compute_); }));
+    }
+    if (backend_.world_size() > 1) beside_communication();
+  }
+
+  /// Forgets what was measured so far: the first round warms caches, connections and clocks up.
+  void forget() { sets_.clear(); }
+
+  [[nodiscard]] std::vector<SampleSet> samples() const {
+    std::vector<SampleSet> result;
+    for (const auto& [key, set] : sets_) result.push_back(set);
+    return result;
+  }
+
+ private:
+  static constexpr std::size_t kSmallestRegion = std::size_t{64} << 20U;
+  static constexpr int kComputeWindows = 4;
+  enum class Over { kFirst, kPair, kAll };  ///< the ranks whose measurements count
+
+  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(backend_.rank()); }
+
+  /// Merges the measurements of the ranks into one sample. Messages take as long as for the slowest; work
+  /// that ranks do side by side takes the mean, so that total throughput is kept.
+  void record(const std::string& probe, std::size_t bytes, Over over, Cost own) {
+    const auto world = static_cast<std::size_t>(backend_.world_size());
+    std::vector<double> mine{own.time_s, own.cpu_s};
+    std::vector<double> all(2 * world);
+    backend_.all_gather({mine.data(), 2, DataType::kFloat64}, {all.data(), all.size(), DataType::kFloat64})
+        ->wait();
+    const std::size_t ranks = over == Over::kFirst ? 1 : over == Over::kPair ? 2 : world;
+    Cost merged;
+    double slowest = 0.0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      merged.time_s += all[2 * r] / static_cast<double>(ranks);
+      merged.cpu_s += all[2 * r + 1] / static_cast<double>(ranks);
+      slowest = std::max(slowest, all[2 * r]);
+    }
+    SampleSet& set = sets_[{probe, bytes}];
+    set.probe = probe;
+    set.bytes = static_cast<double>(bytes);
+    set.time_s.push_back(over == Over::kPair ? slowest : merged.time_s);
+    set.cpu_s.push_back(merged.cpu_s);
+  }
+
+  /// Runs `work` on rank 0 while the others wait without using a processor.
+  template <class Work>
+  Cost alone(Work work) {
+    backend_.barrier();
+    const Cost cost = rank() == 0 ? work() : Cost{};
+    backend_.barrier();
+    return cost;
+  }
+
+  template <class Work>
+  Cost together(Work work) {
+    backend_.barrier();
+    const Cost cost = work();
+    backend_.barrier();
+    return cost;
+  }
+
+  Array outgoing(std::size_t offset_bytes, std::size_t bytes) {
+    return {reinterpret_cast<char*>(out_.data()) + offset_bytes, bytes, DataType::kUInt8};
+  }
+  Array incoming(std::size_t offset_bytes, std::size_t bytes) {
+    return {reinterpret_cast<char*>(in_.data()) + offset_bytes, bytes, DataType::kUInt8};
+  }
+
+  Cost half_round_trip(std::size_t bytes) {
+    const int trips = repetitions(bytes, 8.0 * kMebi, 60);
+    ping_pong(backend_, outgoing(0, bytes), incoming(0, bytes), 1);
+    backend_.barrier();
+    const double cpu = process_cpu_s();
+    const double begin = wall_clock_s();
+    ping_pong(backend_, outgoing(0, bytes), incoming(0, bytes), trips);
+    const double messages = 2.0 * trips;
+    return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
+  }
+
+  /// Messages follow each other through the memory as the segments of an array do: 32 of them, or 64 MiB.
+  Cost stream(std::size_t bytes) {
+    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
+    const std::size_t region = std::max(2 * bytes, std::min(32 * bytes, kSmallestRegion));
+    backend_.barrier();
+    const double cpu = process_cpu_s();
+    const double begin = wall_clock_s();
+    if (rank() < 2) exchange(1 - backend_.rank(), bytes, region, messages);
+    const double ends = 2.0 * messages;
+    return {(wall_clock_s() - begin) / ends, (process_cpu_s() - cpu) / ends};
+  }
+
+  /// Sends and receives `messages` messages, two in flight each way.
+  void exchange(int peer, std::size_t bytes, std::size_t region, int messages) {
+    constexpr std::size_t kInFlight = 2;
+    std::deque<std::pair<WorkPtr, WorkPtr>> works;
+    std::size_t offset = 0;
+    for (int i = 0; i < messages; ++i) {
+      if (works.size() == kInFlight) finish_oldest(works);
+      WorkPtr received = backend_.recv(incoming(offset, bytes), peer, kStreamTag);
+      works.emplace_back(std::move(received), backend_.send(outgoing(offset, bytes), peer, kStreamTag));
+      offset = offset + 2 * bytes <= region ? offset + bytes : 0;
+    }
+    while (!works.empty()) finish_oldest(works);
+  }
+
+  static void finish_oldest(std::deque<std::pair<WorkPtr, WorkPtr>>& works) {
+    works.front().first->wait();
+    works.front().second->wait();
+    works.pop_front();
+  }
+
+  Cost array_work(std::size_t bytes, bool reduce) {
+    const int times = repetitions(bytes, 32.0 * kMebi, 2000);
+    const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float));
+    const auto run = [&] {
+      if (reduce)
+        factory_.add(in_.data(), out_.data(), count);
+      else
+        scaled_copy(in_.data(), out_.data(), 0.5F, count);
+    };
+    run();
+    const double cpu = thread_cpu_s();
+    const double begin = wall_clock_s();
+    for (int i = 0; i < times; ++i) run();
+    return {(wall_clock_s() - begin) / times, (thread_cpu_s() - cpu) / times};
+  }
+
+  Cost call_overhead() {
+    constexpr int kCalls = 200;
+    backend_.barrier();
+    const double cpu = process_cpu_s();
+    const double begin = wall_clock_s();
+    for (int i = 0; i < kCalls; ++i) backend_.submit([] {})->wait();
+    return {(wall_clock_s() - begin) / kCalls, (process_cpu_s() - cpu) / kCalls};
+  }
+
+  /// Repeats a unit of work for a fixed time, so that ranks that start together also work side by side all
+  /// the time.
+  template <class Probe>
+  Cost window(Probe& probe) {
+    constexpr double kWindow = 0.02;
+    return repeat(probe, [until = wall_clock_s() + kWindow] { return wall_clock_s() < until; });
+  }
+
+  template <class Probe, class Go>
+  static Cost repeat(Probe& probe, Go go) {
+    int units = 0;
+    const double cpu = thread_cpu_s();
+    const double begin = wall_clock_s();
+    do {
+      probe.run();
+      ++units;
+    } while (go());
+    return {(wall_clock_s() - begin) / units, (thread_cpu_s() - cpu) / units};
+  }
+
+  /// Every rank computes while a second thread exchanges messages with the neighbours in a ring.
+  void beside_communication() {
+    constexpr int kMessages = 40;
+    const int world = backend_.world_size();
+    std::atomic<bool> done{false};
+    Cost messages;
+    backend_.barrier();
+    const double cpu = process_cpu_s();
+    std::exception_ptr error;
+    std::thread communication([&] {
+      try {
+        const double begin = wall_clock_s();
+        pass_on((backend_.rank() + 1) % world, (backend_.rank() + world - 1) % world, kMessages);
+        messages.time_s = (wall_clock_s() - begin) / kMessages;
+      } catch (...) {
+        error = std::current_exception();
+      }
+      done = true;
+    });
+    const double own = thread_cpu_s();
+    const Cost compute = repeat(compute_, [&] { return !done.load(std::memory_order_relaxed); });
+    const double computing = thread_cpu_s() - own;
+    communication.join();
+    if (error) std::rethrow_exception(error);
+    messages.cpu_s = (process_cpu_s() - cpu - computing) / (2.0 * kMessages);
+    record("compute_beside_communication", 0, Over::kAll, compute);
+    record("communication_beside_compute", kStreamMessage, Over::kAll, messages);
+  }
+
+  void pass_on(int to, int from, int messages) {
+    for (int i = 0; i < messages; ++i) {
+      const std::size_t offset = static_cast<std::size_t>(i) % 32 * kStreamMessage;
+      const WorkPtr received = backend_.recv(incoming(offset, kStreamMessage), from, kStreamTag);
+      const WorkPtr sent = backend_.send(outgoing(offset, kStreamMessage), to, kStreamTag);
+      received->wait();
+      sent->wait();
+    }
+  }
+
+  Backend& backend_;
+  const BackendFactory& factory_;
+  const ProbeSettings& settings_;
+  std::vector<float> out_, in_;
+  ComputeProbe compute_;
+  MemoryProbe memory_;
+  std::map<std::pair<std::string, std::size_t>, SampleSet> sets_;
+};
+
+}  // namespace
+
+std::vector<SampleSet> run_probes(Backend& backend, const BackendFactory& factory,
+                                  const ProbeSettings& settings,
+                                  const std::function<void(const std::string& now)>& on_round) {
+  Prober prober(backend, factory, settings);
+  prober.round();
+  prober.forget();
+  on_round("warm-up");
+  for (int round = 0; round < settings.rounds; ++round) {
+    prober.round();
+    on_round("round " + std::to_string(round + 1));
+  }
+  return prober.samples();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runner/backend.hpp"
+#include "sim/core/calibration.hpp"
+
+/// The measurements that a Calibration is fitted from. Only point-to-point messages are used, never a
+/// collective.
+namespace stepcast {
+
+struct ProbeSettings {
+  std::vector<std::size_t> message_sizes;
+  std::vector<std::size_t> array_sizes;  ///< of reductions and copies
+  int rounds = 9;                        ///< samples per probe, interleaved
+};
+
+/// All probes, in rounds; every rank calls it and receives all sample sets. Times are those of the slowest
+/// rank that takes part, processor times the mean over those ranks:
+///
+///     ping_pong        n bytes: half of a round trip between ranks 0 and 1, receives posted beforehand
+///     bidirectional    n bytes: both send and receive messages with two in flight each way; time per pair /
+///     2 reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
+///     call_overhead    handing an empty call to the communication thread and waiting for it
+///     memory_one/all   bytes of one unit: streaming by rank 0 alone, by all ranks at once; mean rank
+///     compute_one/all  one matrix product by rank 0 alone, by all ranks at once; mean rank
+///     compute_beside_communication  the same by all ranks while ranks exchange 1 MiB messages without a
+///     pause communication_beside_compute  those messages: n bytes; time and processor time per message and
+///     end
+///
+/// One rank measures only what needs no peer.
+std::vector<SampleSet> run_probes(Backend& backend, const BackendFactory& factory,
+                                  const ProbeSettings& settings,
+                                  const std::function<void(const std::string& now)>& on_round);
+
+}  // namespace stepcast

@@ -1,0 +1,90 @@
+#include "runner/rendezvous.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace stepcast {
+namespace {
+
+constexpr std::uint32_t kTextTag = 0xFFFF'FF00;  ///< send/recv tag that no strategy uses
+
+class MemoryStore : public Store {
+ public:
+  explicit MemoryStore(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& value) override {
+    const std::scoped_lock lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::vector<char> get(const std::string& key) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout_, [&] { return values_.count(key) != 0; }))
+      throw TimeoutError("rendezvous: nobody set '" + key + "'");
+    return values_[key];
+  }
+  bool has(const std::string& key) override {
+    const std::scoped_lock lock(mutex_);
+    return values_.count(key) != 0;
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::vector<char>> values_;
+};
+
+Array whole(std::string& text) { return {text.data(), text.size(), DataType::kUInt8}; }
+
+}  // namespace
+
+std::shared_ptr<Store> make_memory_store(std::chrono::milliseconds timeout) {
+  return std::make_shared<MemoryStore>(timeout);
+}
+
+RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
+                     std::chrono::milliseconds timeout) {
+  const BackendFactory& factory = backends().find(backend);
+  RankSession session;
+  session.ranks = ranks;
+  session.store = ranks.world_size == 1 ? make_memory_store(timeout) : make_store(ranks, timeout);
+  session.backend =
+      factory.make({ranks.rank, ranks.world_size, interface, timeout, session.store, ranks.master_addr});
+  return session;
+}
+
+std::vector<std::string> gather_text(Backend& backend, const std::string& text) {
+  const int world_size = backend.world_size();
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world_size));
+  backend.all_gather({&size, 1, DataType::kInt64}, {sizes.data(), sizes.size(), DataType::kInt64})->wait();
+  std::string own = text;
+  if (backend.rank() != 0) {
+    if (!own.empty()) backend.send(whole(own), 0, kTextTag)->wait();
+    backend.barrier();
+    return {};
+  }
+  std::vector<std::string> texts(static_cast<std::size_t>(world_size));
+  std::vector<WorkPtr> works;
+  texts[0] = std::move(own);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    texts[rank].resize(static_cast<std::size_t>(sizes[rank]));
+    if (sizes[rank] > 0) works.push_back(backend.recv(whole(texts[rank]), static_cast<int>(rank), kTextTag));
+  }
+  for (const WorkPtr& work : works) work->wait();
+  backend.barrier();
+  return texts;
+}
+
+double max_over_ranks(Backend& backend, double value) {
+  std::vector<double> values(static_cast<std::size_t>(backend.world_size()));
+  backend.all_gather({&value, 1, DataType::kFloat64}, {values.data(), values.size(), DataType::kFloat64})
+      ->wait();
+  return *std::max_element(values.begin(), values.end());
+}
+
+}  // namespace stepcast

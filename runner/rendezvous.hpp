@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runner/backend.hpp"
+#include "runner/launch.hpp"
+
+/// How the ranks of a job meet, and what they say to each other besides collectives.
+namespace stepcast {
+
+/// The key-value store of the job: rank 0 serves it at master_addr:master_port. Returns when every rank has
+/// joined. A job of one rank gets a store in memory. \throws TimeoutError that names the ranks that did not
+/// join.
+std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout);
+
+/// A store for ranks that are threads of one process.
+std::shared_ptr<Store> make_memory_store(std::chrono::milliseconds timeout);
+
+/// One rank that has joined its job.
+struct RankSession {
+  RankContext ranks;
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Backend> backend;
+};
+
+/// Joins the job and connects the backend of that name. \throws TimeoutError, UsageError (unknown backend),
+/// RunError
+RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
+                     std::chrono::milliseconds timeout);
+
+/// Collects one text per rank (JSON, a message) at rank 0, by rank; the other ranks receive an empty list.
+std::vector<std::string> gather_text(Backend& backend, const std::string& text);
+
+/// The largest value over all ranks, at every rank.
+double max_over_ranks(Backend& backend, double value);
+
+}  // namespace stepcast

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+
+#include "models/model.hpp"
+
+/// The samples that are trained on, in memory, and the batches that ranks draw from them.
+namespace stepcast {
+
+struct Batch {
+  torch::Tensor input;   ///< batch x sample, in the model's dtype
+  torch::Tensor target;  ///< int64 classes; for binary cross-entropy batch x 1 in the model's dtype
+};
+
+/// A data set with a fixed random order. Images are kept as bytes and become floating point when a batch is
+/// drawn, as CIFAR-10's files have them; features are kept as float32.
+class Dataset {
+ public:
+  /// `folder` empty: synthetic samples for `model`; else CIFAR-10's binary files (`load_cifar10`).
+  static Dataset open(const Model& model, const std::string& folder, unsigned seed);
+
+  /// Random samples whose labels are a fixed function of the inputs, so that training lowers the loss.
+  /// Images: coarse random patterns, one per class, under noise; the label is the pattern that correlates
+  /// best with the image's bytes. Features: normal; the label says on which side of a fixed plane they lie.
+  /// \throws InputError for a model without input
+  static Dataset synthetic(const Model& model, unsigned seed);
+
+  /// `data_batch_*.bin` in `folder` or its `cifar-10-batches-bin`: records of one label byte and 3,072 bytes,
+  /// red, green and blue planes of 32 x 32. Source: cs.toronto.edu/~kriz/cifar.html. \throws InputError when
+  /// files are missing or truncated, hold other labels, or do not fit the model
+  static Dataset load_cifar10(const Model& model, const std::string& folder, unsigned seed);
+
+  [[nodiscard]] std::int64_t size() const { return inputs_.size(0); }
+
+  /// The batch of one rank at one step: samples (step * world_size + rank) * size ... + size - 1 of the
+  /// random order, which starts again at its end. Holds: the batches of all ranks of a step, in order of
+  /// rank, are the batch that one rank with size * world_size draws at that step.
+  [[nodiscard]] Batch batch(std::int64_t step, int rank, int world_size, int size,
+                            torch::ScalarType dtype) const;
+
+ private:
+  Dataset(torch::Tensor inputs, torch::Tensor targets, unsigned seed);
+
+  torch::Tensor inputs_;   ///< uint8 images or float32 features, one row per sample
+  torch::Tensor targets_;  ///< int64, or float32 x 1
+  torch::Tensor order_;    ///< int64 permutation
+};
+
+}  // namespace stepcast

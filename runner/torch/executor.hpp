@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+#include "runner/backend.hpp"
+#include "sim/core/result.hpp"
+#include "sim/core/schedule.hpp"
+
+/// Executes a Schedule for real: LibTorch computes, a Backend communicates.
+namespace stepcast {
+
+struct RunOptions {
+  int batch = 32;  ///< per rank
+  int threads = 1;
+  int steps = 30;
+  int warmup_steps = 5;
+  unsigned seed = 1;
+  bool float64 = false;     ///< for tests of correctness; timings are in float32
+  std::string data_folder;  ///< CIFAR-10; "" is synthetic data
+  /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
+  /// loss.
+  std::function<void(int step, double loss)> on_step = [](int, double) {};
+};
+
+/// The parameters and buffers of one rank after a run, in the model's order, as float64.
+struct FinalState {
+  std::vector<std::vector<double>> parameters;
+  std::vector<std::vector<double>> buffers;
+};
+
+/// Runs warm-up and measured steps of this rank's program; all ranks of the job call it.
+///
+/// Operations of the streams `compute`, `host` and `copy` run on the calling thread in program order; each
+/// waits for the communication that it comes after. Operations of the stream `comm` are handed to the backend
+/// in program order as soon as everything they come after is done, also from hooks in the middle of a
+/// backward, which run when the gradient they name has been accumulated. An operation on `comm` that comes
+/// after another one on `comm` is handed over when the calling thread next waits for it or for a later one.
+/// Steps follow each other without a barrier, except for one before the first measured step; communication of
+/// a step is over when the step ends.
+///
+/// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
+/// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
+/// the breakdown, and the loss averaged over the ranks. Other ranks receive the step times alone. Spans of a
+/// step count from its start at rank 0; ranks on other hosts, whose clocks are their own, from a barrier that
+/// all ranks leave together. \param final_state filled in where it is not null \throws CapabilityError for
+/// operations that are not executed yet; RunError that names a rank that was lost
+Result run_schedule(const Model& model, const Schedule& schedule, Backend& backend, const RunOptions& options,
+                    FinalState* final_state = nullptr);
+
+}  // namespace stepcast

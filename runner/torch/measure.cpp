@@ -1,0 +1,262 @@
+#include "runner/torch/measure.hpp"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "runner/torch/compute_environment.hpp"
+#include "runner/torch/data.hpp"
+#include "runner/torch/torch_model.hpp"
+#include "sim/core/statistics.hpp"
+
+namespace stepcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+/// Counts the bytes that tensors hold. Every array is preceded by a header with its size.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t size) const override {
+    // One header keeps the 64-byte alignment that LibTorch's kernels expect.
+    const std::size_t whole = (size + kHeader + kHeader - 1) / kHeader * kHeader;
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHeader, whole));
+    TORCH_CHECK(memory != nullptr, "out of memory: ", size, " bytes");
+    *reinterpret_cast<std::size_t*>(memory) = size;
+    live() += static_cast<double>(size);
+    std::byte* data = memory + kHeader;
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  [[nodiscard]] static double live_bytes() { return live(); }
+
+ private:
+  static constexpr std::size_t kHeader = 64;
+
+  static double& live() {
+    static double bytes = 0.0;
+    return bytes;
+  }
+  static void release(void* data) {
+    std::byte* memory = static_cast<std::byte*>(data) - kHeader;
+    live() -= static_cast<double>(*reinterpret_cast<std::size_t*>(memory));
+    std::free(memory);
+  }
+};
+
+/// Live bytes that the forward of each segment leaves behind, its output among them.
+std::vector<double> observe_saved_bytes(TorchModel& model, const Batch& batch) {
+  static CountingAllocator counting;
+  c10::Allocator* usual = c10::GetAllocator(c10::DeviceType::CPU);
+  c10::SetAllocator(c10::DeviceType::CPU, &counting);
+  std::vector<double> saved;
+  SegmentedPass pass(model);
+  pass.begin(batch.input);
+  for (std::size_t segment = 0; segment < model.segments(); ++segment) {
+    const double before = CountingAllocator::live_bytes();
+    pass.forward(segment);
+    saved.push_back(CountingAllocator::live_bytes() - before);
+  }
+  pass.loss(batch.target);
+  for (std::size_t segment = model.segments(); segment-- > 0;) pass.backward(segment);
+  c10::SetAllocator(c10::DeviceType::CPU, usual);
+  return saved;
+}
+
+/// The steps of one batch size.
+class BatchBench {
+ public:
+  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads)
+      : model_(model), data_(data), pass_(model), ready_(model.parameters().size()) {
+    entry_.batch = batch;
+    entry_.threads = threads;
+    for (const Segment& segment : model.model().segments) {
+      entry_.segments.emplace_back();
+      entry_.segments.back().name = segment.name;
+      fractions_.emplace_back(segment.parameters.size());
+    }
+  }
+
+  void segmented_step(bool keep);
+  void native_step(bool keep);
+  /// The samples so far, with medians of the fractions.
+  TraceEntry finish();
+
+ private:
+  [[nodiscard]] Batch next_batch() { return data_.batch(step_++, 0, 1, entry_.batch, model_.dtype()); }
+  void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end);
+
+  TorchModel& model_;
+  const Dataset& data_;
+  SegmentedPass pass_;
+  std::int64_t step_ = 0;
+  TraceEntry entry_;
+  std::vector<Clock::time_point> ready_;                     ///< by parameter
+  std::vector<std::vector<std::vector<double>>> fractions_;  ///< by segment, position in ready order, step
+};
+
+void BatchBench::segmented_step(bool keep) {
+  const std::size_t segments = model_.segments();
+  std::vector<double> forward(segments);
+  std::vector<double> backward(segments);
+  model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
+  const Clock::time_point start = Clock::now();
+  Clock::time_point last = start;
+  const auto lap = [&last] {
+    const Clock::time_point now = Clock::now();
+    return seconds_between(std::exchange(last, now), now);
+  };
+  double input = 0.0;
+  double zero_grad = 0.0;
+  double loss = 0.0;
+  double optimizer = 0.0;
+  {
+    Batch batch = next_batch();
+    input = lap();
+    model_.zero_grad();
+    zero_grad = lap();
+    pass_.begin(std::move(batch.input));
+    for (std::size_t segment = 0; segment < segments; ++segment) {
+      pass_.forward(segment);
+      forward[segment] = lap();
+    }
+    pass_.loss(batch.target);
+    loss = lap();
+    for (std::size_t segment = segments; segment-- > 0;) {
+      const Clock::time_point begin = last;
+      pass_.backward(segment);
+      backward[segment] = lap();
+      if (keep) keep_fractions(segment, begin, last);
+    }
+    model_.optimizer_step();
+    optimizer = lap();
+  }
+  const Clock::time_point end = Clock::now();
+  model_.set_gradient_hook({});
+  if (!keep) return;
+  entry_.launch.push_back(0);
+  entry_.input_s.push_back(input);
+  entry_.zero_grad_s.push_back(zero_grad);
+  entry_.loss_s.push_back(loss);
+  entry_.optimizer_s.push_back(optimizer);
+  entry_.host_s.push_back(seconds_between(last, end));
+  entry_.step_s.push_back(seconds_between(start, end));
+  for (std::size_t segment = 0; segment < segments; ++segment) {
+    entry_.segments[segment].forward_s.push_back(forward[segment]);
+    entry_.segments[segment].backward_s.push_back(backward[segment]);
+  }
+}
+
+void BatchBench::keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end) {
+  const std::vector<int>& tensors = model_.model().segments[segment].parameters;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const double until = seconds_between(start, ready_[static_cast<std::size_t>(tensors[i])]);
+    fractions_[segment][i].push_back(std::clamp(until / seconds_between(start, end), 0.0, 1.0));
+  }
+}
+
+void BatchBench::native_step(bool keep) {
+  const Clock::time_point start = Clock::now();
+  {
+    const Batch batch = next_batch();
+    model_.zero_grad();
+    const torch::Tensor loss = model_.loss(model_.forward(batch.input), batch.target);
+    loss.backward();
+    model_.optimizer_step();
+    static_cast<void>(loss.item<double>());
+  }
+  if (keep) entry_.native_step_s.push_back(seconds_between(start, Clock::now()));
+}
+
+TraceEntry BatchBench::finish() {
+  for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
+    for (const std::vector<double>& samples : fractions_[segment])
+      entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
+  const std::vector<double> saved = observe_saved_bytes(model_, next_batch());
+  for (std::size_t segment = 0; segment < saved.size(); ++segment)
+    entry_.segments[segment].saved_bytes = saved[segment];
+  return std::move(entry_);
+}
+
+void append(std::vector<double>& samples, const std::vector<double>& more) {
+  samples.insert(samples.end(), more.begin(), more.end());
+}
+
+/// Joins one more launch, the `launch`-th with this batch and these threads.
+void join(TraceEntry& entry, const TraceEntry& more, int launch) {
+  entry.launch.insert(entry.launch.end(), more.steps(), launch);
+  append(entry.input_s, more.input_s);
+  append(entry.zero_grad_s, more.zero_grad_s);
+  append(entry.loss_s, more.loss_s);
+  append(entry.optimizer_s, more.optimizer_s);
+  append(entry.host_s, more.host_s);
+  append(entry.step_s, more.step_s);
+  append(entry.native_step_s, more.native_step_s);
+  for (std::size_t i = 0; i < entry.segments.size(); ++i) {
+    SegmentTrace& segment = entry.segments[i];
+    append(segment.forward_s, more.segments[i].forward_s);
+    append(segment.backward_s, more.segments[i].backward_s);
+    for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
+      double& mean = segment.grad_ready_fraction[k];
+      mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);
+    }
+  }
+}
+
+}  // namespace
+
+Trace merge_launches(const std::vector<Trace>& parts) {
+  Trace whole = parts.front();
+  for (std::size_t part = 1; part < parts.size(); ++part)
+    for (const TraceEntry& entry : parts[part].entries) {
+      const auto same =
+          std::find_if(whole.entries.begin(), whole.entries.end(), [&](const TraceEntry& other) {
+            return other.batch == entry.batch && other.threads == entry.threads;
+          });
+      if (same == whole.entries.end())
+        whole.entries.push_back(entry);
+      else
+        join(*same, entry, same->launch.back() + 1);
+    }
+  std::sort(whole.entries.begin(), whole.entries.end(), [](const TraceEntry& a, const TraceEntry& b) {
+    return std::pair(a.threads, a.batch) < std::pair(b.threads, b.batch);
+  });
+  return whole;
+}
+
+Trace measure_trace(const Model& model, const MeasureOptions& options) {
+  constexpr int kStepsPerTurn = 5;
+  set_compute_threads(options.threads);
+  TorchModel torch_model(model, torch::kFloat32, options.seed);
+  const Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  std::vector<BatchBench> benches;
+  benches.reserve(options.batches.size());
+  for (const int batch : options.batches) benches.emplace_back(torch_model, data, batch, options.threads);
+  for (BatchBench& bench : benches)
+    for (int step = 0; step < options.warmup_steps; ++step) {
+      bench.segmented_step(false);
+      bench.native_step(false);
+    }
+  for (int done = 0; done < options.steps; done += kStepsPerTurn)
+    for (BatchBench& bench : benches) {
+      bench.native_step(false);
+      for (int step = done; step < std::min(options.steps, done + kStepsPerTurn); ++step) {
+        bench.segmented_step(true);
+        bench.native_step(true);
+        options.on_step();
+      }
+    }
+  Trace trace;
+  trace.model = model.specification;
+  for (BatchBench& bench : benches) trace.entries.push_back(bench.finish());
+  return trace;
+}
+
+}  // namespace stepcast

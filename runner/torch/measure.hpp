@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+#include "sim/core/trace.hpp"
+
+/// Measures a Trace: what one step of a model costs on this machine, phase by phase, on one rank alone.
+namespace stepcast {
+
+struct MeasureOptions {
+  std::vector<int> batches{32};
+  int threads = 1;
+  int steps = 30;        ///< kept per batch size, segmented and native each
+  int warmup_steps = 5;  ///< per batch size, before all others
+  unsigned seed = 1;
+  std::string data_folder;                ///< CIFAR-10; "" is synthetic data
+  std::function<void()> on_step = [] {};  ///< after every measured step
+};
+
+/// One entry per batch size, in float32, without context and lineage, which the command adds.
+///
+/// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
+/// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its
+/// own autograd graph, as Schedules are executed) and native ones (the whole graph at once) alternate one by
+/// one. Saved bytes are observed in a pass of their own, by an allocator that counts. Holds: input +
+/// zero_grad + forwards + loss + backwards + optimizer + host = step, for each segmented step.
+Trace measure_trace(const Model& model, const MeasureOptions& options);
+
+/// One Trace of several launches, in order: samples of equal batch and threads are joined and say which
+/// launch they are from; fractions are averaged. Entries are sorted by (threads, batch). \pre parts not
+/// empty, of one model
+Trace merge_launches(const std::vector<Trace>& parts);
+
+}  // namespace stepcast

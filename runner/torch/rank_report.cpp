@@ -1,0 +1,151 @@
+#include "runner/torch/rank_report.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runner/rendezvous.hpp"
+
+namespace stepcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double to_seconds(Clock::time_point instant) {
+  return std::chrono::duration<double>(instant.time_since_epoch()).count();
+}
+
+/// Whether each rank runs under the same kernel as rank 0, so that their steady clocks are one.
+std::vector<bool> shares_clock_with_rank_0(Backend& backend) {
+  constexpr std::size_t kLength = 36;
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  boot.resize(kLength, ' ');
+  const auto ranks = static_cast<std::size_t>(backend.world_size());
+  std::string all(kLength * ranks, ' ');
+  backend.all_gather({boot.data(), kLength, DataType::kUInt8}, {all.data(), all.size(), DataType::kUInt8})
+      ->wait();
+  std::vector<bool> shared;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    shared.push_back(all.compare(rank * kLength, kLength, all, 0, kLength) == 0);
+  return shared;
+}
+
+/// Everybody's numbers, rank after rank. \pre all ranks give equally many
+std::vector<double> all_gather_numbers(Backend& backend, std::vector<double> mine) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(backend.world_size()));
+  backend
+      .all_gather({mine.data(), mine.size(), DataType::kFloat64},
+                  {all.data(), all.size(), DataType::kFloat64})
+      ->wait();
+  return all;
+}
+
+/// The step whose slowest rank is the median one (the lower of the two middle ones).
+std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
+  std::vector<std::pair<double, std::size_t>> slowest;
+  for (std::size_t step = 0; step < step_time_s.front().size(); ++step) {
+    double worst = 0.0;
+    for (const std::vector<double>& rank : step_time_s) worst = std::max(worst, rank[step]);
+    slowest.emplace_back(worst, step);
+  }
+  std::sort(slowest.begin(), slowest.end());
+  return slowest[(slowest.size() - 1) / 2].second;
+}
+
+}  // namespace
+
+RankLog::RankLog(const Program& program, int warmup_steps, int steps) : program_(program) {
+  warmup_step_time_s_.reserve(static_cast<std::size_t>(warmup_steps));
+  start_s_.reserve(static_cast<std::size_t>(steps));
+  step_time_s_.reserve(static_cast<std::size_t>(steps));
+  loss_.reserve(static_cast<std::size_t>(steps));
+  stamps_.reserve(static_cast<std::size_t>(steps) * program.ops.size());
+}
+
+void RankLog::add(int step, Clock::time_point start, Clock::time_point end, const std::vector<Stamp>& stamps,
+                  double loss) {
+  const double length = to_seconds(end) - to_seconds(start);
+  if (step < 0) {
+    warmup_step_time_s_.push_back(length);
+    return;
+  }
+  start_s_.push_back(to_seconds(start));
+  step_time_s_.push_back(length);
+  loss_.push_back(loss);
+  stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
+}
+
+std::vector<Span> RankLog::spans(int rank, std::size_t step, double origin_s) const {
+  std::vector<Span> result;
+  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    const Op& op = program_.ops[i];
+    const Stamp& stamp = stamps_[step * program_.ops.size() + i];
+    Span span;
+    span.rank = rank;
+    span.stream = op.stream;
+    span.kind = span_kind(op);
+    span.name = op.name;
+    span.start_s = to_seconds(stamp.start) - origin_s;
+    span.end_s = to_seconds(stamp.end) - origin_s;
+    result.push_back(std::move(span));
+  }
+  return result;
+}
+
+Breakdown RankLog::median_breakdown(int rank) const {
+  constexpr std::array kParts{&Breakdown::compute_s,
+                              &Breakdown::exposed_communication_s,
+                              &Breakdown::overlapped_communication_s,
+                              &Breakdown::input_and_host_s,
+                              &Breakdown::optimizer_and_copies_s,
+                              &Breakdown::idle_s};
+  std::array<std::vector<double>, kParts.size()> samples;
+  for (std::size_t step = 0; step < step_time_s_.size(); ++step) {
+    const Breakdown breakdown = make_breakdown(spans(rank, step, start_s_[step]), rank, step_time_s_[step]);
+    for (std::size_t part = 0; part < kParts.size(); ++part) samples[part].push_back(breakdown.*kParts[part]);
+  }
+  Breakdown result;
+  for (std::size_t part = 0; part < kParts.size(); ++part) result.*kParts[part] = median(samples[part]);
+  return result;
+}
+
+Result RankLog::report(Backend& backend) const {
+  const auto rank = static_cast<std::size_t>(backend.rank());
+  const std::size_t steps = step_time_s_.size();
+  const std::vector<bool> shared = shares_clock_with_rank_0(backend);
+  std::vector<double> mine{to_seconds(barrier_)};
+  mine.insert(mine.end(), start_s_.begin(), start_s_.end());
+  mine.insert(mine.end(), step_time_s_.begin(), step_time_s_.end());
+  const std::vector<double> all = all_gather_numbers(backend, mine);
+
+  Result result;
+  result.origin = Origin::kMeasured;
+  for (std::size_t r = 0; r < shared.size(); ++r) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size() + 1 + steps);
+    result.step_time_s.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(steps));
+  }
+  const std::size_t step = median_step(result.step_time_s);
+  const double barrier_of_rank_0 = all[0];
+  const double start_of_rank_0 = all[1 + step];
+  const double clock_offset = shared[rank] ? 0.0 : to_seconds(barrier_) - barrier_of_rank_0;
+  Result notes;
+  notes.spans = spans(backend.rank(), step, start_of_rank_0 + clock_offset);
+  notes.breakdown = {median_breakdown(backend.rank())};
+  notes.loss = loss_;
+  const std::vector<std::string> texts = gather_text(backend, nlohmann::json(notes).dump());
+  result.warmup_step_time_s = warmup_step_time_s_;
+  result.loss.assign(texts.empty() ? 0 : steps, 0.0);
+  for (const std::string& text : texts) {
+    const auto theirs = nlohmann::json::parse(text).get<Result>();
+    result.spans.insert(result.spans.end(), theirs.spans.begin(), theirs.spans.end());
+    result.breakdown.push_back(theirs.breakdown.front());
+    for (std::size_t i = 0; i < steps; ++i)
+      result.loss[i] += theirs.loss[i] / static_cast<double>(texts.size());
+  }
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "runner/backend.hpp"
+#include "sim/core/result.hpp"
+#include "sim/core/schedule.hpp"
+
+/// What one rank notes while it runs, and how the notes of all ranks become one Result.
+namespace stepcast {
+
+/// When an operation ran.
+struct Stamp {
+  std::chrono::steady_clock::time_point start;
+  std::chrono::steady_clock::time_point end;
+};
+
+/// The notes of one rank: a few numbers per step and two instants per operation, in memory taken before the
+/// first step.
+class RankLog {
+ public:
+  RankLog(const Program& program, int warmup_steps, int steps);
+
+  /// The instant at which the ranks left the barrier before the first measured step.
+  void leave_barrier(std::chrono::steady_clock::time_point instant) { barrier_ = instant; }
+  /// \param step negative during warm-up
+  void add(int step, std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end,
+           const std::vector<Stamp>& stamps, double loss);
+
+  /// Collects the notes of all ranks; every rank calls it. Complete at rank 0, step times alone elsewhere.
+  [[nodiscard]] Result report(Backend& backend) const;
+
+ private:
+  [[nodiscard]] std::vector<Span> spans(int rank, std::size_t step, double origin_s) const;
+  [[nodiscard]] Breakdown median_breakdown(int rank) const;
+
+  const Program& program_;
+  std::chrono::steady_clock::time_point barrier_{};
+  std::vector<double> warmup_step_time_s_;
+  std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
+  std::vector<double> step_time_s_;  ///< by step
+  std::vector<double> loss_;         ///< by step
+  std::vector<Stamp> stamps_;        ///< step after step
+};
+
+}  // namespace stepcast

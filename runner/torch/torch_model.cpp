@@ -1,0 +1,276 @@
+#include "runner/torch/torch_model.hpp"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "models/layer.hpp"
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+
+/// Turns the layers of a Model into functions over tensors and creates the tensors they use.
+class TorchModel::Builder {
+ public:
+  Builder(TorchModel& target, unsigned seed)
+      : target_(target), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {
+    const Model& model = target.model_;
+    target.parameters_.resize(model.parameters.size());
+    target.buffers_.resize(model.buffers.size());
+    for (std::size_t i = 0; i < model.parameters.size(); ++i) parameter_index_[model.parameters[i].name] = i;
+    for (std::size_t i = 0; i < model.buffers.size(); ++i) buffer_index_[model.buffers[i].name] = i;
+    make_buffers();
+  }
+
+  std::vector<LayerFunction> segment(const Segment& segment) {
+    std::vector<LayerFunction> functions;
+    for (const Layer& layer : segment.layers) functions.push_back(build(layer));
+    return functions;
+  }
+
+  /// \throws std::logic_error when a parameter of the Model belongs to no layer
+  void check_complete() const {
+    for (const auto& [name, index] : parameter_index_)
+      if (!target_.parameters_[index].defined()) throw std::logic_error("no layer owns parameter " + name);
+  }
+
+ private:
+  LayerFunction build(const Layer& layer) {
+    using Build = LayerFunction (Builder::*)(const Layer&);
+    static const std::map<std::string, Build> kKinds{{"conv", &Builder::conv},
+                                                     {"linear", &Builder::linear},
+                                                     {"batch_norm", &Builder::batch_norm},
+                                                     {"relu", &Builder::relu},
+                                                     {"max_pool", &Builder::max_pool},
+                                                     {"adaptive_avg_pool", &Builder::average},
+                                                     {"flatten", &Builder::flatten},
+                                                     {"residual", &Builder::residual}};
+    const auto kind = kKinds.find(layer.kind);
+    if (kind == kKinds.end())
+      throw InputError(target_.model_.path + ": layer " + layer.name + ": the runner has no kind '" +
+                       layer.kind + "'");
+    return (this->*kind->second)(layer);
+  }
+
+  /// Buffers are parts of one array per dtype, so that broadcasting them is one call without copies.
+  void make_buffers() {
+    const Model& model = target_.model_;
+    std::array<std::int64_t, 2> elements{};
+    for (const Buffer& buffer : model.buffers) elements[buffer.is_integer ? 1 : 0] += numel(buffer.shape);
+    const std::array<torch::ScalarType, 2> types{target_.dtype_, torch::kInt64};
+    for (std::size_t group = 0; group < 2; ++group)
+      if (elements[group] > 0) target_.flat_buffers_[group] = torch::zeros({elements[group]}, types[group]);
+    std::array<std::int64_t, 2> offset{};
+    for (std::size_t i = 0; i < model.buffers.size(); ++i) {
+      const Buffer& buffer = model.buffers[i];
+      const std::size_t group = buffer.is_integer ? 1 : 0;
+      target_.buffers_[i] = target_.flat_buffers_[group]
+                                .narrow(0, offset[group], numel(buffer.shape))
+                                .view(torch::IntArrayRef(buffer.shape));
+      offset[group] += numel(buffer.shape);
+    }
+  }
+
+  /// Creates a parameter, zero so far.
+  torch::Tensor parameter(const std::string& name) {
+    const std::size_t index = parameter_index_.at(name);
+    torch::Tensor value =
+        torch::zeros(torch::IntArrayRef(target_.model_.parameters[index].shape), target_.dtype_)
+            .requires_grad_();
+    value.mutable_grad() = torch::zeros_like(value);
+    target_.parameters_[index] = value;
+    return value;
+  }
+
+  torch::Tensor buffer(const std::string& name) { return target_.buffers_[buffer_index_.at(name)]; }
+
+  /// Weight and bias of a convolution or a linear layer; drawn in float64 whatever the dtype.
+  std::pair<torch::Tensor, torch::Tensor> weights(const Layer& layer) {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor weight = parameter(layer.name + ".weight");
+    const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
+    const auto draw = [&](torch::Tensor& tensor) {
+      tensor.copy_(torch::empty_like(tensor, torch::kFloat64).uniform_(-bound, bound, generator_));
+    };
+    draw(weight);
+    torch::Tensor bias;
+    if (layer.sizes.at("bias") != 0) {
+      bias = parameter(layer.name + ".bias");
+      draw(bias);
+    }
+    return {weight, bias};
+  }
+
+  LayerFunction conv(const Layer& layer) {
+    const auto [weight, bias] = weights(layer);
+    return [weight = weight, bias = bias, stride = layer.sizes.at("stride"),
+            padding = layer.sizes.at("padding")](const torch::Tensor& x) {
+      return torch::conv2d(x, weight, bias, stride, padding);
+    };
+  }
+
+  LayerFunction linear(const Layer& layer) {
+    const auto [weight, bias] = weights(layer);
+    return [weight = weight, bias = bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
+  }
+
+  LayerFunction batch_norm(const Layer& layer) {
+    constexpr double kMomentum = 0.1;
+    constexpr double kEpsilon = 1e-5;
+    const torch::NoGradGuard no_grad;
+    torch::Tensor weight = parameter(layer.name + ".weight");
+    weight.fill_(1.0);
+    const torch::Tensor bias = parameter(layer.name + ".bias");
+    const torch::Tensor mean = buffer(layer.name + ".running_mean");
+    torch::Tensor variance = buffer(layer.name + ".running_var");
+    variance.fill_(1.0);
+    torch::Tensor tracked = buffer(layer.name + ".num_batches_tracked");
+    return [=](const torch::Tensor& x) {
+      tracked.add_(1);
+      return torch::batch_norm(x, weight, bias, mean, variance, true, kMomentum, kEpsilon, false);
+    };
+  }
+
+  LayerFunction max_pool(const Layer& layer) {
+    return [kernel = layer.sizes.at("kernel"), stride = layer.sizes.at("stride")](const torch::Tensor& x) {
+      return torch::max_pool2d(x, kernel, stride);
+    };
+  }
+
+  LayerFunction average(const Layer& layer) {
+    return [out = layer.sizes.at("out")](const torch::Tensor& x) {
+      return torch::adaptive_avg_pool2d(x, {out, out});
+    };
+  }
+
+  LayerFunction relu(const Layer& /*layer*/) {
+    return [](const torch::Tensor& x) { return torch::relu(x); };
+  }
+
+  LayerFunction flatten(const Layer& /*layer*/) {
+    return [](const torch::Tensor& x) { return x.flatten(1); };
+  }
+
+  LayerFunction residual(const Layer& layer) {
+    const auto chain = [this](const std::vector<Layer>& layers) {
+      std::vector<LayerFunction> functions;
+      for (const Layer& inner : layers) functions.push_back(build(inner));
+      return functions;
+    };
+    return [body = chain(layer.body), shortcut = chain(layer.shortcut)](const torch::Tensor& x) {
+      torch::Tensor y = x;
+      for (const LayerFunction& function : body) y = function(y);
+      torch::Tensor z = x;
+      for (const LayerFunction& function : shortcut) z = function(z);
+      return y + z;
+    };
+  }
+
+  TorchModel& target_;
+  at::Generator generator_;
+  std::map<std::string, std::size_t> parameter_index_;
+  std::map<std::string, std::size_t> buffer_index_;
+};
+
+namespace {
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model,
+                                                        const std::vector<torch::Tensor>& tensors) {
+  const Optimizer& settings = model.optimizer;
+  if (settings.kind == "sgd")
+    return std::make_unique<torch::optim::SGD>(tensors, torch::optim::SGDOptions(settings.learning_rate)
+                                                            .momentum(settings.momentum)
+                                                            .weight_decay(settings.weight_decay));
+  if (settings.kind == "adam")
+    return std::make_unique<torch::optim::Adam>(
+        tensors, torch::optim::AdamOptions(settings.learning_rate).weight_decay(settings.weight_decay));
+  throw InputError(model.path + ": " + unknown_name("optimizer", settings.kind, {"adam", "sgd"}));
+}
+
+/// As torch::autograd::backward, without its checks, which cost a microsecond per segment.
+void run_backward(const torch::Tensor& output, const torch::Tensor& gradient) {
+  torch::autograd::Engine::get_default_engine().execute({torch::autograd::impl::gradient_edge(output)},
+                                                        {gradient},
+                                                        /*keep_graph=*/false, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
+}
+
+}  // namespace
+
+TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed)
+    : model_(model), dtype_(dtype) {
+  if (model.has_fixed_times())
+    throw InputError(model.path + ": model '" + model.name +
+                     "' declares its times; there is nothing to compute");
+  Builder builder(*this, seed);
+  for (const Segment& segment : model.segments) segments_.push_back(builder.segment(segment));
+  builder.check_complete();
+  optimizer_ = make_optimizer(model, parameters_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    using Variables = torch::autograd::variable_list;
+    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters_[i]));
+    const auto call = [this, index = static_cast<int>(i)](const Variables& outputs, const Variables&) {
+      if (gradient_hook_) gradient_hook_(index);
+      return outputs;
+    };
+    accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
+  }
+}
+
+const torch::Tensor& TorchModel::flat_buffers(int dtype_group) const {
+  return flat_buffers_.at(static_cast<std::size_t>(dtype_group));
+}
+
+torch::Tensor TorchModel::forward(std::size_t segment, const torch::Tensor& input) const {
+  torch::Tensor value = input;
+  for (const LayerFunction& layer : segments_[segment]) value = layer(value);
+  return value;
+}
+
+torch::Tensor TorchModel::forward(const torch::Tensor& input) const {
+  torch::Tensor value = input;
+  for (std::size_t segment = 0; segment < segments_.size(); ++segment) value = forward(segment, value);
+  return value;
+}
+
+torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor& target) const {
+  if (model_.loss == "cross_entropy") return torch::cross_entropy_loss(output, target);
+  if (model_.loss == "binary_cross_entropy") return torch::binary_cross_entropy_with_logits(output, target);
+  throw InputError(model_.path + ": " +
+                   unknown_name("loss", model_.loss, {"binary_cross_entropy", "cross_entropy"}));
+}
+
+void TorchModel::zero_grad() { optimizer_->zero_grad(); }
+
+void TorchModel::optimizer_step() { optimizer_->step(); }
+
+void SegmentedPass::forward(std::size_t segment) {
+  const torch::AutoGradMode enabled(true);
+  Boundary& boundary = boundaries_[segment];
+  boundary.input = segment == 0 ? std::move(flowing_) : flowing_.detach().requires_grad_();
+  boundary.output = model_.forward(segment, boundary.input);
+  flowing_ = boundary.output;
+}
+
+double SegmentedPass::loss(const torch::Tensor& target) {
+  const torch::AutoGradMode enabled(true);
+  const torch::Tensor output = flowing_.detach().requires_grad_();
+  const torch::Tensor value = model_.loss(output, target);
+  run_backward(value, torch::ones({}, value.options()));
+  flowing_ = output.grad();
+  return value.item<double>();
+}
+
+void SegmentedPass::backward(std::size_t segment) {
+  Boundary boundary = std::exchange(boundaries_[segment], {});
+  if (boundary.output.requires_grad()) run_backward(boundary.output, flowing_);
+  flowing_ = boundary.input.grad();
+}
+
+}  // namespace stepcast

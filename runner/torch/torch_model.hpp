@@ -1,0 +1,93 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "models/model.hpp"
+
+/// A Model as LibTorch tensors and functions. Includes <torch/torch.h>: only files of runner/torch and their
+/// tests include this header.
+namespace stepcast {
+
+/// A Model that can be trained: parameters and buffers in the Model's order, one function per segment.
+///
+/// Initialised as PyTorch initialises its modules, from `seed` alone, so that every rank of a job starts with
+/// equal parameters and float64 starts where float32 starts, up to rounding: weights and biases of
+/// convolutions and linear layers uniform in ±1/sqrt(fan_in); batch norm with weight 1 and bias 0. Gradients
+/// are allocated once, zeroed in place and never replaced, so that their addresses are stable.
+class TorchModel {
+ public:
+  /// `model` must outlive this. \throws InputError for a model with declared times, which has nothing to
+  /// compute.
+  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed);
+  TorchModel(const TorchModel&) = delete;
+  TorchModel& operator=(const TorchModel&) = delete;
+
+  [[nodiscard]] const Model& model() const { return model_; }
+  [[nodiscard]] torch::ScalarType dtype() const { return dtype_; }
+  [[nodiscard]] std::size_t segments() const { return segments_.size(); }
+  [[nodiscard]] const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  [[nodiscard]] const std::vector<torch::Tensor>& buffers() const { return buffers_; }
+  /// All buffers of one dtype group (0 floating point, 1 int64) as the one array whose parts they are.
+  /// Undefined where the model has none.
+  [[nodiscard]] const torch::Tensor& flat_buffers(int dtype_group) const;
+
+  [[nodiscard]] torch::Tensor forward(std::size_t segment, const torch::Tensor& input) const;
+  /// Whole graph: all segments in order.
+  [[nodiscard]] torch::Tensor forward(const torch::Tensor& input) const;
+  /// Mean over the batch.
+  [[nodiscard]] torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) const;
+
+  void zero_grad();
+  void optimizer_step();
+
+  /// Calls `hook(parameter index)` on the thread of the backward right after a gradient has been accumulated.
+  /// An empty function ends it.
+  void set_gradient_hook(std::function<void(int)> hook) { gradient_hook_ = std::move(hook); }
+
+ private:
+  using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
+  class Builder;
+
+  const Model& model_;
+  torch::ScalarType dtype_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> buffers_;
+  std::array<torch::Tensor, 2> flat_buffers_;
+  std::vector<std::vector<LayerFunction>> segments_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
+  std::function<void(int)> gradient_hook_;
+};
+
+/// One training step of a model, segment by segment, each segment its own autograd graph: its input is
+/// detached from the segment before, and the gradient of that input is handed to the segment before by hand.
+/// Gradients equal those of the whole graph bit for bit, since the same kernels see the same numbers in the
+/// same order. Activations of a segment are freed when its backward is done.
+class SegmentedPass {
+ public:
+  explicit SegmentedPass(TorchModel& model) : model_(model), boundaries_(model.segments()) {}
+
+  void begin(torch::Tensor input) { flowing_ = std::move(input); }
+  /// \pre segments come in order
+  void forward(std::size_t segment);
+  /// Forward and backward of the loss; returns its value. \pre all forwards are done
+  double loss(const torch::Tensor& target);
+  /// \pre segments come in reverse order, after the loss
+  void backward(std::size_t segment);
+
+ private:
+  struct Boundary {
+    torch::Tensor input;  ///< undefined gradient for the first segment
+    torch::Tensor output;
+  };
+  TorchModel& model_;
+  std::vector<Boundary> boundaries_;
+  torch::Tensor flowing_;  ///< activations on the way forward, their gradient on the way back
+};
+
+}  // namespace stepcast

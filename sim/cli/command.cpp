@@ -1,0 +1,139 @@
+#include "sim/cli/command.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "sim/cli/help.hpp"
+#include "sim/core/run_context.hpp"
+#include "sim/core/temporary.hpp"
+
+namespace stepcast {
+namespace {
+
+std::vector<std::string>& typed_words() {
+  static std::vector<std::string> words;
+  return words;
+}
+
+/// A signal ends the program at once: files under construction go, the exit code is the shell's 128 + signal.
+void end_on_signal(int signal) {
+  remove_temporary_files();
+  ::_exit(128 + signal);
+}
+
+void install_signal_handlers() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is reported like a full disk
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    struct sigaction inherited {};
+    sigaction(signal, nullptr, &inherited);
+    if (inherited.sa_handler == SIG_IGN) continue;  // nohup, background jobs of a shell without job control
+    action.sa_handler = end_on_signal;
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+/// Boost's messages, with the nearest known option where one was misspelt.
+po::variables_map parse(const std::string& name, const Command& command, const std::vector<std::string>& words) {
+  const po::options_description options = option_table(name, command);
+  po::positional_options_description positional;
+  if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
+  po::variables_map values;
+  try {
+    const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(words).options(options).positional(positional).style(style).run(), values);
+    if (values.count("help") == 0) po::notify(values);
+  } catch (const po::unknown_option& error) {
+    throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("'" + name + "' takes no words without an option; see 'help " + name + "'");
+  } catch (const po::error& error) {
+    throw UsageError(error.what());
+  }
+  return values;
+}
+
+ExitCode run_command(const std::string& program, const std::string& name, const std::vector<std::string>& words) {
+  const Command& command = commands().find(name);
+  if (command.hand_over) return command.hand_over(words);
+  const po::variables_map values = parse(name, command, words);
+  if (values.count("help") != 0) {
+    std::cout << command_help(program, name);
+    return ExitCode::kDone;
+  }
+  return command.run(values);
+}
+
+ExitCode dispatch(const std::string& program, const std::string& summary, const std::vector<std::string>& words) {
+  if (words.empty()) {
+    std::cerr << program_help(program, summary);
+    return ExitCode::kUsage;
+  }
+  const std::string& first = words.front();
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (first == "help" || first == "--help" || first == "-h") {
+    if (first == "help" && rest.size() > 1) throw UsageError("'help' takes the name of one command");
+    const bool whole = rest.empty() || first != "help";
+    if (!whole && commands().find(rest.front()).hand_over)
+      return commands().find(rest.front()).hand_over({"--help"});
+    std::cout << (whole ? program_help(program, summary) : command_help(program, rest.front()));
+    return ExitCode::kDone;
+  }
+  if (first == "--version") {
+    const RunContext context = make_run_context("", {});
+    std::cout << program << ' ' << context.stepcast_version << " (" << context.git_revision << ")\n";
+    return ExitCode::kDone;
+  }
+  if (first.front() == '-') throw UsageError(unknown_name("option", first, {"--help", "--version"}));
+  return run_command(program, first, rest);
+}
+
+/// What was printed must have arrived: a full disk behind `> file` is a failure. A reader that closed the pipe has
+/// seen enough.
+ExitCode flushed(ExitCode code) {
+  errno = 0;
+  std::cout.flush();
+  if (std::cout.good() || errno == EPIPE || code != ExitCode::kDone) return code;
+  throw RunError(std::string("cannot write to standard output: ") + std::strerror(errno == 0 ? EIO : errno));
+}
+
+}  // namespace
+
+Registry<Command>& commands() {
+  static Registry<Command> registry("command");
+  return registry;
+}
+
+const std::vector<std::string>& command_line() { return typed_words(); }
+
+int run_program(const std::string& program, const std::string& summary, int argc, char** argv) {
+  install_signal_handlers();
+  typed_words().assign(argv, argv + argc);
+  const auto report = [&](ExitCode code, const std::string& message) {
+    std::cout.flush();
+    std::cerr << error_prefix(program) << message << '\n';
+    return static_cast<int>(code);
+  };
+  try {
+    return static_cast<int>(flushed(dispatch(program, summary, {argv + 1, argv + argc})));
+  } catch (const Error& error) {
+    return report(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ExitCode::kFailed, "out of memory");
+  } catch (const std::logic_error& error) {
+    return report(ExitCode::kFailed, std::string("internal error: ") + error.what());
+  } catch (const std::exception& error) {
+    return report(ExitCode::kFailed, error.what());
+  }
+}
+
+}  // namespace stepcast

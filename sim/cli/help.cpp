@@ -1,0 +1,82 @@
+#include "sim/cli/help.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <string_view>
+
+namespace stepcast {
+namespace {
+
+constexpr unsigned kLineLength = 100;
+
+bool stderr_has_colour() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  if (no_colour != nullptr && *no_colour != '\0') return false;
+  return interactive();
+}
+
+const Registry<Command>::Entry& entry_of(const std::string& name) {
+  const auto& entries = commands().entries();
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; });
+  if (found == entries.end()) throw UsageError(unknown_name("command", name, commands().names()));
+  return *found;
+}
+
+constexpr std::string_view kEnding = R"(
+Exit codes: 0 done, 1 failed while running, 2 wrong command line, 3 bad input file, 4 out of tolerance,
+5 something is not installed or not supported here, 124 timed out, 130 interrupted.
+Results go to standard output, everything else to standard error. NO_COLOR=1 turns colour off.
+)";
+
+}  // namespace
+
+po::options_description option_table(const std::string& name, const Command& command) {
+  po::options_description options("Options of " + name, kLineLength, kLineLength / 2);
+  if (command.declare) command.declare(options);
+  options.add_options()("help,h", "this text");
+  return options;
+}
+
+std::vector<std::string> option_names(const po::options_description& options) {
+  std::vector<std::string> names;
+  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
+  return names;
+}
+
+std::string program_help(const std::string& program, const std::string& summary) {
+  std::size_t width = 0;
+  std::vector<std::string> groups;
+  for (const auto& entry : commands().entries()) {
+    width = std::max(width, entry.name.size());
+    const std::string& group = entry.thing.group;
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  std::ostringstream text;
+  text << summary << "\n\nUsage: " << program << " COMMAND [options]\n";
+  for (const std::string& group : groups) {
+    text << '\n' << group << ":\n";
+    for (const auto& entry : commands().entries())
+      if (entry.thing.group == group)
+        text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description << '\n';
+  }
+  text << "\n'" << program << " help COMMAND' shows the options of a command.\n" << kEnding;
+  return text.str();
+}
+
+std::string command_help(const std::string& program, const std::string& name) {
+  const auto& entry = entry_of(name);
+  std::ostringstream text;
+  text << "Usage: " << (entry.thing.usage.empty() ? program + " " + name + " [options]" : entry.thing.usage) << "\n\n"
+       << entry.description << "\n\n"
+       << option_table(name, entry.thing);
+  return text.str();
+}
+
+std::string error_prefix(const std::string& program) {
+  return stderr_has_colour() ? "\033[1;31m" + program + ":\033[0m " : program + ": ";
+}
+
+}  // namespace stepcast

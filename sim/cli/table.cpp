@@ -1,0 +1,53 @@
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "sim/cli/command.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Columns on screen: bytes that do not continue a UTF-8 sequence.
+std::size_t width_of(const std::string& cell) {
+  return static_cast<std::size_t>(
+      std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
+bool is_number(const std::string& cell) {
+  const std::size_t first = cell.find_first_not_of("+-");
+  return first == std::string::npos || std::isdigit(static_cast<unsigned char>(cell[first])) != 0;
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+
+void Table::add(std::vector<std::string> row) {
+  row.resize(rows_.front().size());
+  rows_.push_back(std::move(row));
+}
+
+std::string Table::text() const {
+  const std::size_t columns = rows_.front().size();
+  std::vector<std::size_t> width(columns, 0);
+  std::vector<bool> right(columns, true);
+  for (const auto& row : rows_) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      width[c] = std::max(width[c], width_of(row[c]));
+      if (&row != &rows_.front() && !is_number(row[c])) right[c] = false;
+    }
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const std::string padding(width[c] - width_of(row[c]), ' ');
+      line += (c == 0 ? "" : "  ") + (right[c] ? padding + row[c] : row[c] + padding);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+}  // namespace stepcast

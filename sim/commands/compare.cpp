@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/core/compare.hpp"
+#include "sim/core/compare_bench.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+using Paths = std::vector<std::string>;
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("files", po::value<Paths>(), "predicted and measured results, any number of launches per case; or two bench files")
+      ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
+      ("max-error", po::value<std::string>(),
+       "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches")
+      ("output,o", po::value<std::string>(), "file for the comparison")
+      ("json", po::bool_switch(), "print the whole comparison as JSON")
+      ("force", po::bool_switch(), "overwrite an existing file");
+  // clang-format on
+}
+
+std::string percent(double ratio) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%+.1f %%", 100.0 * ratio);
+  return text.data();
+}
+
+std::string unsigned_percent(double ratio) { return percent(ratio).substr(1); }
+
+std::string times(double factor) {
+  if (factor <= 0.0) return "-";
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", factor);
+  return text.data();
+}
+
+std::optional<double> max_error(const po::variables_map& values) {
+  return values.count("max-error") != 0 ? std::optional(percent_option(values, "max-error")) : std::nullopt;
+}
+
+std::vector<ResultFile> load_all(const po::variables_map& values, const std::string& option) {
+  std::vector<ResultFile> files;
+  if (values.count(option) == 0) return files;
+  for (const std::string& path : values[option].as<Paths>()) files.push_back(load_result_file(path));
+  return files;
+}
+
+/// Every file must take part: a case without a partner would silently drop out of the table.
+void require_complete(const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    if (!one.launches.empty() && one.prediction != nullptr) continue;
+    const bool measured = one.prediction == nullptr;
+    throw InputError((measured ? one.launches.front()->path + ": no prediction" : one.prediction->path + ": no measured run") +
+                     " of " + describe(one.configuration) + " was given" +
+                     (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
+  }
+}
+
+void print_cases(std::vector<Case> cases) {
+  const std::vector<Case> all = cases;
+  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
+    return std::abs(a.relative_error()) > std::abs(b.relative_error());
+  });
+  Table table({"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low", "high", "predicted", "error",
+               "in range", "better trivial predictors"});
+  for (const Case& one : cases) {
+    std::string better;
+    for (const auto& [name, time] : trivial_predictions(one, all)) {
+      const double error = time / one.measured_step_time_s() - 1.0;
+      if (std::abs(error) < std::abs(one.relative_error())) better += (better.empty() ? "" : ", ") + name + " " + percent(error);
+    }
+    const Configuration& c = one.configuration;
+    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.batch), std::to_string(c.threads),
+               to_text(Seconds(one.measured_step_time_s())), std::to_string(one.launches.size()),
+               to_text(Seconds(one.measured_low_s())), to_text(Seconds(one.measured_high_s())),
+               to_text(Seconds(one.predicted_step_time_s())), percent(one.relative_error()),
+               one.inside_launch_range() ? "yes" : "no", better});
+  }
+  const Accuracy accuracy = summarize(all);
+  std::cout << table.text() << "\nmedian absolute error " << unsigned_percent(accuracy.median_absolute_relative_error)
+            << ", worst " << unsigned_percent(accuracy.worst_absolute_relative_error) << ", over " << all.size()
+            << (all.size() == 1 ? " case\n" : " cases\n");
+  for (const auto& [name, error] : accuracy.trivial_median_absolute_relative_error)
+    std::cout << "trivial predictor " << name << ": median absolute error " << unsigned_percent(error)
+              << (error < accuracy.median_absolute_relative_error ? "  (better than the prediction)\n" : "\n");
+}
+
+void print_phases(const std::vector<Case>& cases) {
+  Table table({"model", "strategy", "ranks", "phase", "measured", "predicted", "error over step"});
+  for (const Case& one : cases) {
+    for (const PhaseError& phase : phase_errors(one)) {
+      if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
+      table.add({one.configuration.model, one.configuration.strategy, std::to_string(one.configuration.world_size),
+                 phase.name, to_text(Seconds(phase.measured_s)), to_text(Seconds(phase.predicted_s)),
+                 percent((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
+    }
+  }
+  std::cout << "\nWhere the step goes (mean over the ranks):\n\n" << table.text();
+}
+
+void print_speedups(const std::vector<Speedup>& all) {
+  if (all.empty()) return;
+  Table table({"model", "strategy", "ranks", "threads", "scaling", "measured", "predicted", "error", "baseline"});
+  for (const Speedup& speedup : all) {
+    const Configuration& c = speedup.scaled->configuration;
+    const bool both = speedup.measured > 0.0 && speedup.predicted > 0.0;
+    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.threads),
+               speedup.strong ? "strong" : "weak", times(speedup.measured), times(speedup.predicted),
+               both ? percent(speedup.relative_error()) : "", describe(speedup.baseline->configuration)});
+  }
+  std::cout << "\nSpeed-up, throughput over throughput:\n\n" << table.text();
+}
+
+void write_output(const po::variables_map& values, nlohmann::json body) {
+  body["context"] = make_run_context("stepcast.compare/1", command_line());
+  const std::string text = body.dump(1) + "\n";
+  if (values.count("output") != 0) write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
+  if (values["json"].as<bool>()) std::cout << text;
+}
+
+ExitCode compare_results(const po::variables_map& values) {
+  const std::vector<ResultFile> files = load_all(values, "files");
+  std::vector<Case> cases = group_cases(files);
+  require_complete(cases);
+  check_lineage(cases);
+  std::vector<ResultFile> everything = files;
+  for (ResultFile& file : load_all(values, "baseline")) everything.push_back(std::move(file));
+  const std::vector<Case> with_baselines = group_cases(everything);
+  check_lineage(with_baselines);
+  const std::vector<Speedup> all_speedups = speedups(with_baselines);
+  if (!values["json"].as<bool>()) {
+    print_cases(cases);
+    print_phases(cases);
+    print_speedups(all_speedups);
+  }
+  write_output(values, comparison_json(cases, all_speedups));
+  const auto limit = max_error(values);
+  const bool missed = limit && std::any_of(cases.begin(), cases.end(), [&](const Case& one) {
+    return std::abs(one.relative_error()) > *limit && !one.inside_launch_range();
+  });
+  if (missed) std::cerr << "stepcast: a case is off by more than " << values["max-error"].as<std::string>() << '\n';
+  return missed ? ExitCode::kOutOfTolerance : ExitCode::kDone;
+}
+
+ExitCode compare_benches(const po::variables_map& values) {
+  const Paths paths = values["files"].as<Paths>();
+  if (paths.size() != 2) throw UsageError("bench files are compared in pairs: one measured, one predicted");
+  std::array<Bench, 2> benches{load_bench(paths[0]), load_bench(paths[1])};
+  if (benches[0].origin == benches[1].origin)
+    throw InputError(paths[0] + " and " + paths[1] + ": one must be measured and the other predicted");
+  const std::size_t m = benches[0].origin == Origin::kMeasured ? 0 : 1;
+  refuse_descent(paths[1 - m], benches[1 - m].lineage, paths[m], sha1(read_file(paths[m])));
+  const std::vector<BenchError> errors = bench_errors(benches[m], benches[1 - m]);
+  if (!values["json"].as<bool>()) {
+    Table table({"collective", "sizes", "geometric-mean error", "worst", "at"});
+    for (const std::string& name : collectives_of(errors)) {
+      const auto rows = of_collective(errors, name);
+      table.add({name, std::to_string(rows.size()), unsigned_percent(geometric_mean_error(rows)),
+                 percent(worst(rows).relative_error()), to_text(Bytes(worst(rows).message_bytes))});
+    }
+    std::cout << table.text() << "\ngeometric-mean error " << unsigned_percent(geometric_mean_error(errors)) << " over "
+              << errors.size() << " rows; worst " << worst(errors).collective << " of "
+              << to_text(Bytes(worst(errors).message_bytes)) << ": " << percent(worst(errors).relative_error()) << '\n';
+  }
+  write_output(values, bench_comparison_json(errors));
+  const auto limit = max_error(values);
+  return limit && geometric_mean_error(errors) > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values.count("files") == 0) throw UsageError("name predicted and measured files; see 'stepcast help compare'");
+  static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
+  if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  return schema_of(values["files"].as<Paths>().front()) == "stepcast.bench/1" ? compare_benches(values)
+                                                                             : compare_results(values);
+}
+
+const Registration<Command> kCompare{
+    commands(),
+    {.name = "compare",
+     .description = "Holds predictions against real runs: errors, phases, speed-ups, trivial predictors.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "files",
+               .usage = "stepcast compare PREDICTED... MEASURED... [options]",
+               .group = "Predict and compare"},
+     .order = 21}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,44 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+
+#include "sim/cli/command.hpp"
+#include "sim/cli/runner_program.hpp"
+
+/// Commands that need LibTorch are described here and run by `stepcast-runner`, so that `stepcast` itself starts in
+/// milliseconds and works where LibTorch is not installed.
+namespace stepcast {
+namespace {
+
+std::function<ExitCode(const std::vector<std::string>&)> hand_over(const std::string& command) {
+  return [command](const std::vector<std::string>& words) -> ExitCode {
+    std::string program = require_runner("'stepcast " + command + "'");
+    std::vector<std::string> arguments = {program, command};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    std::vector<char*> raw;
+    raw.reserve(arguments.size() + 1);
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    std::cout.flush();
+    ::execv(program.c_str(), raw.data());
+    throw CapabilityError(program + ": cannot be started: " + std::strerror(errno));
+  };
+}
+
+Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
+  Command command;
+  command.group = "Measure (by stepcast-runner)";
+  command.hand_over = hand_over(name);
+  return {name, description, command, order};
+}
+
+const Registration<Command> kMeasure{commands(), entry("measure", "Times one rank's step, segment by segment.", 10)};
+const Registration<Command> kBench{commands(), entry("bench", "Times and checks collectives over message sizes.", 11)};
+const Registration<Command> kCalibrate{
+    commands(), entry("calibrate", "Fits what communication and sharing cost on this machine.", 12)};
+const Registration<Command> kRun{commands(), entry("run", "Trains for real on N ranks and records every operation.", 13)};
+
+}  // namespace
+}  // namespace stepcast

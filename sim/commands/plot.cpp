@@ -1,0 +1,72 @@
+#include <iostream>
+
+#include "plots/figure.hpp"
+#include "sim/cli/command.hpp"
+
+namespace stepcast {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// What --help says of the words: every figure with its description.
+std::string describe_figures() {
+  std::string text = "name of the figure, then result or bench files";
+  for (const auto& entry : figures().entries()) text += "\n" + entry.name + ": " + entry.description;
+  return text;
+}
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("figure", po::value<Words>(), describe_figures().c_str())
+      ("scaling", po::value<std::string>()->default_value("weak"), "of speedup: weak or strong")
+      ("output,o", po::value<std::string>(), "the figure, .svg or .png; its script (.gp) and data (.dat) stay beside it")
+      ("force", po::bool_switch(), "overwrite existing files");
+  // clang-format on
+}
+
+FigureInput load_inputs(const Words& words) {
+  FigureInput input;
+  for (auto path = words.begin() + 1; path != words.end(); ++path) {
+    if (schema_of(*path) == "stepcast.bench/1")
+      input.benches.push_back(load_bench(*path));
+    else
+      input.results.push_back(load_result_file(*path));
+  }
+  return input;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
+  const Words words = values["figure"].as<Words>();
+  const Figure& figure = figures().find(words.front());
+  if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
+  if (values.count("output") == 0) throw UsageError("-o is missing: name the figure's file, .svg or .png");
+  const std::string scaling = values["scaling"].as<std::string>();
+  if (scaling != "weak" && scaling != "strong") throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
+  const std::string output = values["output"].as<std::string>();
+  const bool force = values["force"].as<bool>();
+  check_renderable(output, force);
+  FigureInput input = load_inputs(words);
+  input.strong_scaling = scaling == "strong";
+  const RunContext context = make_run_context("", command_line());
+  const std::string machine = input.results.empty() ? input.benches.front().context.cpu_model
+                                                    : input.results.front().result.context.cpu_model;
+  render(figure.draw(input), output,
+         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine, force);
+  std::cout << output << '\n';
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kPlot{commands(),
+                                  {.name = "plot",
+                                   .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline.",
+                                   .thing = {.declare = declare,
+                                             .run = run,
+                                             .positional = "figure",
+                                             .usage = "stepcast plot FIGURE FILE... -o figure.svg",
+                                             .group = "Predict and compare"},
+                                   .order = 22}};
+
+}  // namespace
+}  // namespace stepcast

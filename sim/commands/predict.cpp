@@ -1,0 +1,193 @@
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/perfetto.hpp"
+#include "sim/replay/collective_prediction.hpp"
+#include "sim/replay/prediction.hpp"
+
+namespace stepcast {
+namespace {
+
+/// What --help says of --strategy: every strategy with its description.
+std::string describe_strategies() {
+  std::string text = "how the ranks share the work";
+  for (const auto& entry : strategies().entries()) text += "\n" + entry.name + ": " + entry.description;
+  return text;
+}
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("strategy", po::value<std::string>(), describe_strategies().c_str())
+      ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("calibration", po::value<std::string>()->default_value("", "none"),
+       "what communication costs at its endpoints, from 'stepcast calibrate'")
+      ("cluster", po::value<std::string>()->default_value("laptop"), "shipped name or YAML file")
+      ("world-size", po::value<int>()->default_value(1), "number of ranks")
+      ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
+      ("threads", po::value<int>(), "compute threads per rank; default: the trace's only ones")
+      ("steps", po::value<int>()->default_value(20), "steps to replay")
+      ("warmup", po::value<int>()->default_value(2), "steps replayed before and not reported")
+      ("replicas", po::value<int>()->default_value(1), "replays with other seeds, pooled")
+      ("seed", po::value<unsigned>()->default_value(1), "of the resampling")
+      ("resample", po::value<bool>()->default_value(true, "yes"),
+       "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
+      ("bucket-cap", po::value<std::string>()->default_value("25MiB"), "ddp: a bucket closes at this size")
+      ("first-bucket-cap", po::value<std::string>()->default_value("1MiB"), "ddp: the same for the first bucket")
+      ("fidelity", po::value<std::string>()->default_value("auto"), "of collectives: auto, message or aggregate")
+      ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
+      ("collectives", po::value<std::string>(),
+       "predict a bench file instead of a step: 'all' or names separated by commas")
+      ("min", po::value<std::string>()->default_value("4B"), "with --collectives: smallest message")
+      ("max", po::value<std::string>()->default_value("64MiB"), "with --collectives: largest message")
+      ("factor", po::value<double>()->default_value(4.0, "4"), "with --collectives: from one size to the next")
+      ("timeline", po::value<std::string>(), "write one step as JSON for ui.perfetto.dev")
+      ("output,o", po::value<std::string>(), "file for the prediction")
+      ("json", po::bool_switch(), "print the whole prediction as JSON")
+      ("force", po::bool_switch(), "overwrite existing files");
+  // clang-format on
+}
+
+Fidelity fidelity_of(const std::string& name) {
+  if (name == "auto") return Fidelity::kAutomatic;
+  if (name == "message") return Fidelity::kMessage;
+  if (name == "aggregate") return Fidelity::kAggregate;
+  throw UsageError(unknown_name("fidelity", name, {"auto", "message", "aggregate"}));
+}
+
+std::optional<int> optional_int(const po::variables_map& values, const std::string& name) {
+  return values.count(name) != 0 ? std::optional(values[name].as<int>()) : std::nullopt;
+}
+
+PredictionRequest step_request(const po::variables_map& values) {
+  if (values.count("strategy") == 0) throw UsageError("--strategy is missing; see 'stepcast help predict'");
+  PredictionRequest request;
+  request.strategy = values["strategy"].as<std::string>();
+  request.model = values["model"].as<std::string>();
+  request.trace = values["trace"].as<std::string>();
+  request.calibration = values["calibration"].as<std::string>();
+  request.cluster = values["cluster"].as<std::string>();
+  request.batch = optional_int(values, "batch");
+  request.threads = optional_int(values, "threads");
+  request.training.world_size = values["world-size"].as<int>();
+  request.training.bucket_cap = bytes_option(values, "bucket-cap");
+  request.training.first_bucket_cap = bytes_option(values, "first-bucket-cap");
+  request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
+  request.extrapolate = values["extrapolate"].as<bool>();
+  request.steps = values["steps"].as<int>();
+  request.warmup_steps = values["warmup"].as<int>();
+  request.replicas = values["replicas"].as<int>();
+  request.resample = values["resample"].as<bool>();
+  request.seed = values["seed"].as<unsigned>();
+  return request;
+}
+
+std::string share(double part, double whole) {
+  return std::to_string(static_cast<int>(100.0 * part / whole + 0.5)) + " %";
+}
+
+void print_summary(const Result& result) {
+  const Configuration& c = result.configuration;
+  std::vector<double> all;
+  for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
+  const double step = result.median_step_time_s();
+  std::cout << c.model << ", " << c.strategy << ", world size " << c.world_size << ", batch " << c.batch
+            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads") << " per rank, cluster "
+            << c.cluster << "\n\n";
+  Table table({"predicted", "value", ""});
+  table.add({"step time", to_text(Seconds(step)),
+             "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
+  table.add({"throughput", std::to_string(static_cast<long long>(c.world_size * c.batch / step + 0.5)), "samples/s"});
+  if (!result.breakdown.empty()) {
+    const Breakdown part = result.breakdown.front();
+    const auto add = [&](const std::string& name, double time) {
+      table.add({"  " + name, to_text(Seconds(time)), share(time, step)});
+    };
+    add("compute", part.compute_s);
+    add("exposed communication", part.exposed_communication_s);
+    add("(overlapped communication)", part.overlapped_communication_s);
+    add("input and host", part.input_and_host_s);
+    add("optimizer and copies", part.optimizer_and_copies_s);
+    add("idle", part.idle_s);
+  }
+  table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
+  for (const auto& [key, value] : result.notes) table.add({key, value, ""});
+  std::cout << table.text();
+}
+
+ExitCode predict_step(const po::variables_map& values) {
+  const bool force = values["force"].as<bool>();
+  for (const char* name : {"output", "timeline"})
+    if (values.count(name) != 0) check_writable(values[name].as<std::string>(), force);
+  Result result = predict(step_request(values));
+  result.context = make_run_context("stepcast.result/1", command_line());
+  result.context.seed = values["seed"].as<unsigned>();
+  result.context.threads = result.configuration.threads;
+  if (values.count("output") != 0)
+    write_file(values["output"].as<std::string>(), nlohmann::json(result).dump(1) + "\n", force);
+  if (values.count("timeline") != 0)
+    write_file(values["timeline"].as<std::string>(), perfetto_json(result), force);
+  if (values["json"].as<bool>())
+    std::cout << nlohmann::json(result).dump(1) << '\n';
+  else
+    print_summary(result);
+  return ExitCode::kDone;
+}
+
+CollectiveRequest collective_request(const po::variables_map& values) {
+  CollectiveRequest request;
+  request.collectives = list_option(values, "collectives");
+  request.calibration = values["calibration"].as<std::string>();
+  request.cluster = values["cluster"].as<std::string>();
+  request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
+  request.smallest = bytes_option(values, "min");
+  request.largest = bytes_option(values, "max");
+  request.factor = values["factor"].as<double>();
+  request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
+  return request;
+}
+
+ExitCode predict_bench(const po::variables_map& values) {
+  for (const char* name : {"strategy", "timeline"})
+    if (values.count(name) != 0) throw UsageError(std::string("--collectives goes without --") + name);
+  const bool force = values["force"].as<bool>();
+  if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
+  Bench bench = predict_collectives(collective_request(values));
+  bench.context = make_run_context("stepcast.bench/1", command_line());
+  const std::string json = nlohmann::json(bench).dump(1) + "\n";
+  if (values.count("output") != 0) write_file(values["output"].as<std::string>(), json, force);
+  if (values["json"].as<bool>()) {
+    std::cout << json;
+    return ExitCode::kDone;
+  }
+  Table table({"collective", "message", "time", "algbw", "busbw"});
+  for (const BenchRow& row : bench.rows) {
+    const double algbw = algbw_bytes_per_s(row);
+    table.add({row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
+               to_text(BytesPerSecond(algbw)), to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))});
+  }
+  std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n" << table.text();
+  return ExitCode::kDone;
+}
+
+ExitCode run(const po::variables_map& values) {
+  return values.count("collectives") != 0 ? predict_bench(values) : predict_step(values);
+}
+
+const Registration<Command> kPredict{
+    commands(),
+    {.name = "predict",
+     .description = "Predicts a training step, or collectives, without running them.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "",
+               .usage = "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
+               .group = "Predict and compare"},
+     .order = 20}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,91 @@
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "sim/replay/collective_run.hpp"
+#include "sim/replay/lockstep.hpp"
+
+namespace stepcast {
+namespace {
+
+class AggregateRun : public CollectiveRun {
+ public:
+  using CollectiveRun::CollectiveRun;
+
+  void join(int /*index*/, Callback done) override {
+    waiting_.push_back(std::move(done));
+    if (waiting_.size() == ranks_.size()) begin();
+  }
+
+ private:
+  void begin() {
+    const int steps = algorithm_.steps(call_, 0);
+    open_parts_ = 1;
+    for (int index = 0; index < call_.ranks; ++index) {
+      const int next = (index + 1) % call_.ranks;
+      const double bytes = algorithm_.sent(call_, index).count();
+      if (steps == 0 || bytes <= 0.0) continue;
+      world_.transport.count_sent(rank(index), bytes);
+      if (world_.transport.remote(rank(index), rank(next))) start_flow(index, next, bytes);
+      if (world_.transport.path(rank(index), rank(next)) != nullptr) start_endpoint(index, next);
+    }
+    part_over();
+  }
+
+  /// All bytes to the successor in one flow; its own latency is one step's, the timer adds that of the others. How
+  /// many there are follows from the closed form: T(call, alpha = 1 s, infinite bandwidth) in seconds.
+  void start_flow(int index, int next, double bytes) {
+    const double latencies = algorithm_.time(call_, {Seconds(1.0), BytesPerSecond(kUnlimited)}).count();
+    const double others = (latencies - 1.0) * world_.transport.wire_latency_s(rank(index), rank(next));
+    const int messages = algorithm_.steps(call_, index);
+    const double on_wire = bytes + messages * (world_.transport.wire_bytes(0.0));
+    ++open_parts_;
+    world_.network.start(world_.transport.host(rank(index)), world_.transport.host(rank(next)), on_wire,
+                         [this, others] { world_.clock.at(world_.clock.now() + others, [this] { part_over(); }); });
+  }
+
+  /// Engine and reductions as one job that competes for the cores of its host.
+  void start_endpoint(int index, int next) {
+    const int from = rank(index);
+    const LockstepCost cost = endpoint_cost(from, rank(next));
+    if (cost.seconds <= 0.0) return;
+    ++open_parts_;
+    world_.processors.run(
+        world_.transport.host(from),
+        {.seconds = cost.seconds, .cores = cost.cpu_seconds / cost.seconds, .rank = from, .communication = true},
+        [this] { part_over(); });
+  }
+
+  /// Computed once per kind of link: what the first rank of the group would do over it.
+  LockstepCost endpoint_cost(int from, int to) {
+    const PathCost* path = world_.transport.path(from, to);
+    WireCost wire;
+    if (world_.transport.remote(from, to))
+      wire = {world_.transport.wire_latency_s(from, to), world_.transport.wire_bandwidth_bytes_per_s(from, to),
+              world_.transport.wire_bytes(0.0)};
+    const auto [found, is_new] =
+        costs_.try_emplace({path, wire.latency_s, wire.bandwidth_bytes_per_s}, LockstepCost{});
+    if (is_new) found->second = lockstep_cost(algorithm_, call_, 0, *path, *world_.calibration, wire);
+    return found->second;
+  }
+
+  void part_over() {
+    if (--open_parts_ > 0) return;
+    for (const Callback& done : std::exchange(waiting_, {})) done();
+  }
+
+  static constexpr double kUnlimited = 1e300;
+
+  std::vector<Callback> waiting_;
+  int open_parts_ = 0;
+  std::map<std::tuple<const PathCost*, double, double>, LockstepCost> costs_;  ///< by path class, wire latency, bandwidth
+};
+
+}  // namespace
+
+std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
+                                                  const CollectiveCall& call, const std::vector<int>& ranks) {
+  return std::make_unique<AggregateRun>(world, algorithm, call, ranks);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,44 @@
+#include "sim/replay/clock.hpp"
+
+#include <simgrid/kernel/Timer.hpp>
+#include <simgrid/s4u.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace stepcast {
+
+Clock::Clock() : start_(simgrid::s4u::Engine::get_clock()) {}
+
+double Clock::now() const { return std::max(now_, simgrid::s4u::Engine::get_clock() - start_); }
+
+void Clock::at(double date, Callback callback) {
+  heap_.push_back({std::max(date, now()), next_order_++, std::move(callback)});
+  std::push_heap(heap_.begin(), heap_.end(), Later());
+  arm();
+}
+
+void Clock::arm() {
+  if (heap_.empty()) return;
+  const double date = heap_.front().date;
+  if (armed_ >= 0.0 && armed_ <= date) return;
+  armed_ = date;
+  simgrid::kernel::timer::Timer::set(start_ + date, [this, date] {
+    if (date == armed_) run_due();  // else an earlier timer came in between and has armed the next
+  });
+}
+
+void Clock::run_due() {
+  armed_ = 0.0;  // events that the callbacks set are run by this loop or armed after it
+  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock()) {
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
+    Event event = std::move(heap_.back());
+    heap_.pop_back();
+    now_ = std::max(now_, event.date);
+    event.callback();
+  }
+  armed_ = -1.0;
+  arm();
+}
+
+}  // namespace stepcast

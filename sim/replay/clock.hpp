@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+/// Simulated time of one replay and its timers.
+namespace stepcast {
+
+using Callback = std::function<void()>;
+
+/// SimGrid's clock, counted from the start of this replay (it never restarts inside a process), with timers in a heap
+/// of our own: thousands of ranks set timers, and a single timer of SimGrid's at the earliest of them is cheaper.
+/// Callbacks of one instant run in the order in which they were set, so that equal inputs give equal outputs.
+class Clock {
+ public:
+  /// \pre a SimGrid engine exists and lives longer
+  Clock();
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  ~Clock() = default;
+
+  /// Seconds since the start of the replay.
+  [[nodiscard]] double now() const;
+  /// Calls back at `date`, or as soon as possible when it is past; never from inside this call.
+  void at(double date, Callback callback);
+
+ private:
+  struct Event {
+    double date = 0.0;
+    std::uint64_t order = 0;
+    Callback callback;
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.date != b.date ? a.date > b.date : a.order > b.order;
+    }
+  };
+  void arm();
+  void run_due();
+
+  double start_ = 0.0;
+  double now_ = 0.0;            ///< date of the event that runs, exact where SimGrid's clock is rounded
+  double armed_ = -1.0;         ///< date of the earliest timer given to SimGrid; < 0: none
+  std::uint64_t next_order_ = 0;
+  std::vector<Event> heap_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/core/bench.hpp"
+#include "sim/replay/replay.hpp"
+
+/// Times of single collectives from endpoint costs alone, to be held against a measured bench file.
+namespace stepcast {
+
+struct CollectiveRequest {
+  std::vector<std::string> collectives;  ///< empty: all of them
+  std::string calibration;               ///< path; "": communication costs only what the wire costs
+  std::string cluster = "laptop";
+  int world_size = 2;
+  Bytes smallest{4.0};
+  Bytes largest{64.0 * kMebi};
+  double factor = 4.0;  ///< from one size to the next
+  Fidelity fidelity = Fidelity::kAutomatic;
+};
+
+/// The names `bench` files use.
+const std::vector<std::string>& bench_collectives();
+
+/// Message sizes smallest, smallest * factor, ... up to largest. \pre factor > 1
+std::vector<Bytes> message_sizes(const CollectiveRequest& request);
+
+/// Replays each collective back to back, waited for every time as `stepcast bench` does; the samples are the later
+/// iterations. `send_recv` is half the round trip of a ping-pong.
+/// \throws UsageError for an unknown collective, a world size below 2, or a range that is empty.
+Bench predict_collectives(const CollectiveRequest& request);
+
+}  // namespace stepcast

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sim/collectives/algorithm.hpp"
+#include "sim/replay/transport.hpp"
+
+namespace stepcast {
+
+/// What a collective needs of the simulated world.
+struct CollectiveWorld {
+  Clock& clock;
+  Transport& transport;
+  Network& network;
+  Processors& processors;
+  const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
+
+  [[nodiscard]] double reduce_s(double bytes) const;
+  [[nodiscard]] double copy_s(double bytes) const;
+  /// Work of a communication thread of `rank`; `traffic` is what it moves through memory, in bytes.
+  void run_job(int rank, double seconds, double traffic, Callback ended) const;
+};
+
+/// One call of a collective by all ranks of a group, under way.
+class CollectiveRun {
+ public:
+  CollectiveRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
+                const std::vector<int>& ranks)
+      : world_(world), algorithm_(algorithm), call_(call), ranks_(ranks) {}
+  CollectiveRun(const CollectiveRun&) = delete;
+  CollectiveRun& operator=(const CollectiveRun&) = delete;
+  virtual ~CollectiveRun() = default;
+
+  /// Rank number `index` of the group takes part from now on; `done` is called when its part is over, possibly
+  /// before this returns.
+  virtual void join(int index, Callback done) = 0;
+
+ protected:
+  [[nodiscard]] int rank(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
+
+  const CollectiveWorld& world_;
+  const Algorithm& algorithm_;
+  const CollectiveCall call_;
+  const std::vector<int>& ranks_;
+};
+
+/// Every message of the algorithm is a transfer. A rank posts a step when the steps that it comes after are over; a
+/// message moves when both sides have posted it; steps of a rank end in order, each after its reduction, which runs on
+/// the rank's communication thread beside the transfer of the next step.
+std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const Algorithm& algorithm,
+                                                const CollectiveCall& call, const std::vector<int>& ranks);
+
+/// One flow per link of a ring carries all its bytes, and a timer adds the latency of the other steps. Begins when all
+/// ranks have joined and ends on all at once. With endpoint costs, each rank also has one job as long as its steps
+/// would take if all ranks kept step (`lockstep_seconds`).
+/// \pre algorithm.ring
+std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
+                                                  const CollectiveCall& call, const std::vector<int>& ranks);
+
+}  // namespace stepcast

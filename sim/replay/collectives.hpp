@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/replay/collective_run.hpp"
+#include "sim/replay/replay.hpp"
+
+namespace stepcast {
+
+/// All collectives of a replay: ranks of a group meet in the order in which they call, as in a process group.
+class Collectives {
+ public:
+  /// Up to this group size, rings are replayed message by message when the choice is automatic.
+  static constexpr int kLargestMessageGroup = 16;
+
+  Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity);
+
+  /// Rank `rank` calls a collective of its group; `done` is called when its part is over.
+  void join(int rank, const Collective& collective, Callback done);
+
+  /// `message`, `aggregate`, `message and aggregate`, or `none` when there was no ring.
+  [[nodiscard]] std::string fidelity_used() const;
+
+ private:
+  struct Open {
+    std::unique_ptr<CollectiveRun> run;
+    int left = 0;  ///< ranks that are not done
+  };
+  std::unique_ptr<CollectiveRun> make_run(const Collective& collective, const std::vector<int>& ranks);
+  void leave(const std::pair<int, long long>& key, const Callback& done);
+
+  const CollectiveWorld& world_;
+  const Schedule& schedule_;
+  Fidelity fidelity_;
+  std::string backend_;
+  std::vector<std::map<int, int>> index_of_rank_;               ///< by group
+  std::vector<std::vector<long long>> calls_;                   ///< by group and index in it: calls so far
+  std::map<std::pair<int, long long>, Open> open_;              ///< by group and number of the call
+  std::set<std::string> used_;
+};
+
+}  // namespace stepcast

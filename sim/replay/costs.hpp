@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/replay/replay.hpp"
+#include "sim/replay/shared_host.hpp"
+
+namespace stepcast {
+
+/// What the operations of a Schedule cost alone, from the trace, the calibration or the model's declared times.
+class Costs {
+ public:
+  explicit Costs(const ReplayInput& input);
+
+  /// The measured step that stands for step `step` of `rank`: -1 for medians, else a row drawn by the seed, the same
+  /// for all segments, so that their correlation is kept.
+  [[nodiscard]] int row(int rank, int step) const;
+
+  /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
+  [[nodiscard]] Job job(const Op& op, int rank, int row) const;
+  /// Host time of a step that no operation accounts for.
+  [[nodiscard]] Job rest_of_step(int rank, int row) const;
+
+  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a trace.
+  [[nodiscard]] double ready_fraction(int tensor) const { return ready_fraction_[static_cast<std::size_t>(tensor)]; }
+
+ private:
+  struct Samples {
+    std::vector<double> rows;
+    double median_s = 0.0;
+    [[nodiscard]] double at(int row) const { return row < 0 ? median_s : rows[static_cast<std::size_t>(row)]; }
+  };
+  static Samples samples(const std::vector<double>& rows);
+  [[nodiscard]] double compute_s(const Compute& compute, int row) const;
+  [[nodiscard]] double copy_s(Bytes size) const;
+  [[nodiscard]] double combine_s(const Combine& combine) const;
+  [[nodiscard]] double seconds(const Op& op, int row) const;
+  [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
+
+  const ReplayInput& input_;
+  std::size_t rows_ = 0;
+  Samples input_samples_, zero_grad_, loss_, optimizer_, host_;
+  std::vector<Samples> forward_, backward_;  ///< by segment
+  std::vector<double> ready_fraction_;       ///< by parameter
+};
+
+}  // namespace stepcast

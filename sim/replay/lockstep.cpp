@@ -1,0 +1,80 @@
+#include "sim/replay/lockstep.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace stepcast {
+namespace {
+
+/// Dates of one step.
+struct StepDates {
+  double sent = 0.0;     ///< the sender's engine is done
+  double arrived = 0.0;  ///< at the receiver, which does the same as this rank
+};
+
+class Lockstep {
+ public:
+  Lockstep(const PathCost& path, const WireCost& wire) : path_(path), wire_(wire) {
+    notice_ = path.latency.at(Bytes(0)).count() + wire.latency_s;
+  }
+
+  /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two a rank
+  /// handles first alternates around the ring, so that a message begins when the second of them does.
+  StepDates exchange(double posted, double bytes) {
+    const double gap = path_.gap.at(Bytes(bytes)).count();
+    const double first = std::max(posted + notice_, engine_free_);
+    const double begins = first + gap;
+    engine_free_ = begins + gap;
+    const double latency = path_.latency.at(Bytes(bytes)).count();
+    double arrived = std::max(begins + latency, engine_free_);
+    if (wire_.bandwidth_bytes_per_s > 0.0)
+      arrived = std::max(arrived, begins + path_.latency.at(Bytes(0)).count() + flow(begins, bytes));
+    return {engine_free_, arrived};
+  }
+
+ private:
+  /// Flows of one link follow each other: two that share it end when the later of them would alone.
+  double flow(double begins, double bytes) {
+    const double start = begins + path_.latency.at(Bytes(0)).count() + wire_.latency_s;
+    link_free_ = std::max(start, link_free_) + (bytes + wire_.extra_bytes) / wire_.bandwidth_bytes_per_s;
+    return link_free_ - start + wire_.latency_s;
+  }
+
+  const PathCost& path_;
+  const WireCost wire_;
+  double notice_ = 0.0;
+  double engine_free_ = 0.0;
+  double link_free_ = 0.0;
+};
+
+}  // namespace
+
+LockstepCost lockstep_cost(const Algorithm& algorithm, const CollectiveCall& call, int index, const PathCost& path,
+                           const Calibration& calibration, const WireCost& wire) {
+  LockstepCost cost;
+  Lockstep lockstep(path, wire);
+  const int steps = algorithm.steps(call, index);
+  std::vector<double> over(static_cast<std::size_t>(steps));
+  double thread_free = algorithm.copied ? calibration.copy.at(algorithm.copied(call, index)).count() : 0.0;
+  for (int k = 0; k < steps; ++k) {
+    const Exchange step = algorithm.step(call, index, k);
+    const double posted = step.after < 0 ? 0.0 : over[static_cast<std::size_t>(step.after)];
+    const double bytes = std::max(step.sent.count(), step.received.count());
+    double arrived = std::max(posted, thread_free);
+    if (bytes > 0.0) {
+      const StepDates dates = lockstep.exchange(posted, bytes);
+      arrived = std::max({thread_free, dates.sent, dates.arrived});
+      cost.cpu_seconds += 2.0 * path.cpu.at(Bytes(bytes)).count();
+      if (step.reduce) {
+        const double reduce = calibration.reduce.at(Bytes(bytes)).count();
+        arrived += reduce;
+        cost.cpu_seconds += reduce;
+      }
+    }
+    over[static_cast<std::size_t>(k)] = thread_free = arrived;
+  }
+  cost.seconds = steps == 0 ? 0.0 : over.back();
+  return cost;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "sim/replay/collective_run.hpp"
+
+namespace stepcast {
+namespace {
+
+class MessageRun : public CollectiveRun {
+ public:
+  MessageRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
+             const std::vector<int>& ranks)
+      : CollectiveRun(world, algorithm, call, ranks), members_(ranks.size()), inbox_(ranks.size()) {}
+
+  void join(int index, Callback done) override {
+    Member& member = members_[static_cast<std::size_t>(index)];
+    member.done = std::move(done);
+    member.steps = algorithm_.steps(call_, index);
+    member.open_parts.assign(static_cast<std::size_t>(member.steps), 0);
+    post(index);
+    const double copied = algorithm_.copied ? algorithm_.copied(call_, index).count() : 0.0;
+    const double seconds = world_.copy_s(copied);
+    if (seconds > 0.0) {
+      member.working = true;
+      world_.run_job(rank(index), seconds, 2.0 * copied, [this, index] { work_over(index, false); });
+    }
+    advance(index);
+  }
+
+ private:
+  /// A rank's progress: steps [0, over) are over, steps [over, posted) under way.
+  struct Member {
+    Callback done;
+    int steps = 0;
+    int posted = 0;
+    int over = 0;
+    bool working = false;                  ///< its thread copies or reduces
+    bool finished = false;
+    std::vector<std::uint8_t> open_parts;  ///< by step: sends and receives that are not over
+  };
+  /// A posted side of a message that waits for the other side; lies in the inbox of the receiver.
+  struct Posted {
+    int peer = 0;  ///< the sender
+    int step = 0;
+    bool is_send = false;
+    double date = 0.0;
+  };
+
+  void post(int index) {
+    Member& member = members_[static_cast<std::size_t>(index)];
+    while (member.posted < member.steps) {
+      const Exchange step = algorithm_.step(call_, index, member.posted);
+      if (step.after >= member.over) return;
+      const int number = member.posted++;
+      const bool sends = step.to >= 0 && step.sent.count() > 0.0;
+      const bool receives = step.from >= 0 && step.received.count() > 0.0;
+      member.open_parts[static_cast<std::size_t>(number)] =
+          static_cast<std::uint8_t>((sends ? 1 : 0) + (receives ? 1 : 0));
+      if (receives) offer(step.from, index, number, false, step.received.count());
+      if (sends) offer(index, step.to, number, true, step.sent.count());
+    }
+  }
+
+  /// Posts one side of a message; when the other side waits already, the message moves.
+  void offer(int from, int to, int step, bool is_send, double bytes) {
+    std::vector<Posted>& inbox = inbox_[static_cast<std::size_t>(to)];
+    const auto found = std::find_if(inbox.begin(), inbox.end(),
+                                    [&](const Posted& one) { return one.peer == from && one.is_send != is_send; });
+    const double now = world_.clock.now();
+    if (found == inbox.end()) {
+      inbox.push_back({from, step, is_send, now});
+      return;
+    }
+    const int send_step = is_send ? step : found->step;
+    const int receive_step = is_send ? found->step : step;
+    const double receive_posted = is_send ? found->date : now;
+    inbox.erase(found);
+    world_.transport.move({rank(from), rank(to), bytes, receive_posted,
+                           [this, from, send_step] { part_over(from, send_step); },
+                           [this, to, receive_step] { part_over(to, receive_step); }});
+  }
+
+  void part_over(int index, int step) {
+    Member& member = members_[static_cast<std::size_t>(index)];
+    if (--member.open_parts[static_cast<std::size_t>(step)] == 0 && step == member.over) advance(index);
+  }
+
+  void work_over(int index, bool step_over) {
+    Member& member = members_[static_cast<std::size_t>(index)];
+    member.working = false;
+    if (step_over) {
+      ++member.over;
+      post(index);
+    }
+    advance(index);
+  }
+
+  /// Ends steps in order, reducing what has arrived, and posts what comes after them.
+  void advance(int index) {
+    Member& member = members_[static_cast<std::size_t>(index)];
+    while (!member.working && member.over < member.posted &&
+           member.open_parts[static_cast<std::size_t>(member.over)] == 0) {
+      const double reduced = reduced_bytes(index, member.over);
+      if (const double seconds = world_.reduce_s(reduced); seconds > 0.0) {
+        member.working = true;
+        world_.run_job(rank(index), seconds, 3.0 * reduced, [this, index] { work_over(index, true); });
+        return;
+      }
+      ++member.over;
+      post(index);
+    }
+    if (member.over == member.steps && !member.working && !member.finished) {
+      member.finished = true;
+      std::exchange(member.done, nullptr)();
+    }
+  }
+
+  /// Bytes that arrived in a step and are added to the rank's own.
+  [[nodiscard]] double reduced_bytes(int index, int step) const {
+    if (world_.calibration == nullptr) return 0.0;
+    const Exchange exchange = algorithm_.step(call_, index, step);
+    return exchange.reduce ? exchange.received.count() : 0.0;
+  }
+
+  std::vector<Member> members_;
+  std::vector<std::vector<Posted>> inbox_;
+};
+
+}  // namespace
+
+std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const Algorithm& algorithm,
+                                                const CollectiveCall& call, const std::vector<int>& ranks) {
+  return std::make_unique<MessageRun>(world, algorithm, call, ranks);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <simgrid/forward.h>
+
+#include <memory>
+#include <vector>
+
+#include "sim/replay/clock.hpp"
+#include "sim/replay/platform.hpp"
+
+namespace stepcast {
+
+/// Flows over the links of a platform, which share them by max-min fairness.
+///
+/// A flow is a SimGrid communication outside any actor, created when it starts and watched by a completion callback:
+/// the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
+class Network {
+ public:
+  explicit Network(const Platform& platform);
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+  ~Network();
+
+  /// Moves `bytes` between two different hosts and calls back when the last byte has arrived.
+  /// \pre bytes > 0
+  void start(int from_host, int to_host, double bytes, Callback arrived);
+
+  [[nodiscard]] long long flows() const { return flows_; }
+
+ private:
+  struct Flow;
+  static void watch_completions();
+  void finish(Flow& flow);
+
+  const Platform& platform_;
+  std::vector<std::unique_ptr<Flow>> pool_;  ///< all flows ever alive at once
+  std::vector<Flow*> free_;
+  std::unique_ptr<Flow> ended_;  ///< the flow that ended last: SimGrid still uses it during its completion
+  long long flows_ = 0;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,157 @@
+#include "sim/replay/prediction.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
+#include "sim/replay/trivial_predictors.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Everything that was loaded, with a lifetime that covers the replays.
+struct Inputs {
+  Model model;
+  Cluster cluster;
+  std::optional<Calibration> calibration;
+  std::optional<TraceEntry> trace;
+  std::vector<Ancestor> lineage;
+  int batch = 1;
+  int threads = 1;
+};
+
+/// The value asked for, or the only one measured.
+int choose(const std::optional<int>& asked, const std::set<int>& measured, const std::string& what,
+           const std::string& path) {
+  if (asked) return *asked;
+  if (measured.size() == 1) return *measured.begin();
+  std::string values;
+  for (const int value : measured) values += (values.empty() ? "" : ", ") + std::to_string(value);
+  throw UsageError("--" + what + " is missing; " + path + " holds " + values);
+}
+
+void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
+  const Trace trace = load_trace(request.trace);
+  if (request.model.empty()) inputs.model = load_model(trace.model);
+  if (trace.model != inputs.model.specification)
+    throw InputError(request.trace + ": is a trace of '" + trace.model + "', but the model is '" +
+                     inputs.model.specification + "'");
+  std::set<int> batches;
+  std::set<int> threads;
+  for (const TraceEntry& entry : trace.entries) threads.insert(entry.threads);
+  inputs.threads = choose(request.threads, threads, "threads", request.trace);
+  for (const TraceEntry& entry : trace.entries)
+    if (entry.threads == inputs.threads) batches.insert(entry.batch);
+  inputs.batch = choose(request.batch, batches, "batch", request.trace);
+  inputs.trace = trace.at(inputs.batch, inputs.threads, request.extrapolate);
+  inputs.lineage.push_back(make_ancestor("trace", request.trace));
+}
+
+Inputs load_inputs(const PredictionRequest& request) {
+  if (request.model.empty() && request.trace.empty()) throw UsageError("give --trace, or --model with declared times");
+  if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
+  if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
+  Inputs inputs;
+  inputs.batch = request.batch.value_or(1);
+  inputs.threads = request.threads.value_or(1);
+  if (!request.model.empty()) inputs.model = load_model(request.model);
+  if (!request.trace.empty())
+    load_trace_into(inputs, request);
+  else if (!inputs.model.has_fixed_times())
+    throw UsageError("--trace is missing; '" + inputs.model.specification +
+                     "' does not declare its times (stepcast measure makes a trace)");
+  inputs.cluster = load_cluster(request.cluster);
+  inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
+  inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
+  if (!request.calibration.empty()) {
+    inputs.calibration = load_calibration(request.calibration);
+    inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
+  }
+  return inputs;
+}
+
+ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
+  ReplayInput input;
+  input.schedule = &schedule;
+  input.model = &inputs.model;
+  input.cluster = &inputs.cluster;
+  input.host_of_rank = place_ranks(inputs.cluster, schedule.world_size);
+  input.trace = inputs.trace ? &*inputs.trace : nullptr;
+  input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
+  input.fidelity = request.fidelity;
+  input.batch = inputs.batch;
+  input.threads = inputs.threads;
+  input.steps = request.steps;
+  input.warmup_steps = request.warmup_steps;
+  input.resample = request.resample && inputs.trace.has_value();
+  input.seed = request.seed;
+  return input;
+}
+
+Result replay_replicas(ReplayInput input, int replicas) {
+  Result pooled = replay(input);
+  for (int replica = 1; replica < replicas; ++replica) {
+    ++input.seed;
+    input.record_spans = false;
+    const Result more = replay(input);
+    for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
+      pooled.step_time_s[rank].insert(pooled.step_time_s[rank].end(), more.step_time_s[rank].begin(),
+                                      more.step_time_s[rank].end());
+  }
+  return pooled;
+}
+
+Configuration configuration_of(const Inputs& inputs, const PredictionRequest& request, int world_size) {
+  Configuration configuration;
+  configuration.model = inputs.model.specification;
+  configuration.strategy = request.strategy;
+  configuration.world_size = world_size;
+  configuration.batch = inputs.batch;
+  configuration.threads = inputs.threads;
+  if (inputs.calibration) configuration.backend = inputs.calibration->backend;
+  configuration.cluster = inputs.cluster.name;
+  configuration.bucket_cap_bytes = request.training.bucket_cap.count();
+  configuration.first_bucket_cap_bytes = request.training.first_bucket_cap.count();
+  configuration.steps = request.steps * request.replicas;
+  configuration.warmup_steps = request.warmup_steps;
+  return configuration;
+}
+
+/// What `single` predicts on one rank: the step without any communication.
+double single_step_time_s(const Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
+  TrainingConfig alone = training;
+  alone.world_size = 1;
+  const Schedule schedule = build_schedule("single", inputs.model, alone);
+  ReplayInput input = replay_input(inputs, request, schedule);
+  input.record_spans = false;
+  return replay(input).median_step_time_s();
+}
+
+}  // namespace
+
+Result predict(const PredictionRequest& request) {
+  if (request.steps < 1) throw UsageError("--steps must be at least 1");
+  if (request.warmup_steps < 0) throw UsageError("--warmup must be at least 0");
+  if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
+  static_cast<void>(strategies().find(request.strategy));  // before any file is read
+  Inputs inputs = load_inputs(request);
+  TrainingConfig training = request.training;
+  training.batch = inputs.batch;
+  const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
+
+  Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
+  const double single = schedule.world_size == 1 && request.strategy == "single"
+                            ? result.median_step_time_s()
+                            : single_step_time_s(inputs, request, training);
+  const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
+  result.trivial_step_time_s["ideal_scaling"] = single;
+  result.trivial_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(single)).count();
+  result.origin = Origin::kPredicted;
+  result.configuration = configuration_of(inputs, request, schedule.world_size);
+  result.lineage = std::move(inputs.lineage);
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/replay/replay.hpp"
+#include "sim/strategies/strategy.hpp"
+
+/// A prediction from files: what `stepcast predict` does.
+namespace stepcast {
+
+struct PredictionRequest {
+  std::string strategy;
+  std::string model;        ///< specification; "": the trace's model
+  std::string trace;        ///< path; "": the model declares its own times
+  std::string calibration;  ///< path; "": communication costs only what the wire costs
+  std::string cluster = "laptop";
+  std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
+  std::optional<int> threads;  ///< unset: the trace's only thread count
+  TrainingConfig training;     ///< its batch is set from `batch`
+  Fidelity fidelity = Fidelity::kAutomatic;
+  bool extrapolate = false;
+  int steps = 20;
+  int warmup_steps = 2;
+  int replicas = 1;  ///< replays with seeds seed, seed + 1, ...; their steps are pooled
+  bool resample = true;
+  unsigned seed = 1;
+};
+
+/// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors), and fills
+/// in configuration, lineage and seed; the command adds the rest of the context.
+/// \throws InputError when the trace belongs to another model (both are named), or is missing though the model
+/// declares no times, or when several batch sizes or thread counts are possible and none was chosen.
+Result predict(const PredictionRequest& request);
+
+}  // namespace stepcast

@@ -1,0 +1,45 @@
+#include "sim/replay/processors.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stepcast {
+
+Processors::Processors(Clock& clock, const std::vector<int>& cores, const SharingCost& sharing) : clock_(clock) {
+  hosts_.reserve(cores.size());
+  for (const int count : cores) hosts_.push_back({SharedHost(count, sharing), {}, -1.0});
+}
+
+void Processors::run(int host, const Job& job, Callback ended) {
+  const auto index = static_cast<std::size_t>(host);
+  const int id = hosts_[index].shared.add(job, clock_.now());
+  hosts_[index].callbacks.emplace_back(id, std::move(ended));
+  arm(index);
+}
+
+void Processors::arm(std::size_t host) {
+  const auto end = hosts_[host].shared.next_end();
+  const double date = end.value_or(-1.0);
+  if (date == hosts_[host].armed) return;
+  hosts_[host].armed = date;
+  if (!end) return;
+  clock_.at(date, [this, host] {
+    if (hosts_[host].armed <= clock_.now() && hosts_[host].armed >= 0.0) end_jobs(host);
+  });
+}
+
+void Processors::end_jobs(std::size_t host) {
+  Host& here = hosts_[host];
+  std::vector<Callback> due;
+  for (const int id : here.shared.take_ended(clock_.now())) {
+    const auto found = std::find_if(here.callbacks.begin(), here.callbacks.end(),
+                                    [id](const auto& entry) { return entry.first == id; });
+    due.push_back(std::move(found->second));
+    here.callbacks.erase(found);
+  }
+  here.armed = -1.0;
+  arm(host);
+  for (const Callback& ended : due) ended();
+}
+
+}  // namespace stepcast

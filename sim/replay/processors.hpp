@@ -1,0 +1,33 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "sim/replay/clock.hpp"
+#include "sim/replay/shared_host.hpp"
+
+namespace stepcast {
+
+/// The cores of all hosts: runs jobs in simulated time.
+class Processors {
+ public:
+  /// \param cores of each host
+  Processors(Clock& clock, const std::vector<int>& cores, const SharingCost& sharing);
+
+  /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
+  void run(int host, const Job& job, Callback ended);
+
+ private:
+  struct Host {
+    SharedHost shared;
+    std::vector<std::pair<int, Callback>> callbacks;  ///< by job id
+    double armed = -1.0;                              ///< date of the timer that counts; others are stale
+  };
+  void arm(std::size_t host);
+  void end_jobs(std::size_t host);
+
+  Clock& clock_;
+  std::vector<Host> hosts_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,231 @@
+#include "sim/replay/rank_run.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stepcast {
+
+RankRun::RankRun(ReplayWorld& world, int rank)
+    : world_(world), rank_(rank), program_(world.input.schedule->program(rank)) {
+  if (world.input.calibration != nullptr)
+    queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
+  step_ends_.reserve(static_cast<std::size_t>(total_steps()));
+}
+
+void RankRun::start() {
+  begin_step();
+  wake();
+}
+
+bool RankRun::ready(int index) const {
+  const Op& which = op(index);
+  return std::all_of(which.after.begin(), which.after.end(), [&](int before) {
+    return before == which.within || states_[static_cast<std::size_t>(before)] == State::kDone;
+  });
+}
+
+/// Hooks follow their operation with nothing but other streams' operations between.
+bool RankRun::has_hooks(int index) const {
+  for (std::size_t i = static_cast<std::size_t>(index) + 1; i < program_.ops.size(); ++i) {
+    if (program_.ops[i].within == index) return true;
+    if (program_.ops[i].stream == Stream::kCompute) return false;
+  }
+  return false;
+}
+
+void RankRun::begin_step() {
+  row_ = world_.costs.row(rank_, step_);
+  states_.assign(program_.ops.size(), State::kIdle);
+  now_dates_.assign(program_.ops.size(), {});
+  open_ops_ = static_cast<int>(program_.ops.size());
+  next_ = 0;
+}
+
+void RankRun::end_step() {
+  closing_ = false;
+  main_busy_ = false;
+  step_ends_.push_back(world_.clock.now());
+  if (const int measured = step_ - world_.input.warmup_steps; measured >= 0 && measured < world_.recorded_steps)
+    recorded_.push_back(now_dates_);
+  if (++step_ < total_steps()) begin_step();
+}
+
+/// Lets everything go on that can. Operations that take no time end inside, which is why it loops instead of nesting.
+void RankRun::wake() {
+  wake_again_ = true;
+  if (waking_) return;
+  waking_ = true;
+  while (std::exchange(wake_again_, false)) {
+    if (finished()) break;
+    advance_main();
+    for (Queue& one : queues_) advance_queue(one);
+    if (open_ops_ > 0 || closing_ || finished()) continue;
+    closing_ = main_busy_ = true;
+    if (!run_job(world_.costs.rest_of_step(rank_, row_), [this] {
+          end_step();
+          wake();
+        }))
+      end_step();
+    wake_again_ = true;
+  }
+  waking_ = false;
+}
+
+void RankRun::advance_main() {
+  const auto count = static_cast<int>(program_.ops.size());
+  while (!main_busy_) {
+    if (backward_ >= 0) {
+      const int before = next_;
+      advance_backward();
+      if (backward_ >= 0 && !main_busy_ && next_ == before) return;  // a hook waits
+      continue;
+    }
+    if (next_ == count) return;
+    const int index = next_;
+    if (op(index).stream != Stream::kCompute) {
+      ++next_;
+      issue(index);
+      continue;
+    }
+    if (!ready(index)) return;
+    ++next_;
+    begin(index);
+    if (has_hooks(index)) {
+      backward_ = index;
+      backward_job_ = world_.costs.job(op(index), rank_, row_);
+      backward_done_ = 0.0;
+      continue;
+    }
+    main_busy_ = true;
+    perform(index);
+  }
+}
+
+/// One move of the backward operation that has hooks: up to the next hook, the hook, or the rest.
+void RankRun::advance_backward() {
+  const auto count = static_cast<int>(program_.ops.size());
+  const bool behind_hook = next_ - 1 > backward_;
+  while (behind_hook && next_ < count && op(next_).stream != Stream::kCompute) issue(next_++);
+  int hook = next_;  // the next hook, behind operations of other streams
+  while (hook < count && op(hook).stream != Stream::kCompute) ++hook;
+  if (hook == count || op(hook).within != backward_) {
+    if (run_piece(1.0)) return;
+    finish(std::exchange(backward_, -1));
+    return;
+  }
+  if (run_piece(world_.costs.ready_fraction(op(hook).ready_tensor))) return;
+  while (next_ < hook) issue(next_++);
+  if (!ready(hook)) return;
+  ++next_;
+  begin(hook);
+  main_busy_ = true;
+  perform(hook);
+}
+
+/// Runs the backward operation up to the fraction `until` of its time. False when that is reached already.
+bool RankRun::run_piece(double until) {
+  if (until <= backward_done_) return false;
+  Job piece = backward_job_;
+  piece.seconds *= until - backward_done_;
+  backward_done_ = until;
+  main_busy_ = true;
+  const bool running = run_job(piece, [this] {
+    main_busy_ = false;
+    wake();
+  });
+  if (!running) main_busy_ = false;
+  return running;
+}
+
+void RankRun::issue(int index) {
+  queue(op(index).stream).issued.push_back(index);
+  wake_again_ = true;
+}
+
+void RankRun::advance_queue(Queue& one) {
+  while (!one.issued.empty() && one.under_way < one.limit && ready(one.issued.front())) {
+    const int index = one.issued.front();
+    one.issued.pop_front();
+    ++one.under_way;
+    begin(index);
+    perform(index);
+  }
+}
+
+void RankRun::begin(int index) {
+  states_[static_cast<std::size_t>(index)] = State::kStarted;
+  now_dates_[static_cast<std::size_t>(index)].start = world_.clock.now();
+}
+
+bool RankRun::run_job(const Job& job, Callback ended) {
+  if (job.seconds <= 0.0) return false;
+  world_.processors.run(world_.input.host_of_rank[static_cast<std::size_t>(rank_)], job, std::move(ended));
+  return true;
+}
+
+void RankRun::perform(int index) {
+  const Op& which = op(index);
+  if (const auto* collective = std::get_if<Collective>(&which.action)) {
+    perform_collective(index, *collective);
+  } else if (const auto* send = std::get_if<Send>(&which.action)) {
+    world_.point_to_point.post(true, rank_, send->peer, send->tag, send->message, [this, index] { finish(index); });
+  } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
+    world_.point_to_point.post(false, recv->peer, rank_, recv->tag, recv->message, [this, index] { finish(index); });
+  } else if (!run_job(world_.costs.job(which, rank_, row_), [this, index] { finish(index); })) {
+    finish(index);
+  }
+}
+
+/// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes part.
+void RankRun::perform_collective(int index, const Collective& collective) {
+  const auto join = [this, index, &collective] {
+    world_.collectives.join(rank_, collective, [this, index] { finish(index); });
+  };
+  const double overhead = world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead.count();
+  if (overhead > 0.0)
+    world_.clock.at(world_.clock.now() + overhead, join);
+  else
+    join();
+}
+
+void RankRun::finish(int index) {
+  states_[static_cast<std::size_t>(index)] = State::kDone;
+  now_dates_[static_cast<std::size_t>(index)].end = world_.clock.now();
+  --open_ops_;
+  if (op(index).stream == Stream::kCompute)
+    main_busy_ = false;
+  else
+    --queue(op(index).stream).under_way;
+  wake();
+}
+
+std::vector<std::string> RankRun::waiting() const {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    const Op& which = program_.ops[i];
+    if (states_[i] == State::kStarted) {
+      if (static_cast<int>(i) == backward_) continue;
+      const auto* collective = std::get_if<Collective>(&which.action);
+      const auto* send = std::get_if<Send>(&which.action);
+      const auto* recv = std::get_if<Recv>(&which.action);
+      std::string cause = "its end";
+      if (collective != nullptr)
+        cause = "the other ranks of group " +
+                world_.input.schedule->groups[static_cast<std::size_t>(collective->group)].name;
+      if (send != nullptr) cause = "a receive on rank " + std::to_string(send->peer);
+      if (recv != nullptr) cause = "a send from rank " + std::to_string(recv->peer);
+      lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + cause);
+    } else if (states_[i] == State::kIdle && static_cast<int>(i) == next_) {
+      for (const int before : which.after)
+        if (states_[static_cast<std::size_t>(before)] != State::kDone)
+          lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + op(before).name);
+    }
+  }
+  for (const Queue& one : queues_)
+    if (!one.issued.empty() && ready(one.issued.front()))
+      lines.push_back("rank " + std::to_string(rank_) + ": " + op(one.issued.front()).name +
+                      " waits for its turn in the stream");
+  return lines;
+}
+
+}  // namespace stepcast

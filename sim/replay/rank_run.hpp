@@ -1,0 +1,110 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "sim/replay/collectives.hpp"
+#include "sim/replay/costs.hpp"
+#include "sim/replay/point_to_point.hpp"
+
+namespace stepcast {
+
+/// What a rank needs of the simulated world.
+struct ReplayWorld {
+  const ReplayInput& input;
+  Clock& clock;
+  Processors& processors;
+  Transport& transport;
+  Collectives& collectives;
+  PointToPoint& point_to_point;
+  const Costs& costs;
+  int recorded_steps = 0;  ///< measured steps of which operations' dates are kept
+};
+
+/// When an operation began and ended.
+struct OpDates {
+  double start = 0.0;
+  double end = 0.0;
+};
+
+/// One rank executing its program, step after step.
+///
+/// - The compute stream is the rank's main thread: operations in program order, each waiting for what it comes after.
+/// - Other streams are queues. The main thread issues their operations when it reaches them and goes on; a queue
+///   starts its operations in order, when what they come after is done, and as many at a time as it may have under
+///   way: one, or `collectives_in_flight` of the calibration on the comm stream.
+/// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has advanced to
+///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued right
+///   after it.
+/// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
+class RankRun {
+ public:
+  RankRun(ReplayWorld& world, int rank);
+
+  /// Begins the first step.
+  void start();
+
+  [[nodiscard]] bool finished() const { return step_ == total_steps(); }
+  /// Dates at which the steps ended, warm-up included.
+  [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
+  /// Operation dates of measured step `step` < recorded_steps.
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[static_cast<std::size_t>(step)]; }
+  [[nodiscard]] const Program& program() const { return program_; }
+  /// What this rank waits for, one line per operation. \pre not finished
+  [[nodiscard]] std::vector<std::string> waiting() const;
+
+ private:
+  enum class State : std::uint8_t { kIdle, kStarted, kDone };
+  struct Queue {
+    std::deque<int> issued;
+    int under_way = 0;
+    int limit = 1;
+  };
+
+  [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
+  [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
+  [[nodiscard]] bool ready(int index) const;
+  [[nodiscard]] bool has_hooks(int index) const;
+
+  void begin_step();
+  void end_step();
+  void wake();
+  void advance_main();
+  void advance_queue(Queue& queue);
+  void advance_backward();
+  bool run_piece(double until);
+  void issue(int index);
+  void begin(int index);
+  void perform(int index);
+  void perform_collective(int index, const Collective& collective);
+  void finish(int index);
+  bool run_job(const Job& job, Callback ended);
+
+  ReplayWorld& world_;
+  const int rank_;
+  const Program& program_;
+  int step_ = 0;
+  int row_ = -1;
+  std::vector<State> states_;
+  std::vector<OpDates> now_dates_;
+  int open_ops_ = 0;
+
+  int next_ = 0;           ///< operation that the main thread reaches next
+  bool main_busy_ = false; ///< it runs an operation, or a piece of one
+  bool closing_ = false;   ///< the rest of the step's host time passes
+  int backward_ = -1;      ///< backward operation whose hooks run; -1: none
+  Job backward_job_;
+  double backward_done_ = 0.0;  ///< part of its time that has passed
+  std::array<Queue, 4> queues_;
+
+  bool waking_ = false;
+  bool wake_again_ = false;
+  std::vector<double> step_ends_;
+  std::vector<std::vector<OpDates>> recorded_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,186 @@
+#include "sim/replay/replay.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <memory>
+#include <numeric>
+
+#include "sim/core/error.hpp"
+#include "sim/replay/rank_run.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr int kDeadlockLines = 10;
+constexpr double kRecordedDates = 2e6;  // operations whose dates are kept: 32 MB
+constexpr int kDetailedRanks = 64;      // larger worlds report spans and breakdown of two ranks
+
+/// One replay: the simulated world and what is read off it.
+class Replay {
+ public:
+  explicit Replay(const ReplayInput& input)
+      : input_(input),
+        platform_(*input.cluster, used_hosts(input)),
+        network_(platform_),
+        processors_(clock_, cores(*input.cluster), input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
+        transport_(clock_, network_, platform_, processors_, input.calibration, input.host_of_rank),
+        collective_world_{clock_, transport_, network_, processors_, input.calibration},
+        collectives_(collective_world_, *input.schedule, input.fidelity),
+        point_to_point_(clock_, transport_),
+        costs_(input),
+        world_{input, clock_, processors_, transport_, collectives_, point_to_point_, costs_, recorded_steps(input)} {
+    for (int rank = 0; rank < input.schedule->world_size; ++rank)
+      ranks_.push_back(std::make_unique<RankRun>(world_, rank));
+  }
+
+  Result run() {
+    for (const auto& rank : ranks_) rank->start();
+    platform_.run();
+    check_finished();
+    return result();
+  }
+
+ private:
+  static std::vector<int> used_hosts(const ReplayInput& input) {
+    std::vector<int> hosts = input.host_of_rank;
+    std::sort(hosts.begin(), hosts.end());
+    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+    return hosts;
+  }
+
+  static std::vector<int> cores(const Cluster& cluster) {
+    std::vector<int> result;
+    for (const Host& host : cluster.hosts) result.push_back(host.cores);
+    return result;
+  }
+
+  static int recorded_steps(const ReplayInput& input) {
+    double operations = 1.0;
+    for (const int program : input.schedule->program_of_rank)
+      operations += static_cast<double>(input.schedule->programs[static_cast<std::size_t>(program)].ops.size());
+    return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input.steps);
+  }
+
+  void check_finished() const {
+    std::vector<std::string> lines;
+    int stuck = 0;
+    for (const auto& rank : ranks_) {
+      if (rank->finished()) continue;
+      ++stuck;
+      for (std::string& line : rank->waiting()) lines.push_back(std::move(line));
+    }
+    if (stuck == 0) return;
+    std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(ranks_.size()) +
+                         " ranks wait for what never happens";
+    for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i) report += "\n  " + lines[i];
+    if (lines.size() > kDeadlockLines)
+      report += "\n  and " + std::to_string(lines.size() - kDeadlockLines) + " more operations";
+    throw RunError(report);
+  }
+
+  Result result() const {
+    Result result;
+    result.origin = Origin::kPredicted;
+    configure(result.configuration);
+    const auto warmup = static_cast<std::size_t>(input_.warmup_steps);
+    for (const auto& rank : ranks_) {
+      std::vector<double> times = rank->step_ends();
+      std::adjacent_difference(times.begin(), times.end(), times.begin());
+      if (result.step_time_s.empty()) result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
+      result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
+    }
+    const std::vector<double>& sent = transport_.bytes_sent();
+    result.bytes_sent_per_rank = *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
+    result.notes["collective_fidelity"] = collectives_.fidelity_used();
+    add_details(result);
+    return result;
+  }
+
+  void configure(Configuration& configuration) const {
+    configuration.model = input_.model->specification;
+    configuration.strategy = input_.schedule->strategy;
+    configuration.world_size = input_.schedule->world_size;
+    configuration.batch = input_.batch;
+    configuration.threads = input_.threads;
+    if (input_.calibration != nullptr) configuration.backend = input_.calibration->backend;
+    configuration.cluster = input_.cluster->name;
+    configuration.steps = input_.steps;
+    configuration.warmup_steps = input_.warmup_steps;
+  }
+
+  [[nodiscard]] int slowest_rank(int step) const {
+    const auto slowest = std::max_element(ranks_.begin(), ranks_.end(), [&](const auto& a, const auto& b) {
+      return length(*a, step) < length(*b, step);
+    });
+    return static_cast<int>(slowest - ranks_.begin());
+  }
+
+  /// Spans and breakdown of the recorded step whose time, of its slowest rank, is the median.
+  void add_details(Result& result) const {
+    std::vector<std::pair<double, int>> by_time;
+    for (int step = 0; step < world_.recorded_steps; ++step)
+      by_time.emplace_back(length(rank(slowest_rank(step)), step), step);
+    std::sort(by_time.begin(), by_time.end());
+    const int step = by_time[by_time.size() / 2].second;
+    std::vector<int> detailed{0, slowest_rank(step)};
+    if (input_.schedule->world_size <= kDetailedRanks) {
+      detailed.resize(ranks_.size());
+      std::iota(detailed.begin(), detailed.end(), 0);
+    }
+    for (const int number : detailed)
+      result.breakdown.push_back(
+          make_breakdown(spans(number, step, step_start(rank(number), step)), number, length(rank(number), step)));
+    if (!input_.record_spans) return;
+    detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
+    for (const int number : detailed) {
+      std::vector<Span> own = spans(number, step, step_start(rank(0), step));
+      std::move(own.begin(), own.end(), std::back_inserter(result.spans));
+    }
+  }
+
+  [[nodiscard]] const RankRun& rank(int number) const { return *ranks_[static_cast<std::size_t>(number)]; }
+  /// Start of measured step `step` on one rank.
+  [[nodiscard]] double step_start(const RankRun& rank, int step) const {
+    const int index = input_.warmup_steps + step;
+    return index == 0 ? 0.0 : rank.step_ends()[static_cast<std::size_t>(index) - 1];
+  }
+  [[nodiscard]] double length(const RankRun& rank, int step) const {
+    return rank.step_ends()[static_cast<std::size_t>(input_.warmup_steps + step)] - step_start(rank, step);
+  }
+
+  /// All spans of one rank and step, counted from `origin`.
+  [[nodiscard]] std::vector<Span> spans(int number, int step, double origin) const {
+    std::vector<Span> result;
+    const std::vector<OpDates>& dates = rank(number).dates(step);
+    for (std::size_t i = 0; i < dates.size(); ++i) {
+      const Op& op = rank(number).program().ops[i];
+      result.push_back({number, op.stream, span_kind(op), op.name, dates[i].start - origin, dates[i].end - origin});
+    }
+    return result;
+  }
+
+  const ReplayInput& input_;
+  Platform platform_;
+  Clock clock_;
+  Network network_;
+  Processors processors_;
+  Transport transport_;
+  CollectiveWorld collective_world_;
+  Collectives collectives_;
+  PointToPoint point_to_point_;
+  Costs costs_;
+  ReplayWorld world_;
+  std::vector<std::unique_ptr<RankRun>> ranks_;
+};
+
+}  // namespace
+
+Result replay(const ReplayInput& input) {
+  assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
+  assert(input.host_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
+  assert(input.steps >= 1 && input.warmup_steps >= 0);
+  return Replay(input).run();
+}
+
+}  // namespace stepcast

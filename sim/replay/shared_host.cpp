@@ -1,0 +1,107 @@
+#include "sim/replay/shared_host.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace stepcast {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+/// Threads of a job and how much of a core each wants.
+double threads(const Job& job) { return std::max(1.0, std::ceil(job.cores)); }
+
+}  // namespace
+
+double fair_share(std::vector<Demand> demands, double capacity) {
+  double total = 0.0;
+  double weight = 0.0;
+  for (const Demand& demand : demands) {
+    total += demand.amount * demand.weight;
+    weight += demand.weight;
+  }
+  if (total <= capacity) return kInfinite;
+  std::sort(demands.begin(), demands.end(), [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
+  for (const Demand& demand : demands) {
+    if (demand.amount >= capacity / weight) break;
+    capacity -= demand.amount * demand.weight;
+    weight -= demand.weight;
+  }
+  return capacity / weight;
+}
+
+double SharedHost::core_rate(const Job& job, double share) const {
+  const double wanted = job.cores / threads(job);
+  return wanted > share ? share / wanted : 1.0;
+}
+
+double SharedHost::memory_demand(const Job& job) const {
+  if (sharing_.memory_bandwidth_one_bytes_per_s <= 0.0) return 0.0;
+  return std::min(job.memory_bytes_per_s, threads(job) * sharing_.memory_bandwidth_one_bytes_per_s);
+}
+
+double SharedHost::interference(const Job& job) const {
+  if (job.communication) return 1.0;
+  bool compute = false;
+  bool communication = false;
+  for (const Running& other : running_) {
+    communication = communication || other.job.communication;
+    compute = compute || (!other.job.communication && other.job.rank != job.rank);
+  }
+  return (compute ? sharing_.rate_beside_compute : 1.0) * (communication ? sharing_.rate_beside_communication : 1.0);
+}
+
+void SharedHost::share(double now) {
+  double core_share = kInfinite;
+  double memory_share = kInfinite;
+  if (running_.size() > 1 || (running_.size() == 1 && running_.front().job.cores > cores_)) {
+    std::vector<Demand> demands;
+    for (const Running& one : running_) demands.push_back({one.job.cores / threads(one.job), threads(one.job)});
+    core_share = fair_share(demands, cores_);
+    demands.clear();
+    for (const Running& one : running_) demands.push_back({memory_demand(one.job) * core_rate(one.job, core_share)});
+    memory_share = fair_share(demands, std::max(sharing_.memory_bandwidth_all_bytes_per_s,
+                                                sharing_.memory_bandwidth_one_bytes_per_s));
+  }
+  for (Running& one : running_) {
+    const double of_cores = core_rate(one.job, core_share);
+    const double wanted = memory_demand(one.job) * of_cores;
+    const double rate = of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);
+    if (rate == one.rate) continue;  // keeps its end, exactly
+    const double left = one.rate > 0.0 ? (one.end - now) * one.rate : one.job.seconds;
+    one.rate = rate;
+    one.end = now + left / rate;
+  }
+}
+
+int SharedHost::add(const Job& job, double now) {
+  running_.push_back({next_id_, job, 0.0, 0.0});
+  share(now);
+  return next_id_++;
+}
+
+std::optional<double> SharedHost::next_end() const {
+  if (running_.empty()) return std::nullopt;
+  double end = kInfinite;
+  for (const Running& one : running_) end = std::min(end, one.end);
+  return end;
+}
+
+std::vector<int> SharedHost::take_ended(double now) {
+  std::vector<int> ended;
+  for (const Running& one : running_)
+    if (one.end <= now) ended.push_back(one.id);
+  if (ended.empty()) return ended;
+  std::erase_if(running_, [now](const Running& one) { return one.end <= now; });
+  share(now);
+  return ended;
+}
+
+double SharedHost::rate(int id) const {
+  for (const Running& one : running_)
+    if (one.id == id) return one.rate;
+  return 0.0;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "sim/core/calibration.hpp"
+
+namespace stepcast {
+
+/// Work on one host's processors, as it would go alone.
+struct Job {
+  double seconds = 0.0;                    ///< alone
+  double cores = 1.0;                      ///< 2.0: two threads; 0.5: one thread that computes half of the time
+  double memory_bytes_per_s = 0.0;         ///< memory bandwidth that it uses alone; 0: none or unknown
+  int rank = 0;
+  bool communication = false;              ///< work of a communication thread, not of a compute thread
+};
+
+/// A host whose jobs share its cores and its memory bandwidth, and slow each other only while they overlap.
+///
+/// A job runs at rate 1 alone. Among several,
+///
+///     rate = core share / core demand  *  min(1, memory share / memory demand)  *  interference
+///
+/// - Cores: threads share them by max-min fairness, as a fair scheduler does: a thread that wants less than its share
+///   gets what it wants, the others divide the rest.
+/// - Memory: what jobs would draw at their core rate (one thread at most `memory_bandwidth_one`) shares
+///   `memory_bandwidth_all` by max-min fairness; a thread that waits for memory still occupies its core.
+/// - Interference: compute runs at `rate_beside_compute` while another rank computes, and at
+///   `rate_beside_communication` while communication threads work (both multiply).
+///
+/// Rates change only when the set of jobs changes. It is not done with SimGrid's Exec because that knows cores, but
+/// nothing that stands for memory bandwidth. No clock inside: the caller says what time it is.
+class SharedHost {
+ public:
+  SharedHost(double cores, const SharingCost& sharing) : cores_(cores), sharing_(sharing) {}
+
+  /// Starts a job at `now` and returns its id, unique on this host.
+  int add(const Job& job, double now);
+  /// When the next job ends if the set does not change before.
+  [[nodiscard]] std::optional<double> next_end() const;
+  /// Removes the jobs that end at or before `now`, in the order of their ids, and lets the others speed up.
+  std::vector<int> take_ended(double now);
+  /// The present rate of a job that runs. \pre it runs
+  [[nodiscard]] double rate(int id) const;
+  [[nodiscard]] std::size_t size() const { return running_.size(); }
+
+ private:
+  struct Running {
+    int id = 0;
+    Job job;
+    double rate = 0.0;
+    double end = 0.0;
+  };
+  void share(double now);
+  [[nodiscard]] double core_rate(const Job& job, double share) const;
+  [[nodiscard]] double memory_demand(const Job& job) const;
+  [[nodiscard]] double interference(const Job& job) const;
+
+  double cores_;
+  SharingCost sharing_;
+  int next_id_ = 0;
+  std::vector<Running> running_;
+};
+
+/// One thing that demands a share of a resource, `weight` times (threads of one job).
+struct Demand {
+  double amount = 0.0;
+  double weight = 1.0;
+};
+
+/// The share s of max-min fairness: everybody gets min(amount, s), and the shares fill the capacity.
+/// Infinite when all demands fit.
+double fair_share(std::vector<Demand> demands, double capacity);
+
+}  // namespace stepcast

@@ -1,0 +1,125 @@
+#include "sim/replay/transport.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stepcast {
+namespace {
+
+constexpr double kGlooPreambleBytes = 48.0;  // six 8-byte fields before every message
+
+}  // namespace
+
+Transport::Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
+                     const Calibration* calibration, std::vector<int> host_of_rank)
+    : clock_(clock),
+      network_(network),
+      platform_(platform),
+      processors_(processors),
+      host_of_rank_(std::move(host_of_rank)),
+      engines_(host_of_rank_.size()),
+      bytes_sent_(host_of_rank_.size()) {
+  if (calibration == nullptr || calibration->paths.empty()) return;
+  local_ = remote_ = calibration->paths.data();
+  for (const PathCost& path : calibration->paths) {
+    if (path.path_class == "same_host") local_ = &path;
+    if (path.path_class == "remote") remote_ = &path;
+  }
+  if (calibration->backend == "gloo") preamble_bytes_ = kGlooPreambleBytes;
+}
+
+double Transport::wire_latency_s(int from, int to) const {
+  return remote(from, to) ? platform_.latency_s(host(from), host(to)) : 0.0;
+}
+
+double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
+  return platform_.bandwidth_bytes_per_s(host(from), host(to));
+}
+
+void Transport::move(Transfer transfer) {
+  count_sent(transfer.from, transfer.bytes);
+  const PathCost* cost = path(transfer.from, transfer.to);
+  if (cost != nullptr) {
+    auto message = std::make_shared<Message>();
+    const double notice = cost->latency.at(Bytes(0)).count() + wire_latency_s(transfer.from, transfer.to);
+    const double noticed = transfer.receive_posted + notice;
+    message->transfer = std::move(transfer);
+    clock_.at(noticed, [this, message] { begin(message); });
+    return;
+  }
+  const auto from = host(transfer.from);
+  const auto to = host(transfer.to);
+  Callback over = std::move(transfer.arrived);
+  if (transfer.sent)
+    over = [sent = std::move(transfer.sent), arrived = std::move(over)] {
+      sent();
+      arrived();
+    };
+  if (from == to)
+    clock_.at(clock_.now(), std::move(over));
+  else
+    network_.start(from, to, transfer.bytes, std::move(over));
+}
+
+void Transport::begin(const MessagePtr& message) {
+  const int from = message->transfer.from;
+  const int to = message->transfer.to;
+  engines_[static_cast<std::size_t>(from)].waiting.push_back({message, true, false});
+  engines_[static_cast<std::size_t>(to)].waiting.push_back({message, false, false});
+  message->open_parts = 2;
+  serve(from);
+  serve(to);
+}
+
+/// Starts the engine of `rank` on what waits first. A message of no gap holds no engine.
+void Transport::serve(int rank) {
+  Engine& engine = engines_[static_cast<std::size_t>(rank)];
+  while (!engine.busy && !engine.waiting.empty()) {
+    Service service = std::move(engine.waiting.front());
+    engine.waiting.pop_front();
+    const Transfer& transfer = service.message->transfer;
+    const PathCost& cost = *path(transfer.from, transfer.to);
+    const double gap = cost.gap.at(Bytes(transfer.bytes)).count();
+    const double cpu = cost.cpu.at(Bytes(transfer.bytes)).count();
+    // Without a gap of its own the processor work spreads over the message's way.
+    const double seconds = gap > 0.0 ? gap : cost.latency.at(Bytes(transfer.bytes)).count();
+    engine.busy = service.holds_engine = gap > 0.0;
+    engine_started(service.message);
+    if (seconds > 0.0 && (gap > 0.0 || cpu > 0.0))
+      processors_.run(host(rank), {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
+                      [this, rank, service] { engine_done(rank, service); });
+    else
+      clock_.at(clock_.now(), [this, rank, service] { engine_done(rank, service); });
+  }
+}
+
+void Transport::engine_started(const MessagePtr& message) {
+  if (++message->engines_started == 2) fly(message);
+}
+
+/// Both ends work on the message: its way begins.
+void Transport::fly(const MessagePtr& message) {
+  const Transfer& transfer = message->transfer;
+  const PathCost& cost = *path(transfer.from, transfer.to);
+  ++message->open_parts;
+  clock_.at(clock_.now() + cost.latency.at(Bytes(transfer.bytes)).count(), [message] { part_over(*message); });
+  if (!remote(transfer.from, transfer.to)) return;
+  ++message->open_parts;
+  clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] {
+    network_.start(host(message->transfer.from), host(message->transfer.to), wire_bytes(message->transfer.bytes),
+                   [message] { part_over(*message); });
+  });
+}
+
+void Transport::engine_done(int rank, const Service& service) {
+  if (service.holds_engine) engines_[static_cast<std::size_t>(rank)].busy = false;
+  if (service.sending && service.message->transfer.sent) service.message->transfer.sent();
+  part_over(*service.message);
+  serve(rank);
+}
+
+void Transport::part_over(Message& message) {
+  if (--message.open_parts == 0) message.transfer.arrived();
+}
+
+}  // namespace stepcast

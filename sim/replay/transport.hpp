@@ -1,0 +1,94 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "sim/core/calibration.hpp"
+#include "sim/replay/network.hpp"
+#include "sim/replay/processors.hpp"
+
+namespace stepcast {
+
+/// One message between two ranks of which both sides are ready.
+struct Transfer {
+  int from = 0;
+  int to = 0;
+  double bytes = 0.0;
+  double receive_posted = 0.0;  ///< date
+  Callback sent;                ///< the sender may use its array again; may be empty
+  Callback arrived;
+};
+
+/// What one message costs from end to end.
+///
+/// Without a calibration, alpha + n / bandwidth of the links, and nothing on one host. With one, after LogGP: each
+/// rank has one message engine, which handles what it sends and receives one after the other,
+///
+///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its own
+///     arrival     latency(n) after both engines have started on it, and not before both are done
+///     other host  latency(0), then a flow over the links beside latency(n) - latency(0); Gloo adds 48 B
+///     notice      the sender learns that a receive was posted latency(0) later (plus the wire's), so a receive
+///                 posted before the send costs nothing, one posted with it half a round trip
+///
+/// and sending is over, for the sender, when its engine is done: the array is in the socket by then. Engines that are
+/// slowed, because the cores are busy, delay the message; engines that are not, do not.
+/// Sources: Alexandrov et al., SPAA 1995; gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
+class Transport {
+ public:
+  /// \param calibration null: endpoints are free
+  Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
+            const Calibration* calibration, std::vector<int> host_of_rank);
+
+  /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
+  void move(Transfer transfer);
+
+  /// Whether messages between two ranks cross links.
+  [[nodiscard]] bool remote(int from, int to) const { return host(from) != host(to); }
+  /// The endpoint costs between two ranks; null when endpoints are free.
+  [[nodiscard]] const PathCost* path(int from, int to) const { return remote(from, to) ? remote_ : local_; }
+  [[nodiscard]] double wire_latency_s(int from, int to) const;
+  /// Of the path over the links. \pre remote(from, to)
+  [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
+  [[nodiscard]] double wire_bytes(double bytes) const { return bytes + preamble_bytes_; }
+  [[nodiscard]] int host(int rank) const { return host_of_rank_[static_cast<std::size_t>(rank)]; }
+  /// Bytes that each rank has sent so far, without preambles.
+  [[nodiscard]] const std::vector<double>& bytes_sent() const { return bytes_sent_; }
+  void count_sent(int rank, double bytes) { bytes_sent_[static_cast<std::size_t>(rank)] += bytes; }
+
+ private:
+  struct Message {
+    Transfer transfer;
+    int engines_started = 0;
+    int open_parts = 0;  ///< engines, timer and flow that are not over
+  };
+  using MessagePtr = std::shared_ptr<Message>;
+  struct Service {
+    MessagePtr message;
+    bool sending = false;
+    bool holds_engine = false;
+  };
+  struct Engine {
+    std::deque<Service> waiting;
+    bool busy = false;
+  };
+  void begin(const MessagePtr& message);
+  void serve(int rank);
+  void engine_started(const MessagePtr& message);
+  void engine_done(int rank, const Service& service);
+  void fly(const MessagePtr& message);
+  static void part_over(Message& message);
+
+  Clock& clock_;
+  Network& network_;
+  const Platform& platform_;
+  Processors& processors_;
+  std::vector<int> host_of_rank_;
+  const PathCost* local_ = nullptr;
+  const PathCost* remote_ = nullptr;
+  double preamble_bytes_ = 0.0;
+  std::vector<Engine> engines_;  ///< by rank
+  std::vector<double> bytes_sent_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,60 @@
+#include "sim/replay/trivial_predictors.hpp"
+
+#include <algorithm>
+#include <variant>
+
+#include "sim/collectives/algorithm.hpp"
+
+namespace stepcast {
+
+AlphaBeta fit_alpha_beta(const PiecewiseCost& cost) {
+  // Least squares of (alpha + beta n - t) / t: rows (1/t, n/t) against 1.
+  double aa = 0.0, ab = 0.0, bb = 0.0, a1 = 0.0, b1 = 0.0;
+  for (const auto& knot : cost.knots) {
+    if (knot.time_s <= 0.0) continue;
+    const double a = 1.0 / knot.time_s;
+    const double b = knot.bytes / knot.time_s;
+    aa += a * a, ab += a * b, bb += b * b, a1 += a, b1 += b;
+  }
+  const double determinant = aa * bb - ab * ab;
+  const AlphaBeta constant{aa > 0.0 ? a1 / aa : 0.0, 0.0};
+  if (determinant <= 1e-12 * aa * bb) return constant;
+  const AlphaBeta line{(a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant};
+  if (line.beta_s_per_byte < 0.0) return constant;
+  if (line.alpha_s < 0.0) return {0.0, b1 / bb};
+  return line;
+}
+
+AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster) {
+  AlphaBeta line;
+  if (calibration != nullptr && !calibration->paths.empty()) line = fit_alpha_beta(calibration->paths.front().latency);
+  if (cluster.links.empty()) return line;
+  const auto slowest = std::min_element(cluster.links.begin(), cluster.links.end(),
+                                        [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
+  line.alpha_s += 2.0 * slowest->latency.count();
+  line.beta_s_per_byte += 1.0 / slowest->bandwidth.count();
+  return line;
+}
+
+Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line) {
+  if (group_size == 1) return Seconds(0);
+  CollectiveCall call;
+  call.message = collective.message;
+  call.ranks = group_size;
+  call.root = collective.root;
+  const LinkCost link{Seconds(line.alpha_s), BytesPerSecond(1.0 / line.beta_s_per_byte)};
+  return algorithm_for(collective.kind, "").time(call, link);
+}
+
+Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single) {
+  Seconds total = single;
+  for (const Op& op : schedule.program(0).ops) {
+    const auto* collective = std::get_if<Collective>(&op.action);
+    if (collective == nullptr) continue;
+    const auto& ranks = schedule.groups[static_cast<std::size_t>(collective->group)].ranks;
+    total += alpha_beta_time(*collective, static_cast<int>(ranks.size()), line);
+  }
+  return total;
+}
+
+}  // namespace stepcast

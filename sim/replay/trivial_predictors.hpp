@@ -1,0 +1,32 @@
+#pragma once
+
+#include "sim/core/calibration.hpp"
+#include "sim/core/schedule.hpp"
+#include "sim/core/units.hpp"
+#include "topologies/cluster.hpp"
+
+/// Predictors too simple to need a simulator. Every accuracy table stands beside them.
+namespace stepcast {
+
+/// T(n) = alpha + n beta of one message.
+struct AlphaBeta {
+  double alpha_s = 0.0;
+  double beta_s_per_byte = 0.0;
+};
+
+/// The straight line through the knots of `cost` with the least squared relative error, alpha and beta at least 0.
+/// One knot gives its time as alpha.
+AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
+
+/// The line of one message between two ranks: fitted to the endpoint's latency table, plus, where the cluster has
+/// links, two hops over its slowest link.
+AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster);
+
+/// Time of one collective that has the network to itself: the closed form of the ideal algorithm of its kind.
+/// Reduction arithmetic, processor time and contention are left out. Holds: 0 for one rank.
+Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line);
+
+/// `single` plus the alpha-beta time of every collective that rank 0 issues, nothing overlapped.
+Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single);
+
+}  // namespace stepcast

@@ -1,0 +1,71 @@
+#include <string>
+
+#include "sim/strategies/local_step.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr int kRoot = 0;
+
+/// After the backward, for each parameter tensor in the order of parameters(): rank 0 gathers everybody's
+/// gradient, takes the mean, and scatters it back. Blocking: every operation waits for the one before.
+///
+/// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once; that is why
+/// it does not scale. At world size 1 there is neither communication nor mean.
+Program build_program(const Model& model, const TrainingConfig& config, bool is_root) {
+  LocalStep step(model, config);
+  step.prepare();
+  step.forward();
+  step.backward_all();
+  const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
+  for (std::size_t i = 0; i < exchanged; ++i) {
+    const Parameter& parameter = model.parameters[i];
+    const int tensor = static_cast<int>(i);
+    const Bytes message = static_cast<double>(config.world_size) * parameter.size;
+    step.add_collective(
+        "gather/" + parameter.name,
+        {.kind = CollectiveKind::kGather,
+         .message = message,
+         .root = kRoot,
+         .payload = {is_root ? Payload::What::kContributions : Payload::What::kGradient, tensor}},
+        step.latest());
+    if (is_root) {
+      Op mean;
+      mean.name = "mean/" + parameter.name;
+      mean.action = Combine{.tensor = tensor, .inputs = config.world_size, .scale = 1.0 / config.world_size};
+      mean.after = step.latest();
+      mean.memory_traffic = message + parameter.size;
+      step.add(std::move(mean));
+    }
+    step.add_collective("scatter/" + parameter.name,
+                        {.kind = CollectiveKind::kScatter,
+                         .message = message,
+                         .root = kRoot,
+                         .payload = {Payload::What::kGradient, tensor}},
+                        step.latest());
+  }
+  step.optimizer(step.latest());
+  return step.take();
+}
+
+Schedule build(const Model& model, const TrainingConfig& config) {
+  Schedule schedule = make_schedule("gather_scatter", config);
+  schedule.programs.push_back(build_program(model, config, true));
+  if (config.world_size > 1) {
+    schedule.programs.push_back(build_program(model, config, false));
+    schedule.program_of_rank.assign(schedule.program_of_rank.size(), 1);
+    schedule.program_of_rank[kRoot] = 0;
+  }
+  return schedule;
+}
+
+const Registration<Strategy> kGatherScatter{
+    strategies(),
+    {.name = "gather_scatter",
+     .description = "rank 0 gathers each tensor's gradients, averages and scatters them back",
+     .thing = {build},
+     .order = 10}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,28 @@
+#include "sim/core/error.hpp"
+#include "sim/strategies/local_step.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+namespace {
+
+/// One rank trains alone: the baseline of every speedup.
+Schedule build(const Model& model, const TrainingConfig& config) {
+  if (config.world_size != 1)
+    throw UsageError("strategy 'single' trains on one rank; world size is " +
+                     std::to_string(config.world_size));
+  LocalStep step(model, config);
+  step.prepare();
+  step.forward();
+  step.backward_all();
+  step.optimizer();
+  Schedule schedule = make_schedule("single", config);
+  schedule.programs.push_back(step.take());
+  return schedule;
+}
+
+const Registration<Strategy> kSingle{
+    strategies(),
+    {.name = "single", .description = "one rank, no communication", .thing = {build}, .order = 0}};
+
+}  // namespace
+}  // namespace stepcast

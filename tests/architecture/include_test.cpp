@@ -1,0 +1,222 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+/// Which folder may include which: an arrow may never be reversed. Reads every #include of the sources.
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Include {
+  std::string file;  ///< from the repository root
+  int line = 0;
+  std::string target;
+  bool angled = false;
+
+  [[nodiscard]] std::string folder() const { return fs::path(file).parent_path().string(); }
+  [[nodiscard]] std::string place() const { return file + ":" + std::to_string(line) + ": "; }
+};
+
+using Folders = std::set<std::string>;
+
+Folders operator+(Folders a, const Folders& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+/// Folder -> folders whose headers it may include, beside its own.
+const std::map<std::string, Folders>& module_table() {
+  static const Folders kModels{"sim/core", "models"};
+  static const Folders kReplay{"sim/core",    "models",         "topologies",
+                               "calibration", "sim/strategies", "sim/collectives"};
+  static const Folders kRunner{"sim/core",        "models", "topologies",   "sim/strategies",
+                               "sim/collectives", "runner", "runner/torch", "runner/backends"};
+  static const Folders kSimCommands = kReplay + Folders{"sim/cli", "sim/replay", "plots"};
+  static const Folders kRunnerCommands = kRunner + Folders{"sim/cli", "calibration"};
+  static const std::map<std::string, Folders> kTable{
+      {"sim/core", {}},
+      {"sim/cli", {"sim/core"}},
+      {"models", {"sim/core"}},
+      {"topologies", {"sim/core"}},
+      {"plots", {"sim/core"}},
+      {"calibration", kModels},
+      {"sim/strategies", kModels},
+      {"sim/collectives", {"sim/core", "topologies"}},
+      {"sim/replay", kReplay},
+      {"sim/commands", kSimCommands},
+      {"sim", kSimCommands + Folders{"sim/commands"}},
+      {"runner", kRunner},
+      {"runner/torch", kRunner},
+      {"runner/backends", kRunner},
+      {"runner/commands", kRunnerCommands},
+      {"runner/main", kRunnerCommands + Folders{"runner/commands"}},
+  };
+  return kTable;
+}
+
+struct Library {
+  std::string prefix;  ///< of its headers
+  Folders folders;     ///< that may include them
+  /// A project header that includes it stays inside its folder, so that nobody else needs the library to
+  /// compile.
+  bool is_private = false;
+};
+
+const std::vector<Library>& library_table() {
+  static const Folders kTorch{"runner/torch"};
+  static const Folders kCommunication{"runner/backends"};
+  static const std::vector<Library> kTable{
+      {"nlohmann/", {"sim/core", "sim/cli", "sim/commands", "runner/torch", "runner/commands"}},
+      {"yaml-cpp/", {"sim/core"}},
+      {"Eigen/", {"calibration"}, true},
+      {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
+      {"boost/uuid/", {"sim/core"}, true},
+      {"simgrid/", {"sim/replay"}, true},
+      {"xbt/", {"sim/replay"}, true},
+      {"torch/", kTorch, true},
+      {"ATen/", kTorch, true},
+      {"c10/", kTorch, true},
+      {"gloo/", kCommunication, true},
+      {"nccl.h", kCommunication, true},
+      {"cuda", kCommunication, true},
+      {"gnuplot-iostream.h", {"plots"}, true},
+  };
+  return kTable;
+}
+
+const Library* library_of(const Include& include) {
+  if (!include.angled) return nullptr;
+  for (const Library& library : library_table())
+    if (include.target.starts_with(library.prefix)) return &library;
+  return nullptr;
+}
+
+std::string joined(const Folders& folders) {
+  std::string text;
+  for (const std::string& folder : folders) text += (text.empty() ? "" : ", ") + folder;
+  return text.empty() ? "nothing" : text;
+}
+
+/// Headers of the C and C++ libraries and of the operating system.
+bool is_system(const std::string& target) {
+  static const std::regex kSystem(R"(([a-z0-9_]+(\.h)?)|((sys|net|netinet|arpa|linux)/[a-z0-9_]+\.h))");
+  return std::regex_match(target, kSystem);
+}
+
+std::string project_violation(const Include& include) {
+  if (include.target == "stepcast_revision.hpp" && include.folder() == "sim/core") return "";  // generated
+  const std::string target_folder = fs::path(include.target).parent_path().string();
+  if (target_folder == include.folder()) return "";
+  const auto rule = module_table().find(include.folder());
+  if (rule == module_table().end())
+    return include.place() + "folder '" + include.folder() + "' is not in the module table";
+  if (rule->second.contains(target_folder)) return "";
+  return include.place() + "includes \"" + include.target + "\", but " + include.folder() +
+         " may include only its own headers and those of: " + joined(rule->second);
+}
+
+/// What one #include breaks, with file, line and the rule; "" when it is allowed.
+std::string violation(const Include& include) {
+  if (!include.angled) return project_violation(include);
+  if (const Library* library = library_of(include)) {
+    if (library->folders.contains(include.folder())) return "";
+    return include.place() + "includes <" + include.target +
+           ">, but only these may: " + joined(library->folders);
+  }
+  if (is_system(include.target)) return "";
+  return include.place() + "includes <" + include.target + ">, which is in no row of the library table";
+}
+
+/// Headers that bring a private library with them, included from another folder.
+std::vector<std::string> leaks(const std::vector<Include>& includes) {
+  std::map<std::string, std::string> private_headers;
+  for (const Include& include : includes) {
+    const Library* library = library_of(include);
+    if (library != nullptr && library->is_private && include.file.ends_with(".hpp"))
+      private_headers[include.file] = include.target;
+  }
+  std::vector<std::string> result;
+  for (const Include& include : includes) {
+    const auto found = private_headers.find(include.target);
+    if (include.angled || found == private_headers.end()) continue;
+    if (fs::path(found->first).parent_path().string() == include.folder()) continue;
+    result.push_back(include.place() + "includes \"" + include.target + "\", which brings <" + found->second +
+                     "> with it and is private to its folder");
+  }
+  return result;
+}
+
+std::vector<Include> includes_of(const fs::path& root, const fs::path& file) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"].*)re");
+  std::vector<Include> result;
+  std::ifstream stream(file);
+  std::string text;
+  for (int line = 1; std::getline(stream, text); ++line) {
+    std::smatch match;
+    if (!std::regex_match(text, match, kInclude)) continue;
+    result.push_back({fs::relative(file, root).string(), line, match[2], match[1] == "<"});
+  }
+  return result;
+}
+
+std::vector<Include> all_includes() {
+  const fs::path root = STEPCAST_SOURCE_DIR;
+  std::vector<Include> result;
+  for (const char* top : {"sim", "runner", "models", "topologies", "calibration", "plots"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cpp" && extension != ".hpp") continue;
+      const auto found = includes_of(root, entry.path());
+      result.insert(result.end(), found.begin(), found.end());
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("every include follows the module table") {
+  const std::vector<Include> includes = all_includes();
+  REQUIRE(includes.size() > 100);
+  for (const Include& include : includes) {
+    const std::string broken = violation(include);
+    if (!broken.empty()) FAIL_CHECK(broken);
+  }
+}
+
+TEST_CASE("every project include names a file by its path from the repository root") {
+  for (const Include& include : all_includes()) {
+    if (include.angled || include.target == "stepcast_revision.hpp") continue;
+    if (!fs::exists(fs::path(STEPCAST_SOURCE_DIR) / include.target))
+      FAIL_CHECK(include.place() << "there is no " << include.target);
+  }
+}
+
+TEST_CASE("headers that need LibTorch, Gloo, NCCL or SimGrid stay inside their folder") {
+  for (const std::string& leak : leaks(all_includes())) FAIL_CHECK(leak);
+}
+
+TEST_CASE("a reversed arrow, a foreign library and an unknown library are found and named with their place") {
+  using Catch::Contains;
+  CHECK(violation({"models/model.cpp", 3, "sim/core/units.hpp", false}).empty());
+  CHECK_THAT(violation({"sim/core/units.cpp", 3, "models/model.hpp", false}),
+             Contains("sim/core/units.cpp:3: ") && Contains("models/model.hpp"));
+  CHECK_THAT(violation({"sim/strategies/ddp.cpp", 7, "sim/replay/replay.hpp", false}),
+             Contains("sim/core, models") || Contains("models, sim/core"));
+  CHECK_THAT(violation({"sim/commands/predict.cpp", 9, "torch/torch.h", true}), Contains("runner/torch"));
+  CHECK_THAT(violation({"models/layer.cpp", 2, "fmt/format.h", true}),
+             Contains("no row of the library table"));
+  CHECK_THAT(violation({"extra/thing.cpp", 1, "sim/core/units.hpp", false}),
+             Contains("not in the module table"));
+  CHECK(violation({"runner/backends/gloo.cpp", 1, "netinet/in.h", true}).empty());
+  const std::vector<Include> leaking{{"runner/torch/model.hpp", 1, "torch/torch.h", true},
+                                     {"runner/torch/model.cpp", 1, "runner/torch/model.hpp", false},
+                                     {"runner/commands/run.cpp", 5, "runner/torch/model.hpp", false}};
+  REQUIRE(leaks(leaking).size() == 1);
+  CHECK_THAT(leaks(leaking)[0], Contains("runner/commands/run.cpp:5"));
+}

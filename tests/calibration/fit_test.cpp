@@ -1,0 +1,136 @@
+#include "calibration/fit.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "calibration/non_negative.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+/// Sizes 4, 8, ... 2^26 bytes and the time that `cost` gives them.
+template <class Cost>
+std::vector<CostPoint> measured(Cost cost) {
+  std::vector<CostPoint> points;
+  for (int power = 2; power <= 26; ++power)
+    points.push_back({std::ldexp(1.0, power), cost(std::ldexp(1.0, power))});
+  return points;
+}
+
+SampleSet samples(const std::string& probe, double bytes, std::vector<double> time_s,
+                  std::vector<double> cpu_s) {
+  SampleSet set;
+  set.probe = probe;
+  set.bytes = bytes;
+  set.time_s = std::move(time_s);
+  set.cpu_s = std::move(cpu_s);
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("a cost of 10 us plus 1 ns per byte is found with two knots and no residual", "[calibration]") {
+  const CostFit fit = fit_cost(measured([](double n) { return 10e-6 + 1e-9 * n; }));
+  REQUIRE(fit.cost.knots.size() == 2);
+  CHECK(fit.cost.at(Bytes(1000.0)).count() == Approx(11e-6));
+  CHECK(fit.cost.at(Bytes(1e6)).count() == Approx(1010e-6));
+  CHECK(fit.quality.worst_absolute_relative_residual < 1e-9);
+}
+
+TEST_CASE("the knot of a cost with one bend is the size at which it bends", "[calibration]") {
+  const double bend = 65536.0;
+  const auto cost = [&](double n) { return 20e-6 + 1e-10 * n + 2e-9 * std::max(0.0, n - bend); };
+  const CostFit fit = fit_cost(measured(cost));
+  REQUIRE(fit.cost.knots.size() == 3);
+  CHECK(fit.cost.knots[1].bytes == bend);
+  CHECK(fit.cost.at(Bytes(131072.0)).count() == Approx(cost(131072.0)));
+}
+
+TEST_CASE("a fitted cost never falls and is never negative, even where the samples do fall",
+          "[calibration]") {
+  std::vector<CostPoint> points = measured([](double n) { return 30e-6 + 1e-9 * n; });
+  points[3].time_s = 90e-6;
+  points[10].time_s = 5e-6;
+  const CostFit fit = fit_cost(points);
+  for (std::size_t k = 0; k < fit.cost.knots.size(); ++k) {
+    CHECK(fit.cost.knots[k].time_s >= (k == 0 ? 0.0 : fit.cost.knots[k - 1].time_s));
+  }
+  // 90 us cannot be met by a cost that is 30 us before and after: the residual says so.
+  CHECK(fit.quality.worst_absolute_relative_residual > 0.5);
+}
+
+TEST_CASE("at most every second size becomes a knot, so that residuals mean something", "[calibration]") {
+  int i = 0;
+  const std::vector<CostPoint> points =
+      measured([&](double n) { return (30e-6 + 1e-9 * n) * (++i % 2 == 0 ? 1.1 : 0.9); });
+  const CostFit fit = fit_cost(points);
+  CHECK(fit.cost.knots.size() <= (points.size() + 1) / 2);
+  // The 10 % up and down around the line cannot be followed by half as many knots.
+  CHECK(fit.quality.median_absolute_relative_residual > 0.02);
+  CHECK(fit.quality.median_absolute_relative_residual < 0.2);
+}
+
+TEST_CASE("one measured size is a constant cost", "[calibration]") {
+  const CostFit fit = fit_cost({{4.0, 3e-6}});
+  CHECK(fit.cost.at(Bytes(4.0)).count() == Approx(3e-6));
+  CHECK(fit.cost.at(Bytes(4e6)).count() == Approx(3e-6));
+}
+
+TEST_CASE("non-negative least squares sets to zero what would be negative", "[calibration]") {
+  // Unconstrained, x = (2, -1) solves this; with x >= 0 the best is x = (1.5, 0): minimise (x - 2)^2 + (x -
+  // 1)^2.
+  Eigen::MatrixXd a(2, 2);
+  a << 1.0, 0.0, 1.0, 1.0;
+  const Eigen::VectorXd x = non_negative_least_squares(a, Eigen::Vector2d(2.0, 1.0));
+  CHECK(x[0] == Approx(1.5));
+  CHECK(x[1] == 0.0);
+}
+
+TEST_CASE("a calibration's costs come from the medians of its samples", "[calibration]") {
+  Calibration calibration;
+  calibration.world_size = 2;
+  calibration.context.cores = 2;
+  calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {1e-6, 1e-6, 1e-6}),
+                         samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {1e-6, 1e-6, 1e-6}),
+                         samples("bidirectional", 4, {20e-6, 20e-6, 21e-6}, {5e-6, 5e-6, 5e-6}),
+                         samples("bidirectional", 1024, {40e-6, 40e-6, 41e-6}, {6e-6, 6e-6, 6e-6}),
+                         samples("call_overhead", 0, {8e-6, 9e-6, 10e-6}, {0, 0, 0}),
+                         samples("memory_one", 12e6, {1e-3}, {1e-3}),
+                         samples("memory_all", 12e6, {1.5e-3}, {1.5e-3}),
+                         samples("compute_one", 0, {1e-3, 1e-3, 1e-3}, {1e-3, 1e-3, 1e-3}),
+                         samples("compute_all", 0, {3e-3, 3e-3, 3e-3}, {2e-3, 2e-3, 2e-3}),
+                         samples("compute_beside_communication", 0, {9e-3}, {2.5e-3})};
+  fit_calibration(calibration, "same_host");
+  const PathCost& path = calibration.path("same_host");
+  CHECK(path.latency.at(Bytes(4.0)).count() == Approx(31e-6));
+  CHECK(path.latency.at(Bytes(1024.0)).count() == Approx(62e-6));
+  CHECK(path.gap.at(Bytes(4.0)).count() == Approx(20e-6));
+  CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(6e-6));
+  CHECK(path.smallest_bytes == 4.0);
+  CHECK(path.largest_bytes == 1024.0);
+  CHECK(calibration.call_overhead.count() == Approx(9e-6));
+  // 12 MB in 1 ms; two ranks, 12 MB each in 1.5 ms.
+  CHECK(calibration.sharing.memory_bandwidth_one_bytes_per_s == Approx(12e9));
+  CHECK(calibration.sharing.memory_bandwidth_all_bytes_per_s == Approx(16e9));
+  // 1 ms of processor time grows to 2 ms beside compute; 2 ms grow to 2.5 ms beside messages. Waiting for a
+  // core, here 3 - 2 and 9 - 2.5 ms, is not counted.
+  CHECK(calibration.sharing.rate_beside_compute == Approx(0.5));
+  CHECK(calibration.sharing.rate_beside_communication == Approx(0.8));
+  CHECK(calibration.verdicts.empty());
+}
+
+TEST_CASE("a noisy machine is called too noisy in words, with the number", "[calibration]") {
+  Calibration calibration;
+  calibration.world_size = 1;
+  calibration.context.cores = 2;
+  std::vector<double> times;
+  for (int i = 0; i <= 10; ++i) times.push_back(1e-3 + 5e-5 * i);  // p10 1.05, p50 1.25, p90 1.45 ms: 32 %
+  calibration.samples = {samples("compute_one", 0, times, times)};
+  fit_calibration(calibration, "same_host");
+  CHECK(calibration.noise == Approx(0.32));
+  REQUIRE(calibration.verdicts.size() == 2);
+  CHECK_THAT(calibration.verdicts[0], Catch::Contains("too noisy") && Catch::Contains("32 %"));
+  CHECK_THAT(calibration.verdicts[1], Catch::Contains("one rank"));
+  CHECK(calibration.paths.empty());
+}

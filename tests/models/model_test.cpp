@@ -1,0 +1,185 @@
+#include "models/model.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/layer.hpp"
+#include "tests/models/reference_files.hpp"
+
+using namespace stepcast;
+
+TEST_CASE("parameters have PyTorch's names, shapes and registration order") {
+  const auto name = GENERATE(from_range(reference_models()));
+  CAPTURE(name);
+  const Model model = load_model(name);
+  const auto rows = reference_rows(name + ".parameters.csv");
+  REQUIRE(model.parameters.size() == rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CHECK(model.parameters[i].name == rows[i][0]);
+    CHECK(shape_text(model.parameters[i].shape) == rows[i][1]);
+    CHECK(model.parameters[i].size == Bytes(4.0 * static_cast<double>(model.parameters[i].numel())));
+  }
+}
+
+TEST_CASE("gradients become ready in the order in which PyTorch's autograd accumulates them") {
+  const auto name = GENERATE(from_range(reference_models()));
+  CAPTURE(name);
+  const Model model = load_model(name);
+  const auto rows = reference_rows(name + ".parameters.csv");
+  REQUIRE(model.ready_order.size() == rows.size());
+  for (std::size_t position = 0; position < rows.size(); ++position) {
+    const auto parameter = static_cast<std::size_t>(model.ready_order[position]);
+    CAPTURE(model.parameters[parameter].name);
+    CHECK(std::to_string(position) == rows[parameter][2]);
+  }
+}
+
+TEST_CASE("layer rows have PyTorch's names, classes, output shapes, parameter counts and flop") {
+  const auto name = GENERATE(from_range(reference_models()));
+  CAPTURE(name);
+  const Model model = load_model(name);
+  std::vector<LayerRow> found;
+  for (const Segment& segment : model.segments)
+    found.insert(found.end(), segment.rows.begin(), segment.rows.end());
+  std::size_t next = 0;
+  for (const auto& row : reference_rows(name + ".layers.csv")) {
+    if (row[1] == "Identity") continue;  // ResNet's max pooling, which the CIFAR variant replaces by nothing
+    REQUIRE(next < found.size());
+    CAPTURE(row[0]);
+    CHECK(found[next].name == row[0]);
+    CHECK(found[next].type == row[1]);
+    CHECK(shape_text(found[next].output) == row[2]);
+    CHECK(std::to_string(found[next].parameters) == row[3]);
+    CHECK(found[next].forward == Flop(std::stod(row[4])));
+    ++next;
+  }
+  CHECK(next == found.size());
+}
+
+TEST_CASE("totals of the shipped models are those of PyTorch's modules") {
+  struct Total {
+    const char* name;
+    std::int64_t parameters;
+    double buffer_bytes;
+  };
+  const auto total = GENERATE(Total{"simple-cnn", 315'722, 0}, Total{"vgg11-bn-cifar", 9'231'114, 22'080},
+                              Total{"resnet18-cifar", 11'173'962, 38'560}, Total{"netflix-mlp", 4'097, 0});
+  CAPTURE(total.name);
+  const Model model = load_model(total.name);
+  CHECK(model.parameter_count() == total.parameters);
+  CHECK(model.parameter_bytes() == Bytes(4.0 * static_cast<double>(total.parameters)));
+  CHECK(model.buffer_bytes(0) + model.buffer_bytes(1) == Bytes(total.buffer_bytes));
+}
+
+TEST_CASE("a batch norm has two float32 buffers per channel and one int64 counter") {
+  const Model model = load_model("vgg11-bn-cifar");
+  REQUIRE(model.buffers.size() == 24);
+  CHECK(model.buffers[0].name == "layers.1.running_mean");
+  CHECK(model.buffers[1].name == "layers.1.running_var");
+  CHECK(model.buffers[2].name == "layers.1.num_batches_tracked");
+  CHECK(model.buffers[2].is_integer);
+  CHECK(model.buffer_bytes(1) == Bytes(8 * 8));
+}
+
+TEST_CASE("segments are the blocks of the model, named and of their costliest layer's kind") {
+  const Model vgg = load_model("vgg11-bn-cifar");
+  REQUIRE(vgg.segments.size() == 9);
+  CHECK(vgg.segments[0].kind == "conv");
+  CHECK(vgg.segments[8].name == "classifier");
+  CHECK(vgg.segments[8].kind == "linear");
+  const Model resnet = load_model("resnet18-cifar");
+  REQUIRE(resnet.segments.size() == 10);
+  CHECK(resnet.segments[1].name == "layer1.0");
+  CHECK(resnet.segments[1].kind == "residual");
+  CHECK(load_model("simple-cnn").segments.size() == 4);
+  CHECK(load_model("netflix-mlp").segments.size() == 2);
+}
+
+TEST_CASE("every shipped model holds the laws of a model") {
+  const auto name = GENERATE(from_range(model_names()));
+  CAPTURE(name);
+  const Model model = load_model(name);
+  CHECK(model.name == name);
+  CHECK(model.specification == name);
+  CHECK_FALSE(model.description.empty());
+
+  std::set<std::string> names;
+  for (const Parameter& parameter : model.parameters) CHECK(names.insert(parameter.name).second);
+  const std::set<int> ready(model.ready_order.begin(), model.ready_order.end());
+  CHECK(ready.size() == model.parameters.size());
+
+  Shape flowing = model.input;
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    const Segment& segment = model.segments[i];
+    CHECK(segment.input == flowing);
+    flowing = segment.output;
+    for (const int parameter : segment.parameters)
+      CHECK(model.parameters[static_cast<std::size_t>(parameter)].segment == static_cast<int>(i));
+    CHECK(segment.backward >= segment.forward);
+    CHECK(segment.backward <= 2.0 * segment.forward);
+    CHECK(segment.saved_size >= segment.output_size * (model.has_fixed_times() ? 0.0 : 1.0));
+  }
+}
+
+TEST_CASE("the backward costs twice the forward, once where the input needs no gradient") {
+  const Model model = load_model("netflix-mlp");
+  // fc1: 2 x 30 x 128 multiply-adds' flop and 128 for ReLU; no gradient of the features.
+  CHECK(model.segments[0].forward == Flop(7680 + 128));
+  CHECK(model.segments[0].backward == Flop(7680 + 2 * 128));
+  CHECK(model.segments[1].forward == Flop(256));
+  CHECK(model.segments[1].backward == Flop(512));
+}
+
+TEST_CASE("saved bytes count each activation once, in the segment that allocates it") {
+  const Model mlp = load_model("netflix-mlp");
+  // fc1 keeps ReLU's output, which is also the segment's output; its input is not its own.
+  CHECK(mlp.segments[0].saved_size == Bytes(4 * 128));
+  CHECK(mlp.segments[1].saved_size == Bytes(4));
+  const Model vgg = load_model("vgg11-bn-cifar");
+  // Kept: the convolution's output, ReLU's output, the pooled output and its int64 indices. Not batch norm's
+  // output.
+  CHECK(vgg.segments[0].saved_size == Bytes(4 * (65536 + 65536 + 16384) + 8 * 16384));
+  CHECK(vgg.segments[8].saved_size == Bytes(4 * 10));
+}
+
+TEST_CASE("an override changes the shapes and stands in the specification only where it differs") {
+  const Model wide = load_model("netflix-mlp:hidden=256");
+  CHECK(wide.parameter_count() == 30 * 256 + 256 + 256 + 1);
+  CHECK(wide.specification == "netflix-mlp:hidden=256");
+  CHECK(wide.settings.at("hidden") == 256);
+  CHECK(load_model("netflix-mlp:hidden=128").specification == "netflix-mlp");
+  CHECK(load_model("netflix-mlp:hidden=64,features=20").specification == "netflix-mlp:features=20,hidden=64");
+}
+
+TEST_CASE("a canonical specification loads the same model") {
+  const auto given =
+      GENERATE(as<std::string>{}, "netflix-mlp:hidden=256", "synthetic:backward=2500us,layers=3",
+               "synthetic:parameter=1024B", "simple-cnn:classes=100");
+  const Model model = load_model(given);
+  const Model again = load_model(model.specification);
+  CHECK(again.specification == model.specification);
+  CHECK(again.settings == model.settings);
+  CHECK(load_model("synthetic:parameter=1024B").specification == "synthetic:parameter=1KiB");
+}
+
+TEST_CASE("the synthetic model is 50 segments of 0 s and 2 ms with one tensor of 25 MiB each") {
+  const Model model = load_model("synthetic");
+  REQUIRE(model.segments.size() == 50);
+  CHECK(model.has_fixed_times());
+  CHECK(model.parameter_bytes() == Bytes(50 * 25 * kMebi));
+  CHECK(model.segments[49].name == "layer49");
+  CHECK(model.segments[49].fixed_forward == Seconds(0));
+  CHECK(model.segments[49].fixed_backward->count() == Approx(2e-3));
+  CHECK(model.parameters[49].name == "layer49.weight");
+  CHECK(load_model("synthetic:layers=3,backward=5ms").segments.back().fixed_backward->count() ==
+        Approx(5e-3));
+  CHECK_FALSE(load_model("netflix-mlp").has_fixed_times());
+}
+
+TEST_CASE("every layer kind is documented by name once") {
+  std::set<std::string> names;
+  for (const std::string& name : layer_kind_names()) CHECK(names.insert(name).second);
+  CHECK(names.contains("residual"));
+}

@@ -1,0 +1,119 @@
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "tests/replay/small_world.hpp"
+
+namespace stepcast {
+namespace {
+
+using namespace small_world;
+
+const Model kNoModel;
+
+/// Ranks 0 and 1 exchange `rounds` messages one after the other: a ping-pong, or (both_ways) both at once.
+Schedule exchange(double message, int rounds, bool both_ways) {
+  Schedule schedule = same_program(2, {});
+  schedule.programs.clear();
+  for (int rank = 0; rank < 2; ++rank) {
+    Program program;
+    for (int round = 0; round < rounds; ++round) {
+      const std::string number = std::to_string(round);
+      const Op send = operation("send" + number, Stream::kComm, Send{1 - rank, Bytes(message), round});
+      const Op recv = operation("recv" + number, Stream::kHost, Recv{1 - rank, Bytes(message), round});
+      program.ops.push_back(recv);
+      program.ops.push_back(send);
+      if (!both_ways && (rank == 1 || round > 0))
+        program.ops.back().after = {rank == 1 ? 2 * round : 2 * round - 2};
+    }
+    schedule.programs.push_back(program);
+  }
+  schedule.program_of_rank = {0, 1};
+  return schedule;
+}
+
+double time_of(const Schedule& schedule, const Calibration& costs, const Cluster& cluster) {
+  ReplayInput input = input_of(schedule, kNoModel, cluster);
+  input.calibration = &costs;
+  return replay(input).median_step_time_s();
+}
+
+TEST_CASE("a message with its receive posted long before takes latency(n), and one posted with it latency(0) more") {
+  const Calibration costs = calibration();
+  const double message = 1e6;
+  const double way = 10e-6 + 1e-3;
+  // The receives of a ping-pong are posted one round ahead, except the first.
+  CHECK(time_of(exchange(message, 1, false), costs, one_host(4)) == Approx(10e-6 + 2.0 * way));
+}
+
+TEST_CASE("messages both ways at once keep each endpoint busy for gap(n) per message sent and received") {
+  const Calibration costs = calibration();
+  const double gap = 6e-6 + 1e6 / 2e9;
+  const double twenty = time_of(exchange(1e6, 20, true), costs, one_host(4));
+  const double forty = time_of(exchange(1e6, 40, true), costs, one_host(4));
+  CHECK((forty - twenty) / 20.0 >= 2.0 * gap * (1.0 - 1e-9));
+}
+
+TEST_CASE("messages of ranks that have nothing to do with each other do not wait for each other") {
+  Calibration costs = calibration();
+  const auto ring_s = [&](int ranks) {
+    return time_of(one_collective(CollectiveKind::kAllReduce, ranks, 1e6 * ranks), costs, one_host(64)) /
+           (ranks - 1);
+  };
+  CHECK(ring_s(16) == Approx(ring_s(8)).epsilon(0.05));
+}
+
+TEST_CASE("on one core, the processor work of two endpoints takes turns; on two it costs nothing more") {
+  Calibration costs = calibration();
+  costs.paths[0].cpu = costs.paths[0].gap;
+  const double two = time_of(exchange(1e7, 1, false), costs, one_host(2));
+  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(64)) == Approx(two));
+  costs.paths[0].latency = costs.paths[0].gap;
+  const double gap = 6e-6 + 1e7 / 2e9;
+  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(2)) == Approx(2.0 * gap + 6e-6));
+  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(1)) == Approx(4.0 * gap + 6e-6));
+}
+
+TEST_CASE("between hosts a message takes the endpoint's start-up and then the slower of wire and endpoint") {
+  const Calibration costs = calibration();
+  const double notice = 10e-6 + 2e-6;
+  const Schedule schedule = [] {
+    Schedule result = exchange(1e6, 1, false);
+    result.programs[1].ops.pop_back();  // one way only
+    result.programs[0].ops.erase(result.programs[0].ops.begin());
+    return result;
+  }();
+  const double slow = time_of(schedule, costs, star(2, 1e8, 1e-6, 2));
+  CHECK(slow == Approx(notice + 10e-6 + 2e-6 + (1e6 + 48.0) / 1e8));
+  const double fast = time_of(schedule, costs, star(2, 1e12, 1e-6, 2));
+  CHECK(fast == Approx(notice + 10e-6 + 1e6 / 1e9));
+}
+
+TEST_CASE("each call pays its overhead once") {
+  Calibration costs = calibration();
+  const Schedule schedule = one_collective(CollectiveKind::kAllReduce, 2, 1e5);
+  const double without = time_of(schedule, costs, one_host(4));
+  costs.call_overhead = Seconds(1e-3);
+  CHECK(time_of(schedule, costs, one_host(4)) == Approx(without + 1e-3));
+}
+
+TEST_CASE("aggregate equals message level to 1 % with endpoint costs where the wire is the limit or is not there") {
+  const Calibration costs = calibration();
+  for (const int ranks : {2, 8, 16}) {
+    for (const double message : {64'000.0, 4e6, 64e6}) {
+      for (const bool wired : {false, true}) {
+        INFO(ranks << " ranks, " << message << " B" << (wired ? ", wired" : ""));
+        const Cluster cluster = wired ? star(ranks, 2e8, 5e-6, 4) : one_host(4 * ranks);
+        const Schedule schedule = one_collective(CollectiveKind::kAllReduce, ranks, message);
+        ReplayInput input = input_of(schedule, kNoModel, cluster);
+        input.calibration = &costs;
+        input.fidelity = Fidelity::kMessage;
+        const double exact = replay(input).median_step_time_s();
+        input.fidelity = Fidelity::kAggregate;
+        CHECK(replay(input).median_step_time_s() == Approx(exact).epsilon(0.01));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,213 @@
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/collectives/algorithm.hpp"
+#include "sim/replay/shortest_paths.hpp"
+#include "tests/replay/small_world.hpp"
+
+namespace stepcast {
+namespace {
+
+using namespace small_world;
+
+const Model kNoModel;
+
+/// Step time of one collective that has the network to itself.
+double time_of(CollectiveKind kind, int ranks, double message, const Cluster& cluster, Fidelity fidelity,
+               const Calibration* calibration = nullptr) {
+  const Schedule schedule = one_collective(kind, ranks, message);
+  ReplayInput input = input_of(schedule, kNoModel, cluster);
+  input.fidelity = fidelity;
+  input.calibration = calibration;
+  return replay(input).median_step_time_s();
+}
+
+/// Two programs: rank 0 sends, rank 1 receives.
+Schedule one_message(double message) {
+  Schedule schedule = same_program(2, {});
+  schedule.programs = {{{operation("send", Stream::kComm, Send{1, Bytes(message), 7})}},
+                       {{operation("recv", Stream::kComm, Recv{0, Bytes(message), 7})}}};
+  schedule.program_of_rank = {0, 1};
+  return schedule;
+}
+
+TEST_CASE("one flow of 1 B over two links of 0.25 s at 1 B/s takes 1.5 s") {
+  const Cluster cluster = star(2, 1.0, 0.25);
+  const Schedule schedule = one_message(1.0);
+  CHECK(replay(input_of(schedule, kNoModel, cluster)).median_step_time_s() == Approx(1.5).epsilon(1e-9));
+}
+
+TEST_CASE("one flow takes alpha + n / bandwidth to nine digits, also when it is no whole number of bytes") {
+  for (const double bandwidth : {125e6, 50e9, 450e9}) {
+    for (const double latency : {0.0, 500e-9, 10e-6}) {
+      for (const double bytes : {1.0, 3.5, 409'600.0, 1e9}) {
+        INFO(bytes << " B at " << bandwidth << " B/s, " << latency << " s");
+        const Cluster cluster = star(2, bandwidth, latency);
+        const Schedule schedule = one_message(bytes);
+        const double expected = 2.0 * latency + bytes / bandwidth;
+        CHECK(replay(input_of(schedule, kNoModel, cluster)).median_step_time_s() == Approx(expected).epsilon(1e-9));
+      }
+    }
+  }
+}
+
+TEST_CASE("without endpoint costs every collective takes its closed form at message level, to six digits") {
+  const double bandwidth = 1e9;
+  const double latency = 2e-6;
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kBroadcast,
+        CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (const int ranks : {2, 3, 4, 8, 16}) {
+      for (const double message : {4.0, 48'000.0, 25e6}) {
+        INFO(to_text(kind) << " of " << message << " B over " << ranks << " ranks");
+        const Cluster cluster = star(ranks, bandwidth, latency);
+        const LinkCost link{Seconds(2.0 * latency), BytesPerSecond(bandwidth)};
+        const double expected = algorithm_for(kind, "").time({Bytes(message), ranks}, link).count();
+        CHECK(time_of(kind, ranks, message, cluster, Fidelity::kMessage) == Approx(expected).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("aggregate equals message level to 1 % on equal links, for bytes and for latency") {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (const int ranks : {2, 5, 16}) {
+      for (const double message : {400.0, 100'000.0, 25e6}) {
+        INFO(to_text(kind) << " of " << message << " B over " << ranks << " ranks");
+        const Cluster cluster = star(ranks, 10e9, 5e-6);
+        const double exact = time_of(kind, ranks, message, cluster, Fidelity::kMessage);
+        CHECK(time_of(kind, ranks, message, cluster, Fidelity::kAggregate) == Approx(exact).epsilon(0.01));
+      }
+    }
+  }
+}
+
+TEST_CASE("aggregate equals message level to 1 % where one link of the ring is four times slower") {
+  Cluster cluster = star(6, 8e9, 5e-6);
+  cluster.links[3].bandwidth = BytesPerSecond(2e9);
+  for (const double message : {60'000.0, 60e6}) {
+    const double exact = time_of(CollectiveKind::kAllReduce, 6, message, cluster, Fidelity::kMessage);
+    CHECK(time_of(CollectiveKind::kAllReduce, 6, message, cluster, Fidelity::kAggregate) ==
+          Approx(exact).epsilon(0.01));
+  }
+}
+
+/// Two racks of two hosts; one uplink between the racks.
+Cluster two_racks() {
+  Cluster cluster;
+  cluster.name = "two_racks";
+  for (int i = 0; i < 4; ++i) cluster.hosts.push_back({"host" + std::to_string(i), 1, Bytes(0), 1.0});
+  cluster.switches = {"left", "right"};
+  const auto link = [&](const std::string& name, int a, int b) {
+    cluster.links.push_back({name, a, b, BytesPerSecond(10e9), Seconds(1e-6)});
+  };
+  link("a", 0, 4);
+  link("b", 1, 4);
+  link("c", 2, 5);
+  link("d", 3, 5);
+  link("uplink", 4, 5);
+  return cluster;
+}
+
+/// Ranks 0, 2 and ranks 1, 3 reduce at the same time; each pair lies across the uplink.
+double two_groups_s(Fidelity fidelity, double message, bool both) {
+  Schedule schedule = same_program(4, {});
+  schedule.groups = {{"first", {0, 2}}, {"second", {1, 3}}};
+  schedule.programs.clear();
+  for (int group = 0; group < 2; ++group) {
+    Collective call;
+    call.message = Bytes(message);
+    call.group = group;
+    schedule.programs.push_back({{operation("reduce", Stream::kComm, call)}});
+  }
+  if (!both) schedule.programs[1].ops.clear();
+  schedule.program_of_rank = {0, 1, 0, 1};
+  const Cluster cluster = two_racks();
+  ReplayInput input = input_of(schedule, kNoModel, cluster);
+  input.fidelity = fidelity;
+  return replay(input).median_step_time_s();
+}
+
+TEST_CASE("two groups that cross one uplink take twice as long as one, at message level and aggregate alike to 1 %") {
+  for (const double message : {1e6, 25e6}) {
+    const double one = two_groups_s(Fidelity::kMessage, message, false);
+    const double both = two_groups_s(Fidelity::kMessage, message, true);
+    CHECK(both == Approx(2.0 * one).epsilon(0.05));
+    CHECK(both > 1.9 * one);
+    CHECK(two_groups_s(Fidelity::kAggregate, message, true) == Approx(both).epsilon(0.01));
+  }
+}
+
+TEST_CASE("a path has the fewest links and passes through hosts only where there is no other way") {
+  const Cluster racks = two_racks();
+  const auto paths = shortest_paths(racks, 0);
+  REQUIRE(paths[3].size() == 3);
+  CHECK(racks.links[static_cast<std::size_t>(paths[3][1].link)].name == "uplink");
+  CHECK(paths[3][0].forward);
+  CHECK_FALSE(paths[3][2].forward);
+  Cluster chain;
+  for (int i = 0; i < 3; ++i) chain.hosts.push_back({"host" + std::to_string(i), 1, Bytes(0), 1.0});
+  chain.links = {{"x", 0, 1, BytesPerSecond(1.0), Seconds(0.0)}, {"y", 2, 1, BytesPerSecond(1.0), Seconds(0.0)}};
+  CHECK(shortest_paths(chain, 0)[2].size() == 2);
+}
+
+TEST_CASE("a collective never takes longer with more bandwidth, nor less time with more bytes") {
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kBroadcast}) {
+    for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
+      double last = 1e9;
+      for (const double bandwidth : {1e8, 1e9, 1e10, 1e11}) {
+        const double now = time_of(kind, 5, 1e6, star(5, bandwidth, 1e-6), fidelity);
+        CHECK(now <= last);
+        last = now;
+      }
+      last = 0.0;
+      for (const double message : {5.0, 5e3, 5e6}) {
+        const double now = time_of(kind, 5, message, star(5, 1e9, 1e-6), fidelity);
+        CHECK(now >= last);
+        last = now;
+      }
+    }
+  }
+}
+
+TEST_CASE("groups above 16 ranks are aggregated unless asked otherwise, and the Result says so") {
+  const auto fidelity = [](int ranks, Fidelity asked) {
+    const Schedule schedule = one_collective(CollectiveKind::kAllReduce, ranks, 1e6);
+    const Cluster cluster = star(ranks, 1e9, 1e-6);
+    ReplayInput input = input_of(schedule, kNoModel, cluster);
+    input.fidelity = asked;
+    return replay(input).notes.at("collective_fidelity");
+  };
+  CHECK(fidelity(16, Fidelity::kAutomatic) == "message");
+  CHECK(fidelity(17, Fidelity::kAutomatic) == "aggregate");
+  CHECK(fidelity(17, Fidelity::kMessage) == "message");
+  CHECK(fidelity(1, Fidelity::kAutomatic) == "none");
+}
+
+TEST_CASE("bytes sent by the busiest rank in a step equal the algorithm's closed form") {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kBroadcast,
+        CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
+      for (const std::string backend : {"", "gloo"}) {
+        INFO(to_text(kind) << " " << backend);
+        const Schedule schedule = one_collective(kind, 5, 1'000'003.0 * 4.0);
+        const Cluster cluster = star(5, 1e9, 1e-6, 2);
+        const Calibration costs = calibration();
+        ReplayInput input = input_of(schedule, kNoModel, cluster);
+        input.fidelity = fidelity;
+        input.steps = 3;
+        if (!backend.empty()) input.calibration = &costs;
+        double most = 0.0;
+        for (int rank = 0; rank < 5; ++rank)
+          most = std::max(most, algorithm_for(kind, backend).sent({Bytes(1'000'003.0 * 4.0), 5}, rank).count());
+        CHECK(replay(input).bytes_sent_per_rank == Approx(most).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,132 @@
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "runner/bench_collectives.hpp"
+#include "runner/probes.hpp"
+#include "runner/rendezvous.hpp"
+
+using namespace stepcast;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class Body>
+void as_two_ranks(Body body) {
+  const auto store = make_memory_store(10s);
+  std::vector<std::exception_ptr> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const auto backend = backends().find("gloo").make({rank, 2, "", 10s, store, "127.0.0.1"});
+        body(*backend);
+        backend->barrier();
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+/// A backend whose all_reduce adds one too much to the first element at rank 0.
+class WrongBackend : public Backend {
+ public:
+  explicit WrongBackend(Backend& right) : right_(right) {}
+  [[nodiscard]] int rank() const override { return right_.rank(); }
+  [[nodiscard]] int world_size() const override { return right_.world_size(); }
+  [[nodiscard]] int collectives_in_flight() const override { return right_.collectives_in_flight(); }
+  WorkPtr all_reduce(Array array) override {
+    WorkPtr work = right_.all_reduce(array);
+    work->wait();
+    if (rank() == 0) static_cast<float*>(array.data)[0] += 1.0F;
+    return work;
+  }
+  WorkPtr broadcast(Array array, int root) override { return right_.broadcast(array, root); }
+  WorkPtr gather(Array in, Array out, int root) override { return right_.gather(in, out, root); }
+  WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
+    return right_.scatter(in, out, root);
+  }
+  WorkPtr all_gather(Array in, Array out) override { return right_.all_gather(in, out); }
+  WorkPtr reduce_scatter(Array in, Array out) override { return right_.reduce_scatter(in, out); }
+  WorkPtr send(Array data, int peer, std::uint32_t tag) override { return right_.send(data, peer, tag); }
+  WorkPtr recv(Array data, int peer, std::uint32_t tag) override { return right_.recv(data, peer, tag); }
+  WorkPtr submit(std::function<void()> task) override { return right_.submit(std::move(task)); }
+  void barrier() override { right_.barrier(); }
+
+ private:
+  Backend& right_;
+};
+
+BenchSettings small_bench() {
+  BenchSettings settings;
+  settings.sizes = bench_sizes(4.0, 4096.0, 32.0);
+  settings.iterations = 2;
+  settings.rounds = 3;
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("sizes from 4 B to 64 MiB by powers of 4 are 13", "[bench]") {
+  const std::vector<std::size_t> sizes = bench_sizes(4.0, 64.0 * kMebi, 4.0);
+  REQUIRE(sizes.size() == 13);
+  CHECK(sizes.front() == 4);
+  CHECK(sizes[1] == 16);
+  CHECK(sizes.back() == 67'108'864);
+  CHECK_THROWS_AS(bench_sizes(8.0, 4.0, 2.0), UsageError);
+  CHECK_THROWS_AS(bench_sizes(4.0, 8.0, 1.0), UsageError);
+}
+
+TEST_CASE("every collective has one row per size with one sample per round and no wrong element", "[bench]") {
+  std::vector<BenchRow> rows;
+  as_two_ranks([&](Backend& backend) {
+    const auto own = bench_collectives(backend, small_bench(), [](const std::string&) {});
+    if (backend.rank() == 0) rows = own;
+  });
+  CHECK(rows.size() == benched_collectives().size() * 3);
+  for (const BenchRow& row : rows) {
+    CAPTURE(row.collective, row.message_bytes);
+    CHECK(row.time_s.size() == 3);
+    CHECK(row.median_time_s() > 0.0);
+    CHECK(row.wrong == 0);
+  }
+}
+
+TEST_CASE("a wrong result is counted: one element per round on one rank", "[bench]") {
+  std::vector<BenchRow> rows;
+  as_two_ranks([&](Backend& backend) {
+    WrongBackend wrong(backend);
+    BenchSettings settings = small_bench();
+    settings.collectives = {"all_reduce"};
+    const auto own = bench_collectives(wrong, settings, [](const std::string&) {});
+    if (backend.rank() == 0) rows = own;
+  });
+  REQUIRE(rows.size() == 3);
+  for (const BenchRow& row : rows) CHECK(row.wrong == 3);
+}
+
+TEST_CASE("the probes of a calibration deliver every sample set with a sample per round", "[bench]") {
+  std::vector<SampleSet> sets;
+  as_two_ranks([&](Backend& backend) {
+    ProbeSettings settings;
+    settings.message_sizes = {4, 4096};
+    settings.array_sizes = {1024};
+    settings.rounds = 2;
+    const auto own = run_probes(backend, backends().find("gloo"), settings, [](const std::string&) {});
+    if (backend.rank() == 0) sets = own;
+  });
+  std::vector<std::string> probes;
+  for (const SampleSet& set : sets) {
+    CAPTURE(set.probe, set.bytes);
+    probes.push_back(set.probe);
+    CHECK(set.time_s.size() == (set.probe == "compute_one" || set.probe == "compute_all" ? 8 : 2));
+    CHECK(set.time_s.size() == set.cpu_s.size());
+    for (const double time : set.time_s) CHECK(time > 0.0);
+  }
+  CHECK(probes == std::vector<std::string>{"bidirectional", "bidirectional", "call_overhead",
+                                           "communication_beside_compute", "compute_all",
+                                           "compute_beside_communication", "compute_one", "copy",
+                                           "memory_all", "memory_one", "ping_pong", "ping_pong", "reduce"});
+}

@@ -1,0 +1,82 @@
+#include "runner/torch/measure.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "models/model.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+/// A trace of one segment with one parameter and one step.
+Trace one_step(int threads, int batch, double step_s, double fraction) {
+  TraceEntry entry;
+  entry.batch = batch;
+  entry.threads = threads;
+  entry.launch = {0};
+  entry.step_s = {step_s};
+  entry.segments.resize(1);
+  entry.segments[0].forward_s = {step_s};
+  entry.segments[0].grad_ready_fraction = {fraction};
+  Trace trace;
+  trace.entries = {entry};
+  return trace;
+}
+
+}  // namespace
+
+TEST_CASE("the phases of every measured step add up to the step") {
+  MeasureOptions options;
+  options.batches = {4, 8};
+  options.steps = 7;
+  options.warmup_steps = 1;
+  int steps = 0;
+  options.on_step = [&] { ++steps; };
+  const Model model = load_model("netflix-mlp");
+  const Trace trace = measure_trace(model, options);
+  CHECK(steps == 14);
+  REQUIRE(trace.entries.size() == 2);
+  for (const TraceEntry& entry : trace.entries) {
+    REQUIRE(entry.steps() == 7);
+    CHECK(entry.native_step_s.size() == 7);
+    REQUIRE(entry.segments.size() == model.segments.size());
+    for (std::size_t step = 0; step < 7; ++step) {
+      double sum = entry.input_s[step] + entry.zero_grad_s[step] + entry.loss_s[step] +
+                   entry.optimizer_s[step] + entry.host_s[step];
+      for (const SegmentTrace& segment : entry.segments)
+        sum += segment.forward_s[step] + segment.backward_s[step];
+      CHECK(sum == Approx(entry.step_s[step]).epsilon(1e-9));
+    }
+  }
+  CHECK(trace.entries[1].batch == 8);
+}
+
+TEST_CASE(
+    "gradients become ready inside their segment's backward, in order; saved bytes hold what is known") {
+  MeasureOptions options;
+  options.batches = {16};
+  options.steps = 5;
+  const Model model = load_model("netflix-mlp");
+  const TraceEntry entry = measure_trace(model, options).entries.front();
+  for (const SegmentTrace& segment : entry.segments) {
+    REQUIRE(segment.grad_ready_fraction.size() == 2);
+    CHECK(segment.grad_ready_fraction[0] > 0.0);
+    CHECK(segment.grad_ready_fraction[0] <= segment.grad_ready_fraction[1]);
+    CHECK(segment.grad_ready_fraction[1] <= 1.0);
+  }
+  // fc1 leaves relu's output, 16 x 128 floats; fc2 its own, 16 x 1.
+  CHECK(entry.segments[0].saved_bytes == 16 * 128 * 4);
+  CHECK(entry.segments[1].saved_bytes == 16 * 4);
+}
+
+TEST_CASE(
+    "merged launches keep every sample, say which launch it is from, and are sorted by threads and batch") {
+  const Trace merged =
+      merge_launches({one_step(2, 8, 1.0, 0.2), one_step(1, 8, 2.0, 0.3), one_step(2, 8, 3.0, 0.4)});
+  REQUIRE(merged.entries.size() == 2);
+  CHECK(merged.entries[0].threads == 1);
+  CHECK(merged.entries[1].step_s == std::vector<double>{1.0, 3.0});
+  CHECK(merged.entries[1].segments[0].forward_s == std::vector<double>{1.0, 3.0});
+  CHECK(merged.entries[1].launch == std::vector<int>{0, 1});
+  CHECK(merged.entries[1].segments[0].grad_ready_fraction[0] == Approx(0.3));
+}

@@ -1,0 +1,142 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "sim/core/result.hpp"
+#include "sim/core/trace.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+const std::string kRunner = std::string(STEPCAST_BINARY_DIR) + "/stepcast-runner";
+
+struct Outcome {
+  int code = 0;
+  std::string text;  ///< standard output and error together
+};
+
+Outcome call(const std::string& words) {
+  Outcome outcome;
+  FILE* pipe = ::popen((kRunner + " " + words + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::array<char, 4096> piece{};
+  while (std::fgets(piece.data(), piece.size(), pipe) != nullptr) outcome.text += piece.data();
+  const int status = ::pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+/// A folder that is removed when the test ends.
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "stepcast-run-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
+};
+
+}  // namespace
+
+TEST_CASE("run writes a result with the times of all ranks and refuses to overwrite it") {
+  const Folder folder;
+  const std::string words =
+      "run --strategy ddp --model netflix-mlp --batch 16 --nproc 2 --steps 6 --warmup 2 -o " +
+      folder.file("a.json");
+  const Outcome first = call(words);
+  INFO(first.text);
+  REQUIRE(first.code == 0);
+  const Result result = load_result(folder.file("a.json"));
+  CHECK(result.configuration.strategy == "ddp");
+  CHECK(result.configuration.world_size == 2);
+  REQUIRE(result.step_time_s.size() == 2);
+  CHECK(result.step_time_s[0].size() == 6);
+  CHECK(result.warmup_step_time_s.size() == 2);
+  CHECK_FALSE(result.context.blas.empty());
+  REQUIRE(result.lineage.size() == 1);
+  CHECK(result.lineage[0].role == "model");
+  const Outcome second = call(words);
+  CHECK(second.code == 3);
+  CHECK_THAT(second.text, Catch::Contains("--force"));
+}
+
+TEST_CASE("measure joins launches, each a program of its own, and both numbers of threads") {
+  const Folder folder;
+  const Outcome outcome =
+      call("measure --model netflix-mlp --batch 8,16 --threads 1,2 --steps 3 --warmup 1 --launches 2 -o " +
+           folder.file("a.json"));
+  INFO(outcome.text);
+  REQUIRE(outcome.code == 0);
+  const Trace trace = load_trace(folder.file("a.json"));
+  REQUIRE(trace.entries.size() == 4);
+  CHECK(trace.entries[3].threads == 2);
+  CHECK(trace.entries[3].batch == 16);
+  CHECK(trace.entries[3].launch == std::vector<int>{0, 0, 0, 1, 1, 1});
+}
+
+TEST_CASE("a person's mistakes are refused before any rank starts, and nothing is left behind") {
+  const Folder folder;
+  const std::string output = " -o " + folder.file("a.json");
+  const auto refused = [&](const std::string& words, int code, const std::string& hint) {
+    const Outcome outcome = call(words + output);
+    INFO(words << "\n" << outcome.text);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.text, Catch::Contains(hint));
+  };
+  refused("run --strategy dpd --model simple-cnn", 2, "did you mean 'ddp'");
+  refused("run --strategy ddp --model simple-cn", 3, "simple-cnn");
+  refused("run --strategy ddp --model synthetic", 3, "declares its times");
+  refused("run --strategy ddp --model simple-cnn --nproc 0", 2, "--nproc");
+  refused("run --strategy ddp --model simple-cnn --steps 0", 2, "--steps");
+  refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 3, "25MiB");
+  refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
+  refused("measure --model simple-cnn --batch 16,x", 2, "--batch");
+  CHECK(std::filesystem::is_empty(folder.path));
+}
+
+TEST_CASE("when a rank is killed in the middle the run ends with an error that names it and no file") {
+  const Folder folder;
+  const std::string log = folder.file("log");
+  const pid_t job = ::fork();
+  REQUIRE(job >= 0);
+  if (job == 0) {
+    const std::string output = folder.file("a.json");
+    static_cast<void>(std::freopen(log.c_str(), "w", stderr));
+    ::execl(kRunner.c_str(), kRunner.c_str(), "run", "--strategy", "ddp", "--model", "simple-cnn", "--nproc",
+            "2", "--steps", "1000000", "--timeout", "5s", "-o", output.c_str(), nullptr);
+    ::_exit(127);
+  }
+  const auto content = [&log] {
+    std::ifstream in(log);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  for (int i = 0; i < 300 && content().find("step 0") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  // The newest child of the job is rank 1.
+  std::ifstream children("/proc/" + std::to_string(job) + "/task/" + std::to_string(job) + "/children");
+  pid_t victim = 0;
+  for (pid_t child = 0; children >> child;) victim = std::max(victim, child);
+  REQUIRE(victim > 0);
+  ::kill(victim, SIGKILL);
+  int status = 0;
+  REQUIRE(::waitpid(job, &status, 0) == job);
+  INFO(content());
+  CHECK(WEXITSTATUS(status) == 1);
+  CHECK_THAT(content(), Catch::Contains("rank 1 was killed"));
+  CHECK_THAT(content(), Catch::Contains("rank 0"));
+  CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
+}

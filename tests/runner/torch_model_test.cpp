@@ -1,0 +1,210 @@
+#include "runner/torch/torch_model.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "runner/torch/data.hpp"
+#include "sim/core/error.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+const std::vector<std::string> kModels{"simple-cnn", "vgg11-bn-cifar", "resnet18-cifar", "netflix-mlp"};
+
+constexpr unsigned kSeed = 7;
+
+/// A folder that is removed when the test ends.
+struct ScratchFolder {
+  std::filesystem::path path;
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "stepcast-test-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~ScratchFolder() { std::filesystem::remove_all(path); }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path / name, std::ios::binary) << content;
+  }
+};
+
+/// One CIFAR-10 record: its label and 3,072 equal bytes.
+std::string record(char label, char value) { return std::string(1, label) + std::string(3072, value); }
+
+std::string message_of(const std::string& folder) {
+  const Model model = load_model("simple-cnn");
+  try {
+    Dataset::load_cifar10(model, folder, kSeed);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "parameters and buffers of the LibTorch model have the names, shapes and order of the description") {
+  const Model model = load_model("vgg11-bn-cifar");
+  const TorchModel torch_model(model, torch::kFloat32, kSeed);
+  REQUIRE(torch_model.parameters().size() == 34);
+  CHECK(model.parameters[0].name == "layers.0.weight");
+  CHECK(torch_model.parameters()[0].sizes().vec() == std::vector<std::int64_t>{64, 3, 3, 3});
+  CHECK(model.parameters[33].name == "fc1.0.bias");
+  CHECK(torch_model.parameters()[33].sizes().vec() == std::vector<std::int64_t>{10});
+  CHECK(torch_model.flat_buffers(0).nbytes() + torch_model.flat_buffers(1).nbytes() == 22'080);
+}
+
+TEST_CASE("every shipped model with layers becomes a LibTorch model whose tensors match the description") {
+  for (const std::string& name : kModels) {
+    INFO(name);
+    const Model model = load_model(name);
+    const TorchModel torch_model(model, torch::kFloat32, kSeed);
+    REQUIRE(torch_model.parameters().size() == model.parameters.size());
+    REQUIRE(torch_model.buffers().size() == model.buffers.size());
+    for (std::size_t i = 0; i < model.parameters.size(); ++i)
+      CHECK(torch_model.parameters()[i].sizes().vec() == model.parameters[i].shape);
+    for (std::size_t i = 0; i < model.buffers.size(); ++i) {
+      CHECK(torch_model.buffers()[i].sizes().vec() == model.buffers[i].shape);
+      CHECK((torch_model.buffers()[i].scalar_type() == torch::kInt64) == model.buffers[i].is_integer);
+    }
+    const Dataset data = Dataset::synthetic(model, kSeed);
+    torch::Tensor value = data.batch(0, 0, 1, 2, torch::kFloat32).input;
+    for (std::size_t segment = 0; segment < model.segments.size(); ++segment) {
+      value = torch_model.forward(segment, value);
+      CHECK(value.sizes().vec().front() == 2);
+      CHECK(value.sizes().slice(1).vec() == model.segments[segment].output);
+    }
+  }
+}
+
+TEST_CASE("a model with declared times cannot be trained") {
+  const Model model = load_model("synthetic");
+  CHECK_THROWS_AS(TorchModel(model, torch::kFloat32, kSeed), InputError);
+}
+
+TEST_CASE("equal seeds give equal parameters, other seeds others, and float64 starts where float32 does") {
+  const Model model = load_model("simple-cnn");
+  const TorchModel one(model, torch::kFloat32, 1);
+  const TorchModel same(model, torch::kFloat32, 1);
+  const TorchModel other(model, torch::kFloat32, 2);
+  const TorchModel wide(model, torch::kFloat64, 1);
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+    CHECK(torch::equal(one.parameters()[i], same.parameters()[i]));
+    CHECK_FALSE(torch::equal(one.parameters()[i], other.parameters()[i]));
+    CHECK(torch::equal(one.parameters()[i], wide.parameters()[i].to(torch::kFloat32)));
+  }
+  // conv1: 3 channels x 3 x 3 inputs, so that values lie within 1/sqrt(27) = 0.192 and reach close to it.
+  const double largest = one.parameters()[0].abs().max().item<double>();
+  CHECK(largest <= 0.1925);
+  CHECK(largest > 0.18);
+}
+
+TEST_CASE(
+    "gradients by segments equal those of the whole graph bit for bit, and arrive in the declared order") {
+  for (const std::string& name : kModels) {
+    INFO(name);
+    const Model model = load_model(name);
+    TorchModel segmented(model, torch::kFloat32, kSeed);
+    TorchModel whole(model, torch::kFloat32, kSeed);
+    const Batch batch = Dataset::synthetic(model, kSeed).batch(0, 0, 1, 4, torch::kFloat32);
+
+    const torch::Tensor expected = whole.loss(whole.forward(batch.input), batch.target);
+    expected.backward();
+    std::vector<int> order;
+    segmented.set_gradient_hook([&](int tensor) { order.push_back(tensor); });
+    SegmentedPass pass(segmented);
+    pass.begin(batch.input);
+    for (std::size_t i = 0; i < model.segments.size(); ++i) pass.forward(i);
+    CHECK(pass.loss(batch.target) == expected.item<double>());
+    for (std::size_t i = model.segments.size(); i-- > 0;) pass.backward(i);
+
+    CHECK(order == model.ready_order);
+    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+      INFO(model.parameters[i].name);
+      CHECK(torch::equal(segmented.parameters()[i].grad(), whole.parameters()[i].grad()));
+    }
+  }
+}
+
+TEST_CASE("gradients stay where they are, so that their addresses can be handed to a backend") {
+  const Model model = load_model("netflix-mlp");
+  TorchModel torch_model(model, torch::kFloat32, kSeed);
+  const void* before = torch_model.parameters()[0].grad().data_ptr();
+  const Batch batch = Dataset::synthetic(model, kSeed).batch(0, 0, 1, 4, torch::kFloat32);
+  for (int step = 0; step < 2; ++step) {
+    torch_model.zero_grad();
+    torch_model.loss(torch_model.forward(batch.input), batch.target).backward();
+    torch_model.optimizer_step();
+  }
+  CHECK(torch_model.parameters()[0].grad().data_ptr() == before);
+}
+
+TEST_CASE("the batches of all ranks of a step together are the batch of one rank of that size") {
+  for (const char* name : {"simple-cnn", "netflix-mlp"}) {
+    INFO(name);
+    const Model model = load_model(name);
+    const Dataset data = Dataset::synthetic(model, kSeed);
+    for (const std::int64_t step :
+         {std::int64_t{0}, std::int64_t{3}, data.size() / 6}) {  // the last one wraps
+      const Batch joint = data.batch(step, 0, 1, 6, torch::kFloat32);
+      std::vector<torch::Tensor> inputs;
+      std::vector<torch::Tensor> targets;
+      for (int rank = 0; rank < 3; ++rank) {
+        const Batch part = data.batch(step, rank, 3, 2, torch::kFloat32);
+        inputs.push_back(part.input);
+        targets.push_back(part.target);
+      }
+      CHECK(torch::equal(torch::cat(inputs), joint.input));
+      CHECK(torch::equal(torch::cat(targets), joint.target));
+    }
+    CHECK_FALSE(torch::equal(data.batch(0, 0, 1, 6, torch::kFloat32).input,
+                             data.batch(1, 0, 1, 6, torch::kFloat32).input));
+  }
+}
+
+TEST_CASE("every class of the synthetic images is drawn, and equal seeds give equal data") {
+  const Model model = load_model("simple-cnn");
+  const Dataset data = Dataset::synthetic(model, kSeed);
+  const Batch all = data.batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32);
+  const torch::Tensor per_class = torch::bincount(all.target, {}, 10);
+  CHECK(per_class.min().item<std::int64_t>() > data.size() / 20);
+  CHECK(torch::equal(
+      all.input,
+      Dataset::synthetic(model, kSeed).batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32).input));
+}
+
+TEST_CASE("CIFAR-10's binary files become images by plane, with their labels") {
+  const ScratchFolder folder;
+  folder.write("data_batch_1.bin", record(3, '\0'));
+  folder.write("data_batch_2.bin", record(9, '\x40'));
+  const Model model = load_model("simple-cnn");
+  const Dataset data = Dataset::load_cifar10(model, folder.path.string(), kSeed);
+  REQUIRE(data.size() == 2);
+  const Batch batch = data.batch(0, 0, 1, 2, torch::kFloat32);
+  CHECK(batch.input.sizes().vec() == std::vector<std::int64_t>{2, 3, 32, 32});
+  for (int i = 0; i < 2; ++i) {
+    // A byte b becomes b/64 - 2.
+    const bool is_first = batch.target[i].item<std::int64_t>() == 3;
+    CHECK(batch.target[i].item<std::int64_t>() == (is_first ? 3 : 9));
+    CHECK(batch.input[i][2][31][31].item<double>() == (is_first ? -2.0 : -1.0));
+  }
+}
+
+TEST_CASE("missing, truncated and foreign CIFAR-10 files are refused by name") {
+  const ScratchFolder folder;
+  CHECK_THAT(message_of(folder.path.string()), Catch::Contains("data_batch_*.bin"));
+  CHECK_THAT(message_of((folder.path / "nowhere").string()), Catch::Contains("nowhere"));
+  folder.write("data_batch_1.bin", record(1, 'x').substr(0, 3000));
+  CHECK_THAT(message_of(folder.path.string()),
+             Catch::Contains("data_batch_1.bin") && Catch::Contains("truncated"));
+  folder.write("data_batch_1.bin", record(77, 'x'));
+  CHECK_THAT(message_of(folder.path.string()), Catch::Contains("label 77"));
+  const Model mlp = load_model("netflix-mlp");
+  CHECK_THROWS_WITH(Dataset::load_cifar10(mlp, folder.path.string(), kSeed), Catch::Contains("netflix-mlp"));
+}

@@ -1,0 +1,319 @@
+#include "sim/strategies/strategy.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+#include "sim/core/error.hpp"
+#include "sim/strategies/buckets.hpp"
+#include "tests/models/reference_files.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+TrainingConfig config_of(int world_size) {
+  TrainingConfig config;
+  config.world_size = world_size;
+  config.batch = 32;
+  return config;
+}
+
+/// Position of the first operation whose name begins with `start`; -1 when there is none.
+int find(const Program& program, const std::string& start) {
+  for (std::size_t i = 0; i < program.ops.size(); ++i)
+    if (program.ops[i].name.starts_with(start)) return static_cast<int>(i);
+  return -1;
+}
+
+std::vector<std::string> names(const Program& program) {
+  std::vector<std::string> result;
+  for (const Op& op : program.ops) result.push_back(op.name);
+  return result;
+}
+
+/// How often each tensor's gradient is reduced over the ranks: by an all-reduce of it or of its bucket, or by
+/// gathers.
+std::map<int, int> reductions_of(const Schedule& schedule, const Program& program) {
+  std::map<int, int> count;
+  for (const Op& op : program.ops) {
+    const auto* call = std::get_if<Collective>(&op.action);
+    if (call == nullptr || call->payload.what == Payload::What::kBuffers) continue;
+    if (call->kind == CollectiveKind::kScatter) continue;  // hands back what the gather reduced
+    if (call->payload.what == Payload::What::kBucket) {
+      for (const int tensor : schedule.buckets[static_cast<std::size_t>(call->payload.index)].tensors)
+        ++count[tensor];
+    } else {
+      ++count[call->payload.index];
+    }
+  }
+  return count;
+}
+
+/// Bytes of one rank's gradients that collectives of `kind` work on: message for an all-reduce, message / n
+/// where every rank contributes one n-th.
+Bytes gradient_bytes(const Schedule& schedule, const Program& program, CollectiveKind kind) {
+  Bytes total;
+  for (const Op& op : program.ops) {
+    const auto* call = std::get_if<Collective>(&op.action);
+    if (call == nullptr || call->kind != kind) continue;
+    total += kind == CollectiveKind::kAllReduce ? call->message : call->message / schedule.world_size;
+  }
+  return total;
+}
+
+bool has_collectives(const Schedule& schedule) {
+  for (const Program& program : schedule.programs)
+    for (const Op& op : program.ops)
+      if (std::holds_alternative<Collective>(op.action)) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "every strategy runs each segment once forward and once backward, backward in reverse, optimizer last") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  const auto model_name = GENERATE(from_range(model_names()));
+  const int world_size = GENERATE(1, 2, 4);
+  if (strategy == "single" && world_size > 1) return;
+  CAPTURE(strategy, model_name, world_size);
+  const Model model = load_model(model_name);
+  const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
+  CHECK_NOTHROW(validate(schedule));
+  const auto last = static_cast<int>(model.segments.size()) - 1;
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::vector<int> forward;
+    std::vector<int> backward;
+    const auto& ops = schedule.program(rank).ops;
+    for (const Op& op : ops) {
+      const auto* compute = std::get_if<Compute>(&op.action);
+      if (compute == nullptr) continue;
+      if (compute->phase == Phase::kForward) {
+        CHECK(backward.empty());
+        CHECK(compute->segment == static_cast<int>(forward.size()));
+        forward.push_back(compute->segment);
+      }
+      if (compute->phase == Phase::kBackward) {
+        CHECK(compute->segment == last - static_cast<int>(backward.size()));
+        backward.push_back(compute->segment);
+      }
+    }
+    CHECK(forward.size() == model.segments.size());
+    CHECK(backward.size() == model.segments.size());
+    const bool has_optimizer = model.optimizer.kind != "none";
+    CHECK((ops.back().name == "optimizer") == has_optimizer);
+    CHECK((find(schedule.program(rank), "load_input") == 0) == (model.input_kind != "none"));
+    CHECK((find(schedule.program(rank), "loss") >= 0) == (model.loss != "none"));
+  }
+}
+
+TEST_CASE("every strategy reduces every gradient over two or more ranks exactly once") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  const auto model_name = GENERATE(from_range(model_names()));
+  const int world_size = GENERATE(2, 4);
+  if (strategy == "single") return;
+  CAPTURE(strategy, model_name, world_size);
+  const Model model = load_model(model_name);
+  const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    const Program& program = schedule.program(rank);
+    const auto count = reductions_of(schedule, program);
+    CHECK(count.size() == model.parameters.size());
+    for (const auto& [tensor, times] : count) CHECK(times == 1);
+    const Bytes gathered = gradient_bytes(schedule, program, CollectiveKind::kGather);
+    CHECK(gradient_bytes(schedule, program, CollectiveKind::kAllReduce) + gathered ==
+          model.parameter_bytes());
+    CHECK(gradient_bytes(schedule, program, CollectiveKind::kScatter) == gathered);
+  }
+}
+
+TEST_CASE("world size 1 has no communication, whatever the strategy") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  const auto model_name = GENERATE(from_range(model_names()));
+  CAPTURE(strategy, model_name);
+  CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), config_of(1))));
+}
+
+TEST_CASE("gradients are averaged: every reduction over n ranks is scaled by 1/n exactly once") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  if (strategy == "single") return;
+  CAPTURE(strategy);
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule(strategy, model, config_of(4));
+  std::map<int, std::vector<double>> scales;
+  for (const Op& op : schedule.program(0).ops) {
+    if (const auto* copy = std::get_if<CopyIn>(&op.action)) scales[copy->tensor].push_back(copy->scale);
+    if (const auto* combine = std::get_if<Combine>(&op.action))
+      scales[combine->tensor].push_back(combine->scale);
+  }
+  CHECK(scales.size() == model.parameters.size());
+  for (const auto& [tensor, applied] : scales) CHECK(applied == std::vector<double>{0.25});
+}
+
+TEST_CASE("DDP's buckets are those of PyTorch after its rebuild") {
+  const auto name = GENERATE(from_range(reference_models()));
+  CAPTURE(name);
+  const Model model = load_model(name);
+  const Schedule schedule = build_schedule("ddp", model, config_of(2));
+  const auto rows = reference_rows(name + ".parameters.csv");
+  std::size_t placed = 0;
+  for (std::size_t b = 0; b < schedule.buckets.size(); ++b) {
+    for (const int tensor : schedule.buckets[b].tensors) {
+      CAPTURE(model.parameters[static_cast<std::size_t>(tensor)].name);
+      CHECK(rows[static_cast<std::size_t>(tensor)][3] == std::to_string(b));
+      CHECK(tensor == model.ready_order[placed]);
+      ++placed;
+    }
+  }
+  CHECK(placed == rows.size());
+}
+
+TEST_CASE("DDP's bucket sizes are 1.2 and 0.1 MB, 9.5, 27.2 and 0.3 MB, and 9.5, 26.5 and 8.7 MB") {
+  using Sizes = std::vector<double>;
+  const std::map<std::string, Sizes> expected{{"simple-cnn", {1'185'320, 77'568}},
+                                              {"vgg11-bn-cifar", {9'461'800, 27'157'504, 305'152}},
+                                              {"resnet18-cifar", {9'461'800, 26'494'976, 8'739'072}}};
+  for (const auto& [name, sizes] : expected) {
+    CAPTURE(name);
+    Sizes found;
+    for (const Bucket& bucket : build_schedule("ddp", load_model(name), config_of(2)).buckets)
+      found.push_back(bucket.size.count());
+    CHECK(found == sizes);
+  }
+}
+
+TEST_CASE("a bucket closes when it has reached its limit, so that no tensor is split or put off") {
+  const Model model = load_model("netflix-mlp");  // ready: 4 B, 512 B, 512 B, 15,360 B
+  const auto layout = [&](double first, double others) {
+    std::vector<double> sizes;
+    for (const Bucket& bucket : assign_buckets(model, Bytes(first), Bytes(others)))
+      sizes.push_back(bucket.size.count());
+    return sizes;
+  };
+  CHECK(layout(1e9, 1e9) == std::vector<double>{4 + 512 + 512 + 15'360});
+  CHECK(layout(1, 1) == std::vector<double>{4, 512, 512, 15'360});
+  CHECK(layout(4, 512) == std::vector<double>{4, 512, 512, 15'360});
+  CHECK(layout(5, 513) == std::vector<double>{516, 512 + 15'360});
+}
+
+TEST_CASE(
+    "DDP copies gradients in as hooks, launches full buckets in order and copies back before the optimizer") {
+  const Schedule schedule = build_schedule("ddp", load_model("netflix-mlp"), config_of(2));
+  CHECK(names(schedule.programs.at(0)) ==
+        std::vector<std::string>{"load_input", "zero_grad", "forward/fc1", "forward/fc2", "loss",
+                                 "backward/fc2", "copy_in/fc2.bias", "copy_in/fc2.weight", "backward/fc1",
+                                 "copy_in/fc1.bias", "copy_in/fc1.weight", "all_reduce/bucket0",
+                                 "copy_out/bucket0", "optimizer"});
+  const auto& ops = schedule.programs[0].ops;
+  CHECK(ops[6].within == 5);
+  CHECK(ops[9].within == 8);
+  CHECK(ops[10].ready_tensor == 0);
+  CHECK(ops[11].stream == Stream::kComm);
+  CHECK(ops[11].after == std::vector<int>{6, 7, 9, 10});
+  CHECK(ops[12].after == std::vector<int>{11});
+}
+
+TEST_CASE(
+    "DDP's hooks come in gradient-ready order and its all-reduces in bucket order, each after its copies") {
+  const auto name = GENERATE(from_range(reference_models()));
+  const Model model = load_model(name);
+  const Schedule schedule = build_schedule("ddp", model, config_of(2));
+  std::vector<int> hooks;
+  std::vector<int> launched;
+  const auto& ops = schedule.programs.at(0).ops;
+  for (const Op& op : ops) {
+    if (const auto* copy = std::get_if<CopyIn>(&op.action)) {
+      hooks.push_back(copy->tensor);
+      const auto& backward = std::get<Compute>(ops[static_cast<std::size_t>(op.within)].action);
+      CHECK(backward.segment == model.parameters[static_cast<std::size_t>(copy->tensor)].segment);
+    }
+    const auto* call = std::get_if<Collective>(&op.action);
+    if (call == nullptr || call->payload.what != Payload::What::kBucket) continue;
+    launched.push_back(call->payload.index);
+    CHECK(op.after.size() == schedule.buckets[static_cast<std::size_t>(call->payload.index)].tensors.size());
+  }
+  CHECK(hooks == model.ready_order);
+  std::vector<int> in_order(schedule.buckets.size());
+  std::iota(in_order.begin(), in_order.end(), 0);
+  CHECK(launched == in_order);
+}
+
+TEST_CASE(
+    "DDP broadcasts buffers by dtype before the forward, and none where there are none or it is told not "
+    "to") {
+  const Model resnet = load_model("resnet18-cifar");
+  const Schedule schedule = build_schedule("ddp", resnet, config_of(2));
+  const auto& ops = schedule.programs.at(0).ops;
+  std::vector<double> broadcast;
+  std::vector<int> indices;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const auto* call = std::get_if<Collective>(&ops[i].action);
+    if (call == nullptr || call->kind != CollectiveKind::kBroadcast) continue;
+    broadcast.push_back(call->message.count());
+    indices.push_back(static_cast<int>(i));
+  }
+  CHECK(broadcast == std::vector<double>{38'400, 160});
+  CHECK(ops[static_cast<std::size_t>(find(schedule.programs[0], "forward/stem"))].after == indices);
+  TrainingConfig quiet = config_of(2);
+  quiet.broadcast_buffers = false;
+  CHECK(find(build_schedule("ddp", resnet, quiet).programs.at(0), "broadcast/") == -1);
+  CHECK(find(build_schedule("ddp", load_model("simple-cnn"), config_of(2)).programs.at(0), "broadcast/") ==
+        -1);
+}
+
+TEST_CASE("DDP at world size 1 still copies every gradient into its bucket and back") {
+  const Schedule schedule = build_schedule("ddp", load_model("simple-cnn"), config_of(1));
+  CHECK(find(schedule.programs.at(0), "copy_in/fc2.bias") > 0);
+  CHECK(find(schedule.programs.at(0), "copy_out/bucket1") > 0);
+}
+
+TEST_CASE("gather_scatter moves each tensor through rank 0, one operation after the other") {
+  const Schedule schedule = build_schedule("gather_scatter", load_model("netflix-mlp"), config_of(4));
+  REQUIRE(schedule.programs.size() == 2);
+  CHECK(schedule.program_of_rank == std::vector<int>{0, 1, 1, 1});
+  const auto& root = schedule.program(0);
+  const int gather = find(root, "gather/");
+  CHECK(names(root)[static_cast<std::size_t>(gather)] == "gather/fc1.weight");
+  CHECK(names(root)[static_cast<std::size_t>(gather) + 1] == "mean/fc1.weight");
+  CHECK(names(root)[static_cast<std::size_t>(gather) + 2] == "scatter/fc1.weight");
+  CHECK(find(schedule.program(1), "mean/") == -1);
+  for (auto i = static_cast<std::size_t>(gather); i < root.ops.size(); ++i)
+    CHECK(root.ops[i].after == std::vector<int>{static_cast<int>(i) - 1});
+}
+
+TEST_CASE("memory traffic of the optimizer is 12, 20 or 28 bytes per parameter") {
+  Model model = load_model("netflix-mlp");
+  const auto traffic = [&] {
+    return build_schedule("single", model, config_of(1)).programs.at(0).ops.back().memory_traffic.count() /
+           4097;
+  };
+  CHECK(traffic() == 28);
+  model.optimizer = {.kind = "sgd", .momentum = 0.9};
+  CHECK(traffic() == 20);
+  model.optimizer.momentum = 0.0;
+  CHECK(traffic() == 12);
+}
+
+TEST_CASE("ranks that do the same share one program, so that 16,384 ranks need no more operations than two") {
+  const Model model = load_model("resnet18-cifar");
+  const Schedule few = build_schedule("ddp", model, config_of(2));
+  const Schedule many = build_schedule("ddp", model, config_of(16'384));
+  CHECK(many.programs.size() == 1);
+  CHECK(many.programs[0].ops.size() == few.programs[0].ops.size());
+  CHECK(many.groups.at(0).ranks.size() == 16'384);
+}
+
+TEST_CASE("a wrong strategy, world size or batch is refused as a usage error that says what is right") {
+  const Model model = load_model("netflix-mlp");
+  CHECK_THROWS_WITH(build_schedule("dpd", model, config_of(2)), Catch::Contains("did you mean 'ddp'"));
+  CHECK_THROWS_AS(build_schedule("ddp", model, config_of(0)), UsageError);
+  CHECK_THROWS_AS(build_schedule("single", model, config_of(2)), UsageError);
+  TrainingConfig empty = config_of(1);
+  empty.batch = 0;
+  CHECK_THROWS_WITH(build_schedule("ddp", model, empty), Catch::Contains("batch"));
+}

@@ -1,0 +1,115 @@
+#include "topologies/cluster.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "sim/core/error.hpp"
+#include "topologies/network.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Loads a cluster from text, by way of a file that is removed again.
+Cluster cluster_of(const std::string& text, const std::string& settings = "") {
+  const auto path = std::filesystem::temp_directory_path() / "stepcast_cluster_test.yaml";
+  std::ofstream(path) << text;
+  struct Removal {
+    std::filesystem::path path;
+    ~Removal() { std::filesystem::remove(path); }
+  } removal{path};
+  return load_cluster(path.string() + settings);
+}
+
+std::string message_of(const std::string& text, const std::string& settings = "") {
+  try {
+    cluster_of(text, settings);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("the laptop is one host with two cores and no links") {
+  const Cluster cluster = load_cluster("laptop");
+  REQUIRE(cluster.hosts.size() == 1);
+  CHECK(cluster.hosts[0].cores == 2);
+  CHECK(cluster.links.empty());
+}
+
+TEST_CASE("the star has 64 hosts at 50 GB/s and 500 ns unless set otherwise") {
+  const Cluster cluster = load_cluster("star");
+  CHECK(cluster.hosts.size() == 64);
+  CHECK(cluster.switches.size() == 1);
+  REQUIRE(cluster.links.size() == 64);
+  CHECK(cluster.links[7].bandwidth.count() == Approx(50e9));
+  CHECK(cluster.links[7].latency.count() == Approx(500e-9));
+  CHECK(cluster.node_name(cluster.links[7].a) == "host7");
+  CHECK(cluster.node_name(cluster.links[7].b) == "switch");
+  const Cluster other = load_cluster("star:hosts=3,latency=2us");
+  CHECK(other.hosts.size() == 3);
+  CHECK(other.links[0].latency.count() == Approx(2e-6));
+  CHECK(other.specification == "star:hosts=3,latency=2us");
+}
+
+TEST_CASE("every kind of network joins all hosts") {
+  for (const auto& kind : network_kinds().entries()) {
+    const Cluster cluster = cluster_of("name: t\nhosts: {count: 5}\nnetwork: {kind: " + kind.name +
+                                       ", bandwidth: 1GB/s, latency: 1us}\n");
+    CHECK(cluster.links.size() >= 4);
+  }
+}
+
+TEST_CASE("hosts, switches and links can be listed one by one") {
+  const Cluster cluster = cluster_of(
+      "name: office\n"
+      "settings: {speed: 1GB/s}\n"
+      "hosts:\n"
+      "  - {name: fast, cores: 8, memory: 32GB}\n"
+      "  - {name: slow, count: 2, speed: 0.5}\n"
+      "switches: [rack]\n"
+      "links:\n"
+      "  - {between: [fast, rack], bandwidth: speed, latency: 20us}\n"
+      "  - {between: [slow0, rack], bandwidth: speed, latency: 20us}\n"
+      "  - {between: [slow1, rack], bandwidth: 10MB/s, latency: 20us}\n",
+      ":speed=2GB/s");
+  REQUIRE(cluster.hosts.size() == 3);
+  CHECK(cluster.hosts[0].memory.count() == Approx(32e9));
+  CHECK(cluster.hosts[2].name == "slow1");
+  CHECK(cluster.hosts[2].speed == 0.5);
+  CHECK(cluster.links[0].bandwidth.count() == Approx(2e9));
+  CHECK(cluster.links[2].bandwidth.count() == Approx(10e6));
+}
+
+TEST_CASE("mistakes in a cluster file are named with their place and the nearest right word") {
+  CHECK_THAT(message_of("name: t\nhosts: {cout: 2}\n"), Contains(":2") && Contains("cout") && Contains("count"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 0}\n"), Contains("at least 1"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\n"), Contains("no links lead from host 'host0' to host 'host1'"));
+  CHECK_THAT(message_of("name: t\nhosts: {}\nnetwork: {kind: stra, bandwidth: 1GB/s, latency: 1us}\n"),
+             Contains("stra") && Contains("did you mean 'star'"));
+  CHECK_THAT(message_of("name: t\nhosts: {}\nnetwork: {kind: star, bandwidth: 1, latency: 1us}\n"),
+             Contains("network.bandwidth"));
+  CHECK_THAT(message_of("name: t\nhosts: {}\nswitches: [s]\nlinks: [{between: [host, sw], bandwidth: 1GB/s, "
+                        "latency: 1us}]\n"),
+             Contains("'sw'"));
+  CHECK_THAT(message_of("name: t\nsettings: {hosts: 2}\nhosts: {count: hosts}\n", ":host=3"),
+             Contains("host") && Contains("did you mean 'hosts'"));
+  CHECK_THAT(message_of("name: t\nhosts: {}\n", ":hosts"), Contains("no such file"));
+  CHECK_THROWS_AS(load_cluster("satr"), InputError);
+}
+
+TEST_CASE("ranks fill host after host evenly") {
+  Cluster cluster;
+  cluster.hosts.resize(4);
+  CHECK(place_ranks(cluster, 8) == std::vector<int>{0, 0, 1, 1, 2, 2, 3, 3});
+  CHECK(place_ranks(cluster, 4) == std::vector<int>{0, 1, 2, 3});
+  CHECK(place_ranks(cluster, 2) == std::vector<int>{0, 1});
+  CHECK(place_ranks(cluster, 5) == std::vector<int>{0, 0, 1, 1, 2});
+}
+
+}  // namespace
+}  // namespace stepcast

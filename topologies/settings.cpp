@@ -1,0 +1,61 @@
+#include "topologies/settings.hpp"
+
+#include <sstream>
+#include <vector>
+
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+
+ClusterSettings::ClusterSettings(const std::string& specification) {
+  const std::size_t equals = specification.find('=');
+  const std::size_t colon = equals == std::string::npos ? equals : specification.rfind(':', equals);
+  file_ = specification.substr(0, colon);
+  if (equals == std::string::npos) return;
+  const std::string form = "cluster '" + specification + "': expected name:key=value[,key=value]";
+  if (colon == std::string::npos) throw InputError(form);
+  std::istringstream items(specification.substr(colon + 1));
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::size_t split = item.find('=');
+    if (split == std::string::npos || split == 0 || split + 1 == item.size())
+      throw InputError(form + ", found '" + item + "'");
+    if (!overrides_.emplace(item.substr(0, split), item.substr(split + 1)).second)
+      throw InputError("cluster '" + specification + "': setting '" + item.substr(0, split) + "' stands twice");
+  }
+}
+
+void ClusterSettings::read_defaults(const YamlNode& node) {
+  if (node.has("settings"))
+    for (const std::string& key : node.at("settings").keys()) values_[key] = node.at("settings").at(key).text();
+  std::vector<std::string> known;
+  for (const auto& [key, value] : values_) known.push_back(key);
+  for (const auto& [key, value] : overrides_) {
+    if (values_.empty()) throw InputError("cluster '" + file_ + "' has no settings, so not '" + key + "'");
+    if (!values_.contains(key)) throw InputError("cluster '" + file_ + "': " + unknown_name("setting", key, known));
+    values_[key] = value;
+  }
+}
+
+YamlNode ClusterSettings::resolve(const YamlNode& node) const {
+  const auto found = values_.find(node.text());
+  if (found == values_.end()) return node;
+  const YamlNode holder = YamlNode::parse(found->first + ": " + found->second, "cluster '" + file_ + "'");
+  return holder.at(found->first);
+}
+
+long long ClusterSettings::integer(const YamlNode& node, long long least) const {
+  const YamlNode value = resolve(node);
+  const long long result = value.integer();
+  if (result < least)
+    value.fail("expected at least " + std::to_string(least) + ", found " + std::to_string(result));
+  return result;
+}
+
+double ClusterSettings::number(const YamlNode& node) const { return resolve(node).number(); }
+Seconds ClusterSettings::seconds(const YamlNode& node) const { return resolve(node).seconds(); }
+Bytes ClusterSettings::bytes(const YamlNode& node) const { return resolve(node).bytes(); }
+BytesPerSecond ClusterSettings::bytes_per_second(const YamlNode& node) const {
+  return resolve(node).bytes_per_second();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "sim/core/yaml.hpp"
+
+/// Settings of a cluster file: named values that a person may override on the command line.
+namespace stepcast {
+
+class ClusterSettings {
+ public:
+  /// Takes `star:hosts=1024,latency=1us` apart. \throws InputError when an item is not key=value
+  explicit ClusterSettings(const std::string& specification);
+
+  /// The part before the settings: `star`, or a path.
+  [[nodiscard]] const std::string& file() const { return file_; }
+
+  /// Takes over the defaults in a file's `settings`. \throws InputError when an override has no default
+  void read_defaults(const YamlNode& node);
+
+  /// The value of a scalar, which is the value itself or the name of a setting.
+  /// \throws InputError that names file, line and key
+  [[nodiscard]] long long integer(const YamlNode& node, long long least) const;
+  [[nodiscard]] double number(const YamlNode& node) const;
+  [[nodiscard]] Seconds seconds(const YamlNode& node) const;
+  [[nodiscard]] Bytes bytes(const YamlNode& node) const;
+  [[nodiscard]] BytesPerSecond bytes_per_second(const YamlNode& node) const;
+
+ private:
+  [[nodiscard]] YamlNode resolve(const YamlNode& node) const;
+
+  std::string file_;
+  std::map<std::string, std::string> overrides_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace stepcast
