@@ -38,7 +38,9 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// Fills in every fitted field of a calibration from its `samples`, its `context` and `world_size`: costs of
 /// messages under `path_class`, reduction, copy, call overhead, sharing, noise, and verdicts in words.
 ///
-///     latency  from ping_pong, gap and cpu from bidirectional
+///     latency(n) = ping_pong(n)
+///     cpu(n)     = the processor time of ping_pong(n), per message and end
+///     gap(n)     = max(cpu(n), min(stream(n), latency(n)) - latency(0))
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///

@@ -15,7 +15,8 @@ std::vector<std::string> collectives_of(const std::vector<Bench>& benches) {
   std::vector<std::string> names;
   for (const Bench& bench : benches)
     for (const BenchRow& row : bench.rows)
-      if (std::find(names.begin(), names.end(), row.collective) == names.end()) names.push_back(row.collective);
+      if (std::find(names.begin(), names.end(), row.collective) == names.end())
+        names.push_back(row.collective);
   return names;
 }
 
@@ -23,14 +24,16 @@ std::vector<std::string> collectives_of(const std::vector<Bench>& benches) {
 std::string short_text(std::string text) {
   const std::size_t point = text.find('.');
   const std::size_t unit = text.find(' ');
-  if (point == std::string::npos || text.substr(point + 1, unit - point - 1).find_first_not_of('0') != std::string::npos)
+  if (point == std::string::npos ||
+      text.substr(point + 1, unit - point - 1).find_first_not_of('0') != std::string::npos)
     return text;
   return text.erase(point, unit - point);
 }
 
 std::vector<std::string> legend() {
   return {"with lines lw 2 lc rgb " + style::quote(style::kRed) + " title 'predicted'",
-          "with points pt 7 ps 0.8 lc rgb " + style::quote(style::kBlue) + " title 'measured (median, p10 to p90)'"};
+          "with points pt 7 ps 0.8 lc rgb " + style::quote(style::kBlue) +
+              " title 'measured (median, p10 to p90)'"};
 }
 
 /// `('1 KiB' 1024, ...)` over the sizes present, about six of them.
@@ -43,7 +46,8 @@ std::string size_tics(const std::vector<Bench>& benches) {
   const std::size_t stride = std::max<std::size_t>(1, (sizes.size() + 5) / 6);
   std::string tics;
   for (std::size_t i = 0; i < sizes.size(); i += stride)
-    tics += (tics.empty() ? "" : ", ") + style::quote(short_text(to_text(Bytes(sizes[i])))) + " " + style::number(sizes[i]);
+    tics += (tics.empty() ? "" : ", ") + style::quote(short_text(to_text(Bytes(sizes[i])))) + " " +
+            style::number(sizes[i]);
   return "(" + tics + ")";
 }
 
@@ -51,7 +55,8 @@ std::string size_tics(const std::vector<Bench>& benches) {
 std::string bandwidth_tics() {
   std::string tics;
   for (int exponent = 3; exponent <= 13; ++exponent)
-    tics += (tics.empty() ? "" : ", ") + style::quote(short_text(to_text(BytesPerSecond(std::pow(10.0, exponent))))) + " 1e" +
+    tics += (tics.empty() ? "" : ", ") +
+            style::quote(short_text(to_text(BytesPerSecond(std::pow(10.0, exponent))))) + " 1e" +
             std::to_string(exponent);
   return "(" + tics + ")";
 }
@@ -74,23 +79,32 @@ std::string block(const std::vector<Bench>& benches, Origin origin, const std::s
   return data + (empty ? "NaN NaN NaN NaN\n" : "") + "\n\n";
 }
 
+/// Of the i-th panel: a block measured, a block predicted.
+std::string plot_command(std::size_t panel) {
+  return "plot data index " + std::to_string(2 * panel + 1) + " using 1:2 with lines lw 2 lc rgb " +
+         style::quote(style::kRed) + ", data index " + std::to_string(2 * panel) +
+         " using 1:2:3:4 with yerrorbars pt 7 ps 0.8 lc rgb " + style::quote(style::kBlue) + "\n";
+}
+
 Drawing draw(const FigureInput& input) {
   const std::vector<std::string> names = collectives_of(input.benches);
   if (names.empty())
-    throw InputError("nothing to draw: give a file of 'stepcast bench' and one of 'stepcast predict --collectives'");
+    throw InputError(
+        "nothing to draw: give a file of 'stepcast bench' and one of 'stepcast predict --collectives'");
   const style::Panels panels(names.size(), 3);
-  Drawing drawing{"", panels.begin("Bus bandwidth of collectives, world size " +
-                                   std::to_string(input.benches.front().world_size), legend()),
+  Drawing drawing{"",
+                  panels.begin("Bus bandwidth of collectives, world size " +
+                                   std::to_string(input.benches.front().world_size),
+                               legend()),
                   panels.width(), panels.height()};
-  drawing.script += "set logscale x 2\nset logscale y 10\nset offsets graph 0.03, graph 0.03, 0, 0\nset xtics " + size_tics(input.benches) + "\nset ytics " +
-                    bandwidth_tics() + "\nset xlabel 'message size (total array)' offset 0,0.4\nset ylabel 'busbw' offset 1.5,0\n";
+  drawing.script +=
+      "set logscale x 2\nset logscale y 10\nset offsets graph 0.03, graph 0.03, 0, 0\nset xtics " +
+      size_tics(input.benches) + "\nset ytics " + bandwidth_tics() +
+      "\nset xlabel 'message size (total array)' offset 0,0.4\nset ylabel 'busbw' offset 1.5,0\n";
   for (std::size_t i = 0; i < names.size(); ++i) {
-    drawing.data += block(input.benches, Origin::kMeasured, names[i]) + block(input.benches, Origin::kPredicted, names[i]);
-    const std::string measured = "data index " + std::to_string(2 * i);
-    const std::string predicted = "data index " + std::to_string(2 * i + 1);
-    drawing.script += panels.panel(i, names[i]) + "plot " + predicted + " using 1:2 with lines lw 2 lc rgb " +
-                      style::quote(style::kRed) + ", " + measured +
-                      " using 1:2:3:4 with yerrorbars pt 7 ps 0.8 lc rgb " + style::quote(style::kBlue) + "\n";
+    drawing.data += block(input.benches, Origin::kMeasured, names[i]) +
+                    block(input.benches, Origin::kPredicted, names[i]);
+    drawing.script += panels.panel(i, names[i]) + plot_command(i);
   }
   drawing.script += panels.end();
   return drawing;

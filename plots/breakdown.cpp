@@ -5,23 +5,24 @@
 #include "plots/figure.hpp"
 #include "plots/style.hpp"
 
-/// Where the step goes: stacked bars, measured beside predicted. Overlapped communication is no part of the sum; it is
-/// hatched over the top of the compute that hides it.
+/// Where the step goes: stacked bars, measured beside predicted. Overlapped communication is no part of the
+/// sum; it is hatched over the top of the compute that hides it.
 namespace stepcast {
 namespace {
 
 struct Part {
-  double Breakdown::* time;
+  double Breakdown::*time;
   const char* label;
   std::string_view colour;
 };
-constexpr std::array<Part, 5> kStack = {{{&Breakdown::compute_s, "compute", style::kBlue},
-                                         {&Breakdown::exposed_communication_s, "exposed communication", style::kRed},
-                                         {&Breakdown::input_and_host_s, "input and host", style::kYellow},
-                                         {&Breakdown::optimizer_and_copies_s, "optimizer and copies", style::kGreen},
-                                         {&Breakdown::idle_s, "idle", style::kGrey}}};
-constexpr double kOffset = 0.2;     // of a bar from the middle of its pair
-constexpr double kHalfWidth = 0.18; // of a bar
+constexpr std::array<Part, 5> kStack = {
+    {{&Breakdown::compute_s, "compute", style::kBlue},
+     {&Breakdown::exposed_communication_s, "exposed communication", style::kRed},
+     {&Breakdown::input_and_host_s, "input and host", style::kYellow},
+     {&Breakdown::optimizer_and_copies_s, "optimizer and copies", style::kGreen},
+     {&Breakdown::idle_s, "idle", style::kGrey}}};
+constexpr double kOffset = 0.2;      // of a bar from the middle of its pair
+constexpr double kHalfWidth = 0.18;  // of a bar
 
 /// Measured (median over the launches) or predicted.
 Breakdown side_of(const std::vector<PhaseError>& phases, bool predicted) {
@@ -77,10 +78,12 @@ constexpr std::size_t kBlocksPerPanel = kStack.size() + 3;
 
 std::vector<std::string> legend() {
   std::vector<std::string> entries;
+  entries.reserve(kStack.size() + 1);
   for (const Part& part : kStack)
     entries.push_back("with boxes fs solid 1.0 noborder fc rgb " + style::quote(part.colour) + " title " +
                       style::quote(part.label));
-  entries.emplace_back("with boxes fs pattern 4 noborder lc rgb '#4477AA' title 'communication hidden by compute'");
+  entries.emplace_back(
+      "with boxes fs pattern 4 noborder lc rgb '#4477AA' title 'communication hidden by compute'");
   return entries;
 }
 
@@ -101,8 +104,8 @@ Drawing draw(const FigureInput& input) {
   const std::vector<Case> cases = complete_cases(input);
   const auto models = by_model(cases);
   const style::Panels panels(models.size(), 2);
-  Drawing drawing{"", panels.begin("Where the step goes, measured (left) and predicted (right)", legend()), panels.width(),
-                  panels.height()};
+  Drawing drawing{"", panels.begin("Where the step goes, measured (left) and predicted (right)", legend()),
+                  panels.width(), panels.height()};
   drawing.script += "set ylabel 'time per step (ms)' offset 1,0\n";
   for (std::size_t m = 0; m < models.size(); ++m) {
     std::vector<Bar> bars;
@@ -110,14 +113,16 @@ Drawing draw(const FigureInput& input) {
     for (std::size_t i = 0; i < models[m].cases.size(); ++i) {
       const auto phases = phase_errors(*models[m].cases[i]);
       for (const bool predicted : {false, true}) {
-        bars.push_back({static_cast<double>(i + 1) + (predicted ? kOffset : -kOffset), predicted, side_of(phases, predicted)});
+        bars.push_back({static_cast<double>(i + 1) + (predicted ? kOffset : -kOffset), predicted,
+                        side_of(phases, predicted)});
         tallest = std::max(tallest, total(bars.back().breakdown));
       }
     }
     drawing.data += blocks(bars, models[m]);
-    drawing.script += panels.panel(m, models[m].title) + "set xrange [0.4:" +
-                      style::number(static_cast<double>(models[m].cases.size()) + 0.6) + "]\nset yrange [0:" +
-                      style::number(1.1 * kMilli * std::max(tallest, 1e-9)) + "]\n" + plot_command(m * kBlocksPerPanel);
+    drawing.script += panels.panel(m, models[m].title) +
+                      "set xrange [0.4:" + style::number(static_cast<double>(models[m].cases.size()) + 0.6) +
+                      "]\nset yrange [0:" + style::number(1.1 * kMilli * std::max(tallest, 1e-9)) + "]\n" +
+                      plot_command(m * kBlocksPerPanel);
   }
   drawing.script += panels.end();
   return drawing;
@@ -126,7 +131,8 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kBreakdown{
     figures(),
     {.name = "breakdown",
-     .description = "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
+     .description =
+         "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
      .thing = {draw},
      .order = 11}};
 

@@ -20,7 +20,8 @@ std::vector<ModelCases> by_model(const std::vector<Case>& cases) {
     const Configuration& c = one.configuration;
     const std::string title = c.model + ", batch " + std::to_string(c.batch) + " per rank, " +
                               std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads");
-    auto found = std::find_if(models.begin(), models.end(), [&](const ModelCases& m) { return m.title == title; });
+    auto found =
+        std::find_if(models.begin(), models.end(), [&](const ModelCases& m) { return m.title == title; });
     if (found == models.end()) found = models.insert(models.end(), ModelCases{title, {}});
     found->cases.push_back(&one);
   }

@@ -16,7 +16,8 @@ namespace stepcast {
 struct FigureInput {
   std::vector<ResultFile> results;
   std::vector<Bench> benches;
-  bool strong_scaling = false;  ///< of figures about speed-up: same global batch instead of same batch per rank
+  bool strong_scaling =
+      false;  ///< of figures about speed-up: same global batch instead of same batch per rank
 };
 
 /// A gnuplot script and the data file it reads (as `data`, in blocks: `plot data index 3`).
@@ -35,12 +36,13 @@ struct Figure {
 Registry<Figure>& figures();
 
 /// Refuses before any work what `render` would refuse after it.
-/// \throws UsageError when the name ends neither in .svg nor in .png; InputError when the figure, its script or its
-/// data exist and `force` is false; CapabilityError when gnuplot is not installed.
+/// \throws UsageError when the name ends neither in .svg nor in .png; InputError when the figure, its script
+/// or its data exist and `force` is false; CapabilityError when gnuplot is not installed.
 void check_renderable(const std::filesystem::path& figure, bool force);
 
 /// Writes `fig.gp` and `fig.dat` beside the figure and has gnuplot draw it; `gnuplot fig.gp` draws it again.
 /// All three files appear, or none. \throws RunError with gnuplot's own words when it fails or draws nothing.
-void render(const Drawing& drawing, const std::filesystem::path& figure, const std::string& caption, bool force);
+void render(const Drawing& drawing, const std::filesystem::path& figure, const std::string& caption,
+            bool force);
 
 }  // namespace stepcast

@@ -26,7 +26,8 @@ std::string terminal(const fs::path& figure, const Drawing& drawing) {
   // 1.5 pixels per point: sharp on paper and on a screen.
   const std::string pixels =
       std::to_string(drawing.width * 3 / 2) + "," + std::to_string(drawing.height * 3 / 2);
-  return "set terminal pngcairo size " + pixels + " font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n";
+  return "set terminal pngcairo size " + pixels +
+         " font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n";
 }
 
 /// `data` and `output` may be set from outside, so that the program can draw under temporary names.
@@ -34,7 +35,8 @@ std::string preamble(const Drawing& drawing, const fs::path& figure, const std::
   const auto name = [](const fs::path& path) { return style::quote(path.filename().string()); };
   return "# Draw again with: gnuplot " + with_extension(figure, ".gp").filename().string() + "\n" +
          "if (!exists('data')) data = " + name(with_extension(figure, ".dat")) + "\n" +
-         "if (!exists('output')) output = " + name(figure) + "\n" + "set encoding utf8\n" + terminal(figure, drawing) +
+         "if (!exists('output')) output = " + name(figure) + "\n" + "set encoding utf8\n" +
+         terminal(figure, drawing) +
          "set output output\nset border 3 lc rgb '#666666'\n"
          "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7\nset style fill solid 1.0 noborder\n"
          "set label 2 " +
@@ -42,7 +44,8 @@ std::string preamble(const Drawing& drawing, const fs::path& figure, const std::
          " right font ',8' textcolor rgb '#888888'\n";
 }
 
-/// gnuplot-iostream writes the script; it cannot tell whether writing or drawing worked, so both are checked here.
+/// gnuplot-iostream writes the script; it cannot tell whether writing or drawing worked, so both are checked
+/// here.
 void write_script(const fs::path& path, const std::string& text) {
   {
     Gnuplot script(">" + path.string());
@@ -63,7 +66,8 @@ void draw_with_gnuplot(const fs::path& script, const fs::path& data, const fs::p
   const auto size = fs::file_size(output, missing);
   if (result.exit_code == 0 && !missing && size > 0) return;
   throw RunError("gnuplot could not draw the figure: " +
-                 (result.standard_error.empty() ? "exit code " + std::to_string(result.exit_code) : result.standard_error));
+                 (result.standard_error.empty() ? "exit code " + std::to_string(result.exit_code)
+                                                : result.standard_error));
 }
 
 }  // namespace
@@ -86,7 +90,8 @@ void check_renderable(const fs::path& figure, bool force) {
 void render(const Drawing& drawing, const fs::path& figure, const std::string& caption, bool force) {
   check_renderable(figure, force);
   const std::string suffix = ".part" + std::to_string(::getpid());
-  const std::array<fs::path, 3> targets = {with_extension(figure, ".dat"), with_extension(figure, ".gp"), figure};
+  const std::array<fs::path, 3> targets = {with_extension(figure, ".dat"), with_extension(figure, ".gp"),
+                                           figure};
   const TemporaryFile data(targets[0].string() + suffix);
   const TemporaryFile script(targets[1].string() + suffix);
   const TemporaryFile output(targets[2].string() + suffix);

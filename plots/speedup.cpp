@@ -79,35 +79,45 @@ std::vector<std::string> legend(const std::vector<std::string>& names) {
   return entries;
 }
 
+std::string axes(int ranks) {
+  const std::string limit = style::number(ranks + 0.15 * (ranks - 1));
+  return "set xrange [0.9:" + limit + "]\nset yrange [0:" + limit + "]\nset xtics 1," +
+         std::to_string(std::max(1, ranks / 8)) + "\n";
+}
+
 Drawing draw(const FigureInput& input) {
   const std::vector<Case> cases = group_cases(input.results);
   const std::vector<Speedup> all = speedups(cases);
   const std::vector<Panel> groups = panels_of(all, input.strong_scaling);
   if (groups.empty())
-    throw InputError(std::string("nothing to draw: give results with several ranks and of 'single' with the same ") +
-                     (input.strong_scaling ? "global batch" : "batch per rank"));
+    throw InputError(
+        std::string("nothing to draw: give results with several ranks and of 'single' with the same ") +
+        (input.strong_scaling ? "global batch" : "batch per rank"));
   const std::vector<std::string> names = strategies_of(groups);
   const style::Panels panels(groups.size(), 2);
-  Drawing drawing{"", panels.begin(std::string("Speed-up over one rank: lines predicted, markers measured; ") +
-                                   (input.strong_scaling ? "same global batch (strong)"
-                                                         : "same batch per rank (weak)"), legend(names)),
-                  panels.width(), panels.height()};
+  Drawing drawing{
+      "",
+      panels.begin(std::string("Speed-up over one rank: lines predicted, markers measured; ") +
+                       (input.strong_scaling ? "same global batch (strong)" : "same batch per rank (weak)"),
+                   legend(names)),
+      panels.width(), panels.height()};
   drawing.script += "set xlabel 'ranks' offset 0,0.4\nset ylabel 'speed-up (throughput ratio)' offset 1,0\n";
   std::size_t block = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const int ranks = largest_world_size(groups[i]);
-    const std::string limit = style::number(ranks + 0.15 * (ranks - 1));
-    drawing.script += panels.panel(i, groups[i].title) + "set xrange [0.9:" + limit + "]\nset yrange [0:" + limit +
-                      "]\nset xtics 1," + std::to_string(std::max(1, ranks / 8)) +
-                      "\nplot x with lines dt 2 lc rgb '#888888'";
+    drawing.script += panels.panel(i, groups[i].title);
+    drawing.script += axes(ranks) + "plot x with lines dt 2 lc rgb '#888888'";
     for (std::size_t s = 0; s < names.size(); ++s) {
       const auto found = groups[i].by_strategy.find(names[s]);
-      drawing.data += blocks(found == groups[i].by_strategy.end() ? std::vector<const Speedup*>{} : found->second);
+      drawing.data +=
+          blocks(found == groups[i].by_strategy.end() ? std::vector<const Speedup*>{} : found->second);
       const std::string colour = " lc rgb " + style::quote(style::series_colour(s));
       // Strategies often lie on each other: each is moved sideways by its own width.
-      const double shift = 0.03 * (ranks - 1) * (static_cast<double>(s) - 0.5 * (static_cast<double>(names.size()) - 1.0));
-      drawing.script += ", data index " + std::to_string(block) + " using 1:2 with lines lw 2" + colour + ", data index " + std::to_string(block + 1) +
-                        " using ($1+" + style::number(shift) + "):2:3:4 with yerrorbars " + marker(s);
+      const double shift =
+          0.03 * (ranks - 1) * (static_cast<double>(s) - 0.5 * (static_cast<double>(names.size()) - 1.0));
+      drawing.script += ", data index " + std::to_string(block) + " using 1:2 with lines lw 2" + colour +
+                        ", data index " + std::to_string(block + 1) + " using ($1+" + style::number(shift) +
+                        "):2:3:4 with yerrorbars " + marker(s);
       block += 2;
     }
     drawing.script += "\n";

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kPanelWidth = 470, kPanelHeight = 300;
 constexpr int kFoot = 26;                                        // caption
-constexpr int kLeft = 84, kRight = 14, kTop = 30, kBottom = 56;          // inside a panel
+constexpr int kLeft = 84, kRight = 14, kTop = 30, kBottom = 56;  // inside a panel
 constexpr int kSmallestWidth = 640;
 
 }  // namespace
@@ -42,7 +42,8 @@ std::string number(double value) {
   return text.data();
 }
 
-std::string head(std::string_view title, const std::vector<std::string>& legend, int width, int height, int left) {
+std::string head(std::string_view title, const std::vector<std::string>& legend, int width, int height,
+                 int left) {
   const double w = width, h = height;
   // The legend is a plot of its own without axes: a key inside a panel would be as narrow as the panel.
   std::string text = "set multiplot\nset label 1 " + quote(title) + " at screen " + number(left / w) + "," +
@@ -52,7 +53,8 @@ std::string head(std::string_view title, const std::vector<std::string>& legend,
                      "\nset key inside left top horizontal samplen 1.5 spacing 1.0 Left reverse font ',9'\n"
                      "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
   for (std::size_t i = 0; i < legend.size(); ++i) text += (i == 0 ? "NaN " : ", NaN ") + legend[i];
-  return text + "\nunset label 1\nunset label 2\nunset key\nset border 3\n" + std::string(kTics) + "set grid ytics\n";
+  return text + "\nunset label 1\nunset label 2\nunset key\nset border 3\n" + std::string(kTics) +
+         "set grid ytics\n";
 }
 
 Panels::Panels(std::size_t count, std::size_t columns)
@@ -71,13 +73,14 @@ std::string Panels::panel(std::size_t i, std::string_view title) const {
   const double w = width(), h = height();
   const double panel_width = w / static_cast<double>(columns_);
   const double left = panel_width * static_cast<double>(i % columns_);
-  const double top = h - kHeadHeight - kPanelHeight * static_cast<double>(i / columns_);
+  const std::size_t row = i / columns_;
+  const double top = h - kHeadHeight - kPanelHeight * static_cast<double>(row);
   const auto margin = [](const char* which, double at) {
     return std::string("set ") + which + "margin at screen " + number(at) + "\n";
   };
   return margin("l", (left + kLeft) / w) + margin("r", (left + panel_width - kRight) / w) +
-         margin("t", (top - kTop) / h) + margin("b", (top - kPanelHeight + kBottom) / h) + "set title " + quote(title) +
-         " offset 0,-0.4 font ',11'\n";
+         margin("t", (top - kTop) / h) + margin("b", (top - kPanelHeight + kBottom) / h) + "set title " +
+         quote(title) + " offset 0,-0.4 font ',11'\n";
 }
 
 std::string Panels::end() const { return "unset multiplot\n"; }

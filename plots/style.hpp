@@ -28,8 +28,10 @@ constexpr std::string_view kTics =
 /// Points that `head` takes at the top of a figure: the title and two rows of legend.
 constexpr int kHeadHeight = 76;
 
-/// Title and legend across a figure of `width` by `height` points, `left` points from its edge; see Panels::begin.
-std::string head(std::string_view title, const std::vector<std::string>& legend, int width, int height, int left);
+/// Title and legend across a figure of `width` by `height` points, `left` points from its edge; see
+/// Panels::begin.
+std::string head(std::string_view title, const std::vector<std::string>& legend, int width, int height,
+                 int left);
 
 /// Panels in rows of at most `columns`, under a legend across the top.
 class Panels {

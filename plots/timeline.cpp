@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -8,7 +9,8 @@
 #include "plots/style.hpp"
 #include "sim/core/error.hpp"
 
-/// One step as a Gantt chart: a lane per rank and stream, predicted and measured above each other on one time axis.
+/// One step as a Gantt chart: a lane per rank and stream, predicted and measured above each other on one time
+/// axis.
 namespace stepcast {
 namespace {
 
@@ -59,8 +61,8 @@ std::map<Lane, int> lanes_of(const Result& result) {
   return lanes;
 }
 
-/// A span that begins inside another of its lane is drawn lower: a copy inside a backward, a second collective in
-/// flight.
+/// A span that begins inside another of its lane is drawn lower: a copy inside a backward, a second
+/// collective in flight.
 struct Box {
   const Span* span;
   double low, high;  // of the lane's height
@@ -71,14 +73,17 @@ std::vector<Box> boxes_of(const Result& result, const std::map<Lane, int>& lanes
   for (const Span& span : result.spans)
     if (lanes.count({span.rank, span.stream}) != 0) spans.push_back(&span);
   std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
-    return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) < std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
+    return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) <
+           std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
   });
   std::vector<Box> boxes;
-  double busy_until = 0.0;
+  constexpr double kNever =
+      std::numeric_limits<double>::lowest();  // other ranks may begin before rank 0 does
+  double busy_until = kNever;
   Lane current{-1, Stream::kCompute};
   for (const Span* span : spans) {
     const Lane lane{span->rank, span->stream};
-    if (lane != current) busy_until = 0.0;
+    if (lane != current) busy_until = kNever;
     current = lane;
     const bool inside = span->start_s < busy_until;
     boxes.push_back({span, inside ? kInnerTop : -kHalfBox, kHalfBox});
@@ -96,7 +101,7 @@ std::string label_of(const Span& span, double points) {
 }
 
 /// One block per kind, one with labels.
-std::string blocks(const Result& result, const std::map<Lane, int>& lanes, double end_s) {
+std::string blocks(const Result& result, const std::map<Lane, int>& lanes, double length_s) {
   const std::vector<Box> boxes = boxes_of(result, lanes);
   std::array<std::string, kKinds.size()> kinds;
   std::string labels;
@@ -104,12 +109,14 @@ std::string blocks(const Result& result, const std::map<Lane, int>& lanes, doubl
     const Span& span = *box.span;
     const double row = lanes.at({span.rank, span.stream});
     kinds[kind_of(span)] += style::number(kMilli * span.start_s) + " " + style::number(row) + " " +
-                            style::number(kMilli * span.start_s) + " " + style::number(kMilli * span.end_s) + " " +
-                            style::number(row + box.low) + " " + style::number(row + box.high) + " " +
+                            style::number(kMilli * span.start_s) + " " + style::number(kMilli * span.end_s) +
+                            " " + style::number(row + box.low) + " " + style::number(row + box.high) + " " +
                             style::cell(span.name) + "\n";
-    const std::string label = label_of(span, (span.end_s - span.start_s) / end_s * (kWidth - kLeft - kRight));
+    const std::string label =
+        label_of(span, (span.end_s - span.start_s) / length_s * (kWidth - kLeft - kRight));
     if (!label.empty() && box.low < 0.0)
-      labels += style::number(0.5 * kMilli * (span.start_s + span.end_s)) + " " + style::number(row) + " " + style::cell(label) + "\n";
+      labels += style::number(0.5 * kMilli * (span.start_s + span.end_s)) + " " + style::number(row) + " " +
+                style::cell(label) + "\n";
   }
   std::string data;
   for (std::size_t k = 0; k < kKinds.size(); ++k)
@@ -122,14 +129,18 @@ std::string tics(const std::map<Lane, int>& lanes) {
   std::string text;
   for (const auto& [lane, row] : lanes)
     text += (text.empty() ? "" : ", ") +
-            style::quote("rank " + std::to_string(lane.first) + " " + to_text(lane.second)) + " " + std::to_string(row);
-  return "set ytics (" + text + ")\nset yrange [" + style::number(static_cast<double>(lanes.size()) - 0.4) + ":-0.6]\n";
+            style::quote("rank " + std::to_string(lane.first) + " " + to_text(lane.second)) + " " +
+            std::to_string(row);
+  return "set ytics (" + text + ")\nset yrange [" + style::number(static_cast<double>(lanes.size()) - 0.4) +
+         ":-0.6]\n";
 }
 
 std::vector<std::string> legend() {
   std::vector<std::string> entries;
+  entries.reserve(kKinds.size());
   for (const Kind& kind : kKinds)
-    entries.push_back("with boxes fc rgb " + style::quote(kind.colour) + " title " + style::quote(kind.label));
+    entries.push_back("with boxes fc rgb " + style::quote(kind.colour) + " title " +
+                      style::quote(kind.label));
   return entries;
 }
 
@@ -157,30 +168,36 @@ Drawing draw(const FigureInput& input) {
   if (results.empty()) throw InputError("nothing to draw: give a result file that holds the spans of a step");
   std::string title = "One training step";
   if (results.size() > kMostResults) {
-    title += " (the first " + std::to_string(kMostResults) + " of " + std::to_string(results.size()) + " files)";
+    title +=
+        " (the first " + std::to_string(kMostResults) + " of " + std::to_string(results.size()) + " files)";
     results.resize(kMostResults);
   }
-  double end_s = 0.0;
+  double start_s = 0.0, end_s = 0.0;
   int height = style::kHeadHeight + kFoot;
   for (const Result* result : results) {
-    for (const Span& span : result->spans) end_s = std::max(end_s, span.end_s);
+    for (const Span& span : result->spans) {
+      start_s = std::min(start_s, span.start_s);
+      end_s = std::max(end_s, span.end_s);
+    }
     height += kPanelTitle + kLaneHeight * static_cast<int>(lanes_of(*result).size());
   }
   Drawing drawing{"", "", kWidth, height};
   const double w = kWidth, h = height;
   drawing.script += style::head(title, legend(), kWidth, height, kLeft) +
-                    "unset grid\nset grid xtics lc rgb '#dddddd' lt 1\nset border 1\nset xrange [0:" +
-                    style::number(kMilli * end_s) + "]\nset lmargin at screen " + style::number(kLeft / w) +
-                    "\nset rmargin at screen " + style::number(1.0 - kRight / w) + "\nset format x ''\n";
+                    "unset grid\nset grid xtics lc rgb '#dddddd' lt 1\nset border 1\nset xrange [" +
+                    style::number(kMilli * start_s) + ":" + style::number(kMilli * end_s) +
+                    "]\nset lmargin at screen " + style::number(kLeft / w) + "\nset rmargin at screen " +
+                    style::number(1.0 - kRight / w) + "\nset format x ''\n";
   double top = h - style::kHeadHeight;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto lanes = lanes_of(*results[i]);
     const double bottom = top - kPanelTitle - kLaneHeight * static_cast<double>(lanes.size());
-    drawing.data += blocks(*results[i], lanes, end_s);
-    if (i + 1 == results.size()) drawing.script += "set format x '%g'\nset xlabel 'time since the step began (ms)'\n";
+    drawing.data += blocks(*results[i], lanes, end_s - start_s);
+    if (i + 1 == results.size())
+      drawing.script += "set format x '%g'\nset xlabel 'time since rank 0 began the step (ms)'\n";
     const auto ranks = std::min(kMostRanks, results[i]->configuration.world_size);
-    drawing.script += "set tmargin at screen " + style::number((top - kPanelTitle) / h) + "\nset bmargin at screen " +
-                      style::number(bottom / h) + "\nset title " +
+    drawing.script += "set tmargin at screen " + style::number((top - kPanelTitle) / h) +
+                      "\nset bmargin at screen " + style::number(bottom / h) + "\nset title " +
                       style::quote(title_of(*results[i], static_cast<std::size_t>(ranks))) +
                       " offset 0,-0.6 font ',11'\n" + tics(lanes) + plot_command(i * (kKinds.size() + 1));
     top = bottom;

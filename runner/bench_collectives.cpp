@@ -188,9 +188,10 @@ std::vector<std::size_t> bench_sizes(double smallest, double largest, double fac
   if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
   if (factor <= 1.0) throw UsageError("the factor between sizes must be above 1");
   std::vector<std::size_t> sizes;
-  constexpr double kRounding = 1.0 + 1e-9;
-  for (double size = smallest; size <= largest * kRounding; size *= factor)
-    sizes.push_back(static_cast<std::size_t>(std::llround(size)));
+  constexpr double kRounding = 1e-9;
+  const auto steps = static_cast<int>(std::log(largest / smallest) / std::log(factor) + kRounding);
+  for (int step = 0; step <= steps; ++step)
+    sizes.push_back(static_cast<std::size_t>(std::llround(smallest * std::pow(factor, step))));
   return sizes;
 }
 

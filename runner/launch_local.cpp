@@ -14,6 +14,7 @@
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <utility>
 
 #include "runner/launch.hpp"
 
@@ -62,12 +63,14 @@ std::vector<std::string> child_environment(int rank, int nproc, int port) {
       {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
   for (const auto& [name, value] : own) variables[name] = value;
   std::vector<std::string> result;
-  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+  result.reserve(variables.size());
+  for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);
   return result;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
@@ -122,8 +125,8 @@ class SignalQueue {
 /// The ranks of one job on this machine.
 class LocalJob {
  public:
-  LocalJob(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace)
-      : argv_(argv), grace_(grace) {
+  LocalJob(int nproc, std::vector<std::string> argv, std::chrono::milliseconds grace)
+      : argv_(std::move(argv)), grace_(grace) {
     const int port = free_port();
     for (int rank = 0; rank < nproc; ++rank) start(rank, nproc, port);
   }

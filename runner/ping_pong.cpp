@@ -1,25 +1,28 @@
 #include "runner/ping_pong.hpp"
 
-#include <deque>
+#include <utility>
 
 namespace stepcast {
 
 void ping_pong(Backend& backend, const Array& data, const Array& inbox, int round_trips) {
   constexpr std::uint32_t kTag = 0xFFFF'FE00;
-  constexpr int kPostedAhead = 2;
-  if (backend.rank() > 1) return;
+  if (backend.rank() > 1 || round_trips < 1) return;
   const int peer = 1 - backend.rank();
-  std::deque<WorkPtr> receives;
-  int posted = 0;
-  // Two receives may share the inbox: the second message leaves after the first was answered.
+  const bool answers = backend.rank() == 1;
+  WorkPtr received = backend.recv(inbox, peer, kTag);
   for (int trip = 0; trip < round_trips; ++trip) {
-    for (; posted < round_trips && posted < trip + kPostedAhead; ++posted)
-      receives.push_back(backend.recv(inbox, peer, kTag));
-    if (backend.rank() == 1) receives.front()->wait();
+    if (answers) received->wait();
+    // The next message may come at any time after this one is sent: its receive is posted first. The peer
+    // waits now, so that the notice of it disturbs nobody.
+    WorkPtr next;
+    if (answers && trip + 1 < round_trips) next = backend.recv(inbox, peer, kTag);
     const WorkPtr sent = backend.send(data, peer, kTag);
-    if (backend.rank() == 0) receives.front()->wait();
+    if (!answers) {
+      received->wait();
+      if (trip + 1 < round_trips) next = backend.recv(inbox, peer, kTag);
+    }
     sent->wait();
-    receives.pop_front();
+    received = std::move(next);
   }
 }
 

@@ -22,8 +22,9 @@ struct ProbeSettings {
 /// rank that takes part, processor times the mean over those ranks:
 ///
 ///     ping_pong        n bytes: half of a round trip between ranks 0 and 1, receives posted beforehand
-///     bidirectional    n bytes: both send and receive messages with two in flight each way; time per pair /
-///     2 reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
+///     stream           n bytes: rank 0 sends to rank 1 without a pause, two messages in flight; time per message,
+///                      processor time per end
+///     reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
 ///     call_overhead    handing an empty call to the communication thread and waiting for it
 ///     memory_one/all   bytes of one unit: streaming by rank 0 alone, by all ranks at once; mean rank
 ///     compute_one/all  one matrix product by rank 0 alone, by all ranks at once; mean rank

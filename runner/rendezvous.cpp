@@ -59,7 +59,7 @@ RankSession join_job(const RankContext& ranks, const std::string& backend, const
 
 std::vector<std::string> gather_text(Backend& backend, const std::string& text) {
   const int world_size = backend.world_size();
-  std::int64_t size = static_cast<std::int64_t>(text.size());
+  auto size = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(world_size));
   backend.all_gather({&size, 1, DataType::kInt64}, {sizes.data(), sizes.size(), DataType::kInt64})->wait();
   std::string own = text;

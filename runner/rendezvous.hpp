@@ -24,6 +24,7 @@ struct RankSession {
   RankContext ranks;
   std::shared_ptr<Store> store;
   std::unique_ptr<Backend> backend;
+  std::string binding;  ///< what bind_rank did
 };
 
 /// Joins the job and connects the backend of that name. \throws TimeoutError, UsageError (unknown backend),

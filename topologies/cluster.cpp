@@ -52,6 +52,7 @@ std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& clust
 void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   const std::map<std::string, int> nodes = name_nodes(node, cluster);
   std::vector<std::string> known;
+  known.reserve(nodes.size());
   for (const auto& [name, index] : nodes) known.push_back(name);
   for (const YamlNode& item : node.at("links").items()) {
     item.allow_only({"name", "between", "bandwidth", "latency"});
@@ -63,7 +64,8 @@ void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& 
       if (found == nodes.end()) ends[i].fail(unknown_name("node", ends[i].text(), known));
       end[i] = found->second;
     }
-    const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
+    const std::string name =
+        item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
     cluster.links.push_back({name, end[0], end[1], settings.bytes_per_second(item.at("bandwidth")),
                              settings.seconds(item.at("latency"))});
   }
@@ -86,13 +88,15 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   }
   for (int host = 1; host < static_cast<int>(cluster.hosts.size()); ++host)
     if (find(host) != find(0))
-      node.fail("no links lead from host '" + cluster.node_name(0) + "' to host '" + cluster.node_name(host) + "'");
+      node.fail("no links lead from host '" + cluster.node_name(0) + "' to host '" + cluster.node_name(host) +
+                "'");
 }
 
 void read_network(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   if (node.has("network")) {
     const YamlNode network = node.at("network");
-    if (node.has("links") || node.has("switches")) network.fail("stands beside 'links' or 'switches'; expected one of both");
+    if (node.has("links") || node.has("switches"))
+      network.fail("stands beside 'links' or 'switches'; expected one of both");
     const YamlNode kind = network.at("kind");
     const std::vector<std::string> known = network_kinds().names();
     if (std::find(known.begin(), known.end(), kind.text()) == known.end())

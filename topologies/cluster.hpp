@@ -12,7 +12,8 @@ struct Host {
   std::string name;
   int cores = 1;
   Bytes memory;
-  double speed = 1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
+  double speed =
+      1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
 };
 
 /// A full-duplex link between two nodes; each direction has the whole bandwidth.
@@ -36,8 +37,8 @@ struct Cluster {
   [[nodiscard]] std::string node_name(int node) const;
 };
 
-/// Loads `name[:key=value[,key=value]]`, where the name is a shipped cluster or a path to a YAML file and the keys
-/// are the file's `settings`.
+/// Loads `name[:key=value[,key=value]]`, where the name is a shipped cluster or a path to a YAML file and the
+/// keys are the file's `settings`.
 ///
 ///     name: office
 ///     description: Two machines behind one switch.
@@ -50,9 +51,9 @@ struct Cluster {
 ///       - {between: [fast, rack], bandwidth: speed, latency: 20us}
 ///       - {between: [slow0, rack], bandwidth: speed, latency: 20us}
 ///
-/// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates them; the
-/// kinds are the registry in topologies/network.hpp.
-/// \throws InputError that names file, line and key; also when two hosts cannot reach each other
+/// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates
+/// them; the kinds are the registry in topologies/network.hpp. \throws InputError that names file, line and
+/// key; also when two hosts cannot reach each other
 Cluster load_cluster(const std::string& specification);
 
 /// rank → host index. Ranks fill host after host evenly: `ceil(world_size / hosts)` on each.

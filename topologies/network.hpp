@@ -11,8 +11,8 @@
 namespace stepcast {
 
 struct NetworkKind {
-  /// Adds switches and links to a cluster that has its hosts. The node is the file's `network`, with its own keys
-  /// beside `kind`. \throws InputError that names file, line and key
+  /// Adds switches and links to a cluster that has its hosts. The node is the file's `network`, with its own
+  /// keys beside `kind`. \throws InputError that names file, line and key
   std::function<void(const YamlNode&, const ClusterSettings&, Cluster&)> generate;
 };
 

@@ -18,20 +18,23 @@ ClusterSettings::ClusterSettings(const std::string& specification) {
   for (std::string item; std::getline(items, item, ',');) {
     const std::size_t split = item.find('=');
     if (split == std::string::npos || split == 0 || split + 1 == item.size())
-      throw InputError(form + ", found '" + item + "'");
+      throw InputError(form + std::string(", found '").append(item).append("'"));
     if (!overrides_.emplace(item.substr(0, split), item.substr(split + 1)).second)
-      throw InputError("cluster '" + specification + "': setting '" + item.substr(0, split) + "' stands twice");
+      throw InputError("cluster '" + specification + "': setting '" + item.substr(0, split) +
+                       "' stands twice");
   }
 }
 
 void ClusterSettings::read_defaults(const YamlNode& node) {
   if (node.has("settings"))
-    for (const std::string& key : node.at("settings").keys()) values_[key] = node.at("settings").at(key).text();
+    for (const std::string& key : node.at("settings").keys())
+      values_[key] = node.at("settings").at(key).text();
   std::vector<std::string> known;
   for (const auto& [key, value] : values_) known.push_back(key);
   for (const auto& [key, value] : overrides_) {
     if (values_.empty()) throw InputError("cluster '" + file_ + "' has no settings, so not '" + key + "'");
-    if (!values_.contains(key)) throw InputError("cluster '" + file_ + "': " + unknown_name("setting", key, known));
+    if (!values_.contains(key))
+      throw InputError("cluster '" + file_ + "': " + unknown_name("setting", key, known));
     values_[key] = value;
   }
 }

@@ -9,7 +9,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kLargestSegment = 1024 * 1024;
+constexpr std::size_t kLargestSegment = std::size_t{1} << 20U;
 constexpr std::uint64_t kSlotPrefix = 0x41;  ///< gloo's own collectives use 0x01 to 0x08
 
 /// One call: the segments of all steps are numbered through; segment i belongs to step i / segments_.

@@ -42,8 +42,7 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
     const std::string word = text.substr(begin, end - begin);
     if (word.empty() || word.size() > 8 || word.find_first_not_of("0123456789") != std::string::npos ||
         std::stoi(word) < 1)
-      throw UsageError("--" + name +
-                       " takes whole numbers from 1, separated by commas, such as 16,32; got '" + text + "'");
+      throw UsageError("--" + name + " takes whole numbers from 1, separated by commas: 16,32; got " + text);
     numbers.push_back(std::stoi(word));
     begin = end + 1;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runner/binding.hpp"
 #include "sim/core/units.hpp"
 
 namespace stepcast {
@@ -59,7 +60,9 @@ void declare_rank_options(po::options_description& options, int default_nproc) {
       ("backend", po::value<std::string>()->default_value("gloo")->value_name("NAME"),
        "communication library")  //
       ("interface", po::value<std::string>()->default_value("")->value_name("NAME"),
-       "network interface (default: loopback on one host, else the one that reaches rank 0)");
+       "network interface (default: loopback on one host, else the one that reaches rank 0)")  //
+      ("bind", po::value<std::string>()->default_value("none")->value_name("POLICY"),
+       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores");
 }
 
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
@@ -69,6 +72,7 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   const std::size_t space = library.find(' ');
   context.libraries[library.substr(0, space)] = library.substr(space + 1);
   context.blas = identify_blas().description;
+  context.binding = session.binding;
   constexpr double kBusy = 0.5;
   if (context.load_average > kBusy)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
@@ -92,7 +96,9 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
     constexpr milliseconds kLongestGrace{10'000};
     return launch_local(options["nproc"].as<int>(), command_line(), std::min(timeout, kLongestGrace));
   }
+  const std::string binding = bind_rank(options["bind"].as<std::string>(), *ranks);
   RankSession session = join_job(*ranks, backend, options["interface"].as<std::string>(), timeout);
+  session.binding = binding;
   return body(session);
 }
 

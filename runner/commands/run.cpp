@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -101,7 +102,7 @@ void print_summary(const Result& result) {
             << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
             << " per rank: median step " << to_text(Seconds(step)) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << "), " << static_cast<long long>(c.world_size * c.batch / step + 0.5) << " samples/s, loss "
+            << "), " << std::llround(c.world_size * c.batch / step) << " samples/s, loss "
             << result.loss.front() << " to " << result.loss.back() << "\n\n";
   Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
                "idle"});
@@ -115,13 +116,14 @@ void print_summary(const Result& result) {
   std::cout << table.text();
 }
 
-void finish(const po::variables_map& values, Result& result, const Model& model, const RankContext& ranks) {
+void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {
   result.context = make_compute_context("stepcast.result/1", command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
+  result.context.binding = session.binding;
   result.lineage = {make_ancestor("model", model.path)};
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;
-  result.notes["ranks from"] = ranks.source;
+  result.notes["ranks from"] = session.ranks.source;
   const std::string json = nlohmann::json(result).dump(1) + "\n";
   if (values.count("output") != 0)
     write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
@@ -134,6 +136,9 @@ void finish(const po::variables_map& values, Result& result, const Model& model,
 ExitCode run(const po::variables_map& values) {
   const std::string strategy = required(values, "strategy");
   const Model model = load_model(required(values, "model"));
+  if (model.has_fixed_times())
+    throw InputError(model.path + ": model '" + model.name +
+                     "' declares its times; it can only be predicted");
   const TrainingConfig training = training_config(values, planned_world_size(values));
   const Schedule schedule = build_schedule(strategy, model, training);
   static_cast<void>(run_options(values, false));
@@ -146,7 +151,7 @@ ExitCode run(const po::variables_map& values) {
     Result result = run_schedule(model, schedule, *session.backend, run_options(values, is_first));
     if (!is_first) return ExitCode::kDone;
     result.configuration = configuration(values, model, training);
-    finish(values, result, model, session.ranks);
+    finish(values, result, model, session);
     return ExitCode::kDone;
   });
 }

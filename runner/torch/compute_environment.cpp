@@ -104,7 +104,7 @@ RunContext make_compute_context(const std::string& schema, const std::vector<std
   context.threads = threads;
   context.seed = seed;
   context.libraries["LibTorch"] = TORCH_VERSION;
-  if (blas.is_reference) context.warnings.push_back("computed with the slow reference BLAS");
+  if (blas.is_reference) context.warnings.emplace_back("computed with the slow reference BLAS");
   if (context.load_average > 0.5)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
   return context;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kSyntheticImages = 4096;
 constexpr std::int64_t kSyntheticRows = 65536;
 constexpr std::int64_t kCifarClasses = 10;
-constexpr std::size_t kCifarPixels = 3 * 32 * 32;
+constexpr std::size_t kCifarPixels = std::size_t{3} * 32 * 32;
 constexpr std::size_t kCifarRecord = 1 + kCifarPixels;
 
 at::Generator seeded(unsigned seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }

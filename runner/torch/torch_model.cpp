@@ -212,10 +212,11 @@ TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned see
   for (const Segment& segment : model.segments) segments_.push_back(builder.segment(segment));
   builder.check_complete();
   optimizer_ = make_optimizer(model, parameters_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (const torch::Tensor& parameter : parameters_) {
     using Variables = torch::autograd::variable_list;
-    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters_[i]));
-    const auto call = [this, index = static_cast<int>(i)](const Variables& outputs, const Variables&) {
+    const int index = static_cast<int>(accumulators_.size());
+    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
+    const auto call = [this, index](const Variables& outputs, const Variables&) {
       if (gradient_hook_) gradient_hook_(index);
       return outputs;
     };
@@ -253,7 +254,7 @@ void TorchModel::optimizer_step() { optimizer_->step(); }
 void SegmentedPass::forward(std::size_t segment) {
   const torch::AutoGradMode enabled(true);
   Boundary& boundary = boundaries_[segment];
-  boundary.input = segment == 0 ? std::move(flowing_) : flowing_.detach().requires_grad_();
+  boundary.input = segment == 0 ? flowing_ : flowing_.detach().requires_grad_();
   boundary.output = model_.forward(segment, boundary.input);
   flowing_ = boundary.output;
 }

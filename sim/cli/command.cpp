@@ -43,14 +43,16 @@ void install_signal_handlers() {
 }
 
 /// Boost's messages, with the nearest known option where one was misspelt.
-po::variables_map parse(const std::string& name, const Command& command, const std::vector<std::string>& words) {
+po::variables_map parse(const std::string& name, const Command& command,
+                        const std::vector<std::string>& words) {
   const po::options_description options = option_table(name, command);
   po::positional_options_description positional;
   if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
   po::variables_map values;
   try {
     const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(words).options(options).positional(positional).style(style).run(), values);
+    po::store(po::command_line_parser(words).options(options).positional(positional).style(style).run(),
+              values);
     if (values.count("help") == 0) po::notify(values);
   } catch (const po::unknown_option& error) {
     throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
@@ -62,7 +64,8 @@ po::variables_map parse(const std::string& name, const Command& command, const s
   return values;
 }
 
-ExitCode run_command(const std::string& program, const std::string& name, const std::vector<std::string>& words) {
+ExitCode run_command(const std::string& program, const std::string& name,
+                     const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
   if (command.hand_over) return command.hand_over(words);
   const po::variables_map values = parse(name, command, words);
@@ -73,7 +76,8 @@ ExitCode run_command(const std::string& program, const std::string& name, const 
   return command.run(values);
 }
 
-ExitCode dispatch(const std::string& program, const std::string& summary, const std::vector<std::string>& words) {
+ExitCode dispatch(const std::string& program, const std::string& summary,
+                  const std::vector<std::string>& words) {
   if (words.empty()) {
     std::cerr << program_help(program, summary);
     return ExitCode::kUsage;
@@ -97,8 +101,8 @@ ExitCode dispatch(const std::string& program, const std::string& summary, const 
   return run_command(program, first, rest);
 }
 
-/// What was printed must have arrived: a full disk behind `> file` is a failure. A reader that closed the pipe has
-/// seen enough.
+/// What was printed must have arrived: a full disk behind `> file` is a failure. A reader that closed the
+/// pipe has seen enough.
 ExitCode flushed(ExitCode code) {
   errno = 0;
   std::cout.flush();

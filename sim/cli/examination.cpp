@@ -29,8 +29,9 @@ void examine_processor(std::vector<Finding>& findings) {
   const RunContext context = make_run_context("", {});
   findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
   const bool few = context.cores < 2;
-  findings.push_back({"cores", few ? Verdict::kMisleading : Verdict::kGood, std::to_string(context.cores) + " usable",
-                      few ? "two ranks would share one core; measure with at least as many cores as ranks" : ""});
+  findings.push_back(
+      {"cores", few ? Verdict::kMisleading : Verdict::kGood, std::to_string(context.cores) + " usable",
+       few ? "two ranks would share one core; measure with at least as many cores as ranks" : ""});
   const bool busy = context.load_average > kBusyPerCore * context.cores;
   findings.push_back({"load", busy ? Verdict::kMisleading : Verdict::kGood,
                       two_digits(context.load_average) + " over the last minute",
@@ -44,11 +45,15 @@ void examine_processor(std::vector<Finding>& findings) {
 void examine_libraries(std::vector<Finding>& findings) {
   const BlasIdentity blas = identify_blas();
   const bool none = blas.description.find("no lib") != std::string::npos;
-  findings.push_back({"BLAS", none ? Verdict::kMissing : blas.is_reference ? Verdict::kMisleading : Verdict::kGood,
-                      blas.description,
-                      none || blas.is_reference
-                          ? "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"
-                          : ""});
+  findings.push_back(
+      {"BLAS",
+       none                ? Verdict::kMissing
+       : blas.is_reference ? Verdict::kMisleading
+                           : Verdict::kGood,
+       blas.description,
+       none || blas.is_reference
+           ? "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"
+           : ""});
   for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
     if (const char* value = std::getenv(variable); value != nullptr)
       findings.push_back({variable, Verdict::kMisleading, value,
@@ -66,21 +71,24 @@ void flatten(const nlohmann::json& json, const std::string& prefix, std::vector<
     if (value.is_object())
       flatten(value, name + " ", findings);
     else
-      findings.push_back({name, Verdict::kGood, value.is_string() ? value.get<std::string>() : value.dump(), ""});
+      findings.push_back(
+          {name, Verdict::kGood, value.is_string() ? value.get<std::string>() : value.dump(), ""});
   }
 }
 
 void examine_runner(std::vector<Finding>& findings) {
   const std::string runner = find_runner();
   if (runner.empty()) {
-    findings.push_back({"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",
-                        "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
+    findings.push_back(
+        {"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",
+         "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
     return;
   }
   const ProgramOutput output = run_program_file({runner, "capabilities", "--json"});
   const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
   if (output.exit_code != 0 || !json.is_object()) {
-    findings.push_back({"stepcast-runner", Verdict::kMissing, runner + " does not start: " + output.standard_error,
+    findings.push_back({"stepcast-runner", Verdict::kMissing,
+                        runner + " does not start: " + output.standard_error,
                         "build it again against the installed LibTorch and Gloo"});
     return;
   }

@@ -17,11 +17,12 @@ struct Finding {
   std::string remedy;  ///< "" when there is nothing to mend
 };
 
-/// Processor, load, noise, BLAS, threads set in the environment, gnuplot, stepcast-runner and what it was built with.
+/// Processor, load, noise, BLAS, threads set in the environment, gnuplot, stepcast-runner and what it was
+/// built with.
 std::vector<Finding> examine_machine();
 
-/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine, its
-/// clock and its hypervisor do to timings.
+/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine,
+/// its clock and its hypervisor do to timings.
 double timing_noise();
 
 }  // namespace stepcast

@@ -20,7 +20,8 @@ bool stderr_has_colour() {
 
 const Registry<Command>::Entry& entry_of(const std::string& name) {
   const auto& entries = commands().entries();
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; });
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; });
   if (found == entries.end()) throw UsageError(unknown_name("command", name, commands().names()));
   return *found;
 }
@@ -60,7 +61,8 @@ std::string program_help(const std::string& program, const std::string& summary)
     text << '\n' << group << ":\n";
     for (const auto& entry : commands().entries())
       if (entry.thing.group == group)
-        text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description << '\n';
+        text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description
+             << '\n';
   }
   text << "\n'" << program << " help COMMAND' shows the options of a command.\n" << kEnding;
   return text.str();
@@ -69,7 +71,8 @@ std::string program_help(const std::string& program, const std::string& summary)
 std::string command_help(const std::string& program, const std::string& name) {
   const auto& entry = entry_of(name);
   std::ostringstream text;
-  text << "Usage: " << (entry.thing.usage.empty() ? program + " " + name + " [options]" : entry.thing.usage) << "\n\n"
+  text << "Usage: " << (entry.thing.usage.empty() ? program + " " + name + " [options]" : entry.thing.usage)
+       << "\n\n"
        << entry.description << "\n\n"
        << option_table(name, entry.thing);
   return text.str();

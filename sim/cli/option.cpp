@@ -19,7 +19,8 @@ double percent_option(const po::variables_map& values, const std::string& name) 
   double number = -1.0;
   std::string unit;
   in >> number >> unit;
-  if (unit != "%" || !std::isfinite(number) || number < 0.0 || in.peek() != std::istringstream::traits_type::eof())
+  if (unit != "%" || !std::isfinite(number) || number < 0.0 ||
+      in.peek() != std::istringstream::traits_type::eof())
     throw UsageError("--" + name + ": '" + text + "' is not a percentage; write for example 10%");
   return number / 100.0;
 }

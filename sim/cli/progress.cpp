@@ -42,12 +42,13 @@ struct Progress::State {
   void draw(const std::string& now) {
     const int filled = total > 0 ? kBarWidth * std::min(done, total) / total : 0;
     std::cerr << "\r\033[K" << what << " [" << std::string(static_cast<std::size_t>(filled), '#')
-              << std::string(static_cast<std::size_t>(kBarWidth - filled), ' ') << "] " << done << '/' << total
-              << remaining() << (now.empty() ? "" : "  " + now) << std::flush;
+              << std::string(static_cast<std::size_t>(kBarWidth - filled), ' ') << "] " << done << '/'
+              << total << remaining() << (now.empty() ? "" : "  " + now) << std::flush;
   }
 
   void line(const std::string& now) {
-    std::cerr << what << ": " << done << '/' << total << remaining() << (now.empty() ? "" : ", " + now) << std::endl;
+    std::cerr << what << ": " << done << '/' << total << remaining() << (now.empty() ? "" : ", " + now)
+              << std::endl;
   }
 };
 
@@ -63,7 +64,8 @@ Progress::~Progress() {
 void Progress::advance(const std::string& now) {
   ++state_->done;
   const auto instant = Clock::now();
-  if (instant - state_->last < (state_->bar ? Clock::duration(kDrawEvery) : Clock::duration(kLineEvery))) return;
+  if (instant - state_->last < (state_->bar ? Clock::duration(kDrawEvery) : Clock::duration(kLineEvery)))
+    return;
   state_->last = instant;
   state_->bar ? state_->draw(now) : state_->line(now);
 }

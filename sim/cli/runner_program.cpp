@@ -33,7 +33,8 @@ std::string require_runner(const std::string& purpose) {
   if (!program.empty()) return program;
   if (const char* chosen = std::getenv("STEPCAST_RUNNER"); chosen != nullptr && *chosen != '\0')
     throw CapabilityError("STEPCAST_RUNNER: '" + std::string(chosen) + "' is not a program");
-  throw CapabilityError(purpose + " needs stepcast-runner, which is neither beside stepcast nor in PATH; build it "
+  throw CapabilityError(purpose +
+                        " needs stepcast-runner, which is neither beside stepcast nor in PATH; build it "
                         "(it needs libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER");
 }
 

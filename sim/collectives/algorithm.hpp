@@ -7,16 +7,16 @@
 #include "sim/core/registry.hpp"
 #include "sim/core/schedule.hpp"
 
-/// Collective algorithms: which point-to-point messages a collective is made of, in which order, and what they cost
-/// in closed form. One file each; the laws in tests/collectives hold every entry.
+/// Collective algorithms: which point-to-point messages a collective is made of, in which order, and what
+/// they cost in closed form. One file each; the laws in tests/collectives hold every entry.
 namespace stepcast {
 
 /// One collective over `ranks` ranks. `message` is the total array, never the shard.
 struct CollectiveCall {
   Bytes message;
   int ranks = 1;
-  int root = 0;             ///< ignored by kinds without a root
-  double element_bytes = 4; ///< arrays are only cut between elements
+  int root = 0;              ///< ignored by kinds without a root
+  double element_bytes = 4;  ///< arrays are only cut between elements
 };
 
 /// One step of one rank: at most one message sent and one received, posted together.
@@ -26,8 +26,8 @@ struct Exchange {
   int from = -1;  ///< -1: receives nothing
   Bytes received{};
   bool reduce = false;  ///< what arrives is added to the rank's own array
-  /// The step of the same rank that must be over (arrived, reduced, sent) with all before it before this one is
-  /// posted; -1: posted at once. Always below the step's own index.
+  /// The step of the same rank that must be over (arrived, reduced, sent) with all before it before this one
+  /// is posted; -1: posted at once. Always below the step's own index.
   int after = -1;
 };
 
@@ -53,8 +53,9 @@ struct Algorithm {
   /// Bytes that `rank` copies from its input to its output besides; empty: none.
   std::function<Bytes(const CollectiveCall&, int rank)> copied;
 
-  /// True for rings: every rank sends to its successor and receives from its predecessor in every step, and all ranks
-  /// have the same number of steps. Only rings have so many messages that one flow per link is worth it.
+  /// True for rings: every rank sends to its successor and receives from its predecessor in every step, and
+  /// all ranks have the same number of steps. Only rings have so many messages that one flow per link is
+  /// worth it.
   bool ring = false;
 };
 

@@ -41,11 +41,14 @@ struct Segments {
   double segment = 0.0;
 };
 
-int steps_of(const CollectiveCall& call, int /*rank*/) { return call.ranks < 2 ? 0 : 2 * Segments(call).steps(); }
+int steps_of(const CollectiveCall& call, int /*rank*/) {
+  return call.ranks < 2 ? 0 : 2 * Segments(call).steps();
+}
 
-/// Two segments are in flight: step k is posted when step k - 2 is over. The phases are not fused: the all-gather
-/// starts when the rank's own reduce-scatter is over. In step k of the reduce-scatter rank r sends the k-th segment
-/// counted backwards by ranks from its own; in the all-gather it passes on what it received or finished last.
+/// Two segments are in flight: step k is posted when step k - 2 is over. The phases are not fused: the
+/// all-gather starts when the rank's own reduce-scatter is over. In step k of the reduce-scatter rank r sends
+/// the k-th segment counted backwards by ranks from its own; in the all-gather it passes on what it received
+/// or finished last.
 Exchange step_of(const CollectiveCall& call, int rank, int index) {
   const Segments segments(call);
   const int steps = segments.steps();
@@ -56,7 +59,11 @@ Exchange step_of(const CollectiveCall& call, int rank, int index) {
   const int first = reducing ? rank : rank + 1;
   const auto segment = [&](int owner) { return segments.size(owner * segments.per_rank + within); };
   const int after = k < 2 ? (reducing ? -1 : steps - 1) : index - 2;
-  return {successor(call, rank), segment(first - block),     predecessor(call, rank), segment(first - 1 - block), reducing,
+  return {successor(call, rank),
+          segment(first - block),
+          predecessor(call, rank),
+          segment(first - 1 - block),
+          reducing,
           after};
 }
 
@@ -74,8 +81,8 @@ Seconds time_of(const CollectiveCall& call, const LinkCost& link) {
   return 2.0 * pairs * link.latency + 2.0 * segments.steps() * Bytes(segments.segment) / link.bandwidth;
 }
 
-/// In each phase a rank sends all blocks but one: S - block(r + 1) in the reduce-scatter, S - block(r + 2) in the
-/// all-gather. Equal blocks make that 2 (n - 1)/n S.
+/// In each phase a rank sends all blocks but one: S - block(r + 1) in the reduce-scatter, S - block(r + 2) in
+/// the all-gather. Equal blocks make that 2 (n - 1)/n S.
 Bytes sent_by(const CollectiveCall& call, int rank) {
   if (call.ranks < 2) return Bytes(0);
   const Segments segments(call);
@@ -86,8 +93,13 @@ const Registration<Algorithm> kGlooRing{
     algorithms(),
     {.name = "all_reduce/gloo_ring",
      .description = "ring all-reduce as Gloo does it: segments of at most 1 MiB, two in flight",
-     .thing = {.kind = CollectiveKind::kAllReduce, .steps = steps_of, .step = step_of, .time = time_of,
-               .sent = sent_by, .copied = {}, .ring = true}}};
+     .thing = {.kind = CollectiveKind::kAllReduce,
+               .steps = steps_of,
+               .step = step_of,
+               .time = time_of,
+               .sent = sent_by,
+               .copied = {},
+               .ring = true}}};
 
 }  // namespace
 }  // namespace stepcast

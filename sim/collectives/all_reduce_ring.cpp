@@ -5,8 +5,8 @@ namespace {
 
 int steps_of(const CollectiveCall& call, int /*rank*/) { return 2 * (call.ranks - 1); }
 
-/// Ideal ring all-reduce: a reduce-scatter and an all-gather of n - 1 steps each; a step moves S/n bytes over every
-/// link at once and starts when the step before is over.
+/// Ideal ring all-reduce: a reduce-scatter and an all-gather of n - 1 steps each; a step moves S/n bytes over
+/// every link at once and starts when the step before is over.
 Exchange step_of(const CollectiveCall& call, int rank, int index) {
   return ring_exchange(call, rank, shard(call), index < call.ranks - 1, index - 1);
 }
@@ -28,8 +28,13 @@ const Registration<Algorithm> kRing{
     algorithms(),
     {.name = "all_reduce/ring",
      .description = "reduce-scatter and all-gather around a ring, S/n per step",
-     .thing = {.kind = CollectiveKind::kAllReduce, .steps = steps_of, .step = step_of, .time = time_of,
-               .sent = sent_by, .copied = {}, .ring = true}}};
+     .thing = {.kind = CollectiveKind::kAllReduce,
+               .steps = steps_of,
+               .step = step_of,
+               .time = time_of,
+               .sent = sent_by,
+               .copied = {},
+               .ring = true}}};
 
 }  // namespace
 }  // namespace stepcast

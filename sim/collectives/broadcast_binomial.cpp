@@ -12,8 +12,8 @@ int rounds(int ranks) { return static_cast<int>(std::bit_width(static_cast<unsig
 int from_root(const CollectiveCall& call, int rank) { return (rank - call.root + call.ranks) % call.ranks; }
 int to_rank(const CollectiveCall& call, int number) { return (number + call.root) % call.ranks; }
 
-/// The round in which a rank receives, counted from the last round, and so the number of rounds in which it may send:
-/// the number of trailing zero bits of its number; root sends in all.
+/// The round in which a rank receives, counted from the last round, and so the number of rounds in which it
+/// may send: the number of trailing zero bits of its number; root sends in all.
 int sending_rounds(const CollectiveCall& call, int number) {
   return number == 0 ? rounds(call.ranks) : std::countr_zero(static_cast<unsigned>(number));
 }
@@ -32,9 +32,9 @@ int steps_of(const CollectiveCall& call, int rank) {
   return children(call, number) + (number == 0 ? 0 : 1);
 }
 
-/// A rank receives the whole array once, then passes it on to the farthest child first. A child is sent to when the
-/// one before has its message; Gloo posts them together, which ends at the same time for small messages and, on a
-/// shared uplink, later for large ones.
+/// A rank receives the whole array once, then passes it on to the farthest child first. A child is sent to
+/// when the one before has its message; Gloo posts them together, which ends at the same time for small
+/// messages and, on a shared uplink, later for large ones.
 Exchange step_of(const CollectiveCall& call, int rank, int index) {
   const int number = from_root(call, rank);
   if (number != 0 && index == 0)
@@ -61,8 +61,12 @@ const Registration<Algorithm> kBinomial{
     algorithms(),
     {.name = "broadcast/binomial",
      .description = "a binomial tree: every round doubles the ranks that have the array",
-     .thing = {.kind = CollectiveKind::kBroadcast, .steps = steps_of, .step = step_of, .time = time_of,
-               .sent = sent_by, .copied = {}}}};
+     .thing = {.kind = CollectiveKind::kBroadcast,
+               .steps = steps_of,
+               .step = step_of,
+               .time = time_of,
+               .sent = sent_by,
+               .copied = {}}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -32,12 +32,15 @@ Bytes copied_by(const CollectiveCall& call, int rank) {
   return rank == call.root ? call.message / call.ranks : Bytes(0);
 }
 
-const Registration<Algorithm> kDirect{
-    algorithms(),
-    {.name = "gather/direct",
-     .description = "every rank sends its part straight to root",
-     .thing = {.kind = CollectiveKind::kGather, .steps = steps_of, .step = step_of, .time = time_of, .sent = sent_by,
-               .copied = copied_by}}};
+const Registration<Algorithm> kDirect{algorithms(),
+                                      {.name = "gather/direct",
+                                       .description = "every rank sends its part straight to root",
+                                       .thing = {.kind = CollectiveKind::kGather,
+                                                 .steps = steps_of,
+                                                 .step = step_of,
+                                                 .time = time_of,
+                                                 .sent = sent_by,
+                                                 .copied = copied_by}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -20,12 +20,16 @@ Seconds time_of(const CollectiveCall& call, const LinkCost& link) {
 Bytes sent_by(const CollectiveCall& call, int /*rank*/) { return shard(call) * (call.ranks - 1); }
 Bytes copied_by(const CollectiveCall& call, int /*rank*/) { return shard(call); }
 
-const Registration<Algorithm> kRing{
-    algorithms(),
-    {.name = "reduce_scatter/ring",
-     .description = "partial sums travel around a ring, S/n per step",
-     .thing = {.kind = CollectiveKind::kReduceScatter, .steps = steps_of, .step = step_of, .time = time_of,
-               .sent = sent_by, .copied = copied_by, .ring = true}}};
+const Registration<Algorithm> kRing{algorithms(),
+                                    {.name = "reduce_scatter/ring",
+                                     .description = "partial sums travel around a ring, S/n per step",
+                                     .thing = {.kind = CollectiveKind::kReduceScatter,
+                                               .steps = steps_of,
+                                               .step = step_of,
+                                               .time = time_of,
+                                               .sent = sent_by,
+                                               .copied = copied_by,
+                                               .ring = true}}};
 
 }  // namespace
 }  // namespace stepcast

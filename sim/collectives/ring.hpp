@@ -12,7 +12,8 @@ inline int predecessor(const CollectiveCall& call, int rank) { return (rank + ca
 /// S/n: what one rank owns of the array.
 inline Bytes shard(const CollectiveCall& call) { return call.message / call.ranks; }
 
-/// T = steps * (alpha + bytes * beta): steps that follow each other, a message of `bytes` on every link in each.
+/// T = steps * (alpha + bytes * beta): steps that follow each other, a message of `bytes` on every link in
+/// each.
 inline Seconds lockstep_time(int steps, Bytes bytes, const LinkCost& link) {
   return steps * (link.latency + bytes / link.bandwidth);
 }

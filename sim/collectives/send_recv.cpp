@@ -24,12 +24,15 @@ Bytes sent_by(const CollectiveCall& call, int rank) {
   return call.ranks >= 2 && rank == call.root ? call.message : Bytes(0);
 }
 
-const Registration<Algorithm> kSendRecv{
-    algorithms(),
-    {.name = "send_recv/direct",
-     .description = "one message from root to the rank after it",
-     .thing = {.kind = std::nullopt, .steps = steps_of, .step = step_of, .time = time_of, .sent = sent_by,
-               .copied = {}}}};
+const Registration<Algorithm> kSendRecv{algorithms(),
+                                        {.name = "send_recv/direct",
+                                         .description = "one message from root to the rank after it",
+                                         .thing = {.kind = std::nullopt,
+                                                   .steps = steps_of,
+                                                   .step = step_of,
+                                                   .time = time_of,
+                                                   .sent = sent_by,
+                                                   .copied = {}}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,3 +1,5 @@
+#include "sim/core/compare.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +10,6 @@
 
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/compare.hpp"
 #include "sim/core/compare_bench.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/units.hpp"
@@ -62,7 +63,8 @@ void require_complete(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     if (!one.launches.empty() && one.prediction != nullptr) continue;
     const bool measured = one.prediction == nullptr;
-    throw InputError((measured ? one.launches.front()->path + ": no prediction" : one.prediction->path + ": no measured run") +
+    throw InputError((measured ? one.launches.front()->path + ": no prediction"
+                               : one.prediction->path + ": no measured run") +
                      " of " + describe(one.configuration) + " was given" +
                      (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
   }
@@ -73,28 +75,31 @@ void print_cases(std::vector<Case> cases) {
   std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
     return std::abs(a.relative_error()) > std::abs(b.relative_error());
   });
-  Table table({"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low", "high", "predicted", "error",
-               "in range", "better trivial predictors"});
+  Table table({"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low", "high",
+               "predicted", "error", "in range", "better trivial predictors"});
   for (const Case& one : cases) {
     std::string better;
     for (const auto& [name, time] : trivial_predictions(one, all)) {
       const double error = time / one.measured_step_time_s() - 1.0;
-      if (std::abs(error) < std::abs(one.relative_error())) better += (better.empty() ? "" : ", ") + name + " " + percent(error);
+      if (std::abs(error) < std::abs(one.relative_error()))
+        better += (better.empty() ? "" : ", ") + name + " " + percent(error);
     }
     const Configuration& c = one.configuration;
-    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.batch), std::to_string(c.threads),
-               to_text(Seconds(one.measured_step_time_s())), std::to_string(one.launches.size()),
-               to_text(Seconds(one.measured_low_s())), to_text(Seconds(one.measured_high_s())),
-               to_text(Seconds(one.predicted_step_time_s())), percent(one.relative_error()),
-               one.inside_launch_range() ? "yes" : "no", better});
+    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.batch),
+               std::to_string(c.threads), to_text(Seconds(one.measured_step_time_s())),
+               std::to_string(one.launches.size()), to_text(Seconds(one.measured_low_s())),
+               to_text(Seconds(one.measured_high_s())), to_text(Seconds(one.predicted_step_time_s())),
+               percent(one.relative_error()), one.inside_launch_range() ? "yes" : "no", better});
   }
   const Accuracy accuracy = summarize(all);
-  std::cout << table.text() << "\nmedian absolute error " << unsigned_percent(accuracy.median_absolute_relative_error)
-            << ", worst " << unsigned_percent(accuracy.worst_absolute_relative_error) << ", over " << all.size()
+  std::cout << table.text() << "\nmedian absolute error "
+            << unsigned_percent(accuracy.median_absolute_relative_error) << ", worst "
+            << unsigned_percent(accuracy.worst_absolute_relative_error) << ", over " << all.size()
             << (all.size() == 1 ? " case\n" : " cases\n");
   for (const auto& [name, error] : accuracy.trivial_median_absolute_relative_error)
     std::cout << "trivial predictor " << name << ": median absolute error " << unsigned_percent(error)
-              << (error < accuracy.median_absolute_relative_error ? "  (better than the prediction)\n" : "\n");
+              << (error < accuracy.median_absolute_relative_error ? "  (better than the prediction)\n"
+                                                                  : "\n");
 }
 
 void print_phases(const std::vector<Case>& cases) {
@@ -102,8 +107,9 @@ void print_phases(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     for (const PhaseError& phase : phase_errors(one)) {
       if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
-      table.add({one.configuration.model, one.configuration.strategy, std::to_string(one.configuration.world_size),
-                 phase.name, to_text(Seconds(phase.measured_s)), to_text(Seconds(phase.predicted_s)),
+      table.add({one.configuration.model, one.configuration.strategy,
+                 std::to_string(one.configuration.world_size), phase.name, to_text(Seconds(phase.measured_s)),
+                 to_text(Seconds(phase.predicted_s)),
                  percent((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
     }
   }
@@ -112,7 +118,8 @@ void print_phases(const std::vector<Case>& cases) {
 
 void print_speedups(const std::vector<Speedup>& all) {
   if (all.empty()) return;
-  Table table({"model", "strategy", "ranks", "threads", "scaling", "measured", "predicted", "error", "baseline"});
+  Table table(
+      {"model", "strategy", "ranks", "threads", "scaling", "measured", "predicted", "error", "baseline"});
   for (const Speedup& speedup : all) {
     const Configuration& c = speedup.scaled->configuration;
     const bool both = speedup.measured > 0.0 && speedup.predicted > 0.0;
@@ -123,10 +130,13 @@ void print_speedups(const std::vector<Speedup>& all) {
   std::cout << "\nSpeed-up, throughput over throughput:\n\n" << table.text();
 }
 
-void write_output(const po::variables_map& values, nlohmann::json body) {
-  body["context"] = make_run_context("stepcast.compare/1", command_line());
+void write_output(const po::variables_map& values, const nlohmann::json& comparison) {
+  nlohmann::ordered_json body;
+  body["context"] = nlohmann::json(make_run_context("stepcast.compare/1", command_line()));
+  for (const auto& [key, value] : comparison.items()) body[key] = value;
   const std::string text = body.dump(1) + "\n";
-  if (values.count("output") != 0) write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
+  if (values.count("output") != 0)
+    write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
   if (values["json"].as<bool>()) std::cout << text;
 }
 
@@ -148,9 +158,10 @@ ExitCode compare_results(const po::variables_map& values) {
   write_output(values, comparison_json(cases, all_speedups));
   const auto limit = max_error(values);
   const bool missed = limit && std::any_of(cases.begin(), cases.end(), [&](const Case& one) {
-    return std::abs(one.relative_error()) > *limit && !one.inside_launch_range();
-  });
-  if (missed) std::cerr << "stepcast: a case is off by more than " << values["max-error"].as<std::string>() << '\n';
+                        return std::abs(one.relative_error()) > *limit && !one.inside_launch_range();
+                      });
+  if (missed)
+    std::cerr << "stepcast: a case is off by more than " << values["max-error"].as<std::string>() << '\n';
   return missed ? ExitCode::kOutOfTolerance : ExitCode::kDone;
 }
 
@@ -170,9 +181,10 @@ ExitCode compare_benches(const po::variables_map& values) {
       table.add({name, std::to_string(rows.size()), unsigned_percent(geometric_mean_error(rows)),
                  percent(worst(rows).relative_error()), to_text(Bytes(worst(rows).message_bytes))});
     }
-    std::cout << table.text() << "\ngeometric-mean error " << unsigned_percent(geometric_mean_error(errors)) << " over "
-              << errors.size() << " rows; worst " << worst(errors).collective << " of "
-              << to_text(Bytes(worst(errors).message_bytes)) << ": " << percent(worst(errors).relative_error()) << '\n';
+    std::cout << table.text() << "\ngeometric-mean error " << unsigned_percent(geometric_mean_error(errors))
+              << " over " << errors.size() << " rows; worst " << worst(errors).collective << " of "
+              << to_text(Bytes(worst(errors).message_bytes)) << ": "
+              << percent(worst(errors).relative_error()) << '\n';
   }
   write_output(values, bench_comparison_json(errors));
   const auto limit = max_error(values);
@@ -180,11 +192,13 @@ ExitCode compare_benches(const po::variables_map& values) {
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (values.count("files") == 0) throw UsageError("name predicted and measured files; see 'stepcast help compare'");
+  if (values.count("files") == 0)
+    throw UsageError("name predicted and measured files; see 'stepcast help compare'");
   static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
-  if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  if (values.count("output") != 0)
+    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
   return schema_of(values["files"].as<Paths>().front()) == "stepcast.bench/1" ? compare_benches(values)
-                                                                             : compare_results(values);
+                                                                              : compare_results(values);
 }
 
 const Registration<Command> kCompare{

@@ -37,7 +37,11 @@ const Registration<Command> kDoctor{
     commands(),
     {.name = "doctor",
      .description = "Says what this machine can measure, and what is missing or misleading.",
-     .thing = {.declare = declare, .run = run, .positional = "", .usage = "stepcast doctor", .group = "This machine"},
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "",
+               .usage = "stepcast doctor",
+               .group = "This machine"},
      .order = 1}};
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/runner_program.hpp"
 
-/// Commands that need LibTorch are described here and run by `stepcast-runner`, so that `stepcast` itself starts in
-/// milliseconds and works where LibTorch is not installed.
+/// Commands that need LibTorch are described here and run by `stepcast-runner`, so that `stepcast` itself
+/// starts in milliseconds and works where LibTorch is not installed.
 namespace stepcast {
 namespace {
 
@@ -34,11 +34,14 @@ Registry<Command>::Entry entry(const std::string& name, const std::string& descr
   return {name, description, command, order};
 }
 
-const Registration<Command> kMeasure{commands(), entry("measure", "Times one rank's step, segment by segment.", 10)};
-const Registration<Command> kBench{commands(), entry("bench", "Times and checks collectives over message sizes.", 11)};
+const Registration<Command> kMeasure{commands(),
+                                     entry("measure", "Times one rank's step, segment by segment.", 10)};
+const Registration<Command> kBench{commands(),
+                                   entry("bench", "Times and checks collectives over message sizes.", 11)};
 const Registration<Command> kCalibrate{
     commands(), entry("calibrate", "Fits what communication and sharing cost on this machine.", 12)};
-const Registration<Command> kRun{commands(), entry("run", "Trains for real on N ranks and records every operation.", 13)};
+const Registration<Command> kRun{commands(),
+                                 entry("run", "Trains for real on N ranks and records every operation.", 13)};
 
 }  // namespace
 }  // namespace stepcast

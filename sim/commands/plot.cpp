@@ -43,7 +43,8 @@ ExitCode run(const po::variables_map& values) {
   if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
   if (values.count("output") == 0) throw UsageError("-o is missing: name the figure's file, .svg or .png");
   const std::string scaling = values["scaling"].as<std::string>();
-  if (scaling != "weak" && scaling != "strong") throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
+  if (scaling != "weak" && scaling != "strong")
+    throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
   const std::string output = values["output"].as<std::string>();
   const bool force = values["force"].as<bool>();
   check_renderable(output, force);
@@ -58,15 +59,16 @@ ExitCode run(const po::variables_map& values) {
   return ExitCode::kDone;
 }
 
-const Registration<Command> kPlot{commands(),
-                                  {.name = "plot",
-                                   .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline.",
-                                   .thing = {.declare = declare,
-                                             .run = run,
-                                             .positional = "figure",
-                                             .usage = "stepcast plot FIGURE FILE... -o figure.svg",
-                                             .group = "Predict and compare"},
-                                   .order = 22}};
+const Registration<Command> kPlot{
+    commands(),
+    {.name = "plot",
+     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "figure",
+               .usage = "stepcast plot FIGURE FILE... -o figure.svg",
+               .group = "Predict and compare"},
+     .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -87,7 +88,7 @@ PredictionRequest step_request(const po::variables_map& values) {
 }
 
 std::string share(double part, double whole) {
-  return std::to_string(static_cast<int>(100.0 * part / whole + 0.5)) + " %";
+  return std::to_string(std::lround(100.0 * part / whole)) + " %";
 }
 
 void print_summary(const Result& result) {
@@ -96,12 +97,13 @@ void print_summary(const Result& result) {
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
   const double step = result.median_step_time_s();
   std::cout << c.model << ", " << c.strategy << ", world size " << c.world_size << ", batch " << c.batch
-            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads") << " per rank, cluster "
-            << c.cluster << "\n\n";
+            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
+            << " per rank, cluster " << c.cluster << "\n\n";
   Table table({"predicted", "value", ""});
-  table.add({"step time", to_text(Seconds(step)),
-             "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
-  table.add({"throughput", std::to_string(static_cast<long long>(c.world_size * c.batch / step + 0.5)), "samples/s"});
+  table.add(
+      {"step time", to_text(Seconds(step)),
+       "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
+  table.add({"throughput", std::to_string(std::lround(c.world_size * c.batch / step)), "samples/s"});
   if (!result.breakdown.empty()) {
     const Breakdown part = result.breakdown.front();
     const auto add = [&](const std::string& name, double time) {
@@ -168,9 +170,11 @@ ExitCode predict_bench(const po::variables_map& values) {
   for (const BenchRow& row : bench.rows) {
     const double algbw = algbw_bytes_per_s(row);
     table.add({row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
-               to_text(BytesPerSecond(algbw)), to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))});
+               to_text(BytesPerSecond(algbw)),
+               to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))});
   }
-  std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n" << table.text();
+  std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n"
+            << table.text();
   return ExitCode::kDone;
 }
 
@@ -182,11 +186,13 @@ const Registration<Command> kPredict{
     commands(),
     {.name = "predict",
      .description = "Predicts a training step, or collectives, without running them.",
-     .thing = {.declare = declare,
-               .run = run,
-               .positional = "",
-               .usage = "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
-               .group = "Predict and compare"},
+     .thing =
+         {.declare = declare,
+          .run = run,
+          .positional = "",
+          .usage =
+              "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
+          .group = "Predict and compare"},
      .order = 20}};
 
 }  // namespace

@@ -67,7 +67,7 @@ struct SharingCost {
 
 /// One raw sample set, kept so that everything can be fitted anew.
 struct SampleSet {
-  std::string probe;  ///< `ping_pong`, `bidirectional`, `reduce`, `copy`, ...
+  std::string probe;  ///< `ping_pong`, `stream`, `reduce`, `copy`, ...
   double bytes = 0.0;
   std::vector<double> time_s;
   std::vector<double> cpu_s;

@@ -10,12 +10,16 @@
 
 namespace stepcast {
 
-ResultFile load_result_file(const std::string& path) { return {path, sha1(read_file(path)), load_result(path)}; }
+ResultFile load_result_file(const std::string& path) {
+  return {path, sha1(read_file(path)), load_result(path)};
+}
 
 std::string schema_of(const std::string& path) {
   const nlohmann::json json = parse_json_file(path);
   const nlohmann::json::json_pointer where("/context/schema");
-  return json.is_object() && json.contains(where) && json.at(where).is_string() ? json.at(where).get<std::string>() : "";
+  return json.is_object() && json.contains(where) && json.at(where).is_string()
+             ? json.at(where).get<std::string>()
+             : "";
 }
 
 std::vector<double> Case::launch_step_time_s() const {
@@ -73,16 +77,17 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
   return cases;
 }
 
-void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage, const std::string& measured,
-                    const std::string& measured_sha1) {
-  for (const Ancestor& ancestor : lineage) {
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage,
+                    const std::string& measured, const std::string& measured_sha1) {
+  const auto knows = [&](const Ancestor& ancestor) {
     const auto& all = ancestor.ancestors;
-    const bool is_it = ancestor.sha1 == measured_sha1;
-    if (!is_it && std::find(all.begin(), all.end(), measured_sha1) == all.end()) continue;
-    throw InputError(prediction + ": its " + ancestor.role + " (" + ancestor.path + ") " +
-                     (is_it ? "is " : "descends from ") + measured +
-                     ", which it would be compared with; a prediction may not know what it predicts");
-  }
+    return ancestor.sha1 == measured_sha1 || std::find(all.begin(), all.end(), measured_sha1) != all.end();
+  };
+  const auto found = std::find_if(lineage.begin(), lineage.end(), knows);
+  if (found == lineage.end()) return;
+  throw InputError(prediction + ": its " + found->role + " (" + found->path + ") " +
+                   (found->sha1 == measured_sha1 ? "is " : "descends from ") + measured +
+                   ", which it would be compared with; a prediction may not know what it predicts");
 }
 
 void check_lineage(const std::vector<Case>& cases) {
@@ -91,7 +96,8 @@ void check_lineage(const std::vector<Case>& cases) {
     for (const ResultFile* launch : one.launches) measured.emplace(launch->sha1, launch->path);
   for (const Case& one : cases)
     for (const auto& [sha1, path] : measured)
-      if (one.prediction != nullptr) refuse_descent(one.prediction->path, one.prediction->result.lineage, path, sha1);
+      if (one.prediction != nullptr)
+        refuse_descent(one.prediction->path, one.prediction->result.lineage, path, sha1);
 }
 
 const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
@@ -122,6 +128,7 @@ std::vector<PhaseError> phase_errors(const Case& one) {
   std::vector<PhaseError> errors;
   for (const auto& [name, part] : breakdown_parts()) {
     std::vector<double> times;
+    times.reserve(launches.size());
     for (const Breakdown& launch : launches) times.push_back(launch.*part);
     errors.push_back({name, median(times), predicted.*part});
   }

@@ -47,10 +47,10 @@ bool same_case(const Configuration& a, const Configuration& b);
 std::vector<Case> group_cases(const std::vector<ResultFile>& files);
 
 /// A prediction never descends from what it is compared with.
-/// \throws InputError naming both files when `lineage` of the file `prediction` contains `measured`, whose bytes hash
-/// to `measured_sha1`.
-void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage, const std::string& measured,
-                    const std::string& measured_sha1);
+/// \throws InputError naming both files when `lineage` of the file `prediction` contains `measured`, whose
+/// bytes hash to `measured_sha1`.
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage,
+                    const std::string& measured, const std::string& measured_sha1);
 
 /// `refuse_descent` of every prediction from every launch.
 void check_lineage(const std::vector<Case>& cases);

@@ -34,8 +34,8 @@ struct Lane {
 std::vector<Slice> sorted_slices(const Result& result) {
   std::vector<Slice> slices;
   for (const Span& span : result.spans)
-    slices.push_back(
-        {&span, std::llround(span.start_s * kNanosecondsPerSecond), std::llround(span.end_s * kNanosecondsPerSecond)});
+    slices.push_back({&span, std::llround(span.start_s * kNanosecondsPerSecond),
+                      std::llround(span.end_s * kNanosecondsPerSecond)});
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return std::tuple(a.span->rank, a.span->stream, a.start, -a.end) <
            std::tuple(b.span->rank, b.span->stream, b.start, -b.end);
@@ -55,12 +55,14 @@ std::string perfetto_json(const Result& result) {
   for (const Slice& slice : sorted_slices(result)) {
     const Span& span = *slice.span;
     auto& threads = lanes[{span.rank, span.stream}];
-    auto lane = std::find_if(threads.begin(), threads.end(), [&](Lane& candidate) { return candidate.take(slice); });
+    auto lane =
+        std::find_if(threads.begin(), threads.end(), [&](Lane& candidate) { return candidate.take(slice); });
     if (lane == threads.end()) {
       lane = threads.insert(threads.end(), Lane{});
       lane->take(slice);
     }
-    const int thread = static_cast<int>(span.stream) * kLanesPerStream + static_cast<int>(lane - threads.begin());
+    const int thread =
+        static_cast<int>(span.stream) * kLanesPerStream + static_cast<int>(lane - threads.begin());
     events.push_back({{"ph", "X"},
                       {"name", span.name},
                       {"cat", nlohmann::json(span.kind)},
@@ -74,8 +76,9 @@ std::string perfetto_json(const Result& result) {
     const int first = static_cast<int>(stream) * kLanesPerStream;
     events.push_back(metadata("process_name", rank, first, "rank " + std::to_string(rank)));
     for (std::size_t lane = 0; lane < threads.size(); ++lane)
-      events.push_back(metadata("thread_name", rank, first + static_cast<int>(lane),
-                                to_text(stream) + (lane == 0 ? std::string() : " " + std::to_string(lane + 1))));
+      events.push_back(
+          metadata("thread_name", rank, first + static_cast<int>(lane),
+                   to_text(stream) + (lane == 0 ? std::string() : " " + std::to_string(lane + 1))));
   }
   return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
 }

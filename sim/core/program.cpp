@@ -24,7 +24,8 @@ constexpr int kCannotStart = 127;
 struct Pipe {
   std::array<int, 2> ends{-1, -1};
   Pipe() {
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw RunError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+      throw RunError(std::string("cannot make a pipe: ") + std::strerror(errno));
   }
   ~Pipe() {
     for (const int end : ends)
@@ -36,7 +37,8 @@ struct Pipe {
 };
 
 /// In the child: never returns.
-[[noreturn]] void become(std::vector<char*>& words, const std::string& folder, const Pipe& out, const Pipe& err) {
+[[noreturn]] void become(std::vector<char*>& words, const std::string& folder, const Pipe& out,
+                         const Pipe& err) {
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(out.ends[1], STDOUT_FILENO);

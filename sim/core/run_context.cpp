@@ -1,6 +1,5 @@
 #include "sim/core/run_context.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <array>
@@ -31,12 +30,8 @@ std::string cpu_model() {
   return "unknown";
 }
 
-/// Cores this process may run on: its affinity mask, not the machine's size.
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
+/// Cores of this machine that are switched on. Not the affinity mask: a bound rank sees only its share.
+int online_cores() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
 double load_average() {
   std::array<double, 1> load{};
@@ -56,7 +51,7 @@ RunContext make_run_context(const std::string& schema, const std::vector<std::st
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
   context.cpu_model = cpu_model();
-  context.cores = usable_cores();
+  context.cores = online_cores();
   context.load_average = load_average();
   return context;
 }
@@ -90,6 +85,7 @@ void to_json(nlohmann::json& json, const RunContext& c) {
           {"blas", c.blas},
           {"threads", c.threads},
           {"seed", c.seed},
+          {"binding", c.binding},
           {"libraries", c.libraries},
           {"warnings", c.warnings}};
 }
@@ -107,6 +103,7 @@ void from_json(const nlohmann::json& json, RunContext& c) {
   c.blas = json.value("blas", "");
   c.threads = json.value("threads", 0);
   c.seed = json.value("seed", 0U);
+  c.binding = json.value("binding", "");
   c.libraries = json.value("libraries", std::map<std::string, std::string>{});
   c.warnings = json.value("warnings", std::vector<std::string>{});
 }

@@ -32,16 +32,18 @@ class AggregateRun : public CollectiveRun {
     part_over();
   }
 
-  /// All bytes to the successor in one flow; its own latency is one step's, the timer adds that of the others. How
-  /// many there are follows from the closed form: T(call, alpha = 1 s, infinite bandwidth) in seconds.
+  /// All bytes to the successor in one flow; its own latency is one step's, the timer adds that of the
+  /// others. How many there are follows from the closed form: T(call, alpha = 1 s, infinite bandwidth) in
+  /// seconds.
   void start_flow(int index, int next, double bytes) {
     const double latencies = algorithm_.time(call_, {Seconds(1.0), BytesPerSecond(kUnlimited)}).count();
     const double others = (latencies - 1.0) * world_.transport.wire_latency_s(rank(index), rank(next));
     const int messages = algorithm_.steps(call_, index);
     const double on_wire = bytes + messages * (world_.transport.wire_bytes(0.0));
     ++open_parts_;
-    world_.network.start(world_.transport.host(rank(index)), world_.transport.host(rank(next)), on_wire,
-                         [this, others] { world_.clock.at(world_.clock.now() + others, [this] { part_over(); }); });
+    world_.network.start(
+        world_.transport.host(rank(index)), world_.transport.host(rank(next)), on_wire,
+        [this, others] { world_.clock.at(world_.clock.now() + others, [this] { part_over(); }); });
   }
 
   /// Engine and reductions as one job that competes for the cores of its host.
@@ -50,10 +52,12 @@ class AggregateRun : public CollectiveRun {
     const LockstepCost cost = endpoint_cost(from, rank(next));
     if (cost.seconds <= 0.0) return;
     ++open_parts_;
-    world_.processors.run(
-        world_.transport.host(from),
-        {.seconds = cost.seconds, .cores = cost.cpu_seconds / cost.seconds, .rank = from, .communication = true},
-        [this] { part_over(); });
+    world_.processors.run(world_.transport.host(from),
+                          {.seconds = cost.seconds,
+                           .cores = cost.cpu_seconds / cost.seconds,
+                           .rank = from,
+                           .communication = true},
+                          [this] { part_over(); });
   }
 
   /// Computed once per kind of link: what the first rank of the group would do over it.
@@ -61,8 +65,8 @@ class AggregateRun : public CollectiveRun {
     const PathCost* path = world_.transport.path(from, to);
     WireCost wire;
     if (world_.transport.remote(from, to))
-      wire = {world_.transport.wire_latency_s(from, to), world_.transport.wire_bandwidth_bytes_per_s(from, to),
-              world_.transport.wire_bytes(0.0)};
+      wire = {world_.transport.wire_latency_s(from, to),
+              world_.transport.wire_bandwidth_bytes_per_s(from, to), world_.transport.wire_bytes(0.0)};
     const auto [found, is_new] =
         costs_.try_emplace({path, wire.latency_s, wire.bandwidth_bytes_per_s}, LockstepCost{});
     if (is_new) found->second = lockstep_cost(algorithm_, call_, 0, *path, *world_.calibration, wire);
@@ -78,7 +82,8 @@ class AggregateRun : public CollectiveRun {
 
   std::vector<Callback> waiting_;
   int open_parts_ = 0;
-  std::map<std::tuple<const PathCost*, double, double>, LockstepCost> costs_;  ///< by path class, wire latency, bandwidth
+  std::map<std::tuple<const PathCost*, double, double>, LockstepCost>
+      costs_;  ///< by path class, wire latency, bandwidth
 };
 
 }  // namespace

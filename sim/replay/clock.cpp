@@ -1,16 +1,17 @@
 #include "sim/replay/clock.hpp"
 
+#include <algorithm>
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/s4u.hpp>
-
-#include <algorithm>
 #include <utility>
 
 namespace stepcast {
 
 Clock::Clock() : start_(simgrid::s4u::Engine::get_clock()) {}
 
-double Clock::now() const { return std::max(now_, simgrid::s4u::Engine::get_clock() - start_); }
+double Clock::now() const {
+  return in_event_ ? now_ : std::max(now_, simgrid::s4u::Engine::get_clock() - start_);
+}
 
 void Clock::at(double date, Callback callback) {
   heap_.push_back({std::max(date, now()), next_order_++, std::move(callback)});
@@ -30,6 +31,7 @@ void Clock::arm() {
 
 void Clock::run_due() {
   armed_ = 0.0;  // events that the callbacks set are run by this loop or armed after it
+  in_event_ = true;
   while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock()) {
     std::pop_heap(heap_.begin(), heap_.end(), Later());
     Event event = std::move(heap_.back());
@@ -37,6 +39,7 @@ void Clock::run_due() {
     now_ = std::max(now_, event.date);
     event.callback();
   }
+  in_event_ = false;
   armed_ = -1.0;
   arm();
 }

@@ -9,9 +9,10 @@ namespace stepcast {
 
 using Callback = std::function<void()>;
 
-/// SimGrid's clock, counted from the start of this replay (it never restarts inside a process), with timers in a heap
-/// of our own: thousands of ranks set timers, and a single timer of SimGrid's at the earliest of them is cheaper.
-/// Callbacks of one instant run in the order in which they were set, so that equal inputs give equal outputs.
+/// SimGrid's clock, counted from the start of this replay (it never restarts inside a process), with timers
+/// in a heap of our own: thousands of ranks set timers, and a single timer of SimGrid's at the earliest of
+/// them is cheaper. Callbacks of one instant run in the order in which they were set, so that equal inputs
+/// give equal outputs.
 class Clock {
  public:
   /// \pre a SimGrid engine exists and lives longer
@@ -40,8 +41,9 @@ class Clock {
   void run_due();
 
   double start_ = 0.0;
-  double now_ = 0.0;            ///< date of the event that runs, exact where SimGrid's clock is rounded
-  double armed_ = -1.0;         ///< date of the earliest timer given to SimGrid; < 0: none
+  double now_ = 0.0;  ///< date of the last event, exact where SimGrid's clock is rounded
+  bool in_event_ = false;
+  double armed_ = -1.0;  ///< date of the earliest timer given to SimGrid; < 0: none
   std::uint64_t next_order_ = 0;
   std::vector<Event> heap_;
 };

@@ -1,6 +1,7 @@
 #include "sim/replay/collective_prediction.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -13,21 +14,22 @@ namespace {
 
 constexpr int kIterations = 10;
 constexpr int kWarmupIterations = 2;
-constexpr int kTag = 1;
+constexpr int kRoundTrips = 16;
+constexpr double kElementBytes = 4.0;
 
 std::optional<CollectiveKind> kind_of(const std::string& name) {
   for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kBroadcast,
-        CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter,
+        CollectiveKind::kBroadcast, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
     if (name == to_text(kind)) return kind;
   return std::nullopt;
 }
 
-Op operation(std::string name, Stream stream, Action action, std::vector<int> after) {
+Op operation(std::string name, Stream stream, const Action& action, std::vector<int> after) {
   Op op;
   op.name = std::move(name);
   op.stream = stream;
-  op.action = std::move(action);
+  op.action = action;
   op.after = std::move(after);
   return op;
 }
@@ -55,18 +57,31 @@ Schedule collective_schedule(CollectiveKind kind, Bytes message, int world_size)
   return schedule;
 }
 
-/// Rank 0 sends and waits for the answer of rank 1; the other ranks do nothing.
+/// One side of the ping-pong: the next receive is posted as soon as the one before is done, before the answer
+/// leaves, as `bench` does it. A send waits for the receive that it answers; rank 0 serves first.
+Program ping_pong_program(int rank, Bytes message) {
+  Program program;
+  const int peer = 1 - rank;
+  std::vector<int> before;  // what the next send of rank 0 answers
+  for (int trip = 0; trip < kRoundTrips; ++trip) {
+    const std::string number = std::to_string(trip);
+    const int recv_tag = 2 * trip + peer;
+    const int send_tag = 2 * trip + rank;
+    const auto index = static_cast<int>(program.ops.size());
+    program.ops.push_back(operation("recv" + number, Stream::kHost, Recv{peer, message, recv_tag}, {}));
+    program.ops.push_back(operation("send" + number, Stream::kComm, Send{peer, message, send_tag},
+                                    rank == 0 ? before : std::vector<int>{index}));
+    before = {index};
+  }
+  program.ops.push_back(
+      operation("wait", Stream::kCompute, Synchronize{}, {2 * kRoundTrips - 2, 2 * kRoundTrips - 1}));
+  return program;
+}
+
+/// Ranks 0 and 1 exchange one message back and forth; the other ranks do nothing.
 Schedule ping_pong_schedule(Bytes message, int world_size) {
   Schedule schedule = empty_schedule(world_size);
-  Program ping;
-  ping.ops.push_back(operation("send", Stream::kComm, Send{1, message, kTag}, {}));
-  ping.ops.push_back(operation("recv", Stream::kComm, Recv{1, message, kTag + 1}, {0}));
-  ping.ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {1}));
-  Program pong;
-  pong.ops.push_back(operation("recv", Stream::kComm, Recv{0, message, kTag}, {}));
-  pong.ops.push_back(operation("send", Stream::kComm, Send{0, message, kTag + 1}, {0}));
-  pong.ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {1}));
-  schedule.programs = {std::move(ping), std::move(pong), Program{}};
+  schedule.programs = {ping_pong_program(0, message), ping_pong_program(1, message), Program{}};
   schedule.program_of_rank.assign(static_cast<std::size_t>(world_size), 2);
   schedule.program_of_rank[0] = 0;
   schedule.program_of_rank[1] = 1;
@@ -76,7 +91,8 @@ Schedule ping_pong_schedule(Bytes message, int world_size) {
 std::vector<double> slowest_rank(const Result& result) {
   std::vector<double> times = result.step_time_s.front();
   for (const auto& rank : result.step_time_s)
-    for (std::size_t i = 0; i < std::min(times.size(), rank.size()); ++i) times[i] = std::max(times[i], rank[i]);
+    for (std::size_t i = 0; i < std::min(times.size(), rank.size()); ++i)
+      times[i] = std::max(times[i], rank[i]);
   return times;
 }
 
@@ -99,9 +115,14 @@ const std::vector<std::string>& bench_collectives() {
   return names;
 }
 
-std::vector<Bytes> message_sizes(const CollectiveRequest& request) {
+std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective) {
+  const bool whole = collective == "all_reduce" || collective == "broadcast" || collective == "send_recv";
+  const double unit = kElementBytes * (whole ? 1 : request.world_size);
   std::vector<Bytes> sizes;
-  for (Bytes size = request.smallest; size <= request.largest; size = size * request.factor) sizes.push_back(size);
+  for (Bytes size = request.smallest; size <= request.largest; size = size * request.factor) {
+    const Bytes rounded(unit * std::ceil(size.count() / unit));
+    if (sizes.empty() || sizes.back() != rounded) sizes.push_back(rounded);
+  }
   return sizes;
 }
 
@@ -130,7 +151,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.warmup_steps = kWarmupIterations;
   input.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_collectives() : request.collectives) {
-    for (const Bytes size : message_sizes(request)) {
+    for (const Bytes size : message_sizes(request, name)) {
       const auto kind = kind_of(name);
       const Schedule schedule = kind ? collective_schedule(*kind, size, request.world_size)
                                      : ping_pong_schedule(size, request.world_size);
@@ -141,7 +162,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.message_bytes = size.count();
       row.time_s = slowest_rank(replay(input));
       if (!kind)
-        for (double& time : row.time_s) time /= 2.0;
+        for (double& time : row.time_s) time /= 2.0 * kRoundTrips;
       bench.rows.push_back(std::move(row));
     }
   }

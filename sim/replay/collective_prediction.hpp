@@ -23,12 +23,14 @@ struct CollectiveRequest {
 /// The names `bench` files use.
 const std::vector<std::string>& bench_collectives();
 
-/// Message sizes smallest, smallest * factor, ... up to largest. \pre factor > 1
-std::vector<Bytes> message_sizes(const CollectiveRequest& request);
+/// Message sizes smallest, smallest * factor, ... up to largest, in whole float32 elements, and for
+/// collectives that move parts (gather, scatter, all_gather, reduce_scatter) in whole elements per rank,
+/// rounded up as `stepcast bench` does. \pre factor > 1
+std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective);
 
-/// Replays each collective back to back, waited for every time as `stepcast bench` does; the samples are the later
-/// iterations. `send_recv` is half the round trip of a ping-pong.
-/// \throws UsageError for an unknown collective, a world size below 2, or a range that is empty.
+/// Replays each collective back to back, waited for every time as `stepcast bench` does; the samples are the
+/// later iterations. `send_recv` is half the round trip of a ping-pong. \throws UsageError for an unknown
+/// collective, a world size below 2, or a range that is empty.
 Bench predict_collectives(const CollectiveRequest& request);
 
 }  // namespace stepcast

@@ -32,8 +32,8 @@ class CollectiveRun {
   CollectiveRun& operator=(const CollectiveRun&) = delete;
   virtual ~CollectiveRun() = default;
 
-  /// Rank number `index` of the group takes part from now on; `done` is called when its part is over, possibly
-  /// before this returns.
+  /// Rank number `index` of the group takes part from now on; `done` is called when its part is over,
+  /// possibly before this returns.
   virtual void join(int index, Callback done) = 0;
 
  protected:
@@ -45,16 +45,15 @@ class CollectiveRun {
   const std::vector<int>& ranks_;
 };
 
-/// Every message of the algorithm is a transfer. A rank posts a step when the steps that it comes after are over; a
-/// message moves when both sides have posted it; steps of a rank end in order, each after its reduction, which runs on
-/// the rank's communication thread beside the transfer of the next step.
+/// Every message of the algorithm is a transfer. A rank posts a step when the steps that it comes after are
+/// over; a message moves when both sides have posted it; steps of a rank end in order, each after its
+/// reduction, which runs on the rank's communication thread beside the transfer of the next step.
 std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const Algorithm& algorithm,
                                                 const CollectiveCall& call, const std::vector<int>& ranks);
 
-/// One flow per link of a ring carries all its bytes, and a timer adds the latency of the other steps. Begins when all
-/// ranks have joined and ends on all at once. With endpoint costs, each rank also has one job as long as its steps
-/// would take if all ranks kept step (`lockstep_seconds`).
-/// \pre algorithm.ring
+/// One flow per link of a ring carries all its bytes, and a timer adds the latency of the other steps. Begins
+/// when all ranks have joined and ends on all at once. With endpoint costs, each rank also has one job as
+/// long as its steps would take if all ranks kept step (`lockstep_seconds`). \pre algorithm.ring
 std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
                                                   const CollectiveCall& call, const std::vector<int>& ranks);
 

@@ -16,11 +16,13 @@ Collectives::Collectives(const CollectiveWorld& world, const Schedule& schedule,
   }
 }
 
-std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collective, const std::vector<int>& ranks) {
+std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collective,
+                                                     const std::vector<int>& ranks) {
   const Algorithm& algorithm = algorithm_for(collective.kind, backend_);
   const CollectiveCall call{collective.message, static_cast<int>(ranks.size()), collective.root};
-  const bool aggregate = algorithm.ring && (fidelity_ == Fidelity::kAggregate ||
-                                            (fidelity_ == Fidelity::kAutomatic && call.ranks > kLargestMessageGroup));
+  const bool aggregate =
+      algorithm.ring && (fidelity_ == Fidelity::kAggregate ||
+                         (fidelity_ == Fidelity::kAutomatic && call.ranks > kLargestMessageGroup));
   if (algorithm.ring && call.ranks > 1) used_.insert(aggregate ? "aggregate" : "message");
   return aggregate ? make_aggregate_run(world_, algorithm, call, ranks)
                    : make_message_run(world_, algorithm, call, ranks);
@@ -45,9 +47,8 @@ void Collectives::leave(const std::pair<int, long long>& key, const Callback& do
 }
 
 std::string Collectives::fidelity_used() const {
-  std::string result;
-  for (const std::string& one : used_) result = result.empty() ? one : one == "message" ? "message and " + result : result;
-  return result.empty() ? "none" : result;
+  if (used_.empty()) return "none";
+  return used_.size() == 2 ? "message and aggregate" : *used_.begin();
 }
 
 }  // namespace stepcast

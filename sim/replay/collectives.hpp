@@ -38,9 +38,9 @@ class Collectives {
   const Schedule& schedule_;
   Fidelity fidelity_;
   std::string backend_;
-  std::vector<std::map<int, int>> index_of_rank_;               ///< by group
-  std::vector<std::vector<long long>> calls_;                   ///< by group and index in it: calls so far
-  std::map<std::pair<int, long long>, Open> open_;              ///< by group and number of the call
+  std::vector<std::map<int, int>> index_of_rank_;   ///< by group
+  std::vector<std::vector<long long>> calls_;       ///< by group and index in it: calls so far
+  std::map<std::pair<int, long long>, Open> open_;  ///< by group and number of the call
   std::set<std::string> used_;
 };
 

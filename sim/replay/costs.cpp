@@ -7,10 +7,11 @@
 namespace stepcast {
 namespace {
 
-/// A well-mixed 64-bit number of (seed, rank, step). Source: Steele et al., "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014.
+/// A well-mixed 64-bit number of (seed, rank, step). Source: Steele et al., "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014.
 std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) {
-  std::uint64_t z = seed * 0x9e3779b97f4a7c15ULL + rank * 0xbf58476d1ce4e5b9ULL + step * 0x94d049bb133111ebULL;
+  std::uint64_t z =
+      seed * 0x9e3779b97f4a7c15ULL + rank * 0xbf58476d1ce4e5b9ULL + step * 0x94d049bb133111ebULL;
   for (int round = 0; round < 2; ++round) {
     z += 0x9e3779b97f4a7c15ULL;
     z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
@@ -51,14 +52,15 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
     backward_.push_back(samples(segment.backward_s));
     const std::vector<int>& tensors = input.model->segments[i].parameters;
     for (std::size_t k = 0; k < std::min(tensors.size(), segment.grad_ready_fraction.size()); ++k)
-      ready_fraction_[static_cast<std::size_t>(tensors[k])] = std::clamp(segment.grad_ready_fraction[k], 0.0, 1.0);
+      ready_fraction_[static_cast<std::size_t>(tensors[k])] =
+          std::clamp(segment.grad_ready_fraction[k], 0.0, 1.0);
   }
 }
 
 int Costs::row(int rank, int step) const {
   if (!input_.resample || rows_ == 0) return -1;
-  return static_cast<int>(mixed(input_.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step)) %
-                          rows_);
+  return static_cast<int>(
+      mixed(input_.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step)) % rows_);
 }
 
 double Costs::compute_s(const Compute& compute, int row) const {
@@ -71,11 +73,16 @@ double Costs::compute_s(const Compute& compute, int row) const {
   }
   switch (compute.phase) {
     case Phase::kForward:
-    case Phase::kRecompute: return forward_[segment].at(row);
-    case Phase::kBackward: return backward_[segment].at(row);
-    case Phase::kLoss: return loss_.at(row);
-    case Phase::kZeroGrad: return zero_grad_.at(row);
-    case Phase::kOptimizer: return optimizer_.at(row);
+    case Phase::kRecompute:
+      return forward_[segment].at(row);
+    case Phase::kBackward:
+      return backward_[segment].at(row);
+    case Phase::kLoss:
+      return loss_.at(row);
+    case Phase::kZeroGrad:
+      return zero_grad_.at(row);
+    case Phase::kOptimizer:
+      return optimizer_.at(row);
   }
   return 0.0;
 }
@@ -101,8 +108,7 @@ double Costs::seconds(const Op& op, int row) const {
                  [&](const CopyOut& copy) {
                    return copy_s(input_.schedule->buckets[static_cast<std::size_t>(copy.bucket)].size);
                  },
-                 [&](const Combine& combine) { return combine_s(combine); },
-                 [](const auto&) { return 0.0; }},
+                 [&](const Combine& combine) { return combine_s(combine); }, [](const auto&) { return 0.0; }},
       op.action);
 }
 

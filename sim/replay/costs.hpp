@@ -8,13 +8,14 @@
 
 namespace stepcast {
 
-/// What the operations of a Schedule cost alone, from the trace, the calibration or the model's declared times.
+/// What the operations of a Schedule cost alone, from the trace, the calibration or the model's declared
+/// times.
 class Costs {
  public:
   explicit Costs(const ReplayInput& input);
 
-  /// The measured step that stands for step `step` of `rank`: -1 for medians, else a row drawn by the seed, the same
-  /// for all segments, so that their correlation is kept.
+  /// The measured step that stands for step `step` of `rank`: -1 for medians, else a row drawn by the seed,
+  /// the same for all segments, so that their correlation is kept.
   [[nodiscard]] int row(int rank, int step) const;
 
   /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
@@ -22,14 +23,19 @@ class Costs {
   /// Host time of a step that no operation accounts for.
   [[nodiscard]] Job rest_of_step(int rank, int row) const;
 
-  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a trace.
-  [[nodiscard]] double ready_fraction(int tensor) const { return ready_fraction_[static_cast<std::size_t>(tensor)]; }
+  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a
+  /// trace.
+  [[nodiscard]] double ready_fraction(int tensor) const {
+    return ready_fraction_[static_cast<std::size_t>(tensor)];
+  }
 
  private:
   struct Samples {
     std::vector<double> rows;
     double median_s = 0.0;
-    [[nodiscard]] double at(int row) const { return row < 0 ? median_s : rows[static_cast<std::size_t>(row)]; }
+    [[nodiscard]] double at(int row) const {
+      return row < 0 ? median_s : rows[static_cast<std::size_t>(row)];
+    }
   };
   static Samples samples(const std::vector<double>& rows);
   [[nodiscard]] double compute_s(const Compute& compute, int row) const;

@@ -18,8 +18,8 @@ class Lockstep {
     notice_ = path.latency.at(Bytes(0)).count() + wire.latency_s;
   }
 
-  /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two a rank
-  /// handles first alternates around the ring, so that a message begins when the second of them does.
+  /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two
+  /// a rank handles first alternates around the ring, so that a message begins when the second of them does.
   StepDates exchange(double posted, double bytes) {
     const double gap = path_.gap.at(Bytes(bytes)).count();
     const double first = std::max(posted + notice_, engine_free_);
@@ -49,8 +49,8 @@ class Lockstep {
 
 }  // namespace
 
-LockstepCost lockstep_cost(const Algorithm& algorithm, const CollectiveCall& call, int index, const PathCost& path,
-                           const Calibration& calibration, const WireCost& wire) {
+LockstepCost lockstep_cost(const Algorithm& algorithm, const CollectiveCall& call, int index,
+                           const PathCost& path, const Calibration& calibration, const WireCost& wire) {
   LockstepCost cost;
   Lockstep lockstep(path, wire);
   const int steps = algorithm.steps(call, index);

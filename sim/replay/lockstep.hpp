@@ -20,10 +20,11 @@ struct LockstepCost {
   double cpu_seconds = 0.0;  ///< processor time of its engine and its reductions
 };
 
-/// Time and processor work of rank `index` in a ring whose ranks keep step, with the endpoint costs of one path
-/// class: the recurrence that MessageRun and Transport would go through if nobody disturbed them, for one rank
-/// instead of all. Exact when all messages of a step are equal, on all ranks, and the host has cores to spare.
-LockstepCost lockstep_cost(const Algorithm& algorithm, const CollectiveCall& call, int index, const PathCost& path,
-                           const Calibration& calibration, const WireCost& wire);
+/// Time and processor work of rank `index` in a ring whose ranks keep step, with the endpoint costs of one
+/// path class: the recurrence that MessageRun and Transport would go through if nobody disturbed them, for
+/// one rank instead of all. Exact when all messages of a step are equal, on all ranks, and the host has cores
+/// to spare.
+LockstepCost lockstep_cost(const Algorithm& algorithm, const CollectiveCall& call, int index,
+                           const PathCost& path, const Calibration& calibration, const WireCost& wire);
 
 }  // namespace stepcast

@@ -35,7 +35,7 @@ class MessageRun : public CollectiveRun {
     int steps = 0;
     int posted = 0;
     int over = 0;
-    bool working = false;                  ///< its thread copies or reduces
+    bool working = false;  ///< its thread copies or reduces
     bool finished = false;
     std::vector<std::uint8_t> open_parts;  ///< by step: sends and receives that are not over
   };
@@ -65,8 +65,9 @@ class MessageRun : public CollectiveRun {
   /// Posts one side of a message; when the other side waits already, the message moves.
   void offer(int from, int to, int step, bool is_send, double bytes) {
     std::vector<Posted>& inbox = inbox_[static_cast<std::size_t>(to)];
-    const auto found = std::find_if(inbox.begin(), inbox.end(),
-                                    [&](const Posted& one) { return one.peer == from && one.is_send != is_send; });
+    const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Posted& one) {
+      return one.peer == from && one.is_send != is_send;
+    });
     const double now = world_.clock.now();
     if (found == inbox.end()) {
       inbox.push_back({from, step, is_send, now});

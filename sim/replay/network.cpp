@@ -1,9 +1,8 @@
 #include "sim/replay/network.hpp"
 
-#include <simgrid/s4u.hpp>
-
 #include <cmath>
 #include <cstdint>
+#include <simgrid/s4u.hpp>
 #include <utility>
 
 namespace stepcast {
@@ -22,8 +21,8 @@ Network::Network(const Platform& platform) : platform_(platform), ended_(std::ma
 
 Network::~Network() = default;
 
-/// SimGrid's signals cannot be disconnected one by one, so one subscriber serves all replays of the process; a
-/// communication says by its data whom it belongs to.
+/// SimGrid's signals cannot be disconnected one by one, so one subscriber serves all replays of the process;
+/// a communication says by its data whom it belongs to.
 void Network::watch_completions() {
   static const bool watching = [] {
     s4u::Activity::on_completion_cb([](const s4u::Activity& activity) {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <simgrid/forward.h>
-
 #include <memory>
 #include <vector>
 
@@ -12,8 +10,8 @@ namespace stepcast {
 
 /// Flows over the links of a platform, which share them by max-min fairness.
 ///
-/// A flow is a SimGrid communication outside any actor, created when it starts and watched by a completion callback:
-/// the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
+/// A flow is a SimGrid communication outside any actor, created when it starts and watched by a completion
+/// callback: the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
 class Network {
  public:
   explicit Network(const Platform& platform);

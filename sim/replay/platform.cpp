@@ -1,10 +1,9 @@
 #include "sim/replay/platform.hpp"
 
-#include <simgrid/s4u.hpp>
-
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <simgrid/s4u.hpp>
 #include <string>
 
 #include "sim/core/error.hpp"
@@ -20,8 +19,8 @@ constexpr double kUnusedSpeed = 1e9;  // hosts execute nothing in SimGrid, which
 
 /// SimGrid reads its settings from a command line; it gets one of its own, never the user's.
 ///
-/// CM02 without cross traffic and TCP window: see Platform. The precisions are absolute: with the default of 10 us,
-/// flows that end within 10 us of each other would end together.
+/// CM02 without cross traffic and TCP window: see Platform. The precisions are absolute: with the default of
+/// 10 us, flows that end within 10 us of each other would end together.
 void make_engine() {
   std::array<std::string, 8> words{"stepcast",
                                    "--log=root.thresh:warning",
@@ -33,13 +32,14 @@ void make_engine() {
                                    "--cfg=contexts/factory:raw"};
   static bool configured = false;  // SimGrid's settings outlive its engines, and may be made once
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   int argc = configured ? 1 : static_cast<int>(argv.size());
   configured = true;
   argv.push_back(nullptr);
   const auto handler = std::signal(SIGINT, SIG_DFL);
   new s4u::Engine(&argc, argv.data());  // freed by shutdown()
-  std::signal(SIGINT, handler);         // SimGrid installs its own, which would end the process with its own report
+  std::signal(SIGINT, handler);  // SimGrid installs its own, which would end the process with its own report
 }
 
 s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
@@ -90,7 +90,8 @@ void Platform::add_star(const Cluster& cluster, const std::vector<int>& hosts) {
     const auto i = static_cast<std::size_t>(index);
     hosts_[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
     const Direction away = link_of[i]->b == hub ? Direction::UP : Direction::DOWN;
-    zone->add_route(hosts_[i]->get_netpoint(), nullptr, nullptr, nullptr, {{make_link(zone, *link_of[i]), away}}, true);
+    zone->add_route(hosts_[i]->get_netpoint(), nullptr, nullptr, nullptr,
+                    {{make_link(zone, *link_of[i]), away}}, true);
   }
   zone->seal();
 }
@@ -111,7 +112,8 @@ void Platform::add_graph(const Cluster& cluster, const std::vector<int>& hosts) 
       if (to == from) continue;
       std::vector<s4u::LinkInRoute> route;
       for (const Hop& hop : paths[static_cast<std::size_t>(to)])
-        route.emplace_back(links[static_cast<std::size_t>(hop.link)], hop.forward ? Direction::UP : Direction::DOWN);
+        route.emplace_back(links[static_cast<std::size_t>(hop.link)],
+                           hop.forward ? Direction::UP : Direction::DOWN);
       zone->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
     }
   }

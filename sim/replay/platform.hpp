@@ -18,9 +18,9 @@ constexpr double kUnitsPerByte = 1024.0;
 
 /// A SimGrid engine for one replay, with the hosts of a Cluster that hold ranks and the links between them.
 ///
-/// Links are split duplex under `network/model:CM02` without cross traffic and without a TCP window, so that one flow
-/// of n bytes alone takes exactly alpha + n / bandwidth: the sum of the latencies and the smallest bandwidth of its
-/// path. Several replays may follow each other in one process, one at a time.
+/// Links are split duplex under `network/model:CM02` without cross traffic and without a TCP window, so that
+/// one flow of n bytes alone takes exactly alpha + n / bandwidth: the sum of the latencies and the smallest
+/// bandwidth of its path. Several replays may follow each other in one process, one at a time.
 class Platform {
  public:
   /// \param hosts indices of the cluster's hosts that hold ranks

@@ -13,7 +13,8 @@ class PointToPoint {
  public:
   PointToPoint(Clock& clock, Transport& transport) : clock_(clock), transport_(transport) {}
 
-  /// Posts one side. `done` of the sender is called when its array is free again, of the receiver at the arrival.
+  /// Posts one side. `done` of the sender is called when its array is free again, of the receiver at the
+  /// arrival.
   void post(bool is_send, int from, int to, int tag, Bytes message, Callback done);
 
  private:
@@ -24,7 +25,8 @@ class PointToPoint {
   };
   Clock& clock_;
   Transport& transport_;
-  std::map<std::tuple<int, int, int>, std::deque<Posted>> waiting_;  ///< all of one queue are of the same side
+  std::map<std::tuple<int, int, int>, std::deque<Posted>>
+      waiting_;  ///< all of one queue are of the same side
 };
 
 }  // namespace stepcast

@@ -50,7 +50,8 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
 }
 
 Inputs load_inputs(const PredictionRequest& request) {
-  if (request.model.empty() && request.trace.empty()) throw UsageError("give --trace, or --model with declared times");
+  if (request.model.empty() && request.trace.empty())
+    throw UsageError("give --trace, or --model with declared times");
   if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
   if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
   Inputs inputs;
@@ -120,7 +121,8 @@ Configuration configuration_of(const Inputs& inputs, const PredictionRequest& re
 }
 
 /// What `single` predicts on one rank: the step without any communication.
-double single_step_time_s(const Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
+double single_step_time_s(const Inputs& inputs, const PredictionRequest& request,
+                          const TrainingConfig& training) {
   TrainingConfig alone = training;
   alone.world_size = 1;
   const Schedule schedule = build_schedule("single", inputs.model, alone);

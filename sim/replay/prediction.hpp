@@ -27,10 +27,10 @@ struct PredictionRequest {
   unsigned seed = 1;
 };
 
-/// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors), and fills
-/// in configuration, lineage and seed; the command adds the rest of the context.
-/// \throws InputError when the trace belongs to another model (both are named), or is missing though the model
-/// declares no times, or when several batch sizes or thread counts are possible and none was chosen.
+/// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),
+/// and fills in configuration, lineage and seed; the command adds the rest of the context. \throws InputError
+/// when the trace belongs to another model (both are named), or is missing though the model declares no
+/// times, or when several batch sizes or thread counts are possible and none was chosen.
 Result predict(const PredictionRequest& request);
 
 }  // namespace stepcast

@@ -5,9 +5,12 @@
 
 namespace stepcast {
 
-Processors::Processors(Clock& clock, const std::vector<int>& cores, const SharingCost& sharing) : clock_(clock) {
+Processors::Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
+                       const SharingCost& sharing)
+    : clock_(clock) {
   hosts_.reserve(cores.size());
-  for (const int count : cores) hosts_.push_back({SharedHost(count, sharing), {}, -1.0});
+  for (std::size_t i = 0; i < cores.size(); ++i)
+    hosts_.push_back({SharedHost(cores[i], sharing, cores_per_rank[i]), {}, -1.0});
 }
 
 void Processors::run(int host, const Job& job, Callback ended) {

@@ -12,7 +12,9 @@ namespace stepcast {
 class Processors {
  public:
   /// \param cores of each host
-  Processors(Clock& clock, const std::vector<int>& cores, const SharingCost& sharing);
+  /// \param cores_per_rank of each host, of bound ranks; 0 where all ranks share all cores
+  Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
+             const SharingCost& sharing);
 
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
   void run(int host, const Job& job, Callback ended);

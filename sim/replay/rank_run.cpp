@@ -45,12 +45,14 @@ void RankRun::end_step() {
   closing_ = false;
   main_busy_ = false;
   step_ends_.push_back(world_.clock.now());
-  if (const int measured = step_ - world_.input.warmup_steps; measured >= 0 && measured < world_.recorded_steps)
+  if (const int measured = step_ - world_.input.warmup_steps;
+      measured >= 0 && measured < world_.recorded_steps)
     recorded_.push_back(now_dates_);
   if (++step_ < total_steps()) begin_step();
 }
 
-/// Lets everything go on that can. Operations that take no time end inside, which is why it loops instead of nesting.
+/// Lets everything go on that can. Operations that take no time end inside, which is why it loops instead of
+/// nesting.
 void RankRun::wake() {
   wake_again_ = true;
   if (waking_) return;
@@ -168,20 +170,24 @@ void RankRun::perform(int index) {
   if (const auto* collective = std::get_if<Collective>(&which.action)) {
     perform_collective(index, *collective);
   } else if (const auto* send = std::get_if<Send>(&which.action)) {
-    world_.point_to_point.post(true, rank_, send->peer, send->tag, send->message, [this, index] { finish(index); });
+    world_.point_to_point.post(true, rank_, send->peer, send->tag, send->message,
+                               [this, index] { finish(index); });
   } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
-    world_.point_to_point.post(false, recv->peer, rank_, recv->tag, recv->message, [this, index] { finish(index); });
+    world_.point_to_point.post(false, recv->peer, rank_, recv->tag, recv->message,
+                               [this, index] { finish(index); });
   } else if (!run_job(world_.costs.job(which, rank_, row_), [this, index] { finish(index); })) {
     finish(index);
   }
 }
 
-/// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes part.
+/// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes
+/// part.
 void RankRun::perform_collective(int index, const Collective& collective) {
   const auto join = [this, index, &collective] {
     world_.collectives.join(rank_, collective, [this, index] { finish(index); });
   };
-  const double overhead = world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead.count();
+  const double overhead =
+      world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead.count();
   if (overhead > 0.0)
     world_.clock.at(world_.clock.now() + overhead, join);
   else
@@ -218,7 +224,8 @@ std::vector<std::string> RankRun::waiting() const {
     } else if (states_[i] == State::kIdle && static_cast<int>(i) == next_) {
       for (const int before : which.after)
         if (states_[static_cast<std::size_t>(before)] != State::kDone)
-          lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + op(before).name);
+          lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " +
+                          op(before).name);
     }
   }
   for (const Queue& one : queues_)

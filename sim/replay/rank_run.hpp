@@ -32,13 +32,16 @@ struct OpDates {
 
 /// One rank executing its program, step after step.
 ///
-/// - The compute stream is the rank's main thread: operations in program order, each waiting for what it comes after.
-/// - Other streams are queues. The main thread issues their operations when it reaches them and goes on; a queue
-///   starts its operations in order, when what they come after is done, and as many at a time as it may have under
-///   way: one, or `collectives_in_flight` of the calibration on the comm stream.
-/// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has advanced to
-///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued right
-///   after it.
+/// - The compute stream is the rank's main thread: operations in program order, each waiting for what it
+/// comes after.
+/// - Other streams are queues. The main thread issues their operations when it reaches them and goes on; a
+/// queue
+///   starts its operations in order, when what they come after is done, and as many at a time as it may have
+///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
+/// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
+/// advanced to
+///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued
+///   right after it.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
  public:
@@ -51,7 +54,9 @@ class RankRun {
   /// Dates at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
   /// Operation dates of measured step `step` < recorded_steps.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[static_cast<std::size_t>(step)]; }
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
+    return recorded_[static_cast<std::size_t>(step)];
+  }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
@@ -93,10 +98,10 @@ class RankRun {
   std::vector<OpDates> now_dates_;
   int open_ops_ = 0;
 
-  int next_ = 0;           ///< operation that the main thread reaches next
-  bool main_busy_ = false; ///< it runs an operation, or a piece of one
-  bool closing_ = false;   ///< the rest of the step's host time passes
-  int backward_ = -1;      ///< backward operation whose hooks run; -1: none
+  int next_ = 0;            ///< operation that the main thread reaches next
+  bool main_busy_ = false;  ///< it runs an operation, or a piece of one
+  bool closing_ = false;    ///< the rest of the step's host time passes
+  int backward_ = -1;       ///< backward operation whose hooks run; -1: none
   Job backward_job_;
   double backward_done_ = 0.0;  ///< part of its time that has passed
   std::array<Queue, 4> queues_;

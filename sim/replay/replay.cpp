@@ -23,13 +23,15 @@ class Replay {
       : input_(input),
         platform_(*input.cluster, used_hosts(input)),
         network_(platform_),
-        processors_(clock_, cores(*input.cluster), input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
+        processors_(clock_, cores(*input.cluster), cores_per_rank(input),
+                    input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
         transport_(clock_, network_, platform_, processors_, input.calibration, input.host_of_rank),
         collective_world_{clock_, transport_, network_, processors_, input.calibration},
         collectives_(collective_world_, *input.schedule, input.fidelity),
         point_to_point_(clock_, transport_),
         costs_(input),
-        world_{input, clock_, processors_, transport_, collectives_, point_to_point_, costs_, recorded_steps(input)} {
+        world_{input,        clock_,          processors_, transport_,
+               collectives_, point_to_point_, costs_,      recorded_steps(input)} {
     for (int rank = 0; rank < input.schedule->world_size; ++rank)
       ranks_.push_back(std::make_unique<RankRun>(world_, rank));
   }
@@ -55,10 +57,23 @@ class Replay {
     return result;
   }
 
+  /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
+  /// calibration says so; 0 where ranks are not bound or outnumber the cores.
+  static std::vector<int> cores_per_rank(const ReplayInput& input) {
+    std::vector<int> result(input.cluster->hosts.size(), 0);
+    if (input.calibration == nullptr || input.calibration->context.binding != "core") return result;
+    std::vector<int> ranks(result.size(), 0);
+    for (const int host : input.host_of_rank) ++ranks[static_cast<std::size_t>(host)];
+    for (std::size_t i = 0; i < result.size(); ++i)
+      if (ranks[i] > 0) result[i] = input.cluster->hosts[i].cores / ranks[i];
+    return result;
+  }
+
   static int recorded_steps(const ReplayInput& input) {
     double operations = 1.0;
     for (const int program : input.schedule->program_of_rank)
-      operations += static_cast<double>(input.schedule->programs[static_cast<std::size_t>(program)].ops.size());
+      operations +=
+          static_cast<double>(input.schedule->programs[static_cast<std::size_t>(program)].ops.size());
     return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input.steps);
   }
 
@@ -73,7 +88,8 @@ class Replay {
     if (stuck == 0) return;
     std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(ranks_.size()) +
                          " ranks wait for what never happens";
-    for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i) report += "\n  " + lines[i];
+    for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i)
+      report += "\n  " + lines[i];
     if (lines.size() > kDeadlockLines)
       report += "\n  and " + std::to_string(lines.size() - kDeadlockLines) + " more operations";
     throw RunError(report);
@@ -87,11 +103,13 @@ class Replay {
     for (const auto& rank : ranks_) {
       std::vector<double> times = rank->step_ends();
       std::adjacent_difference(times.begin(), times.end(), times.begin());
-      if (result.step_time_s.empty()) result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
+      if (result.step_time_s.empty())
+        result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
     const std::vector<double>& sent = transport_.bytes_sent();
-    result.bytes_sent_per_rank = *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
+    result.bytes_sent_per_rank =
+        *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
     add_details(result);
     return result;
@@ -119,18 +137,19 @@ class Replay {
   /// Spans and breakdown of the recorded step whose time, of its slowest rank, is the median.
   void add_details(Result& result) const {
     std::vector<std::pair<double, int>> by_time;
+    by_time.reserve(static_cast<std::size_t>(world_.recorded_steps));
     for (int step = 0; step < world_.recorded_steps; ++step)
       by_time.emplace_back(length(rank(slowest_rank(step)), step), step);
     std::sort(by_time.begin(), by_time.end());
-    const int step = by_time[by_time.size() / 2].second;
+    const int step = by_time[(by_time.size() - 1) / 2].second;
     std::vector<int> detailed{0, slowest_rank(step)};
     if (input_.schedule->world_size <= kDetailedRanks) {
       detailed.resize(ranks_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
     }
     for (const int number : detailed)
-      result.breakdown.push_back(
-          make_breakdown(spans(number, step, step_start(rank(number), step)), number, length(rank(number), step)));
+      result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
+                                                length(rank(number), step)));
     if (!input_.record_spans) return;
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed) {
@@ -146,7 +165,8 @@ class Replay {
     return index == 0 ? 0.0 : rank.step_ends()[static_cast<std::size_t>(index) - 1];
   }
   [[nodiscard]] double length(const RankRun& rank, int step) const {
-    return rank.step_ends()[static_cast<std::size_t>(input_.warmup_steps + step)] - step_start(rank, step);
+    const int index = input_.warmup_steps + step;
+    return rank.step_ends()[static_cast<std::size_t>(index)] - step_start(rank, step);
   }
 
   /// All spans of one rank and step, counted from `origin`.
@@ -155,7 +175,8 @@ class Replay {
     const std::vector<OpDates>& dates = rank(number).dates(step);
     for (std::size_t i = 0; i < dates.size(); ++i) {
       const Op& op = rank(number).program().ops[i];
-      result.push_back({number, op.stream, span_kind(op), op.name, dates[i].start - origin, dates[i].end - origin});
+      result.push_back(
+          {number, op.stream, span_kind(op), op.name, dates[i].start - origin, dates[i].end - origin});
     }
     return result;
   }

@@ -22,7 +22,8 @@ double fair_share(std::vector<Demand> demands, double capacity) {
     weight += demand.weight;
   }
   if (total <= capacity) return kInfinite;
-  std::sort(demands.begin(), demands.end(), [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
+  std::sort(demands.begin(), demands.end(),
+            [](const Demand& a, const Demand& b) { return a.amount < b.amount; });
   for (const Demand& demand : demands) {
     if (demand.amount >= capacity / weight) break;
     capacity -= demand.amount * demand.weight;
@@ -49,25 +50,30 @@ double SharedHost::interference(const Job& job) const {
     communication = communication || other.job.communication;
     compute = compute || (!other.job.communication && other.job.rank != job.rank);
   }
-  return (compute ? sharing_.rate_beside_compute : 1.0) * (communication ? sharing_.rate_beside_communication : 1.0);
+  return (compute ? sharing_.rate_beside_compute : 1.0) *
+         (communication ? sharing_.rate_beside_communication : 1.0);
+}
+
+double SharedHost::core_share(int rank) const {
+  const bool bound = cores_per_rank_ > 0.0;
+  std::vector<Demand> demands;
+  for (const Running& one : running_)
+    if (!bound || one.job.rank == rank)
+      demands.push_back({one.job.cores / threads(one.job), threads(one.job)});
+  return fair_share(std::move(demands), bound ? cores_per_rank_ : cores_);
 }
 
 void SharedHost::share(double now) {
-  double core_share = kInfinite;
-  double memory_share = kInfinite;
-  if (running_.size() > 1 || (running_.size() == 1 && running_.front().job.cores > cores_)) {
-    std::vector<Demand> demands;
-    for (const Running& one : running_) demands.push_back({one.job.cores / threads(one.job), threads(one.job)});
-    core_share = fair_share(demands, cores_);
-    demands.clear();
-    for (const Running& one : running_) demands.push_back({memory_demand(one.job) * core_rate(one.job, core_share)});
-    memory_share = fair_share(demands, std::max(sharing_.memory_bandwidth_all_bytes_per_s,
-                                                sharing_.memory_bandwidth_one_bytes_per_s));
-  }
+  std::vector<Demand> demands;
+  for (const Running& one : running_)
+    demands.push_back({memory_demand(one.job) * core_rate(one.job, core_share(one.job.rank))});
+  const double memory_share = fair_share(demands, std::max(sharing_.memory_bandwidth_all_bytes_per_s,
+                                                           sharing_.memory_bandwidth_one_bytes_per_s));
   for (Running& one : running_) {
-    const double of_cores = core_rate(one.job, core_share);
+    const double of_cores = core_rate(one.job, core_share(one.job.rank));
     const double wanted = memory_demand(one.job) * of_cores;
-    const double rate = of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);
+    const double rate =
+        of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);
     if (rate == one.rate) continue;  // keeps its end, exactly
     const double left = one.rate > 0.0 ? (one.end - now) * one.rate : one.job.seconds;
     one.rate = rate;

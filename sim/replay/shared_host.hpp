@@ -9,11 +9,11 @@ namespace stepcast {
 
 /// Work on one host's processors, as it would go alone.
 struct Job {
-  double seconds = 0.0;                    ///< alone
-  double cores = 1.0;                      ///< 2.0: two threads; 0.5: one thread that computes half of the time
-  double memory_bytes_per_s = 0.0;         ///< memory bandwidth that it uses alone; 0: none or unknown
+  double seconds = 0.0;             ///< alone
+  double cores = 1.0;               ///< 2.0: two threads; 0.5: one thread that computes half of the time
+  double memory_bytes_per_s = 0.0;  ///< memory bandwidth that it uses alone; 0: none or unknown
   int rank = 0;
-  bool communication = false;              ///< work of a communication thread, not of a compute thread
+  bool communication = false;  ///< work of a communication thread, not of a compute thread
 };
 
 /// A host whose jobs share its cores and its memory bandwidth, and slow each other only while they overlap.
@@ -22,18 +22,22 @@ struct Job {
 ///
 ///     rate = core share / core demand  *  min(1, memory share / memory demand)  *  interference
 ///
-/// - Cores: threads share them by max-min fairness, as a fair scheduler does: a thread that wants less than its share
+/// - Cores: threads share them by max-min fairness, as a fair scheduler does: a thread that wants less than
+/// its share
 ///   gets what it wants, the others divide the rest.
+///   Bound ranks have `cores_per_rank` cores each, which only their own threads share.
 /// - Memory: what jobs would draw at their core rate (one thread at most `memory_bandwidth_one`) shares
 ///   `memory_bandwidth_all` by max-min fairness; a thread that waits for memory still occupies its core.
 /// - Interference: compute runs at `rate_beside_compute` while another rank computes, and at
 ///   `rate_beside_communication` while communication threads work (both multiply).
 ///
-/// Rates change only when the set of jobs changes. It is not done with SimGrid's Exec because that knows cores, but
-/// nothing that stands for memory bandwidth. No clock inside: the caller says what time it is.
+/// Rates change only when the set of jobs changes. It is not done with SimGrid's Exec because that knows
+/// cores, but nothing that stands for memory bandwidth. No clock inside: the caller says what time it is.
 class SharedHost {
  public:
-  SharedHost(double cores, const SharingCost& sharing) : cores_(cores), sharing_(sharing) {}
+  /// \param cores_per_rank of bound ranks; 0 when all ranks share all cores
+  SharedHost(double cores, const SharingCost& sharing, double cores_per_rank = 0.0)
+      : cores_(cores), cores_per_rank_(cores_per_rank), sharing_(sharing) {}
 
   /// Starts a job at `now` and returns its id, unique on this host.
   int add(const Job& job, double now);
@@ -57,7 +61,11 @@ class SharedHost {
   [[nodiscard]] double memory_demand(const Job& job) const;
   [[nodiscard]] double interference(const Job& job) const;
 
+  /// The share that a thread of `rank` gets of the cores it may use.
+  [[nodiscard]] double core_share(int rank) const;
+
   double cores_;
+  double cores_per_rank_;
   SharingCost sharing_;
   int next_id_ = 0;
   std::vector<Running> running_;

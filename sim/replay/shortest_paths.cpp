@@ -12,14 +12,16 @@ struct Length {
   int through_hosts = 0;
   int links = 0;
   double latency_s = 0.0;
-  friend auto operator<=>(const Length&, const Length&) = default;
+  friend bool operator<(const Length& a, const Length& b) {
+    return std::tie(a.through_hosts, a.links, a.latency_s) < std::tie(b.through_hosts, b.links, b.latency_s);
+  }
 };
 
 struct Arrival {
   Length length;
   int node = 0;
   friend bool operator>(const Arrival& a, const Arrival& b) {
-    return std::tie(a.length, a.node) > std::tie(b.length, b.node);
+    return b.length < a.length || (!(a.length < b.length) && b.node < a.node);
   }
 };
 
@@ -43,14 +45,14 @@ std::vector<std::vector<Hop>> shortest_paths(const Cluster& cluster, int host) {
   while (!open.empty()) {
     const Arrival here = open.top();
     open.pop();
-    if (here.length != best[static_cast<std::size_t>(here.node)]) continue;
+    if (best[static_cast<std::size_t>(here.node)] < here.length) continue;
     for (const int index : links_of[static_cast<std::size_t>(here.node)]) {
       const Link& link = cluster.links[static_cast<std::size_t>(index)];
       const int next = link.a == here.node ? link.b : link.a;
       const bool forwards = here.node < hosts && here.node != host;
       const Length length{here.length.through_hosts + (forwards ? 1 : 0), here.length.links + 1,
                           here.length.latency_s + link.latency.count()};
-      if (length >= best[static_cast<std::size_t>(next)]) continue;
+      if (!(length < best[static_cast<std::size_t>(next)])) continue;
       best[static_cast<std::size_t>(next)] = length;
       last_link[static_cast<std::size_t>(next)] = index;
       open.push({length, next});

@@ -86,7 +86,8 @@ void Transport::serve(int rank) {
     engine.busy = service.holds_engine = gap > 0.0;
     engine_started(service.message);
     if (seconds > 0.0 && (gap > 0.0 || cpu > 0.0))
-      processors_.run(host(rank), {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
+      processors_.run(host(rank),
+                      {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
                       [this, rank, service] { engine_done(rank, service); });
     else
       clock_.at(clock_.now(), [this, rank, service] { engine_done(rank, service); });
@@ -102,12 +103,13 @@ void Transport::fly(const MessagePtr& message) {
   const Transfer& transfer = message->transfer;
   const PathCost& cost = *path(transfer.from, transfer.to);
   ++message->open_parts;
-  clock_.at(clock_.now() + cost.latency.at(Bytes(transfer.bytes)).count(), [message] { part_over(*message); });
+  clock_.at(clock_.now() + cost.latency.at(Bytes(transfer.bytes)).count(),
+            [message] { part_over(*message); });
   if (!remote(transfer.from, transfer.to)) return;
   ++message->open_parts;
   clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] {
-    network_.start(host(message->transfer.from), host(message->transfer.to), wire_bytes(message->transfer.bytes),
-                   [message] { part_over(*message); });
+    network_.start(host(message->transfer.from), host(message->transfer.to),
+                   wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
   });
 }
 

@@ -27,10 +27,12 @@ AlphaBeta fit_alpha_beta(const PiecewiseCost& cost) {
 
 AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster) {
   AlphaBeta line;
-  if (calibration != nullptr && !calibration->paths.empty()) line = fit_alpha_beta(calibration->paths.front().latency);
+  if (calibration != nullptr && !calibration->paths.empty())
+    line = fit_alpha_beta(calibration->paths.front().latency);
   if (cluster.links.empty()) return line;
-  const auto slowest = std::min_element(cluster.links.begin(), cluster.links.end(),
-                                        [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
+  const auto slowest =
+      std::min_element(cluster.links.begin(), cluster.links.end(),
+                       [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });
   line.alpha_s += 2.0 * slowest->latency.count();
   line.beta_s_per_byte += 1.0 / slowest->bandwidth.count();
   return line;

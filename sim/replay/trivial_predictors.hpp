@@ -14,12 +14,12 @@ struct AlphaBeta {
   double beta_s_per_byte = 0.0;
 };
 
-/// The straight line through the knots of `cost` with the least squared relative error, alpha and beta at least 0.
-/// One knot gives its time as alpha.
+/// The straight line through the knots of `cost` with the least squared relative error, alpha and beta at
+/// least 0. One knot gives its time as alpha.
 AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
 
-/// The line of one message between two ranks: fitted to the endpoint's latency table, plus, where the cluster has
-/// links, two hops over its slowest link.
+/// The line of one message between two ranks: fitted to the endpoint's latency table, plus, where the cluster
+/// has links, two hops over its slowest link.
 AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster);
 
 /// Time of one collective that has the network to itself: the closed form of the ideal algorithm of its kind.

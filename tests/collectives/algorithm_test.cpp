@@ -23,8 +23,8 @@ std::vector<CollectiveCall> calls() {
   return result;
 }
 
-/// Executes an algorithm without time: posts what may be posted, matches messages in order, ends steps in order.
-/// True when every step of every rank ends.
+/// Executes an algorithm without time: posts what may be posted, matches messages in order, ends steps in
+/// order. True when every step of every rank ends.
 struct Execution {
   explicit Execution(const Algorithm& which, const CollectiveCall& what) : algorithm(which), call(what) {
     const auto ranks = static_cast<std::size_t>(call.ranks);
@@ -53,7 +53,8 @@ struct Execution {
       const Exchange step = algorithm.step(call, rank, posted[r]);
       if (step.after >= over[r]) break;
       const int number = posted[r]++;
-      if (step.to >= 0 && step.sent.count() > 0.0) match(sends, receives, {rank, step.to}, rank, number, step.sent);
+      if (step.to >= 0 && step.sent.count() > 0.0)
+        match(sends, receives, {rank, step.to}, rank, number, step.sent);
       if (step.from >= 0 && step.received.count() > 0.0)
         match(receives, sends, {step.from, rank}, rank, number, step.received);
       moved = true;
@@ -96,7 +97,8 @@ struct Execution {
 TEST_CASE("in every algorithm sends and receives pair up, agree in size and never wait in a circle") {
   for (const auto& entry : algorithms().entries()) {
     for (const CollectiveCall& call : calls()) {
-      INFO(entry.name << ", " << call.ranks << " ranks, " << call.message.count() << " B, root " << call.root);
+      INFO(entry.name << ", " << call.ranks << " ranks, " << call.message.count() << " B, root "
+                      << call.root);
       Execution execution(entry.thing, call);
       CHECK(execution.run());
       CHECK(execution.sizes_agree);
@@ -104,10 +106,12 @@ TEST_CASE("in every algorithm sends and receives pair up, agree in size and neve
   }
 }
 
-TEST_CASE("in every algorithm the bytes of a rank's messages sum to their closed form, and sent equals received") {
+TEST_CASE(
+    "in every algorithm the bytes of a rank's messages sum to their closed form, and sent equals received") {
   for (const auto& entry : algorithms().entries()) {
     for (const CollectiveCall& call : calls()) {
-      INFO(entry.name << ", " << call.ranks << " ranks, " << call.message.count() << " B, root " << call.root);
+      INFO(entry.name << ", " << call.ranks << " ranks, " << call.message.count() << " B, root "
+                      << call.root);
       double all_sent = 0.0;
       double all_received = 0.0;
       for (int rank = 0; rank < call.ranks; ++rank) {
@@ -139,12 +143,18 @@ TEST_CASE("a collective moves at least the bytes that its result needs") {
       const double message = call.message.count();
       double least = 0.0;
       switch (*entry.thing.kind) {
-        case CollectiveKind::kAllReduce: least = 2.0 * (n - 1) * message; break;
+        case CollectiveKind::kAllReduce:
+          least = 2.0 * (n - 1) * message;
+          break;
         case CollectiveKind::kAllGather:
         case CollectiveKind::kReduceScatter:
-        case CollectiveKind::kBroadcast: least = (n - 1) * message; break;
+        case CollectiveKind::kBroadcast:
+          least = (n - 1) * message;
+          break;
         case CollectiveKind::kGather:
-        case CollectiveKind::kScatter: least = (n - 1) / n * message; break;
+        case CollectiveKind::kScatter:
+          least = (n - 1) / n * message;
+          break;
       }
       CHECK(all == Approx(least));
     }
@@ -207,8 +217,8 @@ TEST_CASE("Gloo's ring of 8 MiB over two ranks cuts each rank's 4 MiB into four 
 
 TEST_CASE("each kind has an ideal algorithm, and Gloo its own ring") {
   for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kBroadcast,
-        CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter,
+        CollectiveKind::kBroadcast, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
     CHECK(algorithm_for(kind, "").kind == kind);
     CHECK(algorithm_for(kind, "gloo").kind == kind);
   }

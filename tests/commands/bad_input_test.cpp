@@ -32,9 +32,10 @@ Trace netflix_trace() {
   return trace;
 }
 
-/// Runs `line`, which must fail with `exit_code` and say everything in `fragments` on one line of standard error,
-/// print no result, and leave the folder as it was.
-void check_refusal(const Shell& shell, const std::string& line, int exit_code, const std::vector<std::string>& fragments) {
+/// Runs `line`, which must fail with `exit_code` and say everything in `fragments` on one line of standard
+/// error, print no result, and leave the folder as it was.
+void check_refusal(const Shell& shell, const std::string& line, int exit_code,
+                   const std::vector<std::string>& fragments) {
   INFO(line);
   const auto before = shell.files();
   const Outcome outcome = shell.run(line);
@@ -54,7 +55,8 @@ TEST_CASE("a misspelt command, option, strategy, model or cluster gets the neare
   check_refusal(shell, "stepcast help plto", 2, {"did you mean 'plot'"});
   check_refusal(shell, "stepcast predict --stratgy ddp", 2, {"'--stratgy'", "did you mean '--strategy'"});
   check_refusal(shell, "stepcast predict --strat ddp", 2, {"unknown option '--strat'"});
-  check_refusal(shell, "stepcast predict --strategy dpd --model synthetic -o x.json", 2, {"'dpd'", "did you mean 'ddp'"});
+  check_refusal(shell, "stepcast predict --strategy dpd --model synthetic -o x.json", 2,
+                {"'dpd'", "did you mean 'ddp'"});
   check_refusal(shell, "stepcast predict --strategy ddp --model syntetic -o x.json", 3,
                 {"'syntetic'", "did you mean 'synthetic'", "netflix-mlp"});
   check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster labtop", 3,
@@ -76,14 +78,18 @@ TEST_CASE("an unknown YAML key is refused with file, line, key and the nearest k
                 {"bad.yaml:2", "hosst", "hosts"});
 }
 
-TEST_CASE("a bare number and a unit without a number are refused, on the command line and in a file", "[commands]") {
+TEST_CASE("a bare number and a unit without a number are refused, on the command line and in a file",
+          "[commands]") {
   const Shell shell;
   for (const char* value : {"25", "MiB"})
-    check_refusal(shell, std::string("stepcast predict --strategy ddp --model synthetic --bucket-cap ") + value, 2,
+    check_refusal(shell,
+                  std::string("stepcast predict --strategy ddp --model synthetic --bucket-cap ") + value, 2,
                   {"--bucket-cap", std::string("'") + value + "'", "MiB"});
   for (const char* value : {"50", "GB/s"}) {
-    shell.write("bad.yaml", "name: bad\nhosts:\n  - {name: h, count: 2, cores: 1}\n"
-                            "network: {kind: star, bandwidth: " + std::string(value) + ", latency: 1us}\n");
+    shell.write("bad.yaml",
+                "name: bad\nhosts:\n  - {name: h, count: 2, cores: 1}\n"
+                "network: {kind: star, bandwidth: " +
+                    std::string(value) + ", latency: 1us}\n");
     check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster ./bad.yaml", 3,
                   {"bad.yaml:4", "bandwidth", value});
   }
@@ -94,7 +100,8 @@ TEST_CASE("a missing file and truncated JSON are bad input that names the file",
   check_refusal(shell, "stepcast predict --strategy ddp --trace none.json -o x.json", 3, {"none.json"});
   const std::string whole = nlohmann::json(netflix_trace()).dump(1);
   shell.write("cut.json", whole.substr(0, whole.size() / 2));
-  check_refusal(shell, "stepcast predict --strategy ddp --trace cut.json -o x.json", 3, {"cut.json", "truncated"});
+  check_refusal(shell, "stepcast predict --strategy ddp --trace cut.json -o x.json", 3,
+                {"cut.json", "truncated"});
   check_refusal(shell, "stepcast compare cut.json", 3, {"cut.json"});
   shell.write("other.json", whole);
   check_refusal(shell, "stepcast compare other.json", 3, {"stepcast.trace/1", "stepcast.result/1"});
@@ -103,17 +110,24 @@ TEST_CASE("a missing file and truncated JSON are bad input that names the file",
 TEST_CASE("a trace of another model is refused and both models are named", "[commands]") {
   const Shell shell;
   shell.write("trace.json", nlohmann::json(netflix_trace()).dump(1));
-  check_refusal(shell, "stepcast predict --strategy ddp --model simple-cnn --trace trace.json --batch 16 -o x.json", 3,
-                {"trace.json", "netflix-mlp", "simple-cnn"});
+  check_refusal(shell,
+                "stepcast predict --strategy ddp --model simple-cnn --trace trace.json --batch 16 -o x.json",
+                3, {"trace.json", "netflix-mlp", "simple-cnn"});
 }
 
-TEST_CASE("a batch outside the trace is refused with the measured batches unless it is asked for", "[commands]") {
+TEST_CASE("a batch outside the trace is refused with the measured batches unless it is asked for",
+          "[commands]") {
   const Shell shell;
   shell.write("trace.json", nlohmann::json(netflix_trace()).dump(1));
-  check_refusal(shell, "stepcast predict --strategy single --trace trace.json --batch 64 -o x.json", 3, {"64", "16", "32"});
-  check_refusal(shell, "stepcast predict --strategy single --trace trace.json -o x.json", 2, {"--batch", "16, 32"});
-  check_refusal(shell, "stepcast predict --strategy single --trace trace.json --batch 16 --threads 3", 3, {"thread", "3"});
-  CHECK(shell.run("stepcast predict --strategy single --trace trace.json --batch 64 --extrapolate").exit_code == 0);
+  check_refusal(shell, "stepcast predict --strategy single --trace trace.json --batch 64 -o x.json", 3,
+                {"64", "16", "32"});
+  check_refusal(shell, "stepcast predict --strategy single --trace trace.json -o x.json", 2,
+                {"--batch", "16, 32"});
+  check_refusal(shell, "stepcast predict --strategy single --trace trace.json --batch 16 --threads 3", 3,
+                {"thread", "3"});
+  CHECK(
+      shell.run("stepcast predict --strategy single --trace trace.json --batch 64 --extrapolate").exit_code ==
+      0);
   CHECK(shell.run("stepcast predict --strategy single --trace trace.json --batch 24").exit_code == 0);
 }
 
@@ -141,7 +155,8 @@ TEST_CASE("an output that exists is kept, and is overwritten with --force", "[co
 TEST_CASE("a full disk is a failure that leaves the old file", "[commands]") {
   const Shell shell;
   shell.write("x.json", "precious");
-  const std::string predict = "stepcast predict --strategy ddp --model synthetic --world-size 2 --force -o x.json";
+  const std::string predict =
+      "stepcast predict --strategy ddp --model synthetic --world-size 2 --force -o x.json";
   check_refusal(shell, "ulimit -f 1\n" + predict, 1, {"x.json", "could not be written"});
   CHECK(shell.read("x.json") == "precious");
   const Outcome printed = shell.run("stepcast help >/dev/full");
@@ -151,8 +166,10 @@ TEST_CASE("a full disk is a failure that leaves the old file", "[commands]") {
 
 TEST_CASE("without gnuplot a figure is a missing capability and no file appears", "[commands]") {
   const Shell shell;
-  REQUIRE(shell.run("stepcast predict --strategy ddp --model synthetic --world-size 2 -o x.json").exit_code == 0);
-  check_refusal(shell, "PATH='" STEPCAST_BINARY_DIR "' stepcast plot timeline x.json -o x.svg", 5, {"gnuplot"});
+  REQUIRE(shell.run("stepcast predict --strategy ddp --model synthetic --world-size 2 -o x.json").exit_code ==
+          0);
+  check_refusal(shell, "PATH='" STEPCAST_BINARY_DIR "' stepcast plot timeline x.json -o x.svg", 5,
+                {"gnuplot"});
   check_refusal(shell, "stepcast plot speedup x.json -o x.svg", 3, {"single"});
 }
 
@@ -166,7 +183,8 @@ TEST_CASE("without stepcast-runner measuring is a missing capability", "[command
 TEST_CASE("Ctrl-C ends a prediction with 130 and leaves nothing", "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run(
-      "timeout --preserve-status -s INT 0.5 stepcast predict --strategy ddp --model synthetic --cluster star:hosts=64 "
+      "timeout --preserve-status -s INT 0.5 stepcast predict --strategy ddp --model synthetic --cluster "
+      "star:hosts=64 "
       "--world-size 64 --fidelity message --steps 100000 -o x.json");
   CHECK(outcome.exit_code == 130);
   CHECK(outcome.out.empty());

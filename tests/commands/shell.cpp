@@ -34,7 +34,8 @@ Shell::~Shell() { fs::remove_all(folder_.parent_path()); }
 
 Outcome Shell::run(const std::string& line) const {
   const fs::path script = captured_ / "script.sh", out = captured_ / "out", err = captured_ / "err";
-  std::ofstream(script) << "export PATH='" STEPCAST_BINARY_DIR "':$PATH\ncd '" << folder_.string() << "'\n" << line << "\n";
+  std::ofstream(script) << "export PATH='" STEPCAST_BINARY_DIR "':$PATH\ncd '" << folder_.string() << "'\n"
+                        << line << "\n";
   const std::string command =
       "/bin/bash '" + script.string() + "' >'" + out.string() + "' 2>'" + err.string() + "' </dev/null";
   const int status = std::system(command.c_str());

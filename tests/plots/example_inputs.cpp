@@ -41,8 +41,10 @@ Result with_step(Result result, const ModelExample& model, double scale) {
     add(Stream::kCompute, SpanKind::kCompute, "forward/features", input, backward);
     add(Stream::kCompute, SpanKind::kCompute, "backward/features", backward, end);
     if (!alone) {
-      add(Stream::kCompute, SpanKind::kOptimizerAndCopies, "copy_in/bucket0", end - 0.2 * compute, end - 0.15 * compute);
-      add(Stream::kComm, SpanKind::kCommunication, "all_reduce/bucket0", end - hidden, end - hidden + 0.7 * communication);
+      add(Stream::kCompute, SpanKind::kOptimizerAndCopies, "copy_in/bucket0", end - 0.2 * compute,
+          end - 0.15 * compute);
+      add(Stream::kComm, SpanKind::kCommunication, "all_reduce/bucket0", end - hidden,
+          end - hidden + 0.7 * communication);
       add(Stream::kComm, SpanKind::kCommunication, "all_reduce/bucket1", end - hidden + 0.4 * communication,
           end - hidden + communication);
       add(Stream::kCompute, SpanKind::kWait, "wait", end, end - hidden + communication);
@@ -58,7 +60,8 @@ Bench bench(Origin origin, double factor) {
   Bench result;
   result.origin = origin;
   int wobble = 0;
-  for (const char* name : {"send_recv", "all_reduce", "gather", "scatter", "broadcast", "all_gather", "reduce_scatter"}) {
+  for (const char* name :
+       {"send_recv", "all_reduce", "gather", "scatter", "broadcast", "all_gather", "reduce_scatter"}) {
     for (double bytes = 4.0; bytes <= 64.0 * kMebi; bytes *= 4.0) {
       const double time = factor * (60e-6 + bytes / 1.5e9);
       const double spread = origin == Origin::kMeasured ? 0.1 * (++wobble % 3) : 0.0;
@@ -72,20 +75,22 @@ Bench bench(Origin origin, double factor) {
 
 std::vector<ResultFile> results() {
   std::vector<ResultFile> files;
-  for (const ModelExample& model : {ModelExample{"vgg11-bn-cifar", 16, 0.160, 0.060},
-                                    ModelExample{"resnet18-cifar", 8, 0.210, 0.080},
-                                    ModelExample{"simple-cnn", 32, 0.018, 0.004},
-                                    ModelExample{"netflix-mlp", 64, 0.0006, 0.0009}}) {
+  for (const ModelExample& model :
+       {ModelExample{"vgg11-bn-cifar", 16, 0.160, 0.060}, ModelExample{"resnet18-cifar", 8, 0.210, 0.080},
+        ModelExample{"simple-cnn", 32, 0.018, 0.004}, ModelExample{"netflix-mlp", 64, 0.0006, 0.0009}}) {
     int ranks = 1;
     for (const char* strategy : {"single", "all_reduce", "gather_scatter", "ddp"}) {
       for (const double scale : {1.00, 1.08, 0.97}) {
         Result measured = with_step(base(model, strategy, ranks), model, scale);
         files.push_back({std::string(strategy) + ".json", std::to_string(files.size()), std::move(measured)});
       }
-      Result predicted = with_step(base(model, strategy, ranks), model, 0.92 + 0.03 * static_cast<double>(files.size() % 5));
+      Result predicted =
+          with_step(base(model, strategy, ranks), model, 0.92 + 0.03 * static_cast<double>(files.size() % 5));
       predicted.origin = Origin::kPredicted;
-      predicted.trivial_step_time_s = {{"ideal_scaling", model.compute_s}, {"alpha_beta", 1.3 * model.compute_s}};
-      files.push_back({std::string(strategy) + ".predicted.json", std::to_string(files.size()), std::move(predicted)});
+      predicted.trivial_step_time_s = {{"ideal_scaling", model.compute_s},
+                                       {"alpha_beta", 1.3 * model.compute_s}};
+      files.push_back(
+          {std::string(strategy) + ".predicted.json", std::to_string(files.size()), std::move(predicted)});
       ranks = 2;
     }
   }

@@ -1,8 +1,9 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
-#include <unistd.h>
 
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
@@ -13,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An empty folder of this test, removed at its end. With STEPCAST_KEEP_FIGURES set, figures are kept in that folder.
+/// An empty folder of this test, removed at its end. With STEPCAST_KEEP_FIGURES set, figures are kept in that
+/// folder.
 struct Folder {
   fs::path path;
   bool keep = false;
@@ -95,7 +97,8 @@ TEST_CASE("without gnuplot in PATH a figure is a missing capability", "[plots]")
   ::setenv("PATH", path.c_str(), 1);
 }
 
-TEST_CASE("the accuracy figure writes -50.0 % over a prediction that is half of the measured time", "[plots]") {
+TEST_CASE("the accuracy figure writes -50.0 % over a prediction that is half of the measured time",
+          "[plots]") {
   FigureInput input;
   Result measured;
   measured.configuration.model = "m";

@@ -52,8 +52,9 @@ inline Model fixed_model(int segments, double forward_s, double backward_s, doub
     segment.fixed_backward = Seconds(backward_s);
     segment.parameters = {i};
     model.segments.push_back(segment);
-    model.parameters.push_back({segment.name + ".weight", {static_cast<std::int64_t>(parameter / 4)}, i,
-                                Bytes(parameter)});
+    model.ready_order.insert(model.ready_order.begin(), i);
+    model.parameters.push_back(
+        {segment.name + ".weight", {static_cast<std::int64_t>(parameter / 4)}, i, Bytes(parameter)});
   }
   return model;
 }
@@ -93,8 +94,8 @@ inline ReplayInput input_of(const Schedule& schedule, const Model& model, const 
   return input;
 }
 
-/// Endpoint costs: one-way 10 us + n / 1 GB/s, engine 6 us + n / 2 GB/s, half of which is processor time; reductions
-/// and copies at 4 GB/s; no overhead per call.
+/// Endpoint costs: one-way 10 us + n / 1 GB/s, engine 6 us + n / 2 GB/s, half of which is processor time;
+/// reductions and copies at 4 GB/s; no overhead per call.
 inline Calibration calibration() {
   const auto line = [](double alpha, double bandwidth) {
     return PiecewiseCost{{{0.0, alpha}, {1e9, alpha + 1e9 / bandwidth}}};

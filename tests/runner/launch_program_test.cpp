@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,13 +58,19 @@ class Program {
     pid_ = ::fork();
     if (pid_ == 0) {
       for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
-      if (std::freopen(scratch.file("out").c_str(), "w", stdout) == nullptr) ::_exit(126);
-      if (std::freopen(scratch.file("err").c_str(), "w", stderr) == nullptr) ::_exit(126);
+      redirect(scratch.file("out"), STDOUT_FILENO);
+      redirect(scratch.file("err"), STDERR_FILENO);
       ::execv(kRunner.c_str(), argv.data());
       ::_exit(127);
     }
   }
   [[nodiscard]] pid_t pid() const { return pid_; }
+
+  /// In the child: `descriptor` becomes a file.
+  static void redirect(const std::string& path, int descriptor) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || ::dup2(file, descriptor) < 0) ::_exit(126);
+  }
 
   /// The ranks, when both have started.
   [[nodiscard]] std::vector<pid_t> ranks() const {

@@ -86,9 +86,11 @@ TEST_CASE("hosts, switches and links can be listed one by one") {
 }
 
 TEST_CASE("mistakes in a cluster file are named with their place and the nearest right word") {
-  CHECK_THAT(message_of("name: t\nhosts: {cout: 2}\n"), Contains(":2") && Contains("cout") && Contains("count"));
+  CHECK_THAT(message_of("name: t\nhosts: {cout: 2}\n"),
+             Contains(":2") && Contains("cout") && Contains("count"));
   CHECK_THAT(message_of("name: t\nhosts: {count: 0}\n"), Contains("at least 1"));
-  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\n"), Contains("no links lead from host 'host0' to host 'host1'"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\n"),
+             Contains("no links lead from host 'host0' to host 'host1'"));
   CHECK_THAT(message_of("name: t\nhosts: {}\nnetwork: {kind: stra, bandwidth: 1GB/s, latency: 1us}\n"),
              Contains("stra") && Contains("did you mean 'star'"));
   CHECK_THAT(message_of("name: t\nhosts: {}\nnetwork: {kind: star, bandwidth: 1, latency: 1us}\n"),

@@ -1,0 +1,155 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "sim/core/result.hpp"
+#include "tests/commands/shell.hpp"
+
+namespace stepcast::tests {
+namespace {
+
+const std::string kPredict = "stepcast predict --model synthetic:layers=4 --cluster star:hosts=4 ";
+
+/// The prediction in `name` as if it had been a real run that took `factor` times as long.
+void write_as_run(const Shell& shell, const std::string& name, double factor, const std::string& run) {
+  Result result = nlohmann::json::parse(shell.read(name)).get<Result>();
+  result.origin = Origin::kMeasured;
+  result.lineage.clear();
+  for (auto& rank : result.step_time_s)
+    for (double& step : rank) step *= factor;
+  shell.write(run, nlohmann::json(result).dump(1));
+}
+
+nlohmann::json without_context(const std::string& text) {
+  nlohmann::json json = nlohmann::json::parse(text);
+  json.erase("context");
+  return json;
+}
+
+}  // namespace
+
+TEST_CASE("help lists every command and every exit code", "[commands]") {
+  const Shell shell;
+  const Outcome help = shell.run("stepcast help");
+  CHECK(help.exit_code == 0);
+  CHECK(help.err.empty());
+  for (const char* word :
+       {"doctor", "measure", "bench", "calibrate", "run", "predict", "compare", "plot", "124", "130"})
+    CHECK_THAT(help.out, Catch::Contains(word));
+  CHECK(shell.run("stepcast --help").out == help.out);
+  const Outcome nothing = shell.run("stepcast");
+  CHECK(nothing.exit_code == 2);
+  CHECK(nothing.out.empty());
+}
+
+TEST_CASE("help of a command is the same asked for in either way and lists what is registered",
+          "[commands]") {
+  const Shell shell;
+  for (const std::string command : {"predict", "compare", "plot", "doctor"}) {
+    const Outcome help = shell.run("stepcast help " + command);
+    CHECK(help.exit_code == 0);
+    CHECK_THAT(help.out, Catch::Contains("stepcast " + command));
+    CHECK(shell.run("stepcast " + command + " --help").out == help.out);
+  }
+  CHECK_THAT(shell.run("stepcast help predict").out, Catch::Contains("gather_scatter"));
+  CHECK_THAT(shell.run("stepcast help plot").out, Catch::Contains("bandwidth"));
+}
+
+TEST_CASE("a reader that closes the pipe early is no error", "[commands]") {
+  const Shell shell;
+  const Outcome outcome = shell.run("set -o pipefail\nstepcast help | true");
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.err.empty());
+}
+
+TEST_CASE("equal inputs give equal predictions apart from the context", "[commands]") {
+  const Shell shell;
+  for (const char* name : {"a.json", "b.json"})
+    REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o " + name).exit_code == 0);
+  CHECK(without_context(shell.read("a.json")) == without_context(shell.read("b.json")));
+}
+
+TEST_CASE("the summary names step time, throughput, parts, bytes and fidelity", "[commands]") {
+  const Shell shell;
+  const Outcome outcome = shell.run(kPredict + "--strategy all_reduce --world-size 4 --timeline t.json");
+  CHECK(outcome.exit_code == 0);
+  for (const char* word :
+       {"step time", "p10", "throughput", "exposed communication", "bytes sent", "fidelity"})
+    CHECK_THAT(outcome.out, Catch::Contains(word));
+  CHECK(nlohmann::json::parse(shell.read("t.json")).contains("traceEvents"));
+}
+
+TEST_CASE("compare reports a run 25 % slower than predicted as -20 %, and fails beyond --max-error",
+          "[commands]") {
+  const Shell shell;
+  REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o p.json").exit_code == 0);
+  write_as_run(shell, "p.json", 1.25, "run1.json");
+  const Outcome good = shell.run("stepcast compare p.json run1.json --max-error 21% -o c.json");
+  CHECK(good.exit_code == 0);
+  CHECK_THAT(good.out, Catch::Contains("-20.0 %"));
+  const nlohmann::json json = nlohmann::json::parse(shell.read("c.json"));
+  CHECK(json["cases"].size() == 1);
+  CHECK(json["cases"][0]["trivial"].contains("ideal_scaling"));
+  CHECK(json["cases"][0]["trivial"].contains("alpha_beta"));
+  CHECK(shell.run("stepcast compare p.json run1.json --max-error 19%").exit_code == 4);
+  write_as_run(shell, "p.json", 0.9, "run2.json");
+  write_as_run(shell, "p.json", 1.30, "run3.json");
+  CHECK(shell.run("stepcast compare p.json run*.json --max-error 19%").exit_code == 0);
+}
+
+TEST_CASE("compare refuses a case without a partner and a prediction made from the run", "[commands]") {
+  const Shell shell;
+  REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o p.json").exit_code == 0);
+  REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 2 -o q.json").exit_code == 0);
+  write_as_run(shell, "p.json", 1.1, "run.json");
+  const Outcome alone = shell.run("stepcast compare p.json q.json run.json");
+  CHECK(alone.exit_code == 3);
+  CHECK_THAT(alone.err, Catch::Contains("q.json"));
+  Result cheat = nlohmann::json::parse(shell.read("p.json")).get<Result>();
+  std::string sha1 = shell.run("sha1sum run.json").out.substr(0, 40);
+  cheat.lineage.push_back({"trace", "t.json", "0000", {sha1}});
+  shell.write("cheat.json", nlohmann::json(cheat).dump(1));
+  const Outcome refused = shell.run("stepcast compare cheat.json run.json");
+  CHECK(refused.exit_code == 3);
+  CHECK_THAT(refused.err, Catch::Contains("run.json"));
+}
+
+TEST_CASE("predicted collectives are compared with measured ones", "[commands]") {
+  const Shell shell;
+  const std::string predict =
+      "stepcast predict --collectives all_reduce,gather --cluster star:hosts=2 --max 64KiB -o ";
+  REQUIRE(shell.run(predict + "p.json").exit_code == 0);
+  nlohmann::json run = nlohmann::json::parse(shell.read("p.json"));
+  run["origin"] = "measured";
+  shell.write("run.json", run.dump());
+  const Outcome outcome = shell.run("stepcast compare p.json run.json --max-error 1%");
+  CHECK(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out,
+             Catch::Contains("all_reduce") && Catch::Contains("gather") && Catch::Contains("0.0 %"));
+  CHECK(shell.run("stepcast compare p.json p.json").exit_code == 3);
+}
+
+TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script again", "[commands]") {
+  const Shell shell;
+  REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o p.json").exit_code == 0);
+  write_as_run(shell, "p.json", 1.1, "run.json");
+  CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.svg").exit_code == 0);
+  CHECK(shell.files() == std::set<std::string>{"fig.dat", "fig.gp", "fig.svg", "p.json", "run.json"});
+  const std::string drawn = shell.read("fig.svg");
+  CHECK(shell.run("rm fig.svg\ngnuplot fig.gp").exit_code == 0);
+  CHECK(shell.read("fig.svg") == drawn);
+  CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.svg").exit_code == 3);
+  CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.pdf").exit_code == 2);
+}
+
+TEST_CASE("doctor names what is missing and how to mend it", "[commands]") {
+  const Shell shell;
+  const Outcome outcome =
+      shell.run("PATH='" STEPCAST_BINARY_DIR "' STEPCAST_RUNNER=/nonexistent stepcast doctor");
+  CHECK(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out,
+             Catch::Contains("gnuplot-nox") && Catch::Contains("MISSING") && Catch::Contains("BLAS"));
+  const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast doctor --json").out);
+  CHECK(json.is_array());
+}
+
+}  // namespace stepcast::tests

@@ -1,0 +1,100 @@
+#include "sim/replay/shared_host.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <vector>
+
+namespace stepcast {
+namespace {
+
+Job compute(double seconds, int rank, double cores = 1.0, double memory = 0.0) {
+  return {seconds, cores, memory, rank, false};
+}
+Job communication(double seconds, int rank, double cores = 1.0) { return {seconds, cores, 0.0, rank, true}; }
+
+/// Dates at which the jobs, all added at 0, end, by id.
+std::vector<double> ends(SharedHost& host, std::size_t jobs) {
+  std::vector<double> result(jobs);
+  while (const auto next = host.next_end())
+    for (const int id : host.take_ended(*next)) result[static_cast<std::size_t>(id)] = *next;
+  return result;
+}
+
+TEST_CASE("a job alone takes its time exactly, and so do two on two cores") {
+  SharedHost host(2, {});
+  host.add(compute(0.1, 0), 0.0);
+  host.add(compute(0.3, 1), 0.0);
+  CHECK(ends(host, 2) == std::vector<double>{0.1, 0.3});
+}
+
+TEST_CASE("three jobs on two cores run at 2/3 each, and faster when one has ended") {
+  SharedHost host(2, {});
+  for (const double seconds : {2.0, 4.0, 4.0}) host.add(compute(seconds, 0), 0.0);
+  CHECK(host.rate(0) == Approx(2.0 / 3.0));
+  const std::vector<double> end = ends(host, 3);
+  CHECK(end[0] == Approx(3.0));
+  CHECK(end[1] == Approx(5.0));  // 3 s at 2/3, then 2 s alone on a core
+}
+
+TEST_CASE("a thread that wants a fifth of a core gets it; two others divide the rest of two cores") {
+  SharedHost host(2, {});
+  const int small = host.add(compute(1.0, 0, 0.2), 0.0);
+  const int large = host.add(compute(1.0, 1), 0.0);
+  host.add(compute(1.0, 2), 0.0);
+  CHECK(host.rate(small) == Approx(1.0));
+  CHECK(host.rate(large) == Approx(0.9));
+}
+
+TEST_CASE("a job of two threads beside one of one thread gets two of three shares") {
+  SharedHost host(2, {});
+  const int two = host.add(compute(1.0, 0, 2.0), 0.0);
+  const int one = host.add(compute(1.0, 1), 0.0);
+  CHECK(host.rate(two) == Approx(2.0 / 3.0));
+  CHECK(host.rate(one) == Approx(2.0 / 3.0));
+}
+
+TEST_CASE("two jobs that stream 10 GB/s each from a memory that gives 15 run at 3/4") {
+  SharingCost sharing;
+  sharing.memory_bandwidth_one_bytes_per_s = 10e9;
+  sharing.memory_bandwidth_all_bytes_per_s = 15e9;
+  SharedHost host(4, sharing);
+  const int streams = host.add(compute(1.0, 0, 1.0, 10e9), 0.0);
+  host.add(compute(1.0, 1, 1.0, 25e9), 0.0);  // no core draws more than 10 GB/s
+  const int quiet = host.add(compute(1.0, 2, 1.0, 0.0), 0.0);
+  CHECK(host.rate(streams) == Approx(0.75));
+  CHECK(host.rate(quiet) == 1.0);
+}
+
+TEST_CASE("compute slows beside another rank's compute and beside communication, communication does not") {
+  SharingCost sharing;
+  sharing.rate_beside_compute = 0.8;
+  sharing.rate_beside_communication = 0.5;
+  SharedHost host(8, sharing);
+  const int first = host.add(compute(1.0, 0), 0.0);
+  CHECK(host.rate(first) == 1.0);
+  host.add(compute(1.0, 0), 0.0);  // of the same rank
+  CHECK(host.rate(first) == 1.0);
+  host.add(compute(1.0, 1), 0.0);
+  CHECK(host.rate(first) == Approx(0.8));
+  const int reduction = host.add(communication(1.0, 0), 0.0);
+  CHECK(host.rate(first) == Approx(0.4));
+  CHECK(host.rate(reduction) == 1.0);
+}
+
+TEST_CASE("a job that is slowed for a while is late by what it missed") {
+  SharedHost host(1, {});
+  host.add(compute(1.0, 0), 0.0);
+  host.add(compute(0.25, 1), 0.5);
+  CHECK(*host.next_end() == Approx(1.0));  // the short one: 0.25 s at half speed
+  CHECK(host.take_ended(*host.next_end()) == std::vector<int>{1});
+  CHECK(*host.next_end() == Approx(1.25));
+}
+
+TEST_CASE("fair shares fill the capacity and nobody gets more than it wants") {
+  CHECK(fair_share({{1.0}, {2.0}}, 3.0) == std::numeric_limits<double>::infinity());
+  CHECK(fair_share({{1.0}, {4.0}, {4.0}}, 5.0) == Approx(2.0));
+  CHECK(fair_share({{1.0, 3.0}, {4.0, 1.0}}, 5.0) == Approx(2.0));
+}
+
+}  // namespace
+}  // namespace stepcast
