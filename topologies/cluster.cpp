@@ -71,7 +71,7 @@ void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   }
 }
 
-/// Every link can carry bytes, names of links are unique, and every host reaches every other.
+/// Every link can carry bytes, names are unique, and every host reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
   std::map<std::string, int> names;
   std::vector<int> root(static_cast<std::size_t>(cluster.node_count()));
@@ -80,6 +80,7 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
     while (root[static_cast<std::size_t>(i)] != i) i = root[static_cast<std::size_t>(i)];
     return i;
   };
+  name_nodes(node, cluster);
   for (const Link& link : cluster.links) {
     if (++names[link.name] > 1) node.fail("two links have the name '" + link.name + "'");
     if (!(link.bandwidth.count() > 0.0)) node.fail("link '" + link.name + "': expected a bandwidth above 0");

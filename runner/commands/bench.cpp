@@ -91,7 +91,7 @@ void print_table(const Bench& bench) {
 }
 
 ExitCode report(const po::variables_map& options, const Bench& bench) {
-  const std::string json = nlohmann::json(bench).dump(1) + "\n";
+  const std::string json = to_file_text(bench);
   if (options.count("output") != 0)
     write_file(options["output"].as<std::string>(), json, options["force"].as<bool>());
   if (options["json"].as<bool>())

@@ -87,7 +87,7 @@ void print_host(const Calibration& calibration) {
 }
 
 void report(const po::variables_map& options, const Calibration& calibration) {
-  const std::string json = nlohmann::json(calibration).dump(1) + "\n";
+  const std::string json = to_file_text(calibration);
   if (options.count("output") != 0)
     write_file(options["output"].as<std::string>(), json, options["force"].as<bool>());
   if (options["json"].as<bool>()) {

@@ -128,7 +128,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
                                        values["seed"].as<unsigned>());
   trace.device = trace.context.cpu_model;
   trace.lineage = {make_ancestor("model", model.path)};
-  const std::string json = nlohmann::json(trace).dump(1) + "\n";
+  const std::string json = to_file_text(trace);
   if (values.count("output") != 0)
     write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
   if (values["json"].as<bool>()) {

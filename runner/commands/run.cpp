@@ -124,7 +124,7 @@ void finish(const po::variables_map& values, Result& result, const Model& model,
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;
   result.notes["ranks from"] = session.ranks.source;
-  const std::string json = nlohmann::json(result).dump(1) + "\n";
+  const std::string json = to_file_text(result);
   if (values.count("output") != 0)
     write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
   if (values["json"].as<bool>())

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "sim/cli/runner_program.hpp"
@@ -64,16 +65,14 @@ void examine_libraries(std::vector<Finding>& findings) {
                       gnuplot.empty() ? "'stepcast plot' needs it; install gnuplot-nox" : ""});
 }
 
-/// Lines like `libraries.torch = 1.13.1` of what the runner says about itself.
-void flatten(const nlohmann::json& json, const std::string& prefix, std::vector<Finding>& findings) {
-  for (const auto& [key, value] : json.items()) {
-    const std::string name = prefix + key;
-    if (value.is_object())
-      flatten(value, name + " ", findings);
-    else
-      findings.push_back(
-          {name, Verdict::kGood, value.is_string() ? value.get<std::string>() : value.dump(), ""});
-  }
+/// Libraries and backends that the runner says it has.
+void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
+  const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
+  for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{}))
+    findings.push_back({"  " + name, Verdict::kGood, version, ""});
+  for (const nlohmann::json& backend : capabilities.value("backends", nlohmann::json::array()))
+    findings.push_back(
+        {"  backend " + backend.value("name", "?"), Verdict::kGood, backend.value("library", "?"), ""});
 }
 
 void examine_runner(std::vector<Finding>& findings) {
@@ -93,7 +92,7 @@ void examine_runner(std::vector<Finding>& findings) {
     return;
   }
   findings.push_back({"stepcast-runner", Verdict::kGood, runner, ""});
-  flatten(json, "  ", findings);
+  add_capabilities(json, findings);
 }
 
 }  // namespace

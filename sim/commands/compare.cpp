@@ -131,10 +131,9 @@ void print_speedups(const std::vector<Speedup>& all) {
 }
 
 void write_output(const po::variables_map& values, const nlohmann::json& comparison) {
-  nlohmann::ordered_json body;
-  body["context"] = nlohmann::json(make_run_context("stepcast.compare/1", command_line()));
-  for (const auto& [key, value] : comparison.items()) body[key] = value;
-  const std::string text = body.dump(1) + "\n";
+  nlohmann::json body = comparison;
+  body["context"] = make_run_context("stepcast.compare/1", command_line());
+  const std::string text = to_file_text(body);
   if (values.count("output") != 0)
     write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
   if (values["json"].as<bool>()) std::cout << text;

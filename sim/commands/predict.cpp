@@ -130,11 +130,11 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
   if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), nlohmann::json(result).dump(1) + "\n", force);
+    write_file(values["output"].as<std::string>(), to_file_text(result), force);
   if (values.count("timeline") != 0)
     write_file(values["timeline"].as<std::string>(), perfetto_json(result), force);
   if (values["json"].as<bool>())
-    std::cout << nlohmann::json(result).dump(1) << '\n';
+    std::cout << to_file_text(result);
   else
     print_summary(result);
   return ExitCode::kDone;
@@ -160,7 +160,7 @@ ExitCode predict_bench(const po::variables_map& values) {
   if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
   Bench bench = predict_collectives(collective_request(values));
   bench.context = make_run_context("stepcast.bench/1", command_line());
-  const std::string json = nlohmann::json(bench).dump(1) + "\n";
+  const std::string json = to_file_text(bench);
   if (values.count("output") != 0) write_file(values["output"].as<std::string>(), json, force);
   if (values["json"].as<bool>()) {
     std::cout << json;

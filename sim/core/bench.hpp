@@ -8,7 +8,7 @@
 #include "sim/core/run_context.hpp"
 
 /// Times of single collectives over message sizes, as nccl-tests reports them; measured by `stepcast bench`,
-/// predicted by `stepcast predict --bench`.
+/// predicted by `stepcast predict --collectives`.
 namespace stepcast {
 
 struct BenchRow {

@@ -93,6 +93,14 @@ nlohmann::json load_json(const fs::path& path, std::string_view schema) {
   return json;
 }
 
+std::string to_file_text(const nlohmann::json& json) {
+  nlohmann::ordered_json ordered;
+  if (json.contains("context")) ordered["context"] = json["context"];
+  for (const auto& [key, value] : json.items())
+    if (key != "context") ordered[key] = value;
+  return ordered.dump(1) + "\n";
+}
+
 std::string sha1(std::string_view content) {
   boost::uuids::detail::sha1 hash;
   hash.process_bytes(content.data(), content.size());

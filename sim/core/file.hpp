@@ -29,6 +29,9 @@ nlohmann::json parse_json_file(const std::filesystem::path& path);
 /// \throws InputError when the file is another kind of file or of a newer version; it names both.
 nlohmann::json load_json(const std::filesystem::path& path, std::string_view schema);
 
+/// The text of a machine-written file: JSON whose context stands first, whatever its other keys are called.
+std::string to_file_text(const nlohmann::json& json);
+
 /// SHA-1 of a byte string as 40 hexadecimal digits; identifies inputs in the lineage.
 std::string sha1(std::string_view content);
 

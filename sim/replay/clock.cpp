@@ -24,7 +24,9 @@ void Clock::arm() {
   const double date = heap_.front().date;
   if (armed_ >= 0.0 && armed_ <= date) return;
   armed_ = date;
-  simgrid::kernel::timer::Timer::set(start_ + date, [this, date] {
+  // start_ + (clock - start_) may lie one rounding before the clock, and SimGrid refuses a date in the past.
+  const double not_past = std::max(start_ + date, simgrid::s4u::Engine::get_clock());
+  simgrid::kernel::timer::Timer::set(not_past, [this, date] {
     if (date == armed_) run_due();  // else an earlier timer came in between and has armed the next
   });
 }

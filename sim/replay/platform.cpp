@@ -6,7 +6,6 @@
 #include <simgrid/s4u.hpp>
 #include <string>
 
-#include "sim/core/error.hpp"
 #include "sim/replay/shortest_paths.hpp"
 
 namespace stepcast {
@@ -37,9 +36,11 @@ void make_engine() {
   int argc = configured ? 1 : static_cast<int>(argv.size());
   configured = true;
   argv.push_back(nullptr);
-  const auto handler = std::signal(SIGINT, SIG_DFL);
+  struct sigaction handler {};
+  sigaction(SIGINT, nullptr, &handler);
   new s4u::Engine(&argc, argv.data());  // freed by shutdown()
-  std::signal(SIGINT, handler);  // SimGrid installs its own, which would end the process with its own report
+  // SimGrid has installed its own handler, which would end the process with a report of its own.
+  sigaction(SIGINT, &handler, nullptr);
 }
 
 s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
@@ -61,47 +62,32 @@ bool is_star(const Cluster& cluster) {
   return std::all_of(links.begin(), links.end(), [](int count) { return count == 1; });
 }
 
-}  // namespace
-
-Platform::Platform(const Cluster& cluster, const std::vector<int>& hosts) : hosts_(cluster.hosts.size()) {
-  make_engine();
-  if (is_star(cluster))
-    add_star(cluster, hosts);
-  else
-    add_graph(cluster, hosts);
-}
-
-Platform::~Platform() {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  s4u::Engine::get_instance()->shutdown();  // the only way to make another platform in this process
-#pragma GCC diagnostic pop
-}
-
-void Platform::run() { s4u::Engine::get_instance()->run(); }
-
 /// One route per host, to the switch and back, instead of one per pair of hosts.
-void Platform::add_star(const Cluster& cluster, const std::vector<int>& hosts) {
+std::vector<s4u::Host*> make_star(const Cluster& cluster, const std::vector<int>& hosts) {
   auto* zone = s4u::create_star_zone("cluster");
   const auto hub = static_cast<int>(cluster.hosts.size());
+  std::vector<s4u::Host*> made(cluster.hosts.size());
   std::vector<const Link*> link_of(cluster.hosts.size());
   for (const Link& link : cluster.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
   for (const int index : hosts) {
     const auto i = static_cast<std::size_t>(index);
-    hosts_[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
+    made[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
     const Direction away = link_of[i]->b == hub ? Direction::UP : Direction::DOWN;
-    zone->add_route(hosts_[i]->get_netpoint(), nullptr, nullptr, nullptr,
+    zone->add_route(made[i]->get_netpoint(), nullptr, nullptr, nullptr,
                     {{make_link(zone, *link_of[i]), away}}, true);
   }
   zone->seal();
+  return made;
 }
 
 /// Any graph: the shortest path between every pair of hosts that hold ranks.
-void Platform::add_graph(const Cluster& cluster, const std::vector<int>& hosts) {
+std::vector<s4u::Host*> make_graph(const Cluster& cluster, const std::vector<int>& hosts) {
   auto* zone = s4u::create_full_zone("cluster");
-  for (const int index : hosts)
-    hosts_[static_cast<std::size_t>(index)] =
-        zone->create_host(cluster.hosts[static_cast<std::size_t>(index)].name, kUnusedSpeed);
+  std::vector<s4u::Host*> made(cluster.hosts.size());
+  for (const int index : hosts) {
+    const auto i = static_cast<std::size_t>(index);
+    made[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
+  }
   std::vector<s4u::SplitDuplexLink*> links;
   if (hosts.size() > 1)
     for (const Link& link : cluster.links) links.push_back(make_link(zone, link));
@@ -114,11 +100,55 @@ void Platform::add_graph(const Cluster& cluster, const std::vector<int>& hosts) 
       for (const Hop& hop : paths[static_cast<std::size_t>(to)])
         route.emplace_back(links[static_cast<std::size_t>(hop.link)],
                            hop.forward ? Direction::UP : Direction::DOWN);
-      zone->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
+      zone->add_route(made[static_cast<std::size_t>(from)]->get_netpoint(),
+                      made[static_cast<std::size_t>(to)]->get_netpoint(), nullptr, nullptr, route, false);
     }
   }
   zone->seal();
+  return made;
 }
+
+bool same_network(const Cluster& a, const Cluster& b) {
+  const auto same_link = [](const Link& x, const Link& y) {
+    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency;
+  };
+  return a.hosts.size() == b.hosts.size() && a.switches.size() == b.switches.size() &&
+         std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same_link);
+}
+
+/// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
+struct Built {
+  Cluster cluster;
+  std::vector<int> host_indices;
+  std::vector<s4u::Host*> hosts;  ///< empty: no engine yet
+
+  void build(const Cluster& wanted, const std::vector<int>& indices) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    if (!hosts.empty()) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
+#pragma GCC diagnostic pop
+    make_engine();
+    cluster = wanted;
+    host_indices = indices;
+    hosts = is_star(wanted) ? make_star(wanted, indices) : make_graph(wanted, indices);
+  }
+};
+
+const Built& built_for(const Cluster& cluster, const std::vector<int>& hosts) {
+  static Built built;
+  const bool reusable =
+      !built.hosts.empty() && same_network(built.cluster, cluster) &&
+      std::includes(built.host_indices.begin(), built.host_indices.end(), hosts.begin(), hosts.end());
+  if (!reusable) built.build(cluster, hosts);
+  return built;
+}
+
+}  // namespace
+
+Platform::Platform(const Cluster& cluster, const std::vector<int>& hosts)
+    : hosts_(built_for(cluster, hosts).hosts) {}
+
+void Platform::run() { s4u::Engine::get_instance()->run(); }
 
 double Platform::latency_s(int from, int to) const {
   std::vector<s4u::Link*> links;

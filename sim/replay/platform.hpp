@@ -7,7 +7,6 @@
 
 namespace simgrid::s4u {
 class Host;
-class NetZone;
 }  // namespace simgrid::s4u
 
 /// The one place where a Cluster becomes a SimGrid platform.
@@ -16,18 +15,17 @@ namespace stepcast {
 /// SimGrid counts a flow in whole units; shards are fractions of a byte, so a unit is a small part of one.
 constexpr double kUnitsPerByte = 1024.0;
 
-/// A SimGrid engine for one replay, with the hosts of a Cluster that hold ranks and the links between them.
+/// The hosts of a Cluster that hold ranks and the links between them, in SimGrid, for one replay.
 ///
 /// Links are split duplex under `network/model:CM02` without cross traffic and without a TCP window, so that
 /// one flow of n bytes alone takes exactly alpha + n / bandwidth: the sum of the latencies and the smallest
-/// bandwidth of its path. Several replays may follow each other in one process, one at a time.
+/// bandwidth of its path. Several replays may follow each other in one process, one at a time; those over the
+/// same network share one SimGrid engine, because every engine that was ever made slows all later ones (its
+/// observers of completions stay).
 class Platform {
  public:
-  /// \param hosts indices of the cluster's hosts that hold ranks
+  /// \param hosts indices of the cluster's hosts that hold ranks, sorted
   Platform(const Cluster& cluster, const std::vector<int>& hosts);
-  Platform(const Platform&) = delete;
-  Platform& operator=(const Platform&) = delete;
-  ~Platform();
 
   /// Runs until nothing is under way and no timer is set.
   void run();
@@ -39,9 +37,6 @@ class Platform {
   [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const;
 
  private:
-  void add_star(const Cluster& cluster, const std::vector<int>& hosts);
-  void add_graph(const Cluster& cluster, const std::vector<int>& hosts);
-
   std::vector<simgrid::s4u::Host*> hosts_;  ///< by host index; null where there are no ranks
 };
 

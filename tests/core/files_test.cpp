@@ -101,3 +101,8 @@ TEST_CASE("a registry keeps its order and answers an unknown name with the neare
   CHECK_THROWS_WITH(registry.find("spedup"),
                     Catch::Contains("unknown figure 'spedup' (did you mean 'speedup'?)"));
 }
+
+TEST_CASE("a machine-written file starts with its context") {
+  const nlohmann::json json = {{"a", 1}, {"context", {{"schema", "x"}}}, {"z", 2}};
+  CHECK(to_file_text(json) == "{\n \"context\": {\n  \"schema\": \"x\"\n },\n \"a\": 1,\n \"z\": 2\n}\n");
+}

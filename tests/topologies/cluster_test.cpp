@@ -88,6 +88,9 @@ TEST_CASE("hosts, switches and links can be listed one by one") {
 TEST_CASE("mistakes in a cluster file are named with their place and the nearest right word") {
   CHECK_THAT(message_of("name: t\nhosts: {cout: 2}\n"),
              Contains(":2") && Contains("cout") && Contains("count"));
+  CHECK_THAT(message_of("name: t\nhosts: [{name: a}, {name: a}]\nnetwork: {kind: star, bandwidth: 1GB/s, "
+                        "latency: 0}\n"),
+             Contains("'a'"));
   CHECK_THAT(message_of("name: t\nhosts: {count: 0}\n"), Contains("at least 1"));
   CHECK_THAT(message_of("name: t\nhosts: {count: 2}\n"),
              Contains("no links lead from host 'host0' to host 'host1'"));
