@@ -138,8 +138,8 @@ class Prober {
     return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
   }
 
-  /// Rank 0 sends messages to rank 1 without a pause, two in flight, through the memory as the segments of a ring do:
-  /// 32 messages of it, or 64 MiB. Time per message, processor time per end.
+  /// Rank 0 sends messages to rank 1 without a pause, two in flight, through the memory as the segments of a
+  /// ring do: 32 messages of it, or 64 MiB. Time per message, processor time per end.
   Cost stream(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
     const std::size_t region = std::max(2 * bytes, std::min(32 * bytes, kSmallestRegion));

@@ -22,7 +22,8 @@ struct ProbeSettings {
 /// rank that takes part, processor times the mean over those ranks:
 ///
 ///     ping_pong        n bytes: half of a round trip between ranks 0 and 1, receives posted beforehand
-///     stream           n bytes: rank 0 sends to rank 1 without a pause, two messages in flight; time per message,
+///     stream           n bytes: rank 0 sends to rank 1 without a pause, two messages in flight; time per
+///     message,
 ///                      processor time per end
 ///     reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
 ///     call_overhead    handing an empty call to the communication thread and waiting for it

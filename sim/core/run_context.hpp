@@ -16,12 +16,13 @@ struct RunContext {
   std::string date;  ///< UTC, ISO 8601
   std::string host_name;
   std::string cpu_model;
-  int cores = 0;  ///< of this machine
+  int cores = 0;              ///< of this machine
   double load_average = 0.0;  ///< of the last minute, when the command started
   std::string blas;  ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
   int threads = 0;   ///< compute threads per rank; 0 where nothing was computed
   unsigned seed = 0;
-  std::string binding;  ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it means nothing
+  std::string binding;  ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
+                        ///< means nothing
   std::map<std::string, std::string> libraries;  ///< name → version
   std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful
 };

@@ -105,7 +105,8 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   const PathCost& path = calibration.path("same_host");
   CHECK(path.latency.at(Bytes(4.0)).count() == Approx(31e-6));
   CHECK(path.latency.at(Bytes(1024.0)).count() == Approx(62e-6));
-  // A stream of 4 B is faster than the notice: only processor time remains. One of 1 KiB counts as a message alone.
+  // A stream of 4 B is faster than the notice: only processor time remains. One of 1 KiB counts as a message
+  // alone.
   CHECK(path.gap.at(Bytes(4.0)).count() == Approx(5e-6));
   CHECK(path.gap.at(Bytes(1024.0)).count() == Approx(62e-6 - 31e-6));
   CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(6e-6));

@@ -125,8 +125,8 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
     CHECK(set.time_s.size() == set.cpu_s.size());
     for (const double time : set.time_s) CHECK(time > 0.0);
   }
-  CHECK(probes == std::vector<std::string>{"call_overhead",
-                                           "communication_beside_compute", "compute_all",
+  CHECK(probes == std::vector<std::string>{"call_overhead", "communication_beside_compute", "compute_all",
                                            "compute_beside_communication", "compute_one", "copy",
-                                           "memory_all", "memory_one", "ping_pong", "ping_pong", "reduce", "stream", "stream"});
+                                           "memory_all", "memory_one", "ping_pong", "ping_pong", "reduce",
+                                           "stream", "stream"});
 }

@@ -1,6 +1,7 @@
+#include "runner/binding.hpp"
+
 #include <catch2/catch.hpp>
 
-#include "runner/binding.hpp"
 #include "sim/core/error.hpp"
 
 using namespace stepcast;
@@ -12,9 +13,7 @@ TEST_CASE("ranks divide the cores evenly and never share one") {
   CHECK(cores_of_rank({0, 1}, 0, 1) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("with more ranks than cores nobody is bound") {
-  CHECK(cores_of_rank({0, 1}, 2, 3).empty());
-}
+TEST_CASE("with more ranks than cores nobody is bound") { CHECK(cores_of_rank({0, 1}, 2, 3).empty()); }
 
 TEST_CASE("an unknown binding is answered with the known ones") {
   CHECK_THROWS_WITH(bind_rank("cores", RankContext{}), Catch::Contains("did you mean 'core'?"));
