@@ -27,43 +27,44 @@ const SampleSet* only_set(const Calibration& calibration, const std::string& pro
   return sets.empty() ? nullptr : sets.front();
 }
 
-CostFit fit_probe(const Calibration& calibration, const std::string& probe, bool processor_time = false) {
+/// The cost of one end of a message when both ends of `probe` together make up `ends` of them.
+CostFit fit_probe(const Calibration& calibration, const std::string& probe, bool processor_time = false,
+                  double ends = 1.0) {
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, probe)) {
     const double time = median(processor_time ? set->cpu_s : set->time_s);
-    if (time > 0.0) points.push_back({set->bytes, time});
+    if (time > 0.0) points.push_back({set->bytes, time / ends});
   }
   return points.empty() ? CostFit{} : fit_cost(points);
 }
 
-/// What a message occupies its endpoint for. In a stream, a message waits latency(0) for the notice that its
-/// receive is posted, which is no work. Streams of middle sizes were seen to be slower than messages alone,
-/// perhaps since Gloo's threads contend for the connection's lock; collectives showed less of it, so a stream
-/// counts no slower than a message alone. That cap was chosen by looking at benched collectives, so they do
-/// not test it.
-CostFit fit_gap(const Calibration& calibration, const PathCost& path) {
-  const double notice = path.latency.at(Bytes(0)).count();
-  std::vector<CostPoint> points;
-  for (const SampleSet* set : sets_of(calibration, "stream")) {
-    const Bytes size(set->bytes);
-    const double alone = std::min(median(set->time_s), path.latency.at(size).count());
-    points.push_back({set->bytes, std::max(alone - notice, path.cpu.at(size).count())});
-  }
-  return points.empty() ? CostFit{} : fit_cost(points);
+/// How much longer messages of `longer` take than those of `shorter`: the median over the sizes up to 16 KiB,
+/// where the time hardly depends on the size.
+Seconds difference(const Calibration& calibration, const std::string& longer, const std::string& shorter) {
+  constexpr double kLargest = 16.0 * 1024.0;
+  std::vector<double> differences;
+  for (const SampleSet* slow : sets_of(calibration, longer))
+    for (const SampleSet* fast : sets_of(calibration, shorter))
+      if (slow->bytes == fast->bytes && slow->bytes <= kLargest)
+        differences.push_back(median(slow->time_s) - median(fast->time_s));
+  return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
+/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps.
 void fit_messages(Calibration& calibration, const std::string& path_class) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, "ping_pong");
   calibration.paths.clear();
   if (sets.empty()) return;
+  constexpr double kEnds = 2.0;
   const CostFit latency = fit_probe(calibration, "ping_pong");
-  const CostFit cpu = fit_probe(calibration, "ping_pong", true);
+  const CostFit gap = fit_probe(calibration, "exchange", false, kEnds);
+  const CostFit cpu = fit_probe(calibration, "exchange", true, kEnds);
   PathCost path;
   path.path_class = path_class;
   path.latency = latency.cost;
-  path.cpu = cpu.cost;
-  const CostFit gap = fit_gap(calibration, path);
+  path.notice_s = difference(calibration, "rendezvous", "ping_pong").count();
   path.gap = gap.cost;
+  path.cpu = cpu.cost;
   path.latency_fit = latency.quality;
   path.gap_fit = gap.quality;
   path.cpu_fit = cpu.quality;
@@ -149,8 +150,7 @@ void fit_calibration(Calibration& calibration, const std::string& path_class) {
   calibration.reduce_fit = reduce.quality;
   calibration.copy = copy.cost;
   calibration.copy_fit = copy.quality;
-  if (const SampleSet* overhead = only_set(calibration, "call_overhead"))
-    calibration.call_overhead = Seconds(median(overhead->time_s));
+  calibration.call_overhead = difference(calibration, "handed_over", "rendezvous");
   fit_sharing(calibration);
   const SampleSet* compute = only_set(calibration, "compute_one");
   calibration.noise = compute == nullptr ? 0.0 : relative_spread(compute->time_s);

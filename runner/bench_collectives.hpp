@@ -15,7 +15,7 @@ struct BenchSettings {
   std::vector<std::string> collectives;  ///< names of `benched_collectives`; empty: all
   std::vector<std::size_t> sizes;        ///< message bytes: the total array, never the shard
   int iterations = 0;                    ///< back-to-back calls per sample; 0: more for small messages
-  int rounds = 5;                        ///< samples per collective and size, interleaved over all of them
+  int rounds = 9;                        ///< samples per collective and size, interleaved over all of them
 };
 
 /// What can be benched: every collective of the Backend, and `send_recv`, half the round trip of a ping-pong

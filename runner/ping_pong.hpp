@@ -4,9 +4,30 @@
 
 namespace stepcast {
 
-/// Sends `data` from rank 0 to rank 1 and back, `round_trips` times, one message after the other; the other
+/// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
+/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 64 MiB, before
+/// it comes back to its beginning.
+class MessageWalk {
+ public:
+  /// \param begin memory of region_bytes(message.bytes())
+  MessageWalk(void* begin, std::size_t count, DataType type);
+  /// The place of the next message.
+  Array next();
+
+  /// What a walk of messages of that size needs: at least one message, at most 64 MiB beyond that.
+  static std::size_t region_bytes(std::size_t message_bytes);
+
+ private:
+  char* begin_;
+  std::size_t count_;
+  DataType type_;
+  std::size_t region_;
+  std::size_t offset_ = 0;
+};
+
+/// Sends messages from rank 0 to rank 1 and back, `round_trips` times, one message after the other; the other
 /// ranks return at once. Each receive is posted before the message that answers the one before it, so no
-/// message waits for a receive. `inbox` has the size of `data` and is overwritten by every message.
-void ping_pong(Backend& backend, const Array& data, const Array& inbox, int round_trips);
+/// message waits for a receive.
+void ping_pong(Backend& backend, MessageWalk& out, MessageWalk& in, int round_trips);
 
 }  // namespace stepcast

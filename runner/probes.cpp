@@ -15,7 +15,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::uint32_t kStreamTag = 0xFFFF'FD00;
+constexpr std::uint32_t kMessageTag = 0xFFFF'FD00;
 constexpr std::size_t kStreamMessage = std::size_t{1} << 20U;  ///< gloo's largest segment
 
 /// Calls per sample so that a sample takes some milliseconds, and large ones are not repeated needlessly.
@@ -37,7 +37,8 @@ class Prober {
       return sizes.empty() ? std::size_t{0} : *std::max_element(sizes.begin(), sizes.end());
     };
     const std::size_t bytes =
-        std::max({kSmallestRegion, 2 * largest(settings.message_sizes), largest(settings.array_sizes)});
+        std::max({32 * kStreamMessage, MessageWalk::region_bytes(largest(settings.message_sizes)),
+                  largest(settings.array_sizes)});
     out_.assign(bytes / sizeof(float), 1.0F);
     in_.assign(bytes / sizeof(float), 0.0F);
   }
@@ -46,13 +47,14 @@ class Prober {
     if (backend_.world_size() > 1)
       for (const std::size_t size : settings_.message_sizes) {
         record("ping_pong", size, Over::kPair, half_round_trip(size));
-        record("stream", size, Over::kPair, stream(size));
+        record("rendezvous", size, Over::kPair, one_way(size));
+        record("exchange", size, Over::kPair, exchange(size));
+        if (size <= kLargestHandedOver) record("handed_over", size, Over::kPair, handed_over(size));
       }
     for (const std::size_t size : settings_.array_sizes) {
       record("reduce", size, Over::kFirst, alone([&] { return array_work(size, true); }));
       record("copy", size, Over::kFirst, alone([&] { return array_work(size, false); }));
     }
-    record("call_overhead", 0, Over::kAll, call_overhead());
     const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
     record("memory_one", unit, Over::kFirst, alone([&] { return window(memory_); }));
     record("memory_all", unit, Over::kAll, together([&] { return window(memory_); }));
@@ -74,8 +76,8 @@ class Prober {
   }
 
  private:
-  static constexpr std::size_t kSmallestRegion = std::size_t{64} << 20U;
   static constexpr int kComputeWindows = 4;
+  static constexpr std::size_t kLargestHandedOver = std::size_t{16} << 10U;
   enum class Over { kFirst, kPair, kAll };  ///< the ranks whose measurements count
 
   [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(backend_.rank()); }
@@ -120,45 +122,71 @@ class Prober {
     return cost;
   }
 
-  Array outgoing(std::size_t offset_bytes, std::size_t bytes) {
-    return {reinterpret_cast<char*>(out_.data()) + offset_bytes, bytes, DataType::kUInt8};
-  }
-  Array incoming(std::size_t offset_bytes, std::size_t bytes) {
-    return {reinterpret_cast<char*>(in_.data()) + offset_bytes, bytes, DataType::kUInt8};
+  MessageWalk outgoing_walk(std::size_t bytes) { return {out_.data(), bytes, DataType::kUInt8}; }
+  MessageWalk incoming_walk(std::size_t bytes) { return {in_.data(), bytes, DataType::kUInt8}; }
+
+  /// Time and processor time of one of `messages` that `work` moves.
+  template <class Work>
+  Cost per_message(int messages, Work work) {
+    backend_.barrier();
+    const double cpu = process_cpu_s();
+    const double begin = wall_clock_s();
+    if (rank() < 2) work();
+    return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
   }
 
   Cost half_round_trip(std::size_t bytes) {
-    const int trips = repetitions(bytes, 8.0 * kMebi, 60);
-    ping_pong(backend_, outgoing(0, bytes), incoming(0, bytes), 1);
-    backend_.barrier();
-    const double cpu = process_cpu_s();
-    const double begin = wall_clock_s();
-    ping_pong(backend_, outgoing(0, bytes), incoming(0, bytes), trips);
-    const double messages = 2.0 * trips;
-    return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
+    const int trips = repetitions(bytes, 16.0 * kMebi, 60);
+    MessageWalk out = outgoing_walk(bytes);
+    MessageWalk in = incoming_walk(bytes);
+    ping_pong(backend_, out, in, 1);
+    return per_message(2 * trips, [&] { ping_pong(backend_, out, in, trips); });
   }
 
-  /// Rank 0 sends messages to rank 1 without a pause, two in flight, through the memory as the segments of a
-  /// ring do: 32 messages of it, or 64 MiB. Time per message, processor time per end.
-  Cost stream(std::size_t bytes) {
+  /// Rank 0 sends messages to rank 1, one after the other; a receive is posted when the message before it is
+  /// there.
+  Cost one_way(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
-    const std::size_t region = std::max(2 * bytes, std::min(32 * bytes, kSmallestRegion));
-    backend_.barrier();
-    const double cpu = process_cpu_s();
-    const double begin = wall_clock_s();
-    std::deque<WorkPtr> works;
-    std::size_t offset = 0;
-    for (int i = 0; rank() < 2 && i < messages; ++i) {
-      if (works.size() == 2) {
-        works.front()->wait();
-        works.pop_front();
+    MessageWalk out = outgoing_walk(bytes);
+    MessageWalk in = incoming_walk(bytes);
+    return per_message(messages, [&] {
+      for (int i = 0; i < messages; ++i) send_or_receive(out, in)->wait();
+    });
+  }
+
+  /// The same, but each call is handed to the communication thread and waited for, as collectives are.
+  Cost handed_over(std::size_t bytes) {
+    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
+    MessageWalk out = outgoing_walk(bytes);
+    MessageWalk in = incoming_walk(bytes);
+    return per_message(messages, [&] {
+      for (int i = 0; i < messages; ++i)
+        backend_.submit([&] { send_or_receive(out, in)->wait(); })->wait();
+    });
+  }
+
+  WorkPtr send_or_receive(MessageWalk& out, MessageWalk& in) {
+    return rank() == 0 ? backend_.send(out.next(), 1, kMessageTag)
+                       : backend_.recv(in.next(), 0, kMessageTag);
+  }
+
+  /// Ranks 0 and 1 send to each other without a pause, two messages in flight each way, as the segments of a
+  /// ring. Per message of one way.
+  Cost exchange(std::size_t bytes) {
+    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
+    MessageWalk out = outgoing_walk(bytes);
+    MessageWalk in = incoming_walk(bytes);
+    return per_message(messages, [&] {
+      constexpr std::size_t kCallsInFlight = 4;
+      const int peer = 1 - backend_.rank();
+      std::deque<WorkPtr> works;
+      for (int i = 0; i < messages; ++i) {
+        works.push_back(backend_.recv(in.next(), peer, kMessageTag));
+        works.push_back(backend_.send(out.next(), peer, kMessageTag));
+        for (; works.size() > kCallsInFlight; works.pop_front()) works.front()->wait();
       }
-      works.push_back(rank() == 0 ? backend_.send(outgoing(offset, bytes), 1, kStreamTag)
-                                  : backend_.recv(incoming(offset, bytes), 0, kStreamTag));
-      offset = offset + 2 * bytes <= region ? offset + bytes : 0;
-    }
-    for (const WorkPtr& work : works) work->wait();
-    return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
+      for (const WorkPtr& work : works) work->wait();
+    });
   }
 
   Cost array_work(std::size_t bytes, bool reduce) {
@@ -175,15 +203,6 @@ class Prober {
     const double begin = wall_clock_s();
     for (int i = 0; i < times; ++i) run();
     return {(wall_clock_s() - begin) / times, (thread_cpu_s() - cpu) / times};
-  }
-
-  Cost call_overhead() {
-    constexpr int kCalls = 200;
-    backend_.barrier();
-    const double cpu = process_cpu_s();
-    const double begin = wall_clock_s();
-    for (int i = 0; i < kCalls; ++i) backend_.submit([] {})->wait();
-    return {(wall_clock_s() - begin) / kCalls, (process_cpu_s() - cpu) / kCalls};
   }
 
   /// Repeats a unit of work for a fixed time, so that ranks that start together also work side by side all
@@ -236,10 +255,11 @@ class Prober {
   }
 
   void pass_on(int to, int from, int messages) {
+    MessageWalk out = outgoing_walk(kStreamMessage);
+    MessageWalk in = incoming_walk(kStreamMessage);
     for (int i = 0; i < messages; ++i) {
-      const std::size_t offset = static_cast<std::size_t>(i) % 32 * kStreamMessage;
-      const WorkPtr received = backend_.recv(incoming(offset, kStreamMessage), from, kStreamTag);
-      const WorkPtr sent = backend_.send(outgoing(offset, kStreamMessage), to, kStreamTag);
+      const WorkPtr received = backend_.recv(in.next(), from, kMessageTag);
+      const WorkPtr sent = backend_.send(out.next(), to, kMessageTag);
       received->wait();
       sent->wait();
     }

@@ -22,11 +22,11 @@ struct ProbeSettings {
 /// rank that takes part, processor times the mean over those ranks:
 ///
 ///     ping_pong        n bytes: half of a round trip between ranks 0 and 1, receives posted beforehand
-///     stream           n bytes: rank 0 sends to rank 1 without a pause, two messages in flight; time per
-///     message,
-///                      processor time per end
+///     rendezvous       n bytes: rank 0 sends to rank 1, each receive posted when the message before is there
+///     handed_over      n bytes: the same through the communication thread, each call waited for
+///     exchange         n bytes: ranks 0 and 1 send to each other without a pause, two messages in flight
+///     each way; time and processor time per message of one way
 ///     reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
-///     call_overhead    handing an empty call to the communication thread and waiting for it
 ///     memory_one/all   bytes of one unit: streaming by rank 0 alone, by all ranks at once; mean rank
 ///     compute_one/all  one matrix product by rank 0 alone, by all ranks at once; mean rank
 ///     compute_beside_communication  the same by all ranks while ranks exchange 1 MiB messages without a

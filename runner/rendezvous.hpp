@@ -24,7 +24,8 @@ struct RankSession {
   RankContext ranks;
   std::shared_ptr<Store> store;
   std::unique_ptr<Backend> backend;
-  std::string binding;  ///< what bind_rank did
+  std::string binding;     ///< what bind_rank did
+  std::string scheduling;  ///< what set_scheduling did
 };
 
 /// Joins the job and connects the backend of that name. \throws TimeoutError, UsageError (unknown backend),

@@ -23,7 +23,7 @@ void declare(po::options_description& options) {
       ("max", po::value<std::string>()->default_value("64MiB"), "largest message")                        //
       ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                    //
       ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")      //
-      ("rounds", po::value<int>()->default_value(5), "samples per collective and size")                   //
+      ("rounds", po::value<int>()->default_value(9), "samples per collective and size")                   //
       ("output,o", po::value<std::string>(), "file for the samples")                                      //
       ("json", po::bool_switch(), "print the samples as JSON")                                            //
       ("force", po::bool_switch(), "overwrite an existing file");

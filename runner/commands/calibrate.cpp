@@ -56,6 +56,7 @@ void print_messages(const Calibration& calibration) {
            to_text(path.cpu.at(size))});
     }
     std::cout << table.text();
+    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s)) << '\n';
     std::cout << "residuals, median and worst: latency "
               << percent(path.latency_fit.median_absolute_relative_residual) << ", "
               << percent(path.latency_fit.worst_absolute_relative_residual) << " at "

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "runner/binding.hpp"
+#include "runner/scheduling.hpp"
 #include "sim/core/units.hpp"
 
 namespace stepcast {
@@ -61,8 +62,10 @@ void declare_rank_options(po::options_description& options, int default_nproc) {
        "communication library")  //
       ("interface", po::value<std::string>()->default_value("")->value_name("NAME"),
        "network interface (default: loopback on one host, else the one that reaches rank 0)")  //
-      ("bind", po::value<std::string>()->default_value("none")->value_name("POLICY"),
-       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores");
+      ("bind", po::value<std::string>()->default_value("core")->value_name("POLICY"),
+       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores")  //
+      ("scheduling", po::value<std::string>()->default_value("batch")->value_name("POLICY"),
+       "batch: a thread that wakes up does not push another off its core, which Gloo needs; normal: it may");
 }
 
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
@@ -73,6 +76,7 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   context.libraries[library.substr(0, space)] = library.substr(space + 1);
   context.blas = identify_blas().description;
   context.binding = session.binding;
+  context.scheduling = session.scheduling;
   constexpr double kBusy = 0.5;
   if (context.load_average > kBusy)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
@@ -97,8 +101,10 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
     return launch_local(options["nproc"].as<int>(), command_line(), std::min(timeout, kLongestGrace));
   }
   const std::string binding = bind_rank(options["bind"].as<std::string>(), *ranks);
+  const std::string scheduling = set_scheduling(options["scheduling"].as<std::string>());
   RankSession session = join_job(*ranks, backend, options["interface"].as<std::string>(), timeout);
   session.binding = binding;
+  session.scheduling = scheduling;
   return body(session);
 }
 

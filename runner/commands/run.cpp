@@ -120,6 +120,7 @@ void finish(const po::variables_map& values, Result& result, const Model& model,
   result.context = make_compute_context("stepcast.result/1", command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
   result.context.binding = session.binding;
+  result.context.scheduling = session.scheduling;
   result.lineage = {make_ancestor("model", model.path)};
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;

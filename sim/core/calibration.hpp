@@ -35,6 +35,7 @@ struct FitQuality {
 /// Endpoint costs between two ranks of one path class (same host, same rack, ...), after LogGP:
 ///
 ///     one message of n bytes, receive posted before:   T(n) = latency(n) + wire
+///     receive posted when the send is:                 T(n) = notice + latency(n) + both ways of the wire
 ///     messages back to back, both directions at once:  an endpoint is busy for gap(n) per message it sends
 ///     and for
 ///                                                      gap(n) per message it receives
@@ -45,6 +46,7 @@ struct FitQuality {
 struct PathCost {
   std::string path_class;  ///< `same_host`
   PiecewiseCost latency;
+  double notice_s = 0.0;  ///< until the sender knows that a receive was posted
   PiecewiseCost gap;
   PiecewiseCost cpu;
   FitQuality latency_fit, gap_fit, cpu_fit;
@@ -67,7 +69,7 @@ struct SharingCost {
 
 /// One raw sample set, kept so that everything can be fitted anew.
 struct SampleSet {
-  std::string probe;  ///< `ping_pong`, `stream`, `reduce`, `copy`, ...
+  std::string probe;  ///< `ping_pong`, `exchange`, `reduce`, `copy`, ...
   double bytes = 0.0;
   std::vector<double> time_s;
   std::vector<double> cpu_s;
@@ -82,7 +84,7 @@ struct Calibration {
   PiecewiseCost reduce;  ///< dst += src, by bytes of src
   PiecewiseCost copy;    ///< dst = src (times a scalar), by bytes of src
   FitQuality reduce_fit, copy_fit;
-  Seconds call_overhead{0};  ///< hand-over of one collective to the communication thread and back
+  Seconds call_overhead{0};  ///< what a call takes longer since it is handed to the communication thread
   int collectives_in_flight = 1;
   SharingCost sharing;
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe

@@ -86,6 +86,7 @@ void to_json(nlohmann::json& json, const RunContext& c) {
           {"threads", c.threads},
           {"seed", c.seed},
           {"binding", c.binding},
+          {"scheduling", c.scheduling},
           {"libraries", c.libraries},
           {"warnings", c.warnings}};
 }
@@ -104,6 +105,7 @@ void from_json(const nlohmann::json& json, RunContext& c) {
   c.threads = json.value("threads", 0);
   c.seed = json.value("seed", 0U);
   c.binding = json.value("binding", "");
+  c.scheduling = json.value("scheduling", "");
   c.libraries = json.value("libraries", std::map<std::string, std::string>{});
   c.warnings = json.value("warnings", std::vector<std::string>{});
 }

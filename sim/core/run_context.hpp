@@ -23,6 +23,7 @@ struct RunContext {
   unsigned seed = 0;
   std::string binding;  ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
                         ///< means nothing
+  std::string scheduling;  ///< of the threads: `batch`, `normal`; "" where it means nothing
   std::map<std::string, std::string> libraries;  ///< name → version
   std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful
 };

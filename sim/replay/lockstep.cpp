@@ -15,7 +15,7 @@ struct StepDates {
 class Lockstep {
  public:
   Lockstep(const PathCost& path, const WireCost& wire) : path_(path), wire_(wire) {
-    notice_ = path.latency.at(Bytes(0)).count() + wire.latency_s;
+    notice_ = path.notice_s + wire.latency_s;
   }
 
   /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two

@@ -41,7 +41,7 @@ void Transport::move(Transfer transfer) {
   const PathCost* cost = path(transfer.from, transfer.to);
   if (cost != nullptr) {
     auto message = std::make_shared<Message>();
-    const double notice = cost->latency.at(Bytes(0)).count() + wire_latency_s(transfer.from, transfer.to);
+    const double notice = cost->notice_s + wire_latency_s(transfer.from, transfer.to);
     const double noticed = transfer.receive_posted + notice;
     message->transfer = std::move(transfer);
     clock_.at(noticed, [this, message] { begin(message); });

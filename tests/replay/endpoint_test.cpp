@@ -38,13 +38,13 @@ double time_of(const Schedule& schedule, const Calibration& costs, const Cluster
 }
 
 TEST_CASE(
-    "a message with its receive posted long before takes latency(n), and one posted with it latency(0) "
-    "more") {
+    "a message with its receive posted long before takes latency(n), and one posted with it the "
+    "notice more") {
   const Calibration costs = calibration();
   const double message = 1e6;
   const double way = 10e-6 + 1e-3;
   // The receives of a ping-pong are posted one round ahead, except the first.
-  CHECK(time_of(exchange(message, 1, false), costs, one_host(4)) == Approx(10e-6 + 2.0 * way));
+  CHECK(time_of(exchange(message, 1, false), costs, one_host(4)) == Approx(8e-6 + 2.0 * way));
 }
 
 TEST_CASE("messages both ways at once keep each endpoint busy for gap(n) per message sent and received") {
@@ -71,13 +71,13 @@ TEST_CASE("on one core, the processor work of two endpoints takes turns; on two 
   CHECK(time_of(exchange(1e7, 1, false), costs, one_host(64)) == Approx(two));
   costs.paths[0].latency = costs.paths[0].gap;
   const double gap = 6e-6 + 1e7 / 2e9;
-  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(2)) == Approx(2.0 * gap + 6e-6));
-  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(1)) == Approx(4.0 * gap + 6e-6));
+  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(2)) == Approx(2.0 * gap + 8e-6));
+  CHECK(time_of(exchange(1e7, 1, false), costs, one_host(1)) == Approx(4.0 * gap + 8e-6));
 }
 
 TEST_CASE("between hosts a message takes the endpoint's start-up and then the slower of wire and endpoint") {
   const Calibration costs = calibration();
-  const double notice = 10e-6 + 2e-6;
+  const double notice = 8e-6 + 2e-6;
   const Schedule schedule = [] {
     Schedule result = exchange(1e6, 1, false);
     result.programs[1].ops.pop_back();  // one way only

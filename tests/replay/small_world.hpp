@@ -94,7 +94,7 @@ inline ReplayInput input_of(const Schedule& schedule, const Model& model, const 
   return input;
 }
 
-/// Endpoint costs: one-way 10 us + n / 1 GB/s, engine 6 us + n / 2 GB/s, half of which is processor time;
+/// Endpoint costs: one-way 10 us + n / 1 GB/s, notice 8 us, engine 6 us + n / 2 GB/s, half of which is processor time;
 /// reductions and copies at 4 GB/s; no overhead per call.
 inline Calibration calibration() {
   const auto line = [](double alpha, double bandwidth) {
@@ -105,6 +105,7 @@ inline Calibration calibration() {
   PathCost path;
   path.path_class = "same_host";
   path.latency = line(10e-6, 1e9);
+  path.notice_s = 8e-6;
   path.gap = line(6e-6, 2e9);
   path.cpu = line(3e-6, 4e9);
   result.paths = {path};

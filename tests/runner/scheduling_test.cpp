@@ -1,0 +1,23 @@
+#include "runner/scheduling.hpp"
+
+#include <sched.h>
+
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "sim/core/error.hpp"
+
+using namespace stepcast;
+
+TEST_CASE("the scheduling of a rank is that of every thread that it starts") {
+  const sched_param no_priority{};
+  CHECK(set_scheduling("batch") == "batch");
+  CHECK(std::async(std::launch::async, [] { return ::sched_getscheduler(0); }).get() == SCHED_BATCH);
+  REQUIRE(::sched_setscheduler(0, SCHED_OTHER, &no_priority) == 0);
+  CHECK(set_scheduling("normal") == "normal");
+  CHECK(::sched_getscheduler(0) == SCHED_OTHER);
+}
+
+TEST_CASE("an unknown scheduling is answered with the known ones") {
+  CHECK_THROWS_WITH(set_scheduling("bach"), Catch::Contains("did you mean 'batch'?"));
+}
