@@ -11,12 +11,19 @@
 namespace stepcast {
 namespace {
 
-/// One collective at one size: its arrays, a call, and what the result must be. Every rank holds arrays of
-/// the whole message, so that all collectives share them.
+/// The arrays of a rank: for all collectives and sizes the same, so that memory makes no difference.
+struct BenchArrays {
+  AlignedFloats in, out;
+};
+
+/// One collective at one size: a call, and what the result must be. Every rank holds arrays of the whole
+/// message.
 class Bout {
  public:
-  Bout(Backend& backend, std::string collective, std::size_t bytes)
+  Bout(Backend& backend, BenchArrays& arrays, std::string collective, std::size_t bytes)
       : backend_(backend),
+        in_(arrays.in.data()),
+        out_(arrays.out.data()),
         collective_(std::move(collective)),
         world_(static_cast<std::size_t>(backend.world_size())) {
     const bool in_parts =
@@ -38,33 +45,27 @@ class Bout {
     return static_cast<int>(std::clamp(32.0 * kMebi / static_cast<double>(bytes()), kFew, kMany));
   }
 
-  void allocate() {
-    const std::size_t elements = MessageWalk::region_bytes(bytes()) / sizeof(float);
-    in_.assign(elements, 0.0F);
-    out_.assign(elements, 0.0F);
-  }
-  void release() {
-    std::vector<float>().swap(in_);
-    std::vector<float>().swap(out_);
-  }
 
   void call(int times) {
-    MessageWalk in(in_.data(), count_, DataType::kFloat32);
-    MessageWalk out(out_.data(), count_, DataType::kFloat32);
+    MessageWalk in(in_, count_, DataType::kFloat32);
+    MessageWalk out(out_, count_, DataType::kFloat32);
     if (collective_ == "send_recv") return ping_pong(backend_, in, out, times);
     for (int i = 0; i < times; ++i) call_once(in.next(), out.next());
   }
 
-  /// Calls once on known data. \returns the number of wrong elements on this rank
+  /// Calls once on known data. \pre clear() \returns the number of wrong elements on this rank
   long long check() {
     for (std::size_t i = 0; i < count_; ++i) in_[i] = value(rank(), i);
-    std::fill(out_.begin(), out_.end(), 0.0F);
     call(1);
     return wrong();
   }
 
   /// Zeroes stay zeroes however often they are added up.
-  void clear() { std::fill(in_.begin(), in_.end(), 0.0F); }
+  void clear() {
+    const std::size_t elements = MessageWalk::region_bytes(bytes()) / sizeof(float);
+    std::fill_n(in_, elements, 0.0F);
+    std::fill_n(out_, elements, 0.0F);
+  }
 
  private:
   void call_once(const Array& whole, const Array& whole_out) {
@@ -97,7 +98,7 @@ class Bout {
   }
 
   [[nodiscard]] long long wrong() const {
-    const auto count_wrong = [](const std::vector<float>& values, std::size_t count, auto&& expected) {
+    const auto count_wrong = [](const float* values, std::size_t count, auto&& expected) {
       long long result = 0;
       for (std::size_t i = 0; i < count; ++i) result += values[i] == expected(i) ? 0 : 1;
       return result;
@@ -117,9 +118,9 @@ class Bout {
   }
 
   Backend& backend_;
+  float *in_, *out_;
   std::string collective_;
   std::size_t world_, count_ = 0, part_ = 0;
-  std::vector<float> in_, out_;
 };
 
 struct Sample {
@@ -199,6 +200,10 @@ std::vector<BenchRow> bench_collectives(Backend& backend, const BenchSettings& s
   if (backend.world_size() < 2) throw UsageError("a bench of collectives needs at least 2 ranks");
   const std::vector<std::string>& names =
       settings.collectives.empty() ? benched_collectives() : settings.collectives;
+  const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());
+  const std::size_t largest = *std::max_element(settings.sizes.begin(), settings.sizes.end()) + rounding;
+  const std::size_t elements = MessageWalk::region_bytes(largest) / sizeof(float);
+  BenchArrays arrays{{elements, 0.0F}, {elements, 0.0F}};
   std::vector<Bout> bouts;
   std::vector<BenchRow> rows;
   for (const std::string& name : names) {
@@ -206,7 +211,7 @@ std::vector<BenchRow> bench_collectives(Backend& backend, const BenchSettings& s
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw UsageError(unknown_name("collective", name, known));
     for (const std::size_t size : settings.sizes) {
-      bouts.emplace_back(backend, name, size);
+      bouts.emplace_back(backend, arrays, name, size);
       if (!rows.empty() && rows.back().collective == name &&
           rows.back().message_bytes == static_cast<double>(bouts.back().bytes())) {
         bouts.pop_back();  // two sizes that round up to the same
@@ -220,10 +225,9 @@ std::vector<BenchRow> bench_collectives(Backend& backend, const BenchSettings& s
   }
   for (int round = 0; round < settings.rounds; ++round) {
     for (std::size_t i = 0; i < bouts.size(); ++i) {
-      bouts[i].allocate();
+      bouts[i].clear();
       rows[i].wrong += bouts[i].check();
       const Sample sample = time_calls(backend, bouts[i], bouts[i].iterations(settings.iterations));
-      bouts[i].release();
       rows[i].time_s.push_back(sample.time_s);
       rows[i].cpu_s.push_back(sample.cpu_s);
       on_sample(bouts[i].collective() + " " + to_text(Bytes(rows[i].message_bytes)));

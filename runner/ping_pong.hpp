@@ -1,8 +1,26 @@
 #pragma once
 
+#include <array>
+#include <vector>
+
 #include "runner/backend.hpp"
 
 namespace stepcast {
+
+/// Floats on whole cache lines, as LibTorch allocates its tensors: copies from odd addresses are slower.
+class AlignedFloats {
+ public:
+  AlignedFloats(std::size_t count, float value);
+  [[nodiscard]] float* data() { return lines_.front().floats.data(); }
+  [[nodiscard]] std::size_t size() const { return lines_.size() * kFloats; }
+
+ private:
+  static constexpr std::size_t kFloats = 16;
+  struct alignas(kFloats * sizeof(float)) Line {
+    std::array<float, kFloats> floats;
+  };
+  std::vector<Line> lines_;
+};
 
 /// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
 /// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 64 MiB, before

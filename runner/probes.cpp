@@ -39,8 +39,8 @@ class Prober {
     const std::size_t bytes =
         std::max({32 * kStreamMessage, MessageWalk::region_bytes(largest(settings.message_sizes)),
                   largest(settings.array_sizes)});
-    out_.assign(bytes / sizeof(float), 1.0F);
-    in_.assign(bytes / sizeof(float), 0.0F);
+    out_ = AlignedFloats(bytes / sizeof(float), 1.0F);
+    in_ = AlignedFloats(bytes / sizeof(float), 0.0F);
   }
 
   void round() {
@@ -268,7 +268,7 @@ class Prober {
   Backend& backend_;
   const BackendFactory& factory_;
   const ProbeSettings& settings_;
-  std::vector<float> out_, in_;
+  AlignedFloats out_{1, 0.0F}, in_{1, 0.0F};
   ComputeProbe compute_;
   MemoryProbe memory_;
   std::map<std::pair<std::string, std::size_t>, SampleSet> sets_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 namespace stepcast {
 namespace {
@@ -23,10 +24,10 @@ class RingReduceScatter {
         slot_(kSlotPrefix << 56U | static_cast<std::uint64_t>(tag) << 24U) {
     segments_ = std::max<std::size_t>(2, (part_bytes_ + kLargestSegment - 1) / kLargestSegment);
     segment_elements_ = (call.count + segments_ - 1) / segments_;
-    partial_ = std::make_unique_for_overwrite<char[]>(2 * part_bytes_);  // NOLINT(modernize-avoid-c-arrays)
+    partial_ = scratch(2 * part_bytes_);
     // Gloo takes a mutable pointer for sends too, and only reads there.
     own_buffer_ = context.createUnboundBuffer(const_cast<void*>(call.in), world_size_ * part_bytes_);
-    partial_buffer_ = context.createUnboundBuffer(partial_.get(), 2 * part_bytes_);
+    partial_buffer_ = context.createUnboundBuffer(partial_, 2 * part_bytes_);
   }
 
   void run() {
@@ -45,6 +46,13 @@ class RingReduceScatter {
   }
 
  private:
+  /// Memory that stays with the thread: fresh memory of this size costs as much as the ring itself.
+  static char* scratch(std::size_t bytes) {
+    static thread_local std::vector<char> memory;
+    if (memory.size() < bytes) memory.resize(bytes);
+    return memory.data();
+  }
+
   [[nodiscard]] std::size_t step(std::size_t i) const { return i / segments_; }
   [[nodiscard]] std::size_t first_element(std::size_t i) const {
     return std::min(i % segments_ * segment_elements_, call_.count);
@@ -81,7 +89,7 @@ class RingReduceScatter {
   void add(std::size_t i) {
     const std::size_t part = part_sent(step(i) + 1);
     const char* own = static_cast<const char*>(call_.in) + part * part_bytes_ + offset(i);
-    char* received = partial_.get() + partial_offset(i);
+    char* received = partial_ + partial_offset(i);
     char* result = step(i) + 2 == world_size_ ? static_cast<char*>(call_.out) + offset(i) : received;
     call_.sum(result, received, own, elements(i));
   }
@@ -91,7 +99,7 @@ class RingReduceScatter {
   std::uint64_t slot_;
   std::size_t segments_ = 0;
   std::size_t segment_elements_ = 0;
-  std::unique_ptr<char[]> partial_;  // NOLINT(modernize-avoid-c-arrays): memory that need not be zeroed first
+  char* partial_ = nullptr;
   std::unique_ptr<gloo::transport::UnboundBuffer> own_buffer_, partial_buffer_;
 };
 
