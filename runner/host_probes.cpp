@@ -66,11 +66,4 @@ void MemoryProbe::run() {
 
 double MemoryProbe::bytes_per_unit() { return 3.0 * static_cast<double>(kPiece * sizeof(float)); }
 
-void scaled_copy(float* __restrict to, const float* __restrict from, float scale, std::size_t count) {
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (std::size_t lane = 0; lane < kLanes; ++lane) to[i + lane] = scale * from[i + lane];
-  for (; i < count; ++i) to[i] = scale * from[i];
-}
-
 }  // namespace stepcast

@@ -36,7 +36,4 @@ class MemoryProbe {
   std::size_t next_ = 0;
 };
 
-/// to[i] = scale * from[i], as the copies between gradients and buckets.
-void scaled_copy(float* __restrict to, const float* __restrict from, float scale, std::size_t count);
-
 }  // namespace stepcast

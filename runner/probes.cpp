@@ -52,8 +52,8 @@ class Prober {
         if (size <= kLargestHandedOver) record("handed_over", size, Over::kPair, handed_over(size));
       }
     for (const std::size_t size : settings_.array_sizes) {
-      record("reduce", size, Over::kFirst, alone([&] { return array_work(size, true); }));
-      record("copy", size, Over::kFirst, alone([&] { return array_work(size, false); }));
+      record("reduce", size, Over::kFirst, alone([&] { return reduction(size); }));
+      record("copy", size, Over::kFirst, alone([&] { return copy(size); }));
     }
     const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
     record("memory_one", unit, Over::kFirst, alone([&] { return window(memory_); }));
@@ -189,20 +189,39 @@ class Prober {
     });
   }
 
-  Cost array_work(std::size_t bytes, bool reduce) {
-    const int times = repetitions(bytes, 32.0 * kMebi, 2000);
+  Cost reduction(std::size_t bytes) {
+    MessageWalk into = incoming_walk(bytes);
     const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float));
-    const auto run = [&] {
-      if (reduce)
-        factory_.add(in_.data(), out_.data(), count);
-      else
-        scaled_copy(in_.data(), out_.data(), 0.5F, count);
-    };
-    run();
+    return per_array(bytes, [&] {
+      return [this, to = static_cast<float*>(into.next().data), count] {
+        factory_.add(to, out_.data(), count);
+      };
+    });
+  }
+
+  Cost copy(std::size_t bytes) {
+    MessageWalk to = incoming_walk(bytes);
+    MessageWalk from = outgoing_walk(bytes);
+    const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float));
+    return per_array(bytes, [&] {
+      return settings_.prepare_copy(static_cast<float*>(to.next().data),
+                                    static_cast<float*>(from.next().data), 0.5F, count);
+    });
+  }
+
+  /// Time of one array: all that one walk through the memory meets, several times over.
+  template <class Prepare>
+  Cost per_array(std::size_t bytes, Prepare prepare) {
+    std::vector<std::function<void()>> work;
+    for (std::size_t i = 0; i < MessageWalk::region_bytes(bytes) / bytes; ++i) work.push_back(prepare());
+    const int walks = repetitions(bytes * work.size(), 32.0 * kMebi, 60);
+    for (const auto& one : work) one();
     const double cpu = thread_cpu_s();
     const double begin = wall_clock_s();
-    for (int i = 0; i < times; ++i) run();
-    return {(wall_clock_s() - begin) / times, (thread_cpu_s() - cpu) / times};
+    for (int walk = 0; walk < walks; ++walk)
+      for (const auto& one : work) one();
+    const double arrays = walks * static_cast<double>(work.size());
+    return {(wall_clock_s() - begin) / arrays, (thread_cpu_s() - cpu) / arrays};
   }
 
   /// Repeats a unit of work for a fixed time, so that ranks that start together also work side by side all

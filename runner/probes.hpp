@@ -16,6 +16,8 @@ struct ProbeSettings {
   std::vector<std::size_t> message_sizes;
   std::vector<std::size_t> array_sizes;  ///< of reductions and copies
   int rounds = 9;                        ///< samples per probe, interleaved
+  /// to[i] = scale * from[i], by the code that copies gradients in training; resolved now, done when called.
+  std::function<std::function<void()>(float* to, float* from, float scale, std::size_t count)> prepare_copy;
 };
 
 /// All probes, in rounds; every rank calls it and receives all sample sets. Times are those of the slowest
@@ -26,7 +28,9 @@ struct ProbeSettings {
 ///     handed_over      n bytes: the same through the communication thread, each call waited for
 ///     exchange         n bytes: ranks 0 and 1 send to each other without a pause, two messages in flight
 ///     each way; time and processor time per message of one way
-///     reduce, copy     n bytes: into += from (the backend's own code), to = scale * from; rank 0 alone
+///     reduce           n bytes: into += from by the backend's own code, where `from` has just come in and
+///     `into` lies anywhere; rank 0 alone
+///     copy             n bytes: to = scale * from, both anywhere; rank 0 alone
 ///     memory_one/all   bytes of one unit: streaming by rank 0 alone, by all ranks at once; mean rank
 ///     compute_one/all  one matrix product by rank 0 alone, by all ranks at once; mean rank
 ///     compute_beside_communication  the same by all ranks while ranks exchange 1 MiB messages without a

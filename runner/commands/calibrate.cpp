@@ -8,6 +8,8 @@
 #include "runner/bench_collectives.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/probes.hpp"
+#include "runner/torch/compute_environment.hpp"
+#include "runner/torch/scaled_copy.hpp"
 #include "sim/core/file.hpp"
 
 namespace stepcast {
@@ -30,6 +32,7 @@ ProbeSettings settings_of(const po::variables_map& options) {
   ProbeSettings settings;
   settings.message_sizes = bench_sizes(kSmallestMessage, largest, 2.0);
   settings.array_sizes = bench_sizes(kSmallestArray, std::max(largest, kSmallestArray), 4.0);
+  settings.prepare_copy = prepare_scaled_copy;
   settings.rounds = options["rounds"].as<int>();
   if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
   return settings;
@@ -109,6 +112,7 @@ ExitCode run(const po::variables_map& options) {
     Calibration calibration;
     calibration.context = make_rank_context("stepcast.calibration/1", options, session);
     calibration.context.threads = 1;
+    set_compute_threads(1);
     calibration.backend = options["backend"].as<std::string>();
     calibration.world_size = session.ranks.world_size;
     calibration.collectives_in_flight = session.backend->collectives_in_flight();

@@ -68,7 +68,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
   Progress progress("measuring " + model.specification,
-                    options.steps * static_cast<int>(options.batches.size()));
+                    2 * options.steps * static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
   return measure_trace(model, options);
 }
@@ -92,7 +92,24 @@ std::string percent(double value) {
   return text.substr(0, text.find('.') + 2) + " %";
 }
 
+double sum_of_medians(const TraceEntry& entry) {
+  double sum = 0.0;
+  for (const auto* samples :
+       {&entry.input_s, &entry.zero_grad_s, &entry.loss_s, &entry.optimizer_s, &entry.host_s})
+    sum += median(*samples);
+  for (const SegmentTrace& segment : entry.segments)
+    sum += median(segment.forward_s) + median(segment.backward_s);
+  return sum;
+}
+
+/// The phases of a step that waits are those of the entry before it, only slower.
+void print_waiting_entry(const TraceEntry& entry) {
+  std::cout << "sum of the phases after waiting for another thread: " << to_text(Seconds(sum_of_medians(entry)))
+            << '\n';
+}
+
 void print_entry(const TraceEntry& entry) {
+  if (entry.pace == Pace::kWaiting) return print_waiting_entry(entry);
   const auto time = [](const std::vector<double>& samples) { return to_text(Seconds(median(samples))); };
   const auto spread = [](const std::vector<double>& samples) {
     return percent((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));
@@ -100,17 +117,14 @@ void print_entry(const TraceEntry& entry) {
   std::cout << "\nbatch " << entry.batch << ", " << entry.threads
             << (entry.threads == 1 ? " thread, " : " threads, ") << entry.steps() << " steps\n";
   Table table({"segment", "forward", "spread", "backward", "spread", "saved"});
-  double sum = 0.0;
-  for (const SegmentTrace& segment : entry.segments) {
+  const double sum = sum_of_medians(entry);
+  for (const SegmentTrace& segment : entry.segments)
     table.add({segment.name, time(segment.forward_s), spread(segment.forward_s), time(segment.backward_s),
                spread(segment.backward_s), to_text(Bytes(segment.saved_bytes))});
-    sum += median(segment.forward_s) + median(segment.backward_s);
-  }
   std::cout << table.text() << '\n';
   Table rest({"phase", "median", "spread"});
   const auto add = [&](const char* name, const std::vector<double>& samples) {
     rest.add({name, time(samples), spread(samples)});
-    sum += median(samples);
   };
   add("input", entry.input_s);
   add("zero_grad", entry.zero_grad_s);

@@ -3,8 +3,12 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <semaphore>
+#include <thread>
+#include <tuple>
 
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/data.hpp"
@@ -70,13 +74,53 @@ std::vector<double> observe_saved_bytes(TorchModel& model, const Batch& batch) {
   return saved;
 }
 
-/// The steps of one batch size.
+/// A second thread to wait for, as a rank waits for its communication thread.
+class OtherThread {
+ public:
+  OtherThread() : thread_([this] { serve(); }) {}
+  ~OtherThread() {
+    stopping_ = true;
+    asked_.release();
+    thread_.join();
+  }
+  OtherThread(const OtherThread&) = delete;
+  OtherThread& operator=(const OtherThread&) = delete;
+  OtherThread(OtherThread&&) = delete;
+  OtherThread& operator=(OtherThread&&) = delete;
+
+  /// Blocks until the other thread has slept for 200 us.
+  void wait() {
+    asked_.release();
+    answered_.acquire();
+  }
+
+ private:
+  void serve() {
+    constexpr std::chrono::microseconds kSleep{200};
+    for (asked_.acquire(); !stopping_; asked_.acquire()) {
+      std::this_thread::sleep_for(kSleep);
+      answered_.release();
+    }
+  }
+
+  std::binary_semaphore asked_{0};
+  std::binary_semaphore answered_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+/// The steps of one batch size at one pace.
 class BatchBench {
  public:
-  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads)
-      : model_(model), data_(data), pass_(model), ready_(model.parameters().size()) {
+  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, OtherThread* waits_for)
+      : model_(model),
+        data_(data),
+        waits_for_(waits_for),
+        pass_(model),
+        ready_(model.parameters().size()) {
     entry_.batch = batch;
     entry_.threads = threads;
+    entry_.pace = waits_for == nullptr ? Pace::kContinuous : Pace::kWaiting;
     for (const Segment& segment : model.model().segments) {
       entry_.segments.emplace_back();
       entry_.segments.back().name = segment.name;
@@ -84,17 +128,34 @@ class BatchBench {
     }
   }
 
-  void segmented_step(bool keep);
-  void native_step(bool keep);
+  void warmup_step() {
+    segmented_step(false);
+    native_step(false);
+  }
+  /// What comes before a kept step is what will come before the next: a whole-graph step, or a step that
+  /// waits.
+  void first_step_of_turn() {
+    if (waits_for_ == nullptr)
+      native_step(false);
+    else
+      segmented_step(false);
+  }
+  void next_step_of_turn() {
+    segmented_step(true);
+    if (waits_for_ == nullptr) native_step(true);
+  }
   /// The samples so far, with medians of the fractions.
   TraceEntry finish();
 
  private:
+  void segmented_step(bool keep);
+  void native_step(bool keep);
   [[nodiscard]] Batch next_batch() { return data_.batch(step_++, 0, 1, entry_.batch, model_.dtype()); }
   void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end);
 
   TorchModel& model_;
   const Dataset& data_;
+  OtherThread* waits_for_;
   SegmentedPass pass_;
   std::int64_t step_ = 0;
   TraceEntry entry_;
@@ -117,6 +178,7 @@ void BatchBench::segmented_step(bool keep) {
   double zero_grad = 0.0;
   double loss = 0.0;
   double optimizer = 0.0;
+  double waited = 0.0;
   {
     Batch batch = next_batch();
     input = lap();
@@ -135,6 +197,10 @@ void BatchBench::segmented_step(bool keep) {
       backward[segment] = lap();
       if (keep) keep_fractions(segment, begin, last);
     }
+    if (waits_for_ != nullptr) {
+      waits_for_->wait();
+      waited = lap();
+    }
     model_.optimizer_step();
     optimizer = lap();
   }
@@ -147,7 +213,7 @@ void BatchBench::segmented_step(bool keep) {
   entry_.loss_s.push_back(loss);
   entry_.optimizer_s.push_back(optimizer);
   entry_.host_s.push_back(seconds_between(last, end));
-  entry_.step_s.push_back(seconds_between(start, end));
+  entry_.step_s.push_back(seconds_between(start, end) - waited);
   for (std::size_t segment = 0; segment < segments; ++segment) {
     entry_.segments[segment].forward_s.push_back(forward[segment]);
     entry_.segments[segment].backward_s.push_back(backward[segment]);
@@ -210,6 +276,8 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   }
 }
 
+auto order(const TraceEntry& entry) { return std::tuple(entry.threads, entry.batch, entry.pace); }
+
 }  // namespace
 
 Trace merge_launches(const std::vector<Trace>& parts) {
@@ -218,7 +286,7 @@ Trace merge_launches(const std::vector<Trace>& parts) {
     for (const TraceEntry& entry : parts[part].entries) {
       const auto same =
           std::find_if(whole.entries.begin(), whole.entries.end(), [&](const TraceEntry& other) {
-            return other.batch == entry.batch && other.threads == entry.threads;
+            return order(other) == order(entry);
           });
       if (same == whole.entries.end())
         whole.entries.push_back(entry);
@@ -226,7 +294,7 @@ Trace merge_launches(const std::vector<Trace>& parts) {
         join(*same, entry, same->launch.back() + 1);
     }
   std::sort(whole.entries.begin(), whole.entries.end(), [](const TraceEntry& a, const TraceEntry& b) {
-    return std::pair(a.threads, a.batch) < std::pair(b.threads, b.batch);
+    return order(a) < order(b);
   });
   return whole;
 }
@@ -236,20 +304,18 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   set_compute_threads(options.threads);
   TorchModel torch_model(model, torch::kFloat32, options.seed);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  OtherThread other;
   std::vector<BatchBench> benches;
-  benches.reserve(options.batches.size());
-  for (const int batch : options.batches) benches.emplace_back(torch_model, data, batch, options.threads);
+  for (const int batch : options.batches)
+    for (OtherThread* waits_for : {static_cast<OtherThread*>(nullptr), &other})
+      benches.emplace_back(torch_model, data, batch, options.threads, waits_for);
   for (BatchBench& bench : benches)
-    for (int step = 0; step < options.warmup_steps; ++step) {
-      bench.segmented_step(false);
-      bench.native_step(false);
-    }
+    for (int step = 0; step < options.warmup_steps; ++step) bench.warmup_step();
   for (int done = 0; done < options.steps; done += kStepsPerTurn)
     for (BatchBench& bench : benches) {
-      bench.native_step(false);
+      bench.first_step_of_turn();
       for (int step = done; step < std::min(options.steps, done + kStepsPerTurn); ++step) {
-        bench.segmented_step(true);
-        bench.native_step(true);
+        bench.next_step_of_turn();
         options.on_step();
       }
     }

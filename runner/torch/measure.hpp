@@ -13,24 +13,24 @@ namespace stepcast {
 struct MeasureOptions {
   std::vector<int> batches{32};
   int threads = 1;
-  int steps = 30;        ///< kept per batch size, segmented and native each
+  int steps = 30;        ///< kept per batch size: segmented, native, and waiting each
   int warmup_steps = 5;  ///< per batch size, before all others
   unsigned seed = 1;
   std::string data_folder;                ///< CIFAR-10; "" is synthetic data
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 
-/// One entry per batch size, in float32, without context and lineage, which the command adds.
+/// Two entries per batch size, one per Pace, in float32, without context and lineage, which the command adds.
 ///
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its
 /// own autograd graph, as Schedules are executed) and native ones (the whole graph at once) alternate one by
-/// one. Saved bytes are observed in a pass of their own, by an allocator that counts. Holds: input +
+/// one; steps that wait for another thread take a turn of their own. Saved bytes are observed in a pass of their own, by an allocator that counts. Holds: input +
 /// zero_grad + forwards + loss + backwards + optimizer + host = step, for each segmented step.
 Trace measure_trace(const Model& model, const MeasureOptions& options);
 
-/// One Trace of several launches, in order: samples of equal batch and threads are joined and say which
-/// launch they are from; fractions are averaged. Entries are sorted by (threads, batch). \pre parts not
+/// One Trace of several launches, in order: samples of equal batch, threads and pace are joined and say which
+/// launch they are from; fractions are averaged. Entries are sorted by (threads, batch, pace). \pre parts not
 /// empty, of one model
 Trace merge_launches(const std::vector<Trace>& parts);
 

@@ -11,8 +11,9 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
                                    saved_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, launch, input_s, zero_grad_s, loss_s,
-                                   optimizer_s, host_s, step_s, native_step_s, segments)
+NLOHMANN_JSON_SERIALIZE_ENUM(Pace, {{Pace::kContinuous, "continuous"}, {Pace::kWaiting, "waiting"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEntry, batch, threads, pace, launch, input_s, zero_grad_s,
+                                                loss_s, optimizer_s, host_s, step_s, native_step_s, segments)
 
 namespace {
 
@@ -74,13 +75,15 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
 
 }  // namespace
 
-TraceEntry Trace::at(int batch, int threads, bool extrapolate) const {
+TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
+  if (std::none_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; }))
+    pace = Pace::kContinuous;
   std::vector<const TraceEntry*> usable;
   std::string measured;
   std::string all_threads;
   for (const TraceEntry& entry : entries) {
     all_threads += (all_threads.empty() ? "" : ", ") + std::to_string(entry.threads);
-    if (entry.threads != threads) continue;
+    if (entry.threads != threads || entry.pace != pace) continue;
     if (entry.batch == batch) return entry;
     usable.push_back(&entry);
     measured += (measured.empty() ? "" : ", ") + std::to_string(entry.batch);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -22,10 +23,18 @@ struct SegmentTrace {
   double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
 };
 
-/// All samples for one (batch, threads) pair. Vectors have one element per measured step, warm-up excluded.
+/// What comes before the optimizer of a measured step. A thread that waited for another finds the core's
+/// caches and branch predictors cold; a small model's step takes up to half as long again.
+enum class Pace : std::uint8_t {
+  kContinuous,  ///< nothing: as in training on one rank
+  kWaiting,     ///< a wait of 200 us for another thread, not counted: as in training that waits for gradients
+};
+
+/// All samples for one (batch, threads, pace). Vectors have one element per measured step, warm-up excluded.
 struct TraceEntry {
   int batch = 0;
   int threads = 1;
+  Pace pace = Pace::kContinuous;
   std::vector<int> launch;  ///< which launch of `measure` step k belongs to
   std::vector<double> input_s;
   std::vector<double> zero_grad_s;
@@ -33,7 +42,7 @@ struct TraceEntry {
   std::vector<double> optimizer_s;
   std::vector<double> host_s;         ///< step time of the segmented step that no phase accounts for
   std::vector<double> step_s;         ///< whole segmented step
-  std::vector<double> native_step_s;  ///< whole-graph steps, interleaved with the segmented ones
+  std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
   std::vector<SegmentTrace> segments;
 
   [[nodiscard]] std::size_t steps() const { return step_s.size(); }
@@ -45,12 +54,14 @@ struct Trace {
   std::string model;  ///< full specification: `netflix-mlp:hidden=256`
   std::string device;
   std::string dtype = "float32";
-  std::vector<TraceEntry> entries;  ///< sorted by (threads, batch)
+  std::vector<TraceEntry> entries;  ///< sorted by (threads, batch, pace)
 
   /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
-  /// nearest measured batch sizes with the same threads. \throws InputError that names the measured batch
+  /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
+  /// gives its continuous ones. \throws InputError that names the measured batch
   /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
-  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate) const;
+  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate,
+                              Pace pace = Pace::kContinuous) const;
 };
 
 void to_json(nlohmann::json& json, const Trace& trace);

@@ -17,6 +17,7 @@ struct Inputs {
   Cluster cluster;
   std::optional<Calibration> calibration;
   std::optional<TraceEntry> trace;
+  std::optional<TraceEntry> waiting_trace;
   std::vector<Ancestor> lineage;
   int batch = 1;
   int threads = 1;
@@ -46,6 +47,7 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
     if (entry.threads == inputs.threads) batches.insert(entry.batch);
   inputs.batch = choose(request.batch, batches, "batch", request.trace);
   inputs.trace = trace.at(inputs.batch, inputs.threads, request.extrapolate);
+  inputs.waiting_trace = trace.at(inputs.batch, inputs.threads, request.extrapolate, Pace::kWaiting);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
 }
 
@@ -73,13 +75,21 @@ Inputs load_inputs(const PredictionRequest& request) {
   return inputs;
 }
 
+bool communicates(const Schedule& schedule) {
+  const auto is_communication = [](const Op& op) { return op.stream == Stream::kComm; };
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(), is_communication);
+  });
+}
+
 ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
   ReplayInput input;
   input.schedule = &schedule;
   input.model = &inputs.model;
   input.cluster = &inputs.cluster;
   input.host_of_rank = place_ranks(inputs.cluster, schedule.world_size);
-  input.trace = inputs.trace ? &*inputs.trace : nullptr;
+  const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
+  input.trace = trace ? &*trace : nullptr;
   input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
   input.fidelity = request.fidelity;
   input.batch = inputs.batch;

@@ -93,9 +93,13 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   calibration.context.cores = 2;
   calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {5e-6, 5e-6, 5e-6}),
                          samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {6e-6, 6e-6, 6e-6}),
-                         samples("stream", 4, {20e-6, 20e-6, 21e-6}, {1e-6, 1e-6, 1e-6}),
-                         samples("stream", 1024, {80e-6, 50e-6, 81e-6}, {1e-6, 1e-6, 1e-6}),
-                         samples("call_overhead", 0, {8e-6, 9e-6, 10e-6}, {0, 0, 0}),
+                         samples("rendezvous", 4, {43e-6, 43e-6, 44e-6}, {5e-6, 5e-6, 5e-6}),
+                         samples("rendezvous", 1024, {72e-6, 70e-6, 72e-6}, {5e-6, 5e-6, 5e-6}),
+                         samples("rendezvous", 1e6, {9e-3, 9e-3, 9e-3}, {5e-6, 5e-6, 5e-6}),
+                         samples("handed_over", 4, {51e-6, 51e-6, 51e-6}, {9e-6, 9e-6, 9e-6}),
+                         samples("handed_over", 1024, {81e-6, 81e-6, 81e-6}, {9e-6, 9e-6, 9e-6}),
+                         samples("exchange", 4, {20e-6, 20e-6, 21e-6}, {12e-6, 12e-6, 12e-6}),
+                         samples("exchange", 1024, {80e-6, 50e-6, 81e-6}, {14e-6, 14e-6, 14e-6}),
                          samples("memory_one", 12e6, {1e-3}, {1e-3}),
                          samples("memory_all", 12e6, {1.5e-3}, {1.5e-3}),
                          samples("compute_one", 0, {1e-3, 1e-3, 1e-3}, {1e-3, 1e-3, 1e-3}),
@@ -105,14 +109,15 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   const PathCost& path = calibration.path("same_host");
   CHECK(path.latency.at(Bytes(4.0)).count() == Approx(31e-6));
   CHECK(path.latency.at(Bytes(1024.0)).count() == Approx(62e-6));
-  // A stream of 4 B is faster than the notice: only processor time remains. One of 1 KiB counts as a message
-  // alone.
-  CHECK(path.gap.at(Bytes(4.0)).count() == Approx(5e-6));
-  CHECK(path.gap.at(Bytes(1024.0)).count() == Approx(62e-6 - 31e-6));
-  CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(6e-6));
+  // Two gaps per message of an exchange: one sent, one received.
+  CHECK(path.gap.at(Bytes(4.0)).count() == Approx(10e-6));
+  CHECK(path.gap.at(Bytes(1024.0)).count() == Approx(40e-6));
+  CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(7e-6));
+  // 43 - 31 and 72 - 62 us: their median; 1 MB is no small message, and has no ping-pong.
+  CHECK(path.notice_s == Approx(11e-6));
   CHECK(path.smallest_bytes == 4.0);
   CHECK(path.largest_bytes == 1024.0);
-  CHECK(calibration.call_overhead.count() == Approx(9e-6));
+  CHECK(calibration.call_overhead.count() == Approx(8.5e-6));  // 51 - 43 and 81 - 72 us
   // 12 MB in 1 ms; two ranks, 12 MB each in 1.5 ms.
   CHECK(calibration.sharing.memory_bandwidth_one_bytes_per_s == Approx(12e9));
   CHECK(calibration.sharing.memory_bandwidth_all_bytes_per_s == Approx(16e9));

@@ -1,6 +1,7 @@
 #include "sim/core/trace.hpp"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "sim/core/calibration.hpp"
 #include "sim/core/error.hpp"
@@ -39,6 +40,17 @@ TEST_CASE("a batch between two measured ones is interpolated, slow steps with sl
   CHECK(middle.step_s == std::vector<double>{10.5, 21.0, 31.5});
   CHECK(middle.segments[0].saved_bytes == 96.0);
   CHECK(trace.at(16, 1, false).step_s == std::vector<double>{20, 60, 40});
+}
+
+TEST_CASE("steps that wait are kept apart from those that do not, and stand in for them nowhere") {
+  TraceEntry waiting = entry(8, {5});
+  waiting.pace = Pace::kWaiting;
+  const Trace trace = trace_of({entry(8, {1}), waiting});
+  CHECK(trace.at(8, 1, false).step_s == std::vector<double>{1});
+  CHECK(trace.at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{5});
+  CHECK(trace_of({entry(8, {1})}).at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{1});
+  const Trace read = nlohmann::json(trace).get<Trace>();
+  CHECK(read.entries[1].pace == Pace::kWaiting);
 }
 
 TEST_CASE("a batch outside the measured sizes is refused unless asked for") {
