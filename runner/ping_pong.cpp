@@ -23,7 +23,7 @@ Array MessageWalk::next() {
 
 std::size_t MessageWalk::region_bytes(std::size_t message_bytes) {
   constexpr std::size_t kMessages = 32;
-  constexpr std::size_t kMost = std::size_t{64} << 20U;
+  constexpr std::size_t kMost = std::size_t{256} << 20U;
   return std::max(message_bytes, std::min(kMessages * message_bytes, kMost));
 }
 

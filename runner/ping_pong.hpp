@@ -23,7 +23,7 @@ class AlignedFloats {
 };
 
 /// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
-/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 64 MiB, before
+/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 256 MiB, before
 /// it comes back to its beginning.
 class MessageWalk {
  public:
@@ -32,7 +32,7 @@ class MessageWalk {
   /// The place of the next message.
   Array next();
 
-  /// What a walk of messages of that size needs: at least one message, at most 64 MiB beyond that.
+  /// What a walk of messages of that size needs: at least one message, at most 256 MiB beyond that.
   static std::size_t region_bytes(std::size_t message_bytes);
 
  private:

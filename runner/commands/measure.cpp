@@ -1,8 +1,10 @@
 #include "runner/torch/measure.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "runner/torch/compute_environment.hpp"
@@ -30,7 +32,8 @@ void declare(po::options_description& options) {
           "measure although matrix products are many times too slow")("output,o", po::value<std::string>(),
                                                                       "file for the trace")(
           "json", po::bool_switch(), "print the whole trace as JSON")("force", po::bool_switch(),
-                                                                      "overwrite an existing file");
+                                                                      "overwrite an existing file")(
+          "append", po::bool_switch(), "add the launches to those in the file, measured at another time");
 }
 
 /// `16,32` → 16, 32; ascending, without duplicates.
@@ -57,6 +60,18 @@ int at_least(const po::variables_map& values, const std::string& name, int least
     throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
                      std::to_string(value));
   return value;
+}
+
+/// What an earlier call measured. \throws InputError when that was something else
+Trace earlier_launches(const std::string& path, const Model& model) {
+  Trace trace = load_trace(path);
+  if (trace.model != model.specification)
+    throw InputError(path + ": is a trace of '" + trace.model + "'; launches of '" + model.specification +
+                     "' cannot be added to it");
+  const std::string here = make_run_context("", {}).cpu_model;
+  if (trace.device != here)
+    throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
+  return trace;
 }
 
 Trace measure_here(const po::variables_map& values, const Model& model, int threads) {
@@ -144,7 +159,8 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
   trace.lineage = {make_ancestor("model", model.path)};
   const std::string json = to_file_text(trace);
   if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
+    write_file(values["output"].as<std::string>(), json,
+               values["append"].as<bool>() || values["force"].as<bool>());
   if (values["json"].as<bool>()) {
     std::cout << json;
     return;
@@ -158,8 +174,13 @@ ExitCode run(const po::variables_map& values) {
   const Model model = load_model(values["model"].as<std::string>());
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = at_least(values, "launches", 1);
+  const bool append = values["append"].as<bool>();
+  if (append && values.count("output") == 0) throw UsageError("--append needs the file to add to: -o FILE");
   if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+    check_writable(values["output"].as<std::string>(), append || values["force"].as<bool>());
+  std::optional<Trace> earlier;
+  if (append && std::filesystem::exists(values["output"].as<std::string>()))
+    earlier = earlier_launches(values["output"].as<std::string>(), model);
   check_blas(values["allow-reference-blas"].as<bool>());
   Trace trace;
   if (launches == 1 && threads.size() == 1) {
@@ -171,6 +192,7 @@ ExitCode run(const po::variables_map& values) {
       for (const int count : threads) parts.push_back(measure_anew(values, count));
     trace = merge_launches(parts);
   }
+  if (earlier) trace = merge_launches({*earlier, trace});
   finish(values, trace, model);
   return ExitCode::kDone;
 }

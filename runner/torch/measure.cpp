@@ -255,9 +255,9 @@ void append(std::vector<double>& samples, const std::vector<double>& more) {
   samples.insert(samples.end(), more.begin(), more.end());
 }
 
-/// Joins one more launch, the `launch`-th with this batch and these threads.
+/// Joins more launches, the first of which becomes the `launch`-th.
 void join(TraceEntry& entry, const TraceEntry& more, int launch) {
-  entry.launch.insert(entry.launch.end(), more.steps(), launch);
+  for (const int number : more.launch) entry.launch.push_back(launch + number);
   append(entry.input_s, more.input_s);
   append(entry.zero_grad_s, more.zero_grad_s);
   append(entry.loss_s, more.loss_s);

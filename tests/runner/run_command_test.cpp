@@ -82,10 +82,25 @@ TEST_CASE("measure joins launches, each a program of its own, and both numbers o
   INFO(outcome.text);
   REQUIRE(outcome.code == 0);
   const Trace trace = load_trace(folder.file("a.json"));
-  REQUIRE(trace.entries.size() == 4);
-  CHECK(trace.entries[3].threads == 2);
-  CHECK(trace.entries[3].batch == 16);
-  CHECK(trace.entries[3].launch == std::vector<int>{0, 0, 0, 1, 1, 1});
+  REQUIRE(trace.entries.size() == 8);
+  for (const std::size_t last : {6U, 7U}) {
+    CHECK(trace.entries[last].threads == 2);
+    CHECK(trace.entries[last].batch == 16);
+    CHECK(trace.entries[last].launch == std::vector<int>{0, 0, 0, 1, 1, 1});
+  }
+}
+
+TEST_CASE("launches are added to those of an earlier call, and only to those of the same model") {
+  const Folder folder;
+  const std::string measure = "measure --steps 2 --warmup 1 --batch 8 --append -o " + folder.file("a.json");
+  REQUIRE(call(measure + " --model netflix-mlp").code == 0);
+  REQUIRE(call(measure + " --model netflix-mlp --launches 2").code == 0);
+  const std::vector<int> launches = load_trace(folder.file("a.json")).entries.front().launch;
+  CHECK(launches == std::vector<int>{0, 0, 1, 1, 2, 2});
+  const Outcome other = call(measure + " --model netflix-mlp:hidden=64");
+  CHECK(other.code == 3);
+  CHECK_THAT(other.text, Catch::Contains("a.json: is a trace of 'netflix-mlp'"));
+  CHECK(load_trace(folder.file("a.json")).entries.front().launch == launches);
 }
 
 TEST_CASE("a person's mistakes are refused before any rank starts, and nothing is left behind") {
