@@ -45,7 +45,6 @@ class Bout {
     return static_cast<int>(std::clamp(32.0 * kMebi / static_cast<double>(bytes()), kFew, kMany));
   }
 
-
   void call(int times) {
     MessageWalk in(in_, count_, DataType::kFloat32);
     MessageWalk out(out_, count_, DataType::kFloat32);

@@ -23,8 +23,8 @@ class AlignedFloats {
 };
 
 /// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
-/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 256 MiB, before
-/// it comes back to its beginning.
+/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 256 MiB,
+/// before it comes back to its beginning.
 class MessageWalk {
  public:
   /// \param begin memory of region_bytes(message.bytes())

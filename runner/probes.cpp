@@ -160,14 +160,12 @@ class Prober {
     MessageWalk out = outgoing_walk(bytes);
     MessageWalk in = incoming_walk(bytes);
     return per_message(messages, [&] {
-      for (int i = 0; i < messages; ++i)
-        backend_.submit([&] { send_or_receive(out, in)->wait(); })->wait();
+      for (int i = 0; i < messages; ++i) backend_.submit([&] { send_or_receive(out, in)->wait(); })->wait();
     });
   }
 
   WorkPtr send_or_receive(MessageWalk& out, MessageWalk& in) {
-    return rank() == 0 ? backend_.send(out.next(), 1, kMessageTag)
-                       : backend_.recv(in.next(), 0, kMessageTag);
+    return rank() == 0 ? backend_.send(out.next(), 1, kMessageTag) : backend_.recv(in.next(), 0, kMessageTag);
   }
 
   /// Ranks 0 and 1 send to each other without a pause, two messages in flight each way, as the segments of a
@@ -193,9 +191,8 @@ class Prober {
     MessageWalk into = incoming_walk(bytes);
     const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float));
     return per_array(bytes, [&] {
-      return [this, to = static_cast<float*>(into.next().data), count] {
-        factory_.add(to, out_.data(), count);
-      };
+      return
+          [this, to = static_cast<float*>(into.next().data), count] { factory_.add(to, out_.data(), count); };
     });
   }
 

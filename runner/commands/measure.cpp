@@ -119,8 +119,8 @@ double sum_of_medians(const TraceEntry& entry) {
 
 /// The phases of a step that waits are those of the entry before it, only slower.
 void print_waiting_entry(const TraceEntry& entry) {
-  std::cout << "sum of the phases after waiting for another thread: " << to_text(Seconds(sum_of_medians(entry)))
-            << '\n';
+  std::cout << "sum of the phases after waiting for another thread: "
+            << to_text(Seconds(sum_of_medians(entry))) << '\n';
 }
 
 void print_entry(const TraceEntry& entry) {

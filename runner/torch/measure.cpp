@@ -113,11 +113,7 @@ class OtherThread {
 class BatchBench {
  public:
   BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, OtherThread* waits_for)
-      : model_(model),
-        data_(data),
-        waits_for_(waits_for),
-        pass_(model),
-        ready_(model.parameters().size()) {
+      : model_(model), data_(data), waits_for_(waits_for), pass_(model), ready_(model.parameters().size()) {
     entry_.batch = batch;
     entry_.threads = threads;
     entry_.pace = waits_for == nullptr ? Pace::kContinuous : Pace::kWaiting;
@@ -284,18 +280,15 @@ Trace merge_launches(const std::vector<Trace>& parts) {
   Trace whole = parts.front();
   for (std::size_t part = 1; part < parts.size(); ++part)
     for (const TraceEntry& entry : parts[part].entries) {
-      const auto same =
-          std::find_if(whole.entries.begin(), whole.entries.end(), [&](const TraceEntry& other) {
-            return order(other) == order(entry);
-          });
+      const auto same = std::find_if(whole.entries.begin(), whole.entries.end(),
+                                     [&](const TraceEntry& other) { return order(other) == order(entry); });
       if (same == whole.entries.end())
         whole.entries.push_back(entry);
       else
         join(*same, entry, same->launch.back() + 1);
     }
-  std::sort(whole.entries.begin(), whole.entries.end(), [](const TraceEntry& a, const TraceEntry& b) {
-    return order(a) < order(b);
-  });
+  std::sort(whole.entries.begin(), whole.entries.end(),
+            [](const TraceEntry& a, const TraceEntry& b) { return order(a) < order(b); });
   return whole;
 }
 

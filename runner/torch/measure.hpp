@@ -25,8 +25,9 @@ struct MeasureOptions {
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its
 /// own autograd graph, as Schedules are executed) and native ones (the whole graph at once) alternate one by
-/// one; steps that wait for another thread take a turn of their own. Saved bytes are observed in a pass of their own, by an allocator that counts. Holds: input +
-/// zero_grad + forwards + loss + backwards + optimizer + host = step, for each segmented step.
+/// one; steps that wait for another thread take a turn of their own. Saved bytes are observed in a pass of
+/// their own, by an allocator that counts. Holds: input + zero_grad + forwards + loss + backwards + optimizer
+/// + host = step, for each segmented step.
 Trace measure_trace(const Model& model, const MeasureOptions& options);
 
 /// One Trace of several launches, in order: samples of equal batch, threads and pace are joined and say which

@@ -31,7 +31,7 @@ void declare(po::options_description& options) {
       ("world-size", po::value<int>()->default_value(1), "number of ranks")
       ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
       ("threads", po::value<int>(), "compute threads per rank; default: the trace's only ones")
-      ("steps", po::value<int>()->default_value(20), "steps to replay")
+      ("steps", po::value<int>()->default_value(12), "steps to replay")
       ("warmup", po::value<int>()->default_value(2), "steps replayed before and not reported")
       ("replicas", po::value<int>()->default_value(1), "replays with other seeds, pooled")
       ("seed", po::value<unsigned>()->default_value(1), "of the resampling")

@@ -12,8 +12,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
                                    worst_absolute_relative_residual, worst_at_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit,
-                                   smallest_bytes, largest_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit,
+                                   cpu_fit, smallest_bytes, largest_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)

@@ -21,8 +21,8 @@ struct RunContext {
   std::string blas;  ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
   int threads = 0;   ///< compute threads per rank; 0 where nothing was computed
   unsigned seed = 0;
-  std::string binding;  ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
-                        ///< means nothing
+  std::string binding;     ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
+                           ///< means nothing
   std::string scheduling;  ///< of the threads: `batch`, `normal`; "" where it means nothing
   std::map<std::string, std::string> libraries;  ///< name → version
   std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful

@@ -12,8 +12,9 @@ namespace stepcast {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
                                    saved_bytes)
 NLOHMANN_JSON_SERIALIZE_ENUM(Pace, {{Pace::kContinuous, "continuous"}, {Pace::kWaiting, "waiting"}})
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEntry, batch, threads, pace, launch, input_s, zero_grad_s,
-                                                loss_s, optimizer_s, host_s, step_s, native_step_s, segments)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEntry, batch, threads, pace, launch, input_s,
+                                                zero_grad_s, loss_s, optimizer_s, host_s, step_s,
+                                                native_step_s, segments)
 
 namespace {
 

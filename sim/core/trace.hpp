@@ -60,8 +60,7 @@ struct Trace {
   /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
   /// gives its continuous ones. \throws InputError that names the measured batch
   /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
-  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate,
-                              Pace pace = Pace::kContinuous) const;
+  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
 };
 
 void to_json(nlohmann::json& json, const Trace& trace);

@@ -1,6 +1,8 @@
 #include "sim/replay/costs.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "sim/core/error.hpp"
 
@@ -40,7 +42,11 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
   if (trace.segments.size() != input.model->segments.size())
     throw InputError("the trace has " + std::to_string(trace.segments.size()) + " segments, model '" +
                      input.model->specification + "' has " + std::to_string(input.model->segments.size()));
-  rows_ = trace.steps();
+  rows_.resize(trace.steps());
+  std::iota(rows_.begin(), rows_.end(), 0);
+  std::sort(rows_.begin(), rows_.end(), [&](int a, int b) {
+    return trace.step_s[static_cast<std::size_t>(a)] < trace.step_s[static_cast<std::size_t>(b)];
+  });
   input_samples_ = samples(trace.input_s);
   zero_grad_ = samples(trace.zero_grad_s);
   loss_ = samples(trace.loss_s);
@@ -58,9 +64,17 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
 }
 
 int Costs::row(int rank, int step) const {
-  if (!input_.resample || rows_ == 0) return -1;
-  return static_cast<int>(
-      mixed(input_.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step)) % rows_);
+  if (!input_.resample || rows_.empty()) return -1;
+  const int parts = std::max(1, input_.steps);
+  const auto drawn = [&](int which) {
+    return mixed(input_.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(which));
+  };
+  const int own = (step + parts - input_.warmup_steps % parts) % parts;
+  int part = 0;
+  for (int other = 0; other < parts; ++other) part += drawn(other) < drawn(own) ? 1 : 0;
+  const double within = std::ldexp(static_cast<double>(drawn(parts + own) >> 11U), -53);
+  const double place = (part + within) / parts * static_cast<double>(rows_.size());
+  return rows_[std::min(static_cast<std::size_t>(place), rows_.size() - 1)];
 }
 
 double Costs::compute_s(const Compute& compute, int row) const {

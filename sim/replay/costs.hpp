@@ -15,7 +15,10 @@ class Costs {
   explicit Costs(const ReplayInput& input);
 
   /// The measured step that stands for step `step` of `rank`: -1 for medians, else a row drawn by the seed,
-  /// the same for all segments, so that their correlation is kept.
+  /// the same for all segments, so that their correlation is kept. Drawn as a Latin hypercube: the S steps of
+  /// a rank take one row from each S-th part of the rows in the order of their step times, every rank in an
+  /// order of its own, so that few steps give a steady median. McKay, Beckman and Conover, Technometrics 21,
+  /// 1979.
   [[nodiscard]] int row(int rank, int step) const;
 
   /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
@@ -45,7 +48,7 @@ class Costs {
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;
-  std::size_t rows_ = 0;
+  std::vector<int> rows_;  ///< in the order of their step times
   Samples input_samples_, zero_grad_, loss_, optimizer_, host_;
   std::vector<Samples> forward_, backward_;  ///< by segment
   std::vector<double> ready_fraction_;       ///< by parameter

@@ -20,7 +20,7 @@ struct PredictionRequest {
   TrainingConfig training;     ///< its batch is set from `batch`
   Fidelity fidelity = Fidelity::kAutomatic;
   bool extrapolate = false;
-  int steps = 20;
+  int steps = 12;
   int warmup_steps = 2;
   int replicas = 1;  ///< replays with seeds seed, seed + 1, ...; their steps are pooled
   bool resample = true;

@@ -207,8 +207,7 @@ TEST_CASE(
     slow_of_one += result.step_time_s[0][step] > 4.0 ? 1 : 0;
     slow_of_all += any ? 1 : 0;
   }
-  CHECK(slow_of_one > 8);
-  CHECK(slow_of_one < 32);
+  CHECK(slow_of_one == 20);  // half of the measured steps are slow
   CHECK(slow_of_all > slow_of_one);
   input.resample = false;
   CHECK(replay(input).step_time_s[3][5] == Approx(3.75));

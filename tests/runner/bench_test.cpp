@@ -129,8 +129,8 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
     for (const double time : set.time_s) CHECK(time > 0.0);
   }
   CHECK(probes == std::vector<std::string>{"communication_beside_compute", "compute_all",
-                                           "compute_beside_communication", "compute_one", "copy",
-                                           "exchange", "exchange", "handed_over", "handed_over", "memory_all",
+                                           "compute_beside_communication", "compute_one", "copy", "exchange",
+                                           "exchange", "handed_over", "handed_over", "memory_all",
                                            "memory_one", "ping_pong", "ping_pong", "reduce", "rendezvous",
                                            "rendezvous"});
 }
