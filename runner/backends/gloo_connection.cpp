@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -110,6 +111,8 @@ std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
 }  // namespace
 
 GlooConnection::GlooConnection(const BackendConfig& config) : store_(config.store), timeout_(config.timeout) {
+  // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
+  std::signal(SIGPIPE, SIG_IGN);
   const auto attribute = choose_interface(config);
   auto context = std::make_shared<gloo::rendezvous::Context>(config.rank, config.world_size);
   context->setTimeout(config.timeout);

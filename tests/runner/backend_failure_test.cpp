@@ -110,7 +110,7 @@ TEST_CASE("when a rank is killed the others end at once with an error that names
     }
   });
   for (int rank = 0; rank < victim; ++rank) {
-    CAPTURE(world_size, rank);
+    CAPTURE(world_size, rank, outcomes[static_cast<std::size_t>(rank)].status);
     const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     CHECK_THAT(outcome.message,
                Catch::Contains("rank " + std::to_string(rank) + ": all_reduce failed") &&
