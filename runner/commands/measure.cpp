@@ -36,6 +36,10 @@ void declare(po::options_description& options) {
           "append", po::bool_switch(), "add the launches to those in the file, measured at another time");
 }
 
+[[noreturn]] void refuse_list(const std::string& name, const std::string& text) {
+  throw UsageError("--" + name + " takes whole numbers from 1, separated by commas: 16,32; got " + text);
+}
+
 /// `16,32` → 16, 32; ascending, without duplicates.
 std::vector<int> positive_list(const po::variables_map& values, const std::string& name) {
   const std::string text = values[name].as<std::string>();
@@ -45,7 +49,7 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
     const std::string word = text.substr(begin, end - begin);
     if (word.empty() || word.size() > 8 || word.find_first_not_of("0123456789") != std::string::npos ||
         std::stoi(word) < 1)
-      throw UsageError("--" + name + " takes whole numbers from 1, separated by commas: 16,32; got " + text);
+      refuse_list(name, text);
     numbers.push_back(std::stoi(word));
     begin = end + 1;
   }
