@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runner/clocks.hpp"
+#include "runner/message_walk.hpp"
 #include "runner/ping_pong.hpp"
 #include "runner/rendezvous.hpp"
 

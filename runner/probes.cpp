@@ -10,6 +10,7 @@
 
 #include "runner/clocks.hpp"
 #include "runner/host_probes.hpp"
+#include "runner/message_walk.hpp"
 #include "runner/ping_pong.hpp"
 
 namespace stepcast {

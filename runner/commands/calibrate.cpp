@@ -9,7 +9,7 @@
 #include "runner/commands/rank_options.hpp"
 #include "runner/probes.hpp"
 #include "runner/torch/compute_environment.hpp"
-#include "runner/torch/scaled_copy.hpp"
+#include "runner/torch/executor.hpp"
 #include "sim/core/file.hpp"
 
 namespace stepcast {

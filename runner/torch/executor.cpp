@@ -34,6 +34,13 @@ Array array_of(const torch::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), data_type(tensor.scalar_type())};
 }
 
+/// As c10d's Reducer: one pass that copies and divides.
+std::function<void()> scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) {
+  if (scale == 1.0) return [to, from]() mutable { to.copy_(from); };
+  const torch::Tensor factor = torch::scalar_tensor(scale, to.options());
+  return [to, from, factor]() mutable { at::mul_out(to, from, factor); };
+}
+
 /// One rank's program with everything resolved before the first step: which tensors, which calls, what to
 /// wait for.
 class CompiledProgram {
@@ -181,10 +188,7 @@ std::function<void()> CompiledProgram::resolve(const CopyIn& action) {
   const auto position = std::find(tensors.begin(), tensors.end(), action.tensor) - tensors.begin();
   torch::Tensor place = bucket_views_[bucket].at(static_cast<std::size_t>(position));
   const torch::Tensor grad = gradient(action.tensor);
-  if (action.scale == 1.0) return [place, grad]() mutable { place.copy_(grad); };
-  // As c10d's Reducer: one pass that copies and divides.
-  const torch::Tensor scale = torch::scalar_tensor(action.scale, place.options());
-  return [place, grad, scale]() mutable { at::mul_out(place, grad, scale); };
+  return scaled_copy(place, grad, action.scale);
 }
 
 std::function<void()> CompiledProgram::resolve(const CopyOut& action) {
@@ -355,6 +359,11 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
     copy_state(torch_model.buffers(), final_state->buffers);
   }
   return log.report(backend);
+}
+
+std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, std::size_t count) {
+  const auto size = static_cast<std::int64_t>(count);
+  return scaled_copy(torch::from_blob(to, {size}), torch::from_blob(from, {size}), scale);
 }
 
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -49,5 +50,9 @@ struct FinalState {
 /// operations that are not executed yet; RunError that names a rank that was lost
 Result run_schedule(const Model& model, const Schedule& schedule, Backend& backend, const RunOptions& options,
                     FinalState* final_state = nullptr);
+
+/// to[i] = scale * from[i] by the code that copies gradients into buckets: resolved now, done when called.
+/// \pre both arrays live until then
+std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, std::size_t count);
 
 }  // namespace stepcast

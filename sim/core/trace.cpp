@@ -11,10 +11,17 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
                                    saved_bytes)
-NLOHMANN_JSON_SERIALIZE_ENUM(Pace, {{Pace::kContinuous, "continuous"}, {Pace::kWaiting, "waiting"}})
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEntry, batch, threads, pace, launch, input_s,
-                                                zero_grad_s, loss_s, optimizer_s, host_s, step_s,
-                                                native_step_s, segments)
+void to_json(nlohmann::json& json, Pace pace) { json = pace == Pace::kContinuous ? "continuous" : "waiting"; }
+
+void from_json(const nlohmann::json& json, Pace& pace) {
+  const auto name = json.get<std::string>();
+  if (name != "continuous" && name != "waiting")
+    throw InputError(unknown_name("pace", name, {"continuous", "waiting"}));
+  pace = name == "continuous" ? Pace::kContinuous : Pace::kWaiting;
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, zero_grad_s, loss_s,
+                                   optimizer_s, host_s, step_s, native_step_s, segments)
 
 namespace {
 

@@ -63,6 +63,8 @@ struct Trace {
   [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
 };
 
+void to_json(nlohmann::json& json, Pace pace);
+void from_json(const nlohmann::json& json, Pace& pace);
 void to_json(nlohmann::json& json, const Trace& trace);
 void from_json(const nlohmann::json& json, Trace& trace);
 

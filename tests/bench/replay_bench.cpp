@@ -47,7 +47,7 @@ void replay_ring(benchmark::State& state, Fidelity fidelity) {
   input.host_of_rank = place_ranks(cluster, ranks);
   input.fidelity = fidelity;
   input.record_spans = false;
-  for (auto _ : state) benchmark::DoNotOptimize(replay(input));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(replay(input));
   const double flows = 10.0 * 2.0 * (ranks - 1) * ranks;
   state.counters["flows"] =
       benchmark::Counter(flows * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);

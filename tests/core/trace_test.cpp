@@ -10,7 +10,7 @@ using namespace stepcast;
 
 namespace {
 
-TraceEntry entry(int batch, std::vector<double> step) {
+TraceEntry entry(int batch, const std::vector<double>& step) {
   TraceEntry result;
   result.batch = batch;
   result.threads = 1;
@@ -49,8 +49,12 @@ TEST_CASE("steps that wait are kept apart from those that do not, and stand in f
   CHECK(trace.at(8, 1, false).step_s == std::vector<double>{1});
   CHECK(trace.at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{5});
   CHECK(trace_of({entry(8, {1})}).at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{1});
-  const Trace read = nlohmann::json(trace).get<Trace>();
-  CHECK(read.entries[1].pace == Pace::kWaiting);
+  nlohmann::json json = trace;
+  CHECK(json.get<Trace>().entries[1].pace == Pace::kWaiting);
+  json["entries"][1]["pace"] = "wating";
+  CHECK_THROWS_WITH(json.get<Trace>(), Catch::Contains("did you mean 'waiting'?"));
+  json["entries"][1].erase("pace");
+  CHECK_THROWS_WITH(json.get<Trace>(), Catch::Contains("pace"));
 }
 
 TEST_CASE("a batch outside the measured sizes is refused unless asked for") {

@@ -62,7 +62,8 @@ Bench bench(Origin origin, double factor) {
   int wobble = 0;
   for (const char* name :
        {"send_recv", "all_reduce", "gather", "scatter", "broadcast", "all_gather", "reduce_scatter"}) {
-    for (double bytes = 4.0; bytes <= 64.0 * kMebi; bytes *= 4.0) {
+    for (int power = 1; power <= 13; ++power) {  // 4 B to 64 MiB
+      const double bytes = std::ldexp(1.0, 2 * power);
       const double time = factor * (60e-6 + bytes / 1.5e9);
       const double spread = origin == Origin::kMeasured ? 0.1 * (++wobble % 3) : 0.0;
       result.rows.push_back({name, bytes, {time, time * (1.0 + spread), time * (1.2 + spread)}, {}, 0});

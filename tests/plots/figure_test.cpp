@@ -91,7 +91,9 @@ TEST_CASE("a figure is not overwritten without force, nor written as anything bu
 
 TEST_CASE("without gnuplot in PATH a figure is a missing capability", "[plots]") {
   const Folder folder;
-  const std::string path = std::getenv("PATH");
+  const char* const usual = std::getenv("PATH");
+  REQUIRE(usual != nullptr);
+  const std::string path = usual;
   ::setenv("PATH", "/nonexistent", 1);
   CHECK_THROWS_AS(check_renderable(folder.path / "none.svg", false), CapabilityError);
   ::setenv("PATH", path.c_str(), 1);

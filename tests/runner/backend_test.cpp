@@ -23,6 +23,7 @@ void as_ranks(int world_size, const Body& body) {
   const auto store = make_memory_store(10s);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
+  threads.reserve(errors.size());
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
       try {
@@ -147,6 +148,8 @@ TEST_CASE("collectives issued one after the other overlap two at a time without 
     constexpr std::size_t kCalls = 20;
     std::vector<std::vector<float>> arrays;
     std::vector<WorkPtr> works;
+    arrays.reserve(kCalls);
+    works.reserve(kCalls);
     for (std::size_t call = 0; call < kCalls; ++call)
       arrays.push_back(contributions<float>(backend.rank() + static_cast<int>(call), 10'000));
     for (std::vector<float>& values : arrays) works.push_back(backend.all_reduce(array(values)));

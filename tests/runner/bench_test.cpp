@@ -15,6 +15,7 @@ void as_two_ranks(Body body) {
   const auto store = make_memory_store(10s);
   std::vector<std::exception_ptr> errors(2);
   std::vector<std::thread> threads;
+  threads.reserve(errors.size());
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       try {

@@ -53,6 +53,7 @@ class Program {
   Program(const Scratch& scratch, std::vector<std::string> words) {
     words.insert(words.begin(), kRunner);
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     pid_ = ::fork();
@@ -75,8 +76,9 @@ class Program {
   /// The ranks, when both have started.
   [[nodiscard]] std::vector<pid_t> ranks() const {
     const std::string pid = std::to_string(pid_);
+    const std::string path = "/proc/" + pid + "/task/" + pid + "/children";
     for (int attempt = 0; attempt < 1000; ++attempt) {
-      std::ifstream list("/proc/" + pid + "/task/" + pid + "/children");
+      std::ifstream list(path);
       std::vector<pid_t> found;
       for (pid_t child = 0; list >> child;) found.push_back(child);
       if (found.size() == 2) return found;
