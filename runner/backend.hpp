@@ -31,7 +31,11 @@ class Work {
   virtual ~Work() = default;
   /// Blocks until done. \throws RunError that names the peer or the ranks that did not answer.
   virtual void wait() = 0;
-  /// When the backend began and ended it (steady clock); valid after wait().
+  /// Whether it is over, with or without success. Never blocks, never throws: errors come from wait().
+  [[nodiscard]] virtual bool done() const = 0;
+  /// When the backend began and ended it (steady clock); valid after wait() or once done(). A collective
+  /// begins when a communication thread takes it, a send or receive when it is posted. A receive ends when
+  /// its last byte is in memory, a send when the kernel has taken its last byte.
   [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const = 0;
   [[nodiscard]] virtual std::chrono::steady_clock::time_point ended() const = 0;
 };
@@ -55,6 +59,9 @@ class Backend {
   virtual WorkPtr all_gather(Array in, Array out) = 0;
   /// `in` holds world_size * out.count elements; rank r receives the sum of everybody's part r.
   virtual WorkPtr reduce_scatter(Array in, Array out) = 0;
+  /// Sends and receives occupy no communication thread and end in any order: many receives may be posted
+  /// early. A send ends only once the peer has posted the receive. Messages with equal tag between two ranks
+  /// arrive in order.
   virtual WorkPtr send(Array data, int peer, std::uint32_t tag) = 0;
   virtual WorkPtr recv(Array data, int peer, std::uint32_t tag) = 0;
   /// Runs `task` on the communication thread: what handing over a call costs without communicating.

@@ -11,37 +11,38 @@
 
 #include "runner/backends/gloo_connection.hpp"
 #include "runner/backends/gloo_ring.hpp"
+#include "runner/backends/posted_calls.hpp"
 #include "runner/backends/work_queue.hpp"
 
 namespace stepcast {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using gloo::transport::UnboundBuffer;
 
 constexpr int kWorkers = 2;  ///< c10d's default: two collectives run at once, a third waits its turn
 
 /// A send or receive under way: the bytes move on gloo's own thread, nobody waits in a queue.
-class PointToPointWork : public Work {
+class PostedWork : public Work {
  public:
-  using Wait = std::function<void(UnboundBuffer&)>;
-  PointToPointWork(std::unique_ptr<UnboundBuffer> buffer, Wait wait)
-      : buffer_(std::move(buffer)), wait_(std::move(wait)), started_(Clock::now()) {}
+  PostedWork(std::shared_ptr<GlooConnection> connection, std::string what, std::shared_ptr<PostedCall> call)
+      : connection_(std::move(connection)), what_(std::move(what)), call_(std::move(call)) {}
+  ~PostedWork() override { call_->release(); }
+  PostedWork(const PostedWork&) = delete;
+  PostedWork& operator=(const PostedWork&) = delete;
+  PostedWork(PostedWork&&) = delete;
+  PostedWork& operator=(PostedWork&&) = delete;
+
   void wait() override {
-    if (done_) return;
-    wait_(*buffer_);
-    ended_ = Clock::now();
-    done_ = true;
+    connection_->guarded(what_, [&] { call_->wait(connection_->context()->getTimeout()); });
   }
-  [[nodiscard]] Clock::time_point started() const override { return started_; }
-  [[nodiscard]] Clock::time_point ended() const override { return ended_; }
+  [[nodiscard]] bool done() const override { return call_->over(); }
+  [[nodiscard]] Clock::time_point started() const override { return call_->started(); }
+  [[nodiscard]] Clock::time_point ended() const override { return call_->ended(); }
 
  private:
-  std::unique_ptr<UnboundBuffer> buffer_;
-  Wait wait_;
-  Clock::time_point started_;
-  Clock::time_point ended_;
-  bool done_ = false;
+  std::shared_ptr<GlooConnection> connection_;
+  std::string what_;
+  std::shared_ptr<PostedCall> call_;
 };
 
 /// Calls `function` with a value of the C++ type behind `type`.
@@ -147,27 +148,11 @@ class GlooBackend : public Backend {
   }
 
   WorkPtr send(Array data, int peer, std::uint32_t tag) override {
-    return connection_->guarded("send to rank " + std::to_string(peer), [&] {
-      auto buffer = connection_->context()->createUnboundBuffer(data.data, data.bytes());
-      buffer->send(peer, tag);
-      return std::make_shared<PointToPointWork>(
-          std::move(buffer), [c = connection_, peer](UnboundBuffer& sent) {
-            c->guarded("send to rank " + std::to_string(peer),
-                       [&] { return sent.waitSend(c->context()->getTimeout()); });
-          });
-    });
+    return post("send to rank " + std::to_string(peer), true, data, peer, tag);
   }
 
   WorkPtr recv(Array data, int peer, std::uint32_t tag) override {
-    return connection_->guarded("recv from rank " + std::to_string(peer), [&] {
-      auto buffer = connection_->context()->createUnboundBuffer(data.data, data.bytes());
-      buffer->recv(peer, tag);
-      return std::make_shared<PointToPointWork>(
-          std::move(buffer), [c = connection_, peer](UnboundBuffer& received) {
-            c->guarded("recv from rank " + std::to_string(peer),
-                       [&] { return received.waitRecv(c->context()->getTimeout()); });
-          });
-    });
+    return post("recv from rank " + std::to_string(peer), false, data, peer, tag);
   }
 
   WorkPtr submit(std::function<void()> task) override { return queue_.push(std::move(task)); }
@@ -187,17 +172,24 @@ class GlooBackend : public Backend {
   WorkPtr collective(const char* name, std::size_t count, Call call) {
     const std::uint32_t tag = next_tag_++;
     if (count == 0) return queue_.push([] {});
-    return queue_.push([c = connection_, name, tag, call = std::move(call)] {
-      c->guarded(name, [&] {
-        call(tag);
-        return true;
-      });
+    return queue_.push(
+        [c = connection_, name, tag, call = std::move(call)] { c->guarded(name, [&] { call(tag); }); });
+  }
+
+  WorkPtr post(std::string what, bool sends, Array data, int peer, std::uint32_t tag) {
+    return connection_->guarded(what, [&] {
+      auto call = std::make_shared<PostedCall>(
+          connection_->context()->createUnboundBuffer(data.data, data.bytes()), sends);
+      call->post(peer, tag);
+      posted_.add(call);
+      return std::make_shared<PostedWork>(connection_, std::move(what), std::move(call));
     });
   }
 
   std::shared_ptr<GlooConnection> connection_;  ///< shared with queued calls, which may outlive the backend
   std::uint32_t next_tag_ = 0;
   WorkQueue queue_;
+  PostedCalls posted_;
 };
 
 const Registration<BackendFactory> kGloo{

@@ -38,12 +38,16 @@ class QueuedWork : public Work {
     finished_.wait(lock, [&] { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
+  [[nodiscard]] bool done() const override {
+    const std::scoped_lock lock(mutex_);
+    return done_;
+  }
   [[nodiscard]] Clock::time_point started() const override { return started_; }
   [[nodiscard]] Clock::time_point ended() const override { return ended_; }
 
  private:
   std::function<void()> call_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable finished_;
   std::exception_ptr error_;
   bool done_ = false;

@@ -2,42 +2,14 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
-#include <exception>
-#include <functional>
-#include <numeric>
 #include <thread>
 #include <vector>
 
-#include "runner/rendezvous.hpp"
+#include "tests/runner/as_ranks.hpp"
 
 using namespace stepcast;
-using namespace std::chrono_literals;
 
 namespace {
-
-using Body = std::function<void(Backend&)>;
-
-/// Runs `body` as `world_size` ranks, each a thread with its own backend, and throws what the first of them
-/// threw.
-void as_ranks(int world_size, const Body& body) {
-  const auto store = make_memory_store(10s);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
-  std::vector<std::thread> threads;
-  threads.reserve(errors.size());
-  for (int rank = 0; rank < world_size; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        const auto backend = backends().find("gloo").make({rank, world_size, "", 10s, store, "127.0.0.1"});
-        body(*backend);
-        backend->barrier();
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-}
 
 template <class T>
 constexpr DataType kTypeOf = DataType::kFloat32;

@@ -1,0 +1,146 @@
+#include "runner/backends/posted_calls.hpp"
+
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace stepcast {
+
+PostedCall::PostedCall(std::unique_ptr<Buffer> buffer, bool sends)
+    : buffer_(std::move(buffer)), sends_(sends) {}
+
+void PostedCall::post(int peer, std::uint64_t slot) {
+  started_ = Clock::now();
+  if (sends_) {
+    buffer_->send(peer, slot);
+  } else {
+    buffer_->recv(peer, slot);
+  }
+}
+
+bool PostedCall::wait_in_gloo(std::chrono::milliseconds timeout) {
+  return sends_ ? buffer_->waitSend(timeout) : buffer_->waitRecv(timeout);
+}
+
+void PostedCall::abort_in_gloo() {
+  if (sends_) {
+    buffer_->abortWaitSend();
+  } else {
+    buffer_->abortWaitRecv();
+  }
+}
+
+void PostedCall::wait_here(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout) {
+  claimed_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  bool finished = true;
+  try {
+    finished = wait_in_gloo(timeout);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const Clock::time_point now = Clock::now();
+  lock.lock();
+  if (finished) {
+    ended_ = now;
+    error_ = error;
+    over_ = true;
+  }
+}
+
+void PostedCall::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (!claimed_) {
+    wait_here(lock, timeout);
+  } else if (!changed_.wait_for(lock, timeout, [&] { return over_; })) {
+    abort_in_gloo();
+    changed_.wait(lock, [&] { return !attended_; });
+    // What is late now is late: gloo says so, and closes the connections.
+    if (!over_) wait_here(lock, std::chrono::milliseconds{0});
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+bool PostedCall::over() const {
+  const std::scoped_lock lock(mutex_);
+  return over_;
+}
+
+void PostedCall::attend() {
+  constexpr std::chrono::hours kForever{24 * 365};
+  std::unique_lock lock(mutex_);
+  if (claimed_) return;
+  attended_ = true;
+  wait_here(lock, kForever);
+  attended_ = false;
+  changed_.notify_all();
+}
+
+void PostedCall::release() {
+  std::unique_lock lock(mutex_);
+  claimed_ = true;
+  if (attended_) abort_in_gloo();
+  changed_.wait(lock, [&] { return !attended_; });
+  buffer_.reset();
+}
+
+struct PostedCalls::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<PostedCall>> waiting;
+  std::vector<std::thread> threads;
+  std::size_t idle = 0;
+  bool stopping = false;
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return stopping || !waiting.empty(); });
+      if (stopping) return;
+      std::shared_ptr<PostedCall> call = std::move(waiting.front());
+      waiting.pop_front();
+      --idle;
+      lock.unlock();
+      call->attend();
+      call.reset();
+      lock.lock();
+      ++idle;
+    }
+  }
+};
+
+PostedCalls::PostedCalls() : state_(std::make_shared<State>()) {}
+
+PostedCalls::~PostedCalls() {
+  std::vector<std::thread> threads;
+  bool all_idle = false;
+  {
+    const std::scoped_lock lock(state_->mutex);
+    state_->stopping = true;
+    threads.swap(state_->threads);
+    all_idle = state_->idle == threads.size();
+  }
+  state_->changed.notify_all();
+  for (std::thread& thread : threads) {
+    if (all_idle) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
+  }
+}
+
+void PostedCalls::add(std::shared_ptr<PostedCall> call) {
+  const std::scoped_lock lock(state_->mutex);
+  state_->waiting.push_back(std::move(call));
+  if (state_->waiting.size() > state_->idle) {
+    state_->threads.emplace_back([state = state_] { state->serve(); });
+    ++state_->idle;
+  } else {
+    state_->changed.notify_one();
+  }
+}
+
+}  // namespace stepcast
