@@ -14,7 +14,8 @@
 /// on CPUs; `nccl` will implement it on NVIDIA GPUs. No LibTorch here.
 namespace stepcast {
 
-enum class DataType : std::uint8_t { kFloat32, kFloat64, kInt64, kUInt8 };
+/// kFloat16 is IEEE 754 half precision: its sums are rounded to it after every addition.
+enum class DataType : std::uint8_t { kFloat16, kFloat32, kFloat64, kInt64, kUInt8 };
 std::size_t size_of(DataType type);
 
 /// `count` elements of memory that the caller keeps alive until the Work is done.

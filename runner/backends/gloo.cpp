@@ -9,6 +9,7 @@
 #include <cassert>
 #include <utility>
 
+#include "runner/backends/float16_sum.hpp"
 #include "runner/backends/gloo_connection.hpp"
 #include "runner/backends/gloo_ring.hpp"
 #include "runner/backends/posted_calls.hpp"
@@ -45,18 +46,23 @@ class PostedWork : public Work {
   std::shared_ptr<PostedCall> call_;
 };
 
-/// Calls `function` with a value of the C++ type behind `type`.
+/// result[i] = a[i] + b[i], as gloo's reductions call it.
+using Sum = void (*)(void* result, const void* a, const void* b, std::size_t count);
+
+/// Calls `function` with a value of the C++ type behind `type` and with its sum.
 template <class Function>
 void with_type(DataType type, Function function) {
   switch (type) {
+    case DataType::kFloat16:
+      return function(gloo::float16{}, Sum{&sum_float16});
     case DataType::kFloat32:
-      return function(float{});
+      return function(float{}, Sum{&gloo::sum<float>});
     case DataType::kFloat64:
-      return function(double{});
+      return function(double{}, Sum{&gloo::sum<double>});
     case DataType::kInt64:
-      return function(std::int64_t{});
+      return function(std::int64_t{}, Sum{&gloo::sum<std::int64_t>});
     case DataType::kUInt8:
-      return function(std::uint8_t{});
+      return function(std::uint8_t{}, Sum{&gloo::sum<std::uint8_t>});
   }
 }
 
@@ -80,10 +86,9 @@ class GlooBackend : public Backend {
 
   WorkPtr all_reduce(Array in_place) override {
     return collective("all_reduce", in_place.count, [c = connection_, in_place](std::uint32_t tag) {
-      with_type(in_place.type, [&]<class T>(T) {
+      with_type(in_place.type, [&]<class T>(T, Sum sum) {
         gloo::AllreduceOptions options(c->context());
         options.setOutput(static_cast<T*>(in_place.data), in_place.count);
-        void (*const sum)(void*, const void*, const void*, std::size_t) = &gloo::sum<T>;
         options.setReduceFunction(sum);
         options.setTag(tag);
         gloo::allreduce(options);
@@ -141,8 +146,8 @@ class GlooBackend : public Backend {
   WorkPtr reduce_scatter(Array in, Array out) override {
     assert(in.count == out.count * static_cast<std::size_t>(world_size()));
     return collective("reduce_scatter", out.count, [c = connection_, in, out](std::uint32_t tag) {
-      with_type(in.type, [&]<class T>(T) {
-        ring_reduce_scatter(*c->context(), {in.data, out.data, out.count, sizeof(T), &gloo::sum<T>}, tag);
+      with_type(in.type, [&]<class T>(T, Sum sum) {
+        ring_reduce_scatter(*c->context(), {in.data, out.data, out.count, sizeof(T), sum}, tag);
       });
     });
   }
