@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "models/model.hpp"
 #include "sim/core/error.hpp"
 
 using namespace stepcast;
@@ -69,4 +70,15 @@ TEST_CASE("an expression whose terms are no earlier settings is refused with the
   CHECK_THAT(refusal("a: 2ms\nb: 2*a\n"), Contains("mine.yaml:2") && Contains("expected a whole number"));
   CHECK_THAT(refusal("a: 2\nb: 2*a*a\n"), Contains("two terms"));
   CHECK_THAT(refusal("a: 2\nb: a/\n"), Contains("two terms"));
+}
+
+TEST_CASE("settings of a transformer that do not fit are refused with file, line, key and value") {
+  CHECK_THROWS_WITH(load_model("bert-base:hidden=100"),
+                    Contains("bert-base.yaml:5") && Contains("heads") && Contains("100/64"));
+  CHECK_THROWS_WITH(load_model("bert-base:heads=5"),
+                    Contains("bert-base.yaml:") && Contains("heads 5 do not divide the width 768"));
+  CHECK_THROWS_WITH(load_model("bert-base:sequence=513"),
+                    Contains("bert-base.yaml:") && Contains("sequence 513 is longer than positions 512"));
+  CHECK_THROWS_WITH(load_model("bert-base:dropout=100"), Contains("percentage below 100"));
+  CHECK_THROWS_WITH(load_model("bert-base:heads=2ms"), Contains("expected a whole number"));
 }
