@@ -1,6 +1,7 @@
 #include "models/arithmetic.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -87,6 +88,7 @@ class SegmentAccount {
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
     if (cost.saves_input) activations_[static_cast<std::size_t>(input)].kept = true;
+    if (layer.kind == "tied_linear") segment.tied.push_back(parameter_index(layer.texts.at("to")));
     add_row(segment, layer, kind, cost);
     if (cost.is_view) return input;
     activations_.push_back(
@@ -95,25 +97,41 @@ class SegmentAccount {
   }
 
   static void add_row(Segment& segment, const Layer& layer, const LayerKind& kind, const LayerCost& cost) {
+    if (kind.rows) {
+      const std::vector<LayerRow> rows = kind.rows(layer);
+      segment.rows.insert(segment.rows.end(), rows.begin(), rows.end());
+      return;
+    }
     if (kind.torch_class.empty() || layer.name.empty()) return;
     std::int64_t parameters = 0;
     for (const LayerTensor& tensor : kind.parameters(layer)) parameters += numel(tensor.shape);
     segment.rows.push_back({layer.name, kind.torch_class, layer.output, parameters, cost.forward});
   }
 
+  /// \pre an earlier segment has registered it
+  [[nodiscard]] int parameter_index(const std::string& name) const {
+    const auto found = std::find_if(model_.parameters.begin(), model_.parameters.end(),
+                                    [&](const Parameter& parameter) { return parameter.name == name; });
+    assert(found != model_.parameters.end());
+    return static_cast<int>(found - model_.parameters.begin());
+  }
+
   void register_tensors(Segment& segment, const Layer& layer) {
     const LayerKind& kind = layer_kind(layer.kind);
+    std::vector<int> own;
     for (const LayerTensor& tensor : kind.parameters(layer)) {
-      ready_.push_back(static_cast<int>(model_.parameters.size()));
+      own.push_back(static_cast<int>(model_.parameters.size()));
       const Bytes size(kElement * static_cast<double>(numel(tensor.shape)));
-      model_.parameters.push_back({layer.name + "." + tensor.suffix, tensor.shape, index_, size});
+      model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_, size});
     }
-    if (kind.last_parameter_ready_first) std::reverse(ready_.begin(), ready_.end());
+    if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
+    if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
+    ready_.insert(ready_.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer)) {
       segment.buffers.push_back(static_cast<int>(model_.buffers.size()));
       const Bytes size((tensor.is_integer ? kInteger : kElement) * static_cast<double>(numel(tensor.shape)));
       model_.buffers.push_back(
-          {layer.name + "." + tensor.suffix, tensor.shape, tensor.is_integer, index_, size});
+          {full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer, index_, size});
     }
   }
 

@@ -4,17 +4,15 @@
 #include <cassert>
 #include <stdexcept>
 
+#include "models/layer_parts.hpp"
+
 namespace stepcast {
+
+using namespace layer_parts;
+
 namespace {
 
-constexpr double kElement = 4.0;  // bytes of a float32
-constexpr double kIndex = 8.0;    // bytes of an int64
-
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : "x") + std::to_string(shape[i]);
-  return text.empty() ? "nothing" : text;
-}
+constexpr double kIndex = 8.0;  // bytes of an int64
 
 void expect_image(const Layer& layer) {
   if (layer.input.size() != 3)
@@ -30,27 +28,6 @@ std::int64_t positions(const Layer& layer, std::int64_t size, std::int64_t strid
                             " is larger than the input " + shape_text(layer.input) + " with padding " +
                             std::to_string(padding));
   return room / stride + 1;
-}
-
-Bytes elements(double count) { return Bytes(kElement * count); }
-double in(const Layer& layer) { return static_cast<double>(numel(layer.input)); }
-double out(const Layer& layer) { return static_cast<double>(numel(layer.output)); }
-
-std::vector<LayerTensor> none(const Layer& /*layer*/) { return {}; }
-Shape same(const Layer& layer) { return layer.input; }
-
-std::vector<LayerTensor> weight_and_bias(const Layer& layer, Shape weight) {
-  std::vector<LayerTensor> result{{"weight", std::move(weight)}};
-  if (layer.sizes.at("bias") != 0) result.push_back({"bias", {layer.sizes.at("out")}});
-  return result;
-}
-
-/// Forward reads x and writes y; backward reads dy twice (for dx and for dw) and x, and writes dx. Keeps x.
-LayerCost matrix_cost(const Layer& layer, double multiply_adds) {
-  return {.forward = Flop(2.0 * multiply_adds),
-          .forward_traffic = elements(in(layer) + out(layer)),
-          .backward_traffic = elements(2.0 * in(layer) + 2.0 * out(layer)),
-          .saves_input = true};
 }
 
 LayerKind conv() {
@@ -91,18 +68,23 @@ LayerKind linear() {
       .attributes = {{"out", Unit::kCount, {}, 1}, {"bias", Unit::kFlag, 1, 0}},
       .output =
           [](const Layer& layer) {
-            if (layer.input.size() != 1)
-              throw std::domain_error("linear needs a vector, its input is " + shape_text(layer.input) +
-                                      "; put a flatten before it");
-            return Shape{layer.sizes.at("out")};
+            if (layer.input.size() != 1 && layer.input.size() != 2)
+              throw std::domain_error("linear needs a vector or a sequence of vectors, its input is " +
+                                      shape_text(layer.input) + "; put a flatten before it");
+            Shape output = layer.input;
+            output.back() = layer.sizes.at("out");
+            return output;
           },
       .parameters =
           [](const Layer& layer) {
-            return weight_and_bias(layer, {layer.sizes.at("out"), layer.input[0]});
+            return weight_and_bias(layer, {layer.sizes.at("out"), layer.input.back()});
           },
       .buffers = none,
-      .cost = [](const Layer& layer) { return matrix_cost(layer, in(layer)*out(layer)); },
-      .last_parameter_ready_first = true,
+      .cost =
+          [](const Layer& layer) {
+            return matrix_cost(layer, in(layer) * static_cast<double>(layer.sizes.at("out")));
+          },
+      .ready_order = ReadyOrder::kReversed,
   };
 }
 
@@ -145,10 +127,9 @@ LayerKind relu() {
           .parameters = none,
           .buffers = none,
           .cost = [](const Layer& layer) {
-            return LayerCost{.forward = Flop(out(layer)),
-                             .forward_traffic = elements(2.0 * out(layer)),
-                             .backward_traffic = elements(3.0 * out(layer)),
-                             .saves_output = true};
+            LayerCost cost = element_cost(layer);
+            cost.saves_output = true;
+            return cost;
           }};
 }
 
@@ -267,14 +248,19 @@ const char* to_text(Unit unit) {
       return "a size such as 25MiB";
     case Unit::kNanoseconds:
       return "a time such as 2ms";
+    case Unit::kName:
+      return "a name";
   }
   return "";
 }
 
 const std::vector<LayerKind>& layer_kinds() {
-  static const std::vector<LayerKind> kKinds{conv(),     batch_norm(),        relu(),
-                                             max_pool(), adaptive_avg_pool(), flatten(),
-                                             linear(),   residual(),          fixed()};
+  static const std::vector<LayerKind> kKinds = [] {
+    std::vector<LayerKind> kinds{conv(),    batch_norm(), relu(),     max_pool(), adaptive_avg_pool(),
+                                 flatten(), linear(),     residual(), fixed()};
+    for (LayerKind& kind : transformer_layer_kinds()) kinds.push_back(std::move(kind));
+    return kinds;
+  }();
   return kKinds;
 }
 
@@ -290,6 +276,10 @@ const LayerKind& layer_kind(const std::string& name) {
       std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind& k) { return k.name == name; });
   assert(found != kinds.end());
   return *found;
+}
+
+std::string full_name(const Layer& layer, const std::string& suffix) {
+  return layer.name.empty() ? suffix : layer.name + "." + suffix;
 }
 
 std::int64_t numel(const Shape& shape) {

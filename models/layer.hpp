@@ -8,25 +8,35 @@
 
 #include "models/model.hpp"
 
+// clang-format off
 /// The table of layer kinds: what a layer may say of itself in YAML, and the arithmetic that follows from it.
 ///
-/// | kind                | attributes (integers in `Layer::sizes`)                         | PyTorch class |
-/// |---------------------|-----------------------------------------------------------------|-------------------|
-/// | `conv`              | `out`, `kernel`, `stride` = 1, `padding` = 0, `bias` = true      | Conv2d | |
-/// `batch_norm`        | –                                                               | BatchNorm2d | |
-/// `relu`              | –                                                               | ReLU | |
-/// `max_pool`          | `kernel`, `stride` = kernel                                      | MaxPool2d | |
-/// `adaptive_avg_pool` | `out` = 1                                                        | AdaptiveAvgPool2d
-/// | | `flatten`           | –                                                               | a view | |
-/// `linear`            | `out`, `bias` = true                                             | Linear | |
-/// `residual`          | lists `body`, `shortcut`: y = body(x) + shortcut(x)              | an addition | |
-/// `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes)     | times declared |
+/// | kind                | attributes (numbers in `Layer::sizes`, names in `Layer::texts`)   | PyTorch class     |
+/// |---------------------|-------------------------------------------------------------------|-------------------|
+/// | `conv`              | `out`, `kernel`, `stride` = 1, `padding` = 0, `bias` = true       | Conv2d            |
+/// | `batch_norm`        | –                                                                 | BatchNorm2d       |
+/// | `relu`              | –                                                                 | ReLU              |
+/// | `max_pool`          | `kernel`, `stride` = kernel                                       | MaxPool2d         |
+/// | `adaptive_avg_pool` | `out` = 1                                                         | AdaptiveAvgPool2d |
+/// | `flatten`           | –                                                                 | a view            |
+/// | `linear`            | `out`, `bias` = true; acts on the last dimension                  | Linear            |
+/// | `residual`          | lists `body`, `shortcut`: y = body(x) + shortcut(x)               | an addition       |
+/// | `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes)      | times declared    |
+/// | `embedding`         | `vocabulary`, `positions`, `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
+/// | `layer_norm`        | –                                                                 | LayerNorm         |
+/// | `gelu`, `tanh`      | –                                                                 | GELU, Tanh        |
+/// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
+/// | `self_attention`    | `heads`, `causal` = false, `fused` = false, `dropout` = 0 (percent, of the probabilities) | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `first_token`       | –                                                                 | a view            |
+/// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
 ///
-/// Square kernels only; images are channels x height x width.
+/// Square kernels only; images are channels x height x width, sequences positions x features. The last seven rows stand in
+/// transformer_layers.cpp.
+// clang-format on
 namespace stepcast {
 
 /// What a number in a model file means; settings and attributes of one unit go together.
-enum class Unit : std::uint8_t { kCount, kFlag, kBytes, kNanoseconds };
+enum class Unit : std::uint8_t { kCount, kFlag, kBytes, kNanoseconds, kName };
 const char* to_text(Unit unit);
 
 struct Attribute {
@@ -34,7 +44,8 @@ struct Attribute {
   Unit unit = Unit::kCount;
   std::optional<std::int64_t> standard{};  ///< value when it is left out; none: it is due, or `same_as`
   std::int64_t least = 0;
-  std::string same_as{};  ///< an earlier attribute whose value it takes when it is left out
+  std::string same_as{};        ///< an earlier attribute whose value it takes when it is left out
+  std::string standard_name{};  ///< of unit kName, when it is left out; "": it is due
 };
 
 /// A parameter or a buffer of one layer.
@@ -47,7 +58,9 @@ struct LayerTensor {
 /// What one layer costs per sample, in float32 (4 B per element). Parameters' own bytes are not in the
 /// traffic.
 struct LayerCost {
-  Flop forward{};  ///< 2 per multiply-add; batch norm 4 and ReLU 1 per element; pooling and additions 0
+  /// 2 per multiply-add; batch norm 4, layer norm 8, ReLU, GELU and tanh 1 per element; pooling, additions,
+  /// softmax, dropout and looking up embeddings 0.
+  Flop forward{};
   Bytes forward_traffic{};  ///< activations read and written once each; batch norm reads twice (statistics,
                             ///< then scaling)
   Bytes backward_traffic{};
@@ -55,6 +68,13 @@ struct LayerCost {
   bool saves_input = false;  ///< autograd keeps the input for the backward
   bool saves_output = false;
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
+};
+
+/// The order in which autograd accumulates the gradients of one layer's parameters.
+enum class ReadyOrder : std::uint8_t {
+  kRegistered,  ///< Conv2d, BatchNorm2d, LayerNorm: weight, bias
+  kReversed,    ///< Linear: bias, weight; attention: value, key, query
+  kFirstLast    ///< embedding: position, type, word, since the words are looked up first
 };
 
 struct LayerKind {
@@ -66,10 +86,14 @@ struct LayerKind {
   std::function<std::vector<LayerTensor>(const Layer&)> parameters;  ///< in registration order
   std::function<std::vector<LayerTensor>(const Layer&)> buffers;     ///< in registration order
   std::function<LayerCost(const Layer&)> cost;
-  /// Autograd accumulates the bias's gradient before the weight's (Linear; Conv2d and BatchNorm2d do the
-  /// opposite).
-  bool last_parameter_ready_first = false;
+  ReadyOrder ready_order = ReadyOrder::kRegistered;
+  /// Of a layer that is several modules in PyTorch; else the layer has one row, or none without a name.
+  std::function<std::vector<LayerRow>(const Layer&)> rows{};
+  bool needs_no_name = false;  ///< parameters may be called after their suffix alone: `wte.weight`
 };
+
+/// `<layer>.<suffix>`, or the suffix alone where the layer has no name.
+std::string full_name(const Layer& layer, const std::string& suffix);
 
 const std::vector<LayerKind>& layer_kinds();
 std::vector<std::string> layer_kind_names();

@@ -27,8 +27,8 @@ Flop Model::forward_flop() const {
 }
 
 Bytes Model::input_bytes() const {
-  constexpr double kElement = 4.0;  // float32
-  return input.empty() ? Bytes(0) : Bytes(kElement * static_cast<double>(numel(input)));
+  const double element = input_kind == "tokens" ? 8.0 : 4.0;  // int64, float32
+  return input.empty() ? Bytes(0) : Bytes(element * static_cast<double>(numel(input)));
 }
 
 Bytes Model::buffer_bytes(int dtype_group) const {

@@ -22,10 +22,11 @@ struct Layer {
   /// without parameters and without a row.
   std::string name;
   std::map<std::string, std::int64_t> sizes;
-  Shape input;                  ///< per sample
-  Shape output;                 ///< per sample
-  std::vector<Layer> body;      ///< of kind `residual`: y = body(x) + shortcut(x)
-  std::vector<Layer> shortcut;  ///< of kind `residual`; empty is the identity
+  std::map<std::string, std::string> texts;  ///< attributes that are names: of tables, of a tied parameter
+  Shape input;                               ///< per sample
+  Shape output;                              ///< per sample
+  std::vector<Layer> body;                   ///< of kind `residual`: y = body(x) + shortcut(x)
+  std::vector<Layer> shortcut;               ///< of kind `residual`; empty is the identity
 };
 
 struct Parameter {
@@ -61,9 +62,12 @@ struct Segment {
   std::string kind;             ///< `conv`, `residual`, `linear`, `fixed`
   std::vector<Layer> layers;    ///< in forward order
   std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int> buffers;     ///< indices into Model::buffers
+  std::vector<int>
+      tied;  ///< parameters that the segment uses but an earlier one owns (a tied language model head)
+  std::vector<int> buffers;  ///< indices into Model::buffers
   std::vector<LayerRow> rows;
-  Shape input, output;     ///< per sample
+  bool repeated = false;  ///< one of the equal blocks of a `repeat`, which a pipeline deals out to its stages
+  Shape input, output;    ///< per sample
   Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient
   /// Per sample: activations read and written; parameters come on top.
   Bytes forward_traffic, backward_traffic;
@@ -89,9 +93,12 @@ struct Model {
   /// Resolved settings of the YAML: counts, bytes or nanoseconds.
   std::map<std::string, std::int64_t> settings;
   Shape input;             ///< per sample
-  std::string input_kind;  ///< `image`, `features`, `none`
-  int classes = 0;         ///< of cross_entropy
-  std::string loss;        ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  std::string input_kind;  ///< `image`, `features`, `tokens`, `none`
+  int vocabulary = 0;      ///< of tokens: ids are 0 ... vocabulary - 1
+  /// Of cross_entropy. The output is [classes] per sample, or [sequence, classes]: one prediction per
+  /// position.
+  int classes = 0;
+  std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
   Optimizer optimizer;
   std::vector<Segment> segments;
   std::vector<Parameter> parameters;  ///< in registration order, as PyTorch's `parameters()`
@@ -101,7 +108,7 @@ struct Model {
   [[nodiscard]] Bytes parameter_bytes() const;
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
-  [[nodiscard]] Bytes input_bytes() const;  ///< per sample, float32
+  [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
   /// them.
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;

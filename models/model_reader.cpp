@@ -49,15 +49,21 @@ void ModelReader::read_input(const YamlNode& file) {
   const YamlNode node = file.at("input");
   model_.input_kind = "none";
   if (is_none(node)) return;
-  node.allow_only({"kind", "shape"});
   const YamlNode kind = node.at("kind");
-  model_.input_kind = one_of(kind.text(), kind, "input kind", {"image", "features"});
+  model_.input_kind = one_of(kind.text(), kind, "input kind", {"image", "features", "tokens"});
+  if (model_.input_kind == "tokens") {
+    node.allow_only({"kind", "shape", "vocabulary"});
+    model_.vocabulary = static_cast<int>(read_count(node.at("vocabulary"), 2, kMostElements));
+  } else {
+    node.allow_only({"kind", "shape"});
+  }
   const YamlNode shape = node.at("shape");
   for (const YamlNode& extent : shape.items()) model_.input.push_back(read_count(extent, 1, kMostElements));
   const std::size_t dimensions = model_.input_kind == "image" ? 3 : 1;
   if (model_.input.size() != dimensions)
-    shape.fail(dimensions == 3 ? "an image has the shape [channels, height, width]"
-                               : "features have the shape [count]");
+    shape.fail(dimensions == 3                   ? "an image has the shape [channels, height, width]"
+               : model_.input_kind == "features" ? "features have the shape [count]"
+                                                 : "tokens have the shape [sequence]");
 }
 
 void ModelReader::read_loss(const YamlNode& file) {
@@ -92,6 +98,7 @@ void ModelReader::read_segment(const YamlNode& node) {
   const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
   for (repetition_ = 0; repetition_ < repeat; ++repetition_) {
     Segment segment;
+    segment.repeated = node.has("repeat");
     segment.name = read_name(node.at("name"));
     segment.input = model_.segments.empty() ? model_.input : model_.segments.back().output;
     const YamlNode layers = node.at("layers");
@@ -137,14 +144,41 @@ Layer ModelReader::read_layer(const YamlNode& node, const Shape& input) const {
   const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
   read_attributes(place, layer);
   const LayerKind& kind = layer_kind(layer.kind);
+  if (layer.kind == "embedding") check_embedding(place, layer);
+  if (layer.kind == "tied_linear") tie(place, layer);
   try {
     layer.output = kind.output(layer);
   } catch (const std::domain_error& error) {
     place.fail(error.what());
   }
-  if (layer.name.empty() && !kind.parameters(layer).empty())
+  if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
     place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
   return layer;
+}
+
+void ModelReader::check_embedding(const YamlNode& node, const Layer& layer) const {
+  if (model_.input_kind != "tokens" || !model_.segments.empty())
+    node.fail("an embedding stands in the first segment of a model whose input are tokens");
+  if (layer.sizes.at("vocabulary") < model_.vocabulary)
+    node.at("vocabulary")
+        .fail("must be at least the input's vocabulary of " + std::to_string(model_.vocabulary) + ", found " +
+              std::to_string(layer.sizes.at("vocabulary")));
+}
+
+void ModelReader::tie(const YamlNode& node, Layer& layer) const {
+  const std::string& wanted = layer.texts.at("to");
+  std::vector<std::string> known;
+  for (const Segment& segment : model_.segments)
+    for (const Layer& owner : segment.layers)
+      for (const LayerTensor& tensor : layer_kind(owner.kind).parameters(owner)) {
+        if (tensor.shape.size() != 2) continue;
+        known.push_back(full_name(owner, tensor.suffix));
+        if (known.back() != wanted) continue;
+        layer.sizes["rows"] = tensor.shape[0];
+        layer.sizes["columns"] = tensor.shape[1];
+        return;
+      }
+  node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
 }
 
 void ModelReader::read_attributes(const YamlNode& node, Layer& layer) const {
@@ -163,6 +197,13 @@ void ModelReader::read_attributes(const YamlNode& node, Layer& layer) const {
     if (node.has("shortcut")) layer.shortcut = read_layers(node.at("shortcut"), layer.input);
   }
   for (const Attribute& attribute : kind.attributes) {
+    if (attribute.unit == Unit::kName) {
+      if (!node.has(attribute.key) && attribute.standard_name.empty())
+        node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
+      layer.texts[attribute.key] =
+          node.has(attribute.key) ? read_name(node.at(attribute.key)) : attribute.standard_name;
+      continue;
+    }
     std::int64_t& value = layer.sizes[attribute.key];
     if (node.has(attribute.key)) {
       const YamlNode given = node.at(attribute.key);
@@ -191,8 +232,16 @@ void ModelReader::check_end(const YamlNode& file) const {
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end()) node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
   const Shape& output = model_.segments.back().output;
-  if (model_.loss == "cross_entropy" && output != Shape{model_.classes})
-    node.fail("cross_entropy over " + std::to_string(model_.classes) + " classes needs as many outputs");
+  const bool per_position =
+      model_.input_kind == "tokens" && output == Shape{model_.input.front(), model_.classes};
+  if (model_.loss == "cross_entropy" && output != Shape{model_.classes} && !per_position)
+    node.fail("cross_entropy over " + std::to_string(model_.classes) +
+              " classes needs as many outputs, per sample or per token");
+  if (model_.input_kind == "tokens" && model_.segments.front().layers.front().kind != "embedding")
+    node.fail("the first layer of a model whose input are tokens is an embedding");
+  if (per_position && model_.classes < model_.vocabulary)
+    node.fail("the next token is one of " + std::to_string(model_.vocabulary) +
+              ", so classes must be as many, found " + std::to_string(model_.classes));
   if (model_.loss == "binary_cross_entropy" && output != Shape{1})
     node.fail("binary_cross_entropy needs one output");
 }

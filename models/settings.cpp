@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "sim/core/error.hpp"
 
@@ -95,26 +96,85 @@ std::string to_text(const Setting& setting) {
   return std::to_string(setting.value);
 }
 
+std::optional<Expression> Expression::parse(const YamlNode& node) {
+  const std::string text = node.text();
+  const std::size_t place = text.find_first_of("*/");
+  if (place == std::string::npos) return std::nullopt;
+  const auto trimmed = [](const std::string& part) {
+    const std::size_t first = part.find_first_not_of(' ');
+    return first == std::string::npos ? "" : part.substr(first, part.find_last_not_of(' ') - first + 1);
+  };
+  return Expression{trimmed(text.substr(0, place)), text[place], trimmed(text.substr(place + 1)), node};
+}
+
 void Settings::read(const YamlNode& node) {
   for (const std::string& key : node.keys()) {
     const YamlNode value = node.at(key);
+    if (auto expression = Expression::parse(value)) {
+      check_terms(*expression);
+      expressions_.emplace_back(key, std::move(*expression));
+      settings_[key] = {0, Unit::kCount};
+      continue;
+    }
     try {
       settings_[key] = Setting::parse(value.text(), "setting");
     } catch (const InputError& error) {
       value.fail(error.what());
     }
+    defaults_[key] = settings_[key];
   }
-  defaults_ = settings_;
+}
+
+void Settings::check_terms(const Expression& expression) const {
+  for (const std::string& term : {expression.left, expression.right}) {
+    if (parse_integer(term)) continue;
+    const auto found = settings_.find(term);
+    if (found == settings_.end())
+      expression.place.fail(
+          "an expression is two terms such as 4*hidden or hidden/64, each a whole number or a "
+          "setting that stands before it; " +
+          unknown_name("setting", term, names()));
+    if (found->second.unit != Unit::kCount)
+      expression.place.fail("expected " + std::string(to_text(Unit::kCount)) + ", but setting '" + term +
+                            "' is " + to_text(found->second.unit));
+  }
 }
 
 void Settings::apply(const Specification& specification) {
+  std::set<std::string> overridden;
   for (const auto& [key, text] : specification.overrides) {
     const auto found = settings_.find(key);
     if (found == settings_.end())
       refuse(specification.file, settings_.empty() ? "there are no settings, so not '" + key + "'"
                                                    : unknown_name("setting", key, names()));
     override_setting(found->second, text, "model '" + specification.file + "': setting '" + key + "'");
+    overridden.insert(key);
   }
+  for (const auto& [key, expression] : expressions_) {
+    if (overridden.contains(key)) continue;
+    const auto result = value(expression);
+    if (const auto* problem = std::get_if<std::string>(&result)) expression.place.fail(*problem);
+    settings_[key].value = std::get<std::int64_t>(result);
+  }
+}
+
+std::int64_t Settings::term(const std::string& text) const {
+  const auto number = parse_integer(text);
+  return number ? *number : settings_.at(text).value;
+}
+
+std::variant<std::int64_t, std::string> Settings::value(const Expression& expression) const {
+  const std::int64_t left = term(expression.left);
+  const std::int64_t right = term(expression.right);
+  std::int64_t product = 0;
+  if (expression.operation == '*' && !__builtin_mul_overflow(left, right, &product)) return product;
+  if (expression.operation == '/' && right > 0 && left % right == 0) return left / right;
+  const std::string numbers = std::to_string(left) + expression.operation + std::to_string(right);
+  if (expression.operation == '*')
+    return "'" + expression.place.text() + "' is " + numbers + ", which is too large";
+  if (right <= 0) return "'" + expression.place.text() + "' is " + numbers + "; it must divide by 1 or more";
+  return "'" + expression.place.text() + "' is " + numbers + ", which leaves a rest of " +
+         std::to_string(left % right);
 }
 
 std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
@@ -142,10 +202,18 @@ std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
 }
 
 std::string Settings::differences() const {
+  std::map<std::string, std::int64_t> standard;
+  for (const auto& [key, setting] : defaults_) standard[key] = setting.value;
+  for (const auto& [key, expression] : expressions_) {
+    const auto result = value(expression);
+    if (const auto* number = std::get_if<std::int64_t>(&result)) standard[key] = *number;
+  }
   std::string text;
-  for (const auto& [key, setting] : settings_)
-    if (setting.value != defaults_.at(key).value)
+  for (const auto& [key, setting] : settings_) {
+    const auto found = standard.find(key);
+    if (found == standard.end() || setting.value != found->second)
       text += (text.empty() ? "" : ",") + key + "=" + to_text(setting);
+  }
   return text;
 }
 

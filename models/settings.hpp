@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "models/layer.hpp"
@@ -34,26 +36,46 @@ struct Setting {
 /// The shortest exact spelling: `26214400` bytes as `25MiB`.
 std::string to_text(const Setting& setting);
 
+/// A default that follows from others: `4*hidden`, `hidden/64`. A term is a whole number or the name of a
+/// setting that stands before it, so that none can depend on itself.
+struct Expression {
+  std::string left;
+  char operation = '*';  ///< or `/`, which must leave no rest
+  std::string right;
+  YamlNode place;
+
+  /// None when `text` has no operation.
+  static std::optional<Expression> parse(const YamlNode& node);
+};
+
 class Settings {
  public:
   /// \param node the `settings` of a model file. \throws InputError naming file and line
   void read(const YamlNode& node);
-  /// Replaces defaults. \throws InputError for an unknown key (with the nearest) or a value of another unit
+  /// Replaces defaults, an expression as well as a number, then evaluates the expressions that are left.
+  /// \throws InputError for an unknown key (with the nearest), a value of another unit, or a division that
+  /// leaves a rest
   void apply(const Specification& specification);
 
   /// The value of a scalar that is a number of `unit` or the name of a setting of that unit.
   /// \throws InputError naming file and line
   [[nodiscard]] std::int64_t evaluate(const YamlNode& node, Unit unit) const;
 
-  /// `hidden=256`: settings that differ from their defaults, sorted, joined by commas.
+  /// `hidden=256`: settings that differ from their defaults, sorted, joined by commas. The default of an
+  /// expression is its value over the other settings as they are.
   [[nodiscard]] std::string differences() const;
   [[nodiscard]] std::map<std::string, std::int64_t> values() const;
 
  private:
   [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] std::int64_t term(const std::string& text) const;
+  /// The value, or what stands against it.
+  [[nodiscard]] std::variant<std::int64_t, std::string> value(const Expression& expression) const;
+  void check_terms(const Expression& expression) const;
 
   std::map<std::string, Setting> settings_;
-  std::map<std::string, Setting> defaults_;
+  std::map<std::string, Setting> defaults_;                      ///< of those that are numbers
+  std::vector<std::pair<std::string, Expression>> expressions_;  ///< in the order of the file
 };
 
 }  // namespace stepcast

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kSyntheticImages = 4096;
 constexpr std::int64_t kSyntheticRows = 65536;
+constexpr std::int64_t kSyntheticSequences = 4096;
 constexpr std::int64_t kCifarClasses = 10;
 constexpr std::size_t kCifarPixels = std::size_t{3} * 32 * 32;
 constexpr std::size_t kCifarRecord = 1 + kCifarPixels;
@@ -23,6 +24,21 @@ at::Generator seeded(unsigned seed) { return at::make_generator<at::CPUGenerator
 torch::Tensor class_patterns(const Model& model, at::Generator& generator) {
   const torch::Tensor coarse = torch::randn({model.classes, model.input.at(0), 4, 4}, generator);
   return torch::upsample_nearest2d(coarse, {model.input.at(1), model.input.at(2)});
+}
+
+/// Sequences of one token more than the model takes, each token mostly the successor of the one before.
+torch::Tensor token_chains(const Model& model, at::Generator& generator) {
+  constexpr double kNoise = 0.1;
+  const std::int64_t length = model.input.at(0) + 1;
+  const torch::Tensor successor = torch::randperm(model.vocabulary, generator, torch::kInt64);
+  torch::Tensor chains =
+      torch::randint(model.vocabulary, {kSyntheticSequences, length}, generator, torch::kInt64);
+  const torch::Tensor random = torch::rand(chains.sizes(), generator) < kNoise;
+  for (std::int64_t i = 1; i < length; ++i) {
+    const torch::Tensor next = successor.index_select(0, chains.select(1, i - 1));
+    chains.select(1, i).copy_(torch::where(random.select(1, i), chains.select(1, i), next));
+  }
+  return chains;
 }
 
 std::vector<std::filesystem::path> cifar_files(const std::string& folder) {
@@ -63,6 +79,16 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
     const torch::Tensor rows = torch::randn({kSyntheticRows, features}, generator);
     const torch::Tensor plane = torch::randn({features, 1}, generator);
     return {rows, rows.matmul(plane).gt(0).to(torch::kFloat32), seed};
+  }
+  if (model.input_kind == "tokens") {
+    const std::int64_t length = model.input.at(0);
+    const torch::Tensor chains = token_chains(model, generator);
+    const torch::Tensor tokens = chains.narrow(1, 0, length).contiguous();
+    const bool per_position = model.segments.back().output.size() == 2;
+    return {tokens,
+            per_position ? chains.narrow(1, 1, length).contiguous()
+                         : tokens.select(1, 0).remainder(model.classes),
+            seed};
   }
   if (model.input_kind != "image")
     throw InputError(model.path + ": model '" + model.name + "' has no input to train on");
@@ -118,7 +144,7 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
   if (batch.input.scalar_type() == torch::kUInt8) {
     // From 0 ... 255 to mean 0 and standard deviation 1, roughly those of CIFAR-10.
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);
-  } else {
+  } else if (batch.input.scalar_type() != torch::kInt64) {
     batch.input = batch.input.to(dtype);
     batch.target = batch.target.to(dtype);
   }

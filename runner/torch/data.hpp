@@ -11,12 +11,13 @@
 namespace stepcast {
 
 struct Batch {
-  torch::Tensor input;   ///< batch x sample, in the model's dtype
-  torch::Tensor target;  ///< int64 classes; for binary cross-entropy batch x 1 in the model's dtype
+  torch::Tensor input;   ///< batch x sample, in the model's dtype; tokens int64
+  torch::Tensor target;  ///< int64 classes, of each sample or each position; for binary cross-entropy batch x
+                         ///< 1 in the model's dtype
 };
 
 /// A data set with a fixed random order. Images are kept as bytes and become floating point when a batch is
-/// drawn, as CIFAR-10's files have them; features are kept as float32.
+/// drawn, as CIFAR-10's files have them; features are kept as float32, tokens as int64.
 class Dataset {
  public:
   /// `folder` empty: synthetic samples for `model`; else CIFAR-10's binary files (`load_cifar10`).
@@ -25,7 +26,9 @@ class Dataset {
   /// Random samples whose labels are a fixed function of the inputs, so that training lowers the loss.
   /// Images: coarse random patterns, one per class, under noise; the label is the pattern that correlates
   /// best with the image's bytes. Features: normal; the label says on which side of a fixed plane they lie.
-  /// \throws InputError for a model without input
+  /// Tokens: each is the one that a fixed random permutation makes of the token before, except one in ten,
+  /// which is random. The target is the next token at every position, or for one class per sample the first
+  /// token modulo the classes. \throws InputError for a model without input
   static Dataset synthetic(const Model& model, unsigned seed);
 
   /// `data_batch_*.bin` in `folder` or its `cifar-10-batches-bin`: records of one label byte and 3,072 bytes,
@@ -44,8 +47,8 @@ class Dataset {
  private:
   Dataset(torch::Tensor inputs, torch::Tensor targets, unsigned seed);
 
-  torch::Tensor inputs_;   ///< uint8 images or float32 features, one row per sample
-  torch::Tensor targets_;  ///< int64, or float32 x 1
+  torch::Tensor inputs_;   ///< uint8 images, float32 features or int64 tokens, one row per sample
+  torch::Tensor targets_;  ///< int64 (tokens: perhaps x sequence), or float32 x 1
   torch::Tensor order_;    ///< int64 permutation
 };
 

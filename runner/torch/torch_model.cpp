@@ -19,7 +19,9 @@ namespace stepcast {
 class TorchModel::Builder {
  public:
   Builder(TorchModel& target, unsigned seed)
-      : target_(target), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {
+      : target_(target),
+        generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
+        masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
     const Model& model = target.model_;
     target.parameters_.resize(model.parameters.size());
     target.buffers_.resize(model.buffers.size());
@@ -50,7 +52,15 @@ class TorchModel::Builder {
                                                      {"max_pool", &Builder::max_pool},
                                                      {"adaptive_avg_pool", &Builder::average},
                                                      {"flatten", &Builder::flatten},
-                                                     {"residual", &Builder::residual}};
+                                                     {"residual", &Builder::residual},
+                                                     {"embedding", &Builder::embed},
+                                                     {"layer_norm", &Builder::normalise},
+                                                     {"gelu", &Builder::gelu},
+                                                     {"tanh", &Builder::tanh},
+                                                     {"dropout", &Builder::drop},
+                                                     {"self_attention", &Builder::attend},
+                                                     {"first_token", &Builder::first_token},
+                                                     {"tied_linear", &Builder::tie}};
     const auto kind = kKinds.find(layer.kind);
     if (kind == kKinds.end())
       throw InputError(target_.model_.path + ": layer " + layer.name + ": the runner has no kind '" +
@@ -90,8 +100,22 @@ class TorchModel::Builder {
 
   torch::Tensor buffer(const std::string& name) { return target_.buffers_[buffer_index_.at(name)]; }
 
+  /// Drawn in float64 whatever the dtype.
+  torch::Tensor normal(const std::string& name) {
+    constexpr double kDeviation = 0.02;
+    const torch::NoGradGuard no_grad;
+    torch::Tensor value = parameter(name);
+    value.copy_(torch::empty_like(value, torch::kFloat64).normal_(0.0, kDeviation, generator_));
+    return value;
+  }
+
   /// Weight and bias of a convolution or a linear layer; drawn in float64 whatever the dtype.
   std::pair<torch::Tensor, torch::Tensor> weights(const Layer& layer) {
+    const bool has_bias = layer.sizes.at("bias") != 0;
+    if (target_.model_.input_kind == "tokens") {
+      const torch::Tensor drawn = normal(layer.name + ".weight");
+      return {drawn, has_bias ? parameter(layer.name + ".bias") : torch::Tensor()};
+    }
     const torch::NoGradGuard no_grad;
     torch::Tensor weight = parameter(layer.name + ".weight");
     const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
@@ -100,7 +124,7 @@ class TorchModel::Builder {
     };
     draw(weight);
     torch::Tensor bias;
-    if (layer.sizes.at("bias") != 0) {
+    if (has_bias) {
       bias = parameter(layer.name + ".bias");
       draw(bias);
     }
@@ -172,8 +196,61 @@ class TorchModel::Builder {
     };
   }
 
+  LayerFunction embed(const Layer& layer) {
+    const auto table = [&](const char* kind) {
+      return normal(full_name(layer, layer.texts.at(kind) + ".weight"));
+    };
+    EmbeddingTables tables;
+    tables.word = table("word");
+    tables.position = table("position");
+    if (layer.sizes.at("types") > 0) tables.type = table("type");
+    return embedding(tables);
+  }
+
+  LayerFunction normalise(const Layer& layer) {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor weight = parameter(layer.name + ".weight");
+    weight.fill_(1.0);
+    return layer_norm(weight, parameter(layer.name + ".bias"));
+  }
+
+  LayerFunction gelu(const Layer& /*layer*/) {
+    return [](const torch::Tensor& x) { return torch::gelu(x); };
+  }
+
+  LayerFunction tanh(const Layer& /*layer*/) {
+    return [](const torch::Tensor& x) { return torch::tanh(x); };
+  }
+
+  LayerFunction drop(const Layer& layer) { return dropout(layer.sizes.at("percent"), masks_); }
+
+  LayerFunction attend(const Layer& layer) {
+    AttentionProjections by;
+    const auto project = [&](const std::string& part, torch::Tensor& weight, torch::Tensor& bias) {
+      weight = normal(full_name(layer, part + ".weight"));
+      bias = parameter(full_name(layer, part + ".bias"));
+    };
+    if (layer.sizes.at("fused") != 0) {
+      project("c_attn", by.fused_weight, by.fused_bias);
+    } else {
+      project("query", by.query_weight, by.query_bias);
+      project("key", by.key_weight, by.key_bias);
+      project("value", by.value_weight, by.value_bias);
+    }
+    return self_attention(layer, by, masks_);
+  }
+
+  LayerFunction first_token(const Layer& /*layer*/) {
+    return [](const torch::Tensor& x) { return x.select(1, 0); };
+  }
+
+  LayerFunction tie(const Layer& layer) {
+    return tied_linear(target_.parameters_[parameter_index_.at(layer.texts.at("to"))]);
+  }
+
   TorchModel& target_;
   at::Generator generator_;
+  at::Generator masks_;  ///< of dropout, apart from that of the parameters
   std::map<std::string, std::size_t> parameter_index_;
   std::map<std::string, std::size_t> buffer_index_;
 };
@@ -241,7 +318,9 @@ torch::Tensor TorchModel::forward(const torch::Tensor& input) const {
 }
 
 torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor& target) const {
-  if (model_.loss == "cross_entropy") return torch::cross_entropy_loss(output, target);
+  if (model_.loss == "cross_entropy")
+    return output.dim() == 3 ? torch::cross_entropy_loss(output.flatten(0, 1), target.flatten())
+                             : torch::cross_entropy_loss(output, target);
   if (model_.loss == "binary_cross_entropy") return torch::binary_cross_entropy_with_logits(output, target);
   throw InputError(model_.path + ": " +
                    unknown_name("loss", model_.loss, {"binary_cross_entropy", "cross_entropy"}));

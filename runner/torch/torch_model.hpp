@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "runner/torch/transformer_layers.hpp"
 
 /// A Model as LibTorch tensors and functions. Includes <torch/torch.h>: only files of runner/torch and their
 /// tests include this header.
@@ -17,8 +18,11 @@ namespace stepcast {
 ///
 /// Initialised as PyTorch initialises its modules, from `seed` alone, so that every rank of a job starts with
 /// equal parameters and float64 starts where float32 starts, up to rounding: weights and biases of
-/// convolutions and linear layers uniform in ±1/sqrt(fan_in); batch norm with weight 1 and bias 0. Gradients
-/// are allocated once, zeroed in place and never replaced, so that their addresses are stable.
+/// convolutions and linear layers uniform in ±1/sqrt(fan_in); batch norm and layer norm with weight 1 and
+/// bias 0. In a model whose input are tokens, embeddings and the weights of all linear layers are normal(0,
+/// 0.02) and their biases 0, as BERT and GPT-2 start. The model decides, not the rank of a layer's input,
+/// since BERT's pooler starts so and takes a vector. Gradients are allocated once, zeroed in place and never
+/// replaced, so that their addresses are stable.
 class TorchModel {
  public:
   /// `model` must outlive this. \throws InputError for a model with declared times, which has nothing to
@@ -39,18 +43,18 @@ class TorchModel {
   [[nodiscard]] torch::Tensor forward(std::size_t segment, const torch::Tensor& input) const;
   /// Whole graph: all segments in order.
   [[nodiscard]] torch::Tensor forward(const torch::Tensor& input) const;
-  /// Mean over the batch.
+  /// Mean over the batch, and over positions where there is one prediction per position.
   [[nodiscard]] torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) const;
 
   void zero_grad();
   void optimizer_step();
 
   /// Calls `hook(parameter index)` on the thread of the backward right after a gradient has been accumulated.
-  /// An empty function ends it.
+  /// An empty function ends it. A tied parameter is called once, when its owner's part has been added to the
+  /// others.
   void set_gradient_hook(std::function<void(int)> hook) { gradient_hook_ = std::move(hook); }
 
  private:
-  using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
   class Builder;
 
   const Model& model_;

@@ -65,7 +65,8 @@ TEST_CASE("totals of the shipped models are those of PyTorch's modules") {
     double buffer_bytes;
   };
   const auto total = GENERATE(Total{"simple-cnn", 315'722, 0}, Total{"vgg11-bn-cifar", 9'231'114, 22'080},
-                              Total{"resnet18-cifar", 11'173'962, 38'560}, Total{"netflix-mlp", 4'097, 0});
+                              Total{"resnet18-cifar", 11'173'962, 38'560}, Total{"netflix-mlp", 4'097, 0},
+                              Total{"bert-base", 109'482'240, 0}, Total{"gpt2-small", 124'439'808, 0});
   CAPTURE(total.name);
   const Model model = load_model(total.name);
   CHECK(model.parameter_count() == total.parameters);

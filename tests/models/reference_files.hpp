@@ -8,7 +8,7 @@
 
 #include "models/model.hpp"
 
-/// What PyTorch 1.13 says of the three models: tests/models/reference/<model>.{layers,parameters}.csv.
+/// What PyTorch 1.13 says of these models: tests/models/reference/<model>.{layers,parameters}.csv.
 namespace stepcast {
 
 /// Cells of a CSV file of the reference folder, header left out.
@@ -35,7 +35,7 @@ inline std::string shape_text(const Shape& shape) {
 }
 
 inline std::vector<std::string> reference_models() {
-  return {"simple-cnn", "vgg11-bn-cifar", "resnet18-cifar"};
+  return {"simple-cnn", "vgg11-bn-cifar", "resnet18-cifar", "bert-base"};
 }
 
 }  // namespace stepcast

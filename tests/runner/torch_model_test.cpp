@@ -13,7 +13,14 @@ using namespace stepcast;
 
 namespace {
 
-const std::vector<std::string> kModels{"simple-cnn", "vgg11-bn-cifar", "resnet18-cifar", "netflix-mlp"};
+const std::vector<std::string> kModels{
+    "simple-cnn",
+    "vgg11-bn-cifar",
+    "resnet18-cifar",
+    "netflix-mlp",
+    "bert-base:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
+    "gpt2-small:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
+    "transformer:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500"};
 
 constexpr unsigned kSeed = 7;
 

@@ -173,11 +173,17 @@ TEST_CASE("DDP's buckets are those of PyTorch after its rebuild") {
   CHECK(placed == rows.size());
 }
 
-TEST_CASE("DDP's bucket sizes are 1.2 and 0.1 MB, 9.5, 27.2 and 0.3 MB, and 9.5, 26.5 and 8.7 MB") {
+TEST_CASE(
+    "DDP's bucket sizes are 1.2 and 0.1 MB, 9.5, 27.2 and 0.3 MB, 9.5, 26.5 and 8.7 MB; of BERT one per "
+    "layer") {
   using Sizes = std::vector<double>;
+  Sizes bert(14, 28'351'488);
+  bert.front() = 2'362'368;
+  bert.back() = 95'348'736;
   const std::map<std::string, Sizes> expected{{"simple-cnn", {1'185'320, 77'568}},
                                               {"vgg11-bn-cifar", {9'461'800, 27'157'504, 305'152}},
-                                              {"resnet18-cifar", {9'461'800, 26'494'976, 8'739'072}}};
+                                              {"resnet18-cifar", {9'461'800, 26'494'976, 8'739'072}},
+                                              {"bert-base", bert}};
   for (const auto& [name, sizes] : expected) {
     CAPTURE(name);
     Sizes found;
