@@ -142,8 +142,10 @@ class SegmentAccount {
   std::vector<int> ready_;
 };
 
-/// A segment is called by the kind of its costliest layer; of equals by the last.
+/// A segment is called by the kind of its costliest layer; of equals by the last. An embedding has no flop
+/// but most of its segment's bytes.
 std::string segment_kind(const Segment& segment) {
+  if (segment.layers.front().kind == "embedding") return "embedding";
   std::string kind;
   double most = -1.0;
   for (const Layer& layer : segment.layers) {

@@ -50,6 +50,18 @@ class Backend {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int world_size() const = 0;
   [[nodiscard]] virtual int collectives_in_flight() const = 0;
+  /// Bytes of payload that this rank has handed to the transport so far, by collectives that have begun and
+  /// sends that are posted, of this backend and of its subgroups: the closed form of each algorithm as the
+  /// library runs it. A single rank sends nothing.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;
+
+  /// A backend over `ranks` of this one, distinct, this one among them; its rank() is the index there, and
+  /// its errors name ranks by their numbers in the whole job. Every member calls it with the same arguments,
+  /// in the same order if a rank is in several; others do not call. Its collectives run beside those of this
+  /// backend. It may outlive this backend. For Gloo a group of n ranks costs every member n - 1 TCP
+  /// connections, two communication threads, and connecting, which waits for up to one 10 ms tick of gloo's
+  /// loop per peer; the device's thread is shared with this backend. \throws RunError
+  virtual std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
   virtual WorkPtr all_reduce(Array in_place) = 0;
   virtual WorkPtr broadcast(Array in_place, int root) = 0;

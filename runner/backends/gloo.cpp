@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runner/backends/float16_sum.hpp"
+#include "runner/backends/gloo_bytes.hpp"
 #include "runner/backends/gloo_connection.hpp"
 #include "runner/backends/gloo_ring.hpp"
 #include "runner/backends/posted_calls.hpp"
@@ -70,6 +71,10 @@ class GlooBackend : public Backend {
  public:
   explicit GlooBackend(const BackendConfig& config)
       : connection_(std::make_shared<GlooConnection>(config)), queue_(kWorkers) {}
+  GlooBackend(const GlooBackend& whole, const std::string& name, const std::vector<int>& ranks)
+      : connection_(std::make_shared<GlooConnection>(*whole.connection_, name, ranks)),
+        sent_(std::make_shared<SentBytes>(whole.sent_)),
+        queue_(kWorkers) {}
 
   ~GlooBackend() override {
     // Unfinished calls mean that this rank is giving up: its peers should learn at once.
@@ -83,42 +88,50 @@ class GlooBackend : public Backend {
   [[nodiscard]] int rank() const override { return connection_->rank(); }
   [[nodiscard]] int world_size() const override { return connection_->world_size(); }
   [[nodiscard]] int collectives_in_flight() const override { return kWorkers; }
+  [[nodiscard]] std::uint64_t bytes_sent() const override { return sent_->count(); }
+
+  std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) override {
+    return std::make_unique<GlooBackend>(*this, name, ranks);
+  }
 
   WorkPtr all_reduce(Array in_place) override {
-    return collective("all_reduce", in_place.count, [c = connection_, in_place](std::uint32_t tag) {
-      with_type(in_place.type, [&]<class T>(T, Sum sum) {
-        gloo::AllreduceOptions options(c->context());
-        options.setOutput(static_cast<T*>(in_place.data), in_place.count);
-        options.setReduceFunction(sum);
-        options.setTag(tag);
-        gloo::allreduce(options);
-      });
-    });
+    return collective("all_reduce", {CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
+                      [c = connection_, in_place](std::uint32_t tag) {
+                        with_type(in_place.type, [&]<class T>(T, Sum sum) {
+                          gloo::AllreduceOptions options(c->context());
+                          options.setOutput(static_cast<T*>(in_place.data), in_place.count);
+                          options.setReduceFunction(sum);
+                          options.setTag(tag);
+                          gloo::allreduce(options);
+                        });
+                      });
   }
 
   WorkPtr broadcast(Array in_place, int root) override {
-    return collective("broadcast", in_place.count, [c = connection_, in_place, root](std::uint32_t tag) {
-      gloo::BroadcastOptions options(c->context());
-      options.setOutput(static_cast<char*>(in_place.data), in_place.bytes());
-      options.setRoot(root);
-      options.setTag(tag);
-      gloo::broadcast(options);
-    });
+    return collective("broadcast", {CollectiveKind::kBroadcast, in_place.bytes(), root},
+                      [c = connection_, in_place, root](std::uint32_t tag) {
+                        gloo::BroadcastOptions options(c->context());
+                        options.setOutput(static_cast<char*>(in_place.data), in_place.bytes());
+                        options.setRoot(root);
+                        options.setTag(tag);
+                        gloo::broadcast(options);
+                      });
   }
 
   WorkPtr gather(Array in, Array out, int root) override {
-    return collective("gather", in.count, [c = connection_, in, out, root](std::uint32_t tag) {
-      gloo::GatherOptions options(c->context());
-      options.setInput(static_cast<char*>(in.data), in.bytes());
-      if (c->rank() == root) options.setOutput(static_cast<char*>(out.data), out.bytes());
-      options.setRoot(root);
-      options.setTag(tag);
-      gloo::gather(options);
-    });
+    return collective("gather", {CollectiveKind::kGather, in.bytes() * ranks(), root},
+                      [c = connection_, in, out, root](std::uint32_t tag) {
+                        gloo::GatherOptions options(c->context());
+                        options.setInput(static_cast<char*>(in.data), in.bytes());
+                        if (c->rank() == root) options.setOutput(static_cast<char*>(out.data), out.bytes());
+                        options.setRoot(root);
+                        options.setTag(tag);
+                        gloo::gather(options);
+                      });
   }
 
   WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
-    return collective("scatter", out.count,
+    return collective("scatter", {CollectiveKind::kScatter, out.bytes() * ranks(), root},
                       [c = connection_, in = std::move(in), out, root](std::uint32_t tag) {
                         gloo::ScatterOptions options(c->context());
                         if (c->rank() == root) {
@@ -134,36 +147,39 @@ class GlooBackend : public Backend {
   }
 
   WorkPtr all_gather(Array in, Array out) override {
-    return collective("all_gather", in.count, [c = connection_, in, out](std::uint32_t tag) {
-      gloo::AllgatherOptions options(c->context());
-      options.setInput(static_cast<char*>(in.data), in.bytes());
-      options.setOutput(static_cast<char*>(out.data), out.bytes());
-      options.setTag(tag);
-      gloo::allgather(options);
-    });
+    return collective("all_gather", {CollectiveKind::kAllGather, in.bytes() * ranks()},
+                      [c = connection_, in, out](std::uint32_t tag) {
+                        gloo::AllgatherOptions options(c->context());
+                        options.setInput(static_cast<char*>(in.data), in.bytes());
+                        options.setOutput(static_cast<char*>(out.data), out.bytes());
+                        options.setTag(tag);
+                        gloo::allgather(options);
+                      });
   }
 
   WorkPtr reduce_scatter(Array in, Array out) override {
     assert(in.count == out.count * static_cast<std::size_t>(world_size()));
-    return collective("reduce_scatter", out.count, [c = connection_, in, out](std::uint32_t tag) {
-      with_type(in.type, [&]<class T>(T, Sum sum) {
-        ring_reduce_scatter(*c->context(), {in.data, out.data, out.count, sizeof(T), sum}, tag);
-      });
-    });
+    return collective(
+        "reduce_scatter", {CollectiveKind::kReduceScatter, in.bytes()},
+        [c = connection_, in, out](std::uint32_t tag) {
+          with_type(in.type, [&]<class T>(T, Sum sum) {
+            ring_reduce_scatter(*c->context(), {in.data, out.data, out.count, sizeof(T), sum}, tag);
+          });
+        });
   }
 
   WorkPtr send(Array data, int peer, std::uint32_t tag) override {
-    return post("send to rank " + std::to_string(peer), true, data, peer, tag);
+    return post("send to rank " + std::to_string(connection_->rank_of_job(peer)), true, data, peer, tag);
   }
 
   WorkPtr recv(Array data, int peer, std::uint32_t tag) override {
-    return post("recv from rank " + std::to_string(peer), false, data, peer, tag);
+    return post("recv from rank " + std::to_string(connection_->rank_of_job(peer)), false, data, peer, tag);
   }
 
   WorkPtr submit(std::function<void()> task) override { return queue_.push(std::move(task)); }
 
   void barrier() override {
-    collective("barrier", 1, [c = connection_](std::uint32_t tag) {
+    push("barrier", 0, [c = connection_](std::uint32_t tag) {
       gloo::BarrierOptions options(c->context());
       options.setTag(tag);
       gloo::barrier(options);
@@ -171,14 +187,26 @@ class GlooBackend : public Backend {
   }
 
  private:
-  /// Queues a collective under the next tag. An empty array takes a tag, so that ranks agree, and moves
-  /// nothing.
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
+
+  /// Queues a collective. An empty array takes a tag, so that ranks agree, and moves nothing.
   template <class Call>
-  WorkPtr collective(const char* name, std::size_t count, Call call) {
+  WorkPtr collective(const char* name, const GlooMessage& message, Call call) {
+    if (message.bytes == 0) {
+      ++next_tag_;
+      return queue_.push([] {});
+    }
+    return push(name, gloo_bytes_sent(message, rank(), world_size()), std::move(call));
+  }
+
+  /// Queues a call that sends `bytes` under the next tag.
+  template <class Call>
+  WorkPtr push(const char* name, std::uint64_t bytes, Call call) {
     const std::uint32_t tag = next_tag_++;
-    if (count == 0) return queue_.push([] {});
-    return queue_.push(
-        [c = connection_, name, tag, call = std::move(call)] { c->guarded(name, [&] { call(tag); }); });
+    return queue_.push([c = connection_, sent = sent_, name, bytes, tag, call = std::move(call)] {
+      sent->add(bytes);
+      c->guarded(name, [&] { call(tag); });
+    });
   }
 
   WorkPtr post(std::string what, bool sends, Array data, int peer, std::uint32_t tag) {
@@ -186,12 +214,14 @@ class GlooBackend : public Backend {
       auto call = std::make_shared<PostedCall>(
           connection_->context()->createUnboundBuffer(data.data, data.bytes()), sends);
       call->post(peer, tag);
+      if (sends) sent_->add(data.bytes());
       posted_.add(call);
       return std::make_shared<PostedWork>(connection_, std::move(what), std::move(call));
     });
   }
 
   std::shared_ptr<GlooConnection> connection_;  ///< shared with queued calls, which may outlive the backend
+  std::shared_ptr<SentBytes> sent_ = std::make_shared<SentBytes>();
   std::uint32_t next_tag_ = 0;
   WorkQueue queue_;
   PostedCalls posted_;

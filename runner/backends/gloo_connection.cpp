@@ -8,26 +8,30 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace stepcast {
 namespace {
 
-/// Gloo's view of our store. Its keys get a prefix, ours do not collide with them.
+/// Gloo's view of our store. Its keys get a prefix: ours and those of other groups do not collide with them.
 class GlooStore : public gloo::rendezvous::Store {
  public:
-  explicit GlooStore(stepcast::Store& store) : store_(store) {}
+  GlooStore(stepcast::Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set("gloo/" + key, data);
+    store_.set(prefix_ + key, data);
   }
-  std::vector<char> get(const std::string& key) override { return store_.get("gloo/" + key); }
+  std::vector<char> get(const std::string& key) override { return store_.get(prefix_ + key); }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) store_.get("gloo/" + key);
+    for (const std::string& key : keys) store_.get(prefix_ + key);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override {
     wait(keys);  // the store has its own timeout
@@ -35,6 +39,7 @@ class GlooStore : public gloo::rendezvous::Store {
 
  private:
   stepcast::Store& store_;
+  std::string prefix_;
 };
 
 /// Two processes with the same text see the same loopback interface: host and network namespace.
@@ -110,21 +115,46 @@ std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
 
 }  // namespace
 
-GlooConnection::GlooConnection(const BackendConfig& config) : store_(config.store), timeout_(config.timeout) {
+GlooConnection::GlooConnection(const BackendConfig& config)
+    : store_(config.store),
+      timeout_(config.timeout),
+      ranks_of_job_(static_cast<std::size_t>(config.world_size)) {
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
   std::signal(SIGPIPE, SIG_IGN);
+  std::iota(ranks_of_job_.begin(), ranks_of_job_.end(), 0);
   const auto attribute = choose_interface(config);
-  auto context = std::make_shared<gloo::rendezvous::Context>(config.rank, config.world_size);
-  context->setTimeout(config.timeout);
-  context_ = context;
-  GlooStore store(*store_);
+  const std::string where = attribute.iface.empty() ? "" : " over interface '" + attribute.iface + "'";
   try {
-    auto device = gloo::transport::tcp::CreateDevice(attribute);
-    context->connectFullMesh(store, device);
+    device_ = gloo::transport::tcp::CreateDevice(attribute);
   } catch (const std::exception& error) {
-    throw RunError("rank " + std::to_string(config.rank) + ": gloo cannot connect the ranks" +
-                   (attribute.iface.empty() ? "" : " over interface '" + attribute.iface + "'") + ": " +
+    throw RunError("rank " + std::to_string(config.rank) + ": gloo cannot use the network" + where + ": " +
                    error.what());
+  }
+  connect(config.rank, "gloo/", where);
+}
+
+GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks)
+    : device_(whole.device_), store_(whole.store_), timeout_(whole.timeout_) {
+  const auto own = std::find(ranks.begin(), ranks.end(), whole.rank());
+  if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
+  for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
+  // Groups of equal name are told apart by their ranks, and equal ones by how many there were before.
+  const std::string key = name + "/" + joined(ranks_of_job_);
+  const int earlier = whole.groups_[key]++;
+  connect(static_cast<int>(own - ranks.begin()), "gloo/" + key + "/" + std::to_string(earlier) + "/",
+          " of group '" + name + "'");
+}
+
+void GlooConnection::connect(int rank, const std::string& prefix, const std::string& where) {
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, static_cast<int>(ranks_of_job_.size()));
+  context->setTimeout(timeout_);
+  context_ = context;
+  GlooStore store(*store_, prefix);
+  try {
+    context->connectFullMesh(store, device_);
+  } catch (const std::exception& error) {
+    throw RunError("rank " + std::to_string(rank_of_job(rank)) + ": gloo cannot connect the ranks" + where +
+                   ": " + error.what());
   }
 }
 
@@ -150,7 +180,7 @@ std::string GlooConnection::lost_peers() {
       auto probe = context_->createUnboundBuffer(&nothing, 0);
       probe->send(peer, kProbeSlot);
     } catch (const gloo::Exception&) {
-      closed.push_back(peer);
+      closed.push_back(rank_of_job(peer));
     }
   }
   try {
@@ -165,10 +195,11 @@ std::string GlooConnection::lost_peers() {
 
 std::string GlooConnection::describe_failure(const std::string& what, const std::string& reason) {
   const std::scoped_lock lock(mutex_);
+  const int own = rank_of_job(rank());
   if (!failure_.empty()) return failure_;
   const bool timed_out = reason.find("imed out") != std::string::npos;
   const std::string peers = lost_peers();
-  failure_ = "rank " + std::to_string(rank()) + ": " + what + " failed: ";
+  failure_ = "rank " + std::to_string(own) + ": " + what + " failed: ";
   if (timed_out)
     failure_ += (peers.empty() ? "a peer" : peers) + " did not answer within " +
                 std::to_string(timeout_.count() / 1000) + " s";
@@ -177,13 +208,13 @@ std::string GlooConnection::describe_failure(const std::string& what, const std:
   else
     failure_ += reason;
   try {
-    store_->set(failed_key(rank()), {'1'});
+    store_->set(failed_key(own), {'1'});
   } catch (const Error&) {  // nobody left to tell
     return failure_;
   }
   // Rank 0 serves the store, in which the others look up who failed by itself.
   constexpr std::chrono::milliseconds kLinger{300};
-  if (rank() == 0) std::this_thread::sleep_for(kLinger);
+  if (own == 0) std::this_thread::sleep_for(kLinger);
   return failure_;
 }
 

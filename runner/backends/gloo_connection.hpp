@@ -2,10 +2,13 @@
 
 #include <gloo/common/error.h>
 #include <gloo/context.h>
+#include <gloo/transport/device.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "runner/backend.hpp"
 
@@ -17,12 +20,18 @@ class GlooConnection {
   /// Connects to every other rank through the store. \throws RunError
   explicit GlooConnection(const BackendConfig& config);
 
+  /// Connects the ranks `ranks` of `whole` with each other over connections of their own; `whole` lends its
+  /// device, with its thread. Called by the members. \throws RunError
+  GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks);
+
   [[nodiscard]] const std::shared_ptr<gloo::Context>& context() const { return context_; }
   [[nodiscard]] int rank() const { return context_->rank; }
   [[nodiscard]] int world_size() const { return context_->size; }
+  /// The number in the whole job of rank `rank` of this connection.
+  [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(static_cast<std::size_t>(rank)); }
 
-  /// Runs a call of gloo. \throws RunError that names this rank, the call and the peers that are gone or
-  /// silent.
+  /// Runs a call of gloo. \throws RunError that names, by their numbers in the whole job, this rank, the call
+  /// and the peers that are gone or silent.
   template <class Call>
   auto guarded(const std::string& what, Call call) {
     try {
@@ -37,12 +46,16 @@ class GlooConnection {
   void abandon();
 
  private:
+  void connect(int rank, const std::string& prefix, const std::string& where);
   std::string describe_failure(const std::string& what, const std::string& reason);
   [[nodiscard]] std::string lost_peers();
 
+  std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::Context> context_;
   std::shared_ptr<Store> store_;
   std::chrono::milliseconds timeout_;
+  std::vector<int> ranks_of_job_;
+  std::map<std::string, int> groups_;  ///< how many were made under each name, members included
   std::mutex mutex_;
   std::string failure_;  ///< of the first call that failed
 };

@@ -343,8 +343,10 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   RankLog log(schedule.program(backend.rank()), options.warmup_steps, options.steps);
+  std::uint64_t sent_before = 0;
   for (int step = -options.warmup_steps; step < options.steps; ++step) {
     if (step == 0) {
+      sent_before = backend.bytes_sent();
       backend.barrier();
       log.leave_barrier(Clock::now());
     }
@@ -353,6 +355,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
     log.add(step, start, Clock::now(), stamps, program.loss());
     options.on_step(step, program.loss());
   }
+  log.set_bytes_sent(static_cast<double>(backend.bytes_sent() - sent_before) / options.steps);
   torch_model.set_gradient_hook({});
   if (final_state != nullptr) {
     copy_state(torch_model.parameters(), final_state->parameters);

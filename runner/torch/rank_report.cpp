@@ -119,6 +119,7 @@ Result RankLog::report(Backend& backend) const {
   std::vector<double> mine{to_seconds(barrier_)};
   mine.insert(mine.end(), start_s_.begin(), start_s_.end());
   mine.insert(mine.end(), step_time_s_.begin(), step_time_s_.end());
+  mine.push_back(bytes_sent_);
   const std::vector<double> all = all_gather_numbers(backend, mine);
 
   Result result;
@@ -126,6 +127,7 @@ Result RankLog::report(Backend& backend) const {
   for (std::size_t r = 0; r < shared.size(); ++r) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size() + 1 + steps);
     result.step_time_s.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(steps));
+    result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, all[(r + 1) * mine.size() - 1]);
   }
   const std::size_t step = median_step(result.step_time_s);
   const double barrier_of_rank_0 = all[0];

@@ -25,6 +25,8 @@ class RankLog {
 
   /// The instant at which the ranks left the barrier before the first measured step.
   void leave_barrier(std::chrono::steady_clock::time_point instant) { barrier_ = instant; }
+  /// What this rank sent in one measured step.
+  void set_bytes_sent(double bytes) { bytes_sent_ = bytes; }
   /// \param step negative during warm-up
   void add(int step, std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end,
            const std::vector<Stamp>& stamps, double loss);
@@ -38,6 +40,7 @@ class RankLog {
 
   const Program& program_;
   std::chrono::steady_clock::time_point barrier_{};
+  double bytes_sent_ = 0.0;
   std::vector<double> warmup_step_time_s_;
   std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
   std::vector<double> step_time_s_;  ///< by step

@@ -117,6 +117,35 @@ TEST_CASE("a value that is wrong is refused with its place") {
              Contains("cross_entropy over 10 classes"));
 }
 
+TEST_CASE("a model on tokens that does not fit together is refused with its place") {
+  const auto model = [](const std::string& input, const std::string& embedding, const std::string& head) {
+    return "input: " + input +
+           "\nloss: cross_entropy\nclasses: 50\noptimizer: {kind: adam, learning_rate: 0.1}\n" +
+           "segments:\n  - name: first\n    layers:\n" + embedding + "  - name: last\n    layers:\n" + head;
+  };
+  const std::string tokens = "{kind: tokens, shape: [8], vocabulary: 50}";
+  const std::string table =
+      "      - embedding: {word: w, position: p, vocabulary: 50, positions: 8, out: 4}\n";
+  const std::string head = "      - tied_linear: {to: w.weight}\n";
+  CHECK(refusal(model(tokens, table, head)).empty());
+  CHECK_THAT(refusal(model("{kind: tokens, shape: [8]}", table, head)), Contains("'vocabulary' is missing"));
+  CHECK_THAT(refusal(model("{kind: tokens, shape: [9], vocabulary: 50}", table, head)),
+             Contains("mine.yaml:8") && Contains("sequence 9 is longer than positions 8"));
+  CHECK_THAT(refusal(model("{kind: tokens, shape: [8], vocabulary: 51}", table, head)),
+             Contains("mine.yaml:8") && Contains("vocabulary of 51, found 50"));
+  CHECK_THAT(refusal(model("{kind: features, shape: [8]}", table, head)), Contains("whose input are tokens"));
+  CHECK_THAT(refusal(model(tokens, "      - gelu\n", "      - linear: {name: l, out: 50}\n")),
+             Contains("the first layer") && Contains("is an embedding"));
+  CHECK_THAT(refusal(model(tokens, table, "      - tied_linear: {to: v.weight}\n")),
+             Contains("mine.yaml:11") && Contains("'v.weight'") && Contains("did you mean 'w.weight'"));
+  CHECK_THAT(refusal(model(tokens, table, "      - linear: {name: l, out: 3}\n" + head)),
+             Contains("'w.weight' has 4 columns, the input is 8x3"));
+  CHECK_THAT(refusal(model(tokens, table, "      - first_token\n      - first_token\n")),
+             Contains("first_token needs sequence x features, its input is 4"));
+  CHECK_THAT(refusal(model(tokens, table, "      - self_attention: {name: a, heads: 3}\n")),
+             Contains("mine.yaml:11") && Contains("heads 3 do not divide the width 4"));
+}
+
 TEST_CASE("branches that do not fit are refused") {
   const std::string layers =
       "      - residual:\n          body:\n            - conv: {name: c, out: 8, kernel: 3}\n";

@@ -52,6 +52,16 @@ TEST_CASE("a layer of BERT-base has 7,087,872 parameters and its pooler 590,592"
   CHECK(count("embeddings") == 23'440'896 + 393'216 + 1'536 + 1'536);
 }
 
+TEST_CASE("segments of transformers are called embedding, residual and by their head") {
+  const auto kinds = [](const std::string& name) {
+    std::vector<std::string> result;
+    for (const Segment& segment : load_model(name + ":layers=1").segments) result.push_back(segment.kind);
+    return result;
+  };
+  CHECK(kinds("bert-base") == std::vector<std::string>{"embedding", "residual", "linear"});
+  CHECK(kinds("gpt2-small") == std::vector<std::string>{"embedding", "residual", "tied_linear"});
+}
+
 TEST_CASE("only the blocks of a repeat are repeated segments") {
   for (const char* name : {"bert-base", "gpt2-small", "transformer"}) {
     CAPTURE(name);
@@ -91,7 +101,7 @@ TEST_CASE("a small BERT has the sizes that follow from four settings") {
   CHECK(model.settings.at("heads") == 4);
   CHECK(model.settings.at("feed_forward") == 1024);
   const std::int64_t h = 256;
-  const std::int64_t block = 4 * (h * h + h) + 2 * 4 * h * h + 4 * h + h + 4 * h;
+  const std::int64_t block = 4 * (h * h + h) + 8 * h * h + 4 * h + h + 4 * h;
   CHECK(model.parameter_count() == (30'522 + 512 + 2 + 2) * h + 4 * block + h * h + h);
   CHECK(segment(model, "layer3").output == Shape{64, 256});
   CHECK(model.segments.back().output == Shape{256});

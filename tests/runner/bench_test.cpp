@@ -38,6 +38,10 @@ class WrongBackend : public Backend {
   [[nodiscard]] int rank() const override { return right_.rank(); }
   [[nodiscard]] int world_size() const override { return right_.world_size(); }
   [[nodiscard]] int collectives_in_flight() const override { return right_.collectives_in_flight(); }
+  [[nodiscard]] std::uint64_t bytes_sent() const override { return right_.bytes_sent(); }
+  std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) override {
+    return right_.subgroup(name, ranks);
+  }
   WorkPtr all_reduce(Array array) override {
     WorkPtr work = right_.all_reduce(array);
     work->wait();

@@ -71,6 +71,20 @@ TEST_CASE(
   CHECK(entry.segments[1].saved_bytes == 16 * 4);
 }
 
+TEST_CASE("the estimated saved bytes of transformer blocks are those observed") {
+  MeasureOptions options;
+  options.batches = {2};
+  options.steps = 2;
+  for (const char* name : {"bert-base:hidden=64,layers=1,sequence=16,vocabulary=50",
+                           "bert-base:hidden=64,layers=1,sequence=16,dropout=0",
+                           "gpt2-small:heads=4,hidden=64,layers=1,sequence=16,vocabulary=50"}) {
+    INFO(name);
+    const Model model = load_model(name);
+    const TraceEntry entry = measure_trace(model, options).entries.front();
+    CHECK(Bytes(entry.segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size);
+  }
+}
+
 TEST_CASE(
     "merged launches keep every sample, say which launch it is from, and are sorted by threads and batch") {
   const Trace merged =

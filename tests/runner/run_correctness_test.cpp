@@ -254,6 +254,15 @@ TEST_CASE("the result of a run holds all ranks' step times and one span per oper
     }
 }
 
+TEST_CASE("two ranks each send the gradients' bytes once a step, one rank sends nothing: simple-cnn") {
+  const Model model = load_model("simple-cnn");
+  double elements = 0.0;
+  for (const Parameter& parameter : model.parameters) elements += static_cast<double>(parameter.numel());
+  for (const RankOutcome& outcome : run_ranks("ddp", model, 2, 4))
+    CHECK(outcome.result.bytes_sent_per_rank == elements * sizeof(double));
+  CHECK(run_ranks("single", model, 1, 4).front().result.bytes_sent_per_rank == 0.0);
+}
+
 TEST_CASE("training lowers the loss on the synthetic data of images and of features") {
   for (const char* name : {"simple-cnn", "netflix-mlp"}) {
     INFO(name);

@@ -91,10 +91,9 @@ TEST_CASE("a tied weight's gradient is complete when the hook is called, and is 
   const torch::Tensor direction =
       torch::randn(weight.sizes(), at::make_generator<at::CPUGeneratorImpl>(kSeed), torch::kFloat64);
   const auto loss_at = [&](double distance) {
-    torch::Tensor moved = weight;
-    moved.add_(direction, distance);
-    const double loss = torch_model.loss(torch_model.forward(batch.input), batch.target).item<double>();
-    moved.sub_(direction, distance);
+    weight.add_(direction, distance);
+    const auto loss = torch_model.loss(torch_model.forward(batch.input), batch.target).item<double>();
+    weight.sub_(direction, distance);
     return loss;
   };
   const double slope = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
