@@ -8,7 +8,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::chrono::microseconds kHeadStart{100};
+constexpr std::chrono::microseconds kHeadStart{300};
 
 }  // namespace
 

@@ -55,9 +55,9 @@ class PostedCall {
 
 /// Threads that wait for posted calls, so that each is known to be over, and when, although its caller is
 /// busy elsewhere: one per call that is under way, kept and asleep, and one that hands calls over. A caller
-/// has a head start of 100 us: if it waits by then, no other thread is woken, and a ping-pong costs what it
+/// has a head start of 300 us: if it waits by then, no other thread is woken, and a ping-pong costs what it
 /// costs without these threads. Ends are exact to a thread's wake-up, except that an end within the head
-/// start that nobody waited for is seen when the head start is over, up to about 0.3 ms late.
+/// start that nobody waited for is seen when the head start is over, up to about 0.7 ms late.
 class PostedCalls {
  public:
   PostedCalls();
