@@ -91,7 +91,10 @@ class GlooBackend : public Backend {
   [[nodiscard]] std::uint64_t bytes_sent() const override { return sent_->count(); }
 
   std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) override {
-    return std::make_unique<GlooBackend>(*this, name, ranks);
+    auto group = std::make_unique<GlooBackend>(*this, name, ranks);
+    // Who drops the group at once must not close a connection that its peer is still setting up.
+    group->barrier();
+    return group;
   }
 
   WorkPtr all_reduce(Array in_place) override {

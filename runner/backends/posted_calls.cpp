@@ -6,6 +6,11 @@
 #include <vector>
 
 namespace stepcast {
+namespace {
+
+constexpr std::chrono::microseconds kHeadStart{300};
+
+}  // namespace
 
 PostedCall::PostedCall(std::unique_ptr<Buffer> buffer, bool sends)
     : buffer_(std::move(buffer)), sends_(sends) {}
@@ -68,6 +73,11 @@ bool PostedCall::over() const {
   return over_;
 }
 
+bool PostedCall::claimed() const {
+  const std::scoped_lock lock(mutex_);
+  return claimed_;
+}
+
 void PostedCall::attend() {
   constexpr std::chrono::hours kForever{24 * 365};
   std::unique_lock lock(mutex_);
@@ -88,43 +98,69 @@ void PostedCall::release() {
 
 struct PostedCalls::State {
   std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::shared_ptr<PostedCall>> waiting;
+  std::condition_variable posted;  ///< to the thread that hands over
+  std::condition_variable handed;  ///< to those that wait in gloo
+  std::deque<std::shared_ptr<PostedCall>> young;
+  std::deque<std::shared_ptr<PostedCall>> due;
   std::vector<std::thread> threads;
-  std::size_t idle = 0;
+  std::size_t attending = 0;
   bool stopping = false;
 
-  void serve() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      changed.wait(lock, [&] { return stopping || !waiting.empty(); });
-      if (stopping) return;
-      std::shared_ptr<PostedCall> call = std::move(waiting.front());
-      waiting.pop_front();
-      --idle;
-      lock.unlock();
-      call->attend();
-      call.reset();
-      lock.lock();
-      ++idle;
-    }
-  }
+  static void hand_over(const std::shared_ptr<State>& state);
+  void attend();
 };
+
+void PostedCalls::State::hand_over(const std::shared_ptr<State>& state) {
+  std::unique_lock lock(state->mutex);
+  while (true) {
+    state->posted.wait(lock, [&] { return state->stopping || !state->young.empty(); });
+    if (state->stopping) return;
+    lock.unlock();
+    std::this_thread::sleep_for(kHeadStart);
+    lock.lock();
+    const auto posted_before = PostedCall::Clock::now() - kHeadStart;
+    while (!state->young.empty() && state->young.front()->started() <= posted_before) {
+      if (!state->young.front()->claimed()) state->due.push_back(std::move(state->young.front()));
+      state->young.pop_front();
+    }
+    // The first thread is this one.
+    while (!state->stopping && state->threads.size() - 1 < state->attending + state->due.size())
+      state->threads.emplace_back([state] { state->attend(); });
+    if (!state->due.empty()) state->handed.notify_all();
+  }
+}
+
+void PostedCalls::State::attend() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    handed.wait(lock, [&] { return stopping || !due.empty(); });
+    if (stopping) return;
+    std::shared_ptr<PostedCall> call = std::move(due.front());
+    due.pop_front();
+    ++attending;
+    lock.unlock();
+    call->attend();
+    call.reset();
+    lock.lock();
+    --attending;
+  }
+}
 
 PostedCalls::PostedCalls() : state_(std::make_shared<State>()) {}
 
 PostedCalls::~PostedCalls() {
   std::vector<std::thread> threads;
-  bool all_idle = false;
+  bool idle = false;
   {
     const std::scoped_lock lock(state_->mutex);
     state_->stopping = true;
     threads.swap(state_->threads);
-    all_idle = state_->idle == threads.size();
+    idle = state_->attending == 0;
   }
-  state_->changed.notify_all();
+  state_->posted.notify_all();
+  state_->handed.notify_all();
   for (std::thread& thread : threads) {
-    if (all_idle) {
+    if (idle) {
       thread.join();
     } else {
       thread.detach();
@@ -133,14 +169,12 @@ PostedCalls::~PostedCalls() {
 }
 
 void PostedCalls::add(std::shared_ptr<PostedCall> call) {
-  const std::scoped_lock lock(state_->mutex);
-  state_->waiting.push_back(std::move(call));
-  if (state_->waiting.size() > state_->idle) {
-    state_->threads.emplace_back([state = state_] { state->serve(); });
-    ++state_->idle;
-  } else {
-    state_->changed.notify_one();
+  {
+    const std::scoped_lock lock(state_->mutex);
+    state_->young.push_back(std::move(call));
+    if (state_->threads.empty()) state_->threads.emplace_back([state = state_] { State::hand_over(state); });
   }
+  state_->posted.notify_one();
 }
 
 }  // namespace stepcast

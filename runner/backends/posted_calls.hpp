@@ -25,6 +25,8 @@ class PostedCall {
   /// closes all connections of the context
   void wait(std::chrono::milliseconds timeout);
   [[nodiscard]] bool over() const;
+  /// Whether somebody waits or has waited.
+  [[nodiscard]] bool claimed() const;
   [[nodiscard]] Clock::time_point started() const { return started_; }
   /// Valid when over: the instant at which the waiting thread woke.
   [[nodiscard]] Clock::time_point ended() const { return ended_; }
@@ -52,8 +54,10 @@ class PostedCall {
 };
 
 /// Threads that wait for posted calls, so that each is known to be over, and when, although its caller is
-/// busy elsewhere. As many as calls were ever under way at once: they sleep, and are kept. A call costs one
-/// wake-up of such a thread, and a second one at its end unless the caller waits first.
+/// busy elsewhere: one per call that is under way, kept and asleep, and one that hands calls over. A caller
+/// has a head start of 300 us: if it waits by then, no other thread is woken, and a ping-pong costs what it
+/// costs without these threads. Ends are exact to a thread's wake-up, except that an end within the head
+/// start that nobody waited for is seen when the head start is over, up to about 0.7 ms late.
 class PostedCalls {
  public:
   PostedCalls();
