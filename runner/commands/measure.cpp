@@ -113,9 +113,9 @@ std::string percent(double value) {
 
 double sum_of_medians(const TraceEntry& entry) {
   double sum = 0.0;
-  for (const auto* samples :
-       {&entry.input_s, &entry.zero_grad_s, &entry.loss_s, &entry.optimizer_s, &entry.host_s})
-    sum += median(*samples);
+  for (const auto& samples :
+       {entry.input_s, entry.zero_grad_s(), entry.loss_s, entry.optimizer_s(), entry.host_s})
+    sum += median(samples);
   for (const SegmentTrace& segment : entry.segments)
     sum += median(segment.forward_s) + median(segment.backward_s);
   return sum;
@@ -146,9 +146,9 @@ void print_entry(const TraceEntry& entry) {
     rest.add({name, time(samples), spread(samples)});
   };
   add("input", entry.input_s);
-  add("zero_grad", entry.zero_grad_s);
+  add("zero_grad", entry.zero_grad_s());
   add("loss", entry.loss_s);
-  add("optimizer", entry.optimizer_s);
+  add("optimizer", entry.optimizer_s());
   add("host", entry.host_s);
   rest.add({"sum with segments", to_text(Seconds(sum)), ""});
   rest.add({"step by segments", time(entry.step_s), spread(entry.step_s)});
@@ -157,7 +157,7 @@ void print_entry(const TraceEntry& entry) {
 }
 
 void finish(const po::variables_map& values, Trace& trace, const Model& model) {
-  trace.context = make_compute_context("stepcast.trace/1", command_line(), trace.entries.front().threads,
+  trace.context = make_compute_context(kTraceSchema, command_line(), trace.entries.front().threads,
                                        values["seed"].as<unsigned>());
   trace.device = trace.context.cpu_model;
   trace.lineage = {make_ancestor("model", model.path)};

@@ -9,25 +9,24 @@
 #include "runner/commands/rank_options.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/cli/training_options.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
+  declare_training_options(options);
   options.add_options()  //
-      ("strategy", po::value<std::string>(),
-       "how the ranks share the work: single, all_reduce, gather_scatter, ddp")(
-          "model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+          "trace", po::value<std::string>(), "measured times that --split balanced weighs")(
           "batch", po::value<int>()->default_value(32), "samples per rank and step")(
           "steps", po::value<int>()->default_value(30), "measured steps")(
           "warmup", po::value<int>()->default_value(5), "steps before, kept apart")(
           "threads", po::value<int>()->default_value(1), "compute threads per rank")(
-          "bucket-cap", po::value<std::string>()->default_value("25MiB"),
-          "ddp: a bucket closes at this size")("first-bucket-cap",
-                                               po::value<std::string>()->default_value("1MiB"),
-                                               "ddp: the same for the first bucket")(
           "data", po::value<std::string>()->default_value("", "synthetic"),
           "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
                                                      "of the initial parameters and the order of the data")(
@@ -43,29 +42,12 @@ std::string required(const po::variables_map& values, const std::string& name) {
   return values[name].as<std::string>();
 }
 
-int at_least(const po::variables_map& values, const std::string& name, int least) {
-  const int value = values[name].as<int>();
-  if (value < least)
-    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
-                     std::to_string(value));
-  return value;
-}
-
-TrainingConfig training_config(const po::variables_map& values, int world_size) {
-  TrainingConfig config;
-  config.world_size = world_size;
-  config.batch = at_least(values, "batch", 1);
-  config.bucket_cap = parse_bytes(values["bucket-cap"].as<std::string>(), "--bucket-cap");
-  config.first_bucket_cap = parse_bytes(values["first-bucket-cap"].as<std::string>(), "--first-bucket-cap");
-  return config;
-}
-
 RunOptions run_options(const po::variables_map& values, bool prints) {
   RunOptions options;
-  options.batch = at_least(values, "batch", 1);
-  options.threads = at_least(values, "threads", 1);
-  options.steps = at_least(values, "steps", 1);
-  options.warmup_steps = at_least(values, "warmup", 0);
+  options.batch = int_option(values, "batch", 1);
+  options.threads = int_option(values, "threads", 1);
+  options.steps = int_option(values, "steps", 1);
+  options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
   const int interval = std::max(1, options.steps / 5);
@@ -77,22 +59,6 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   return options;
 }
 
-Configuration configuration(const po::variables_map& values, const Model& model,
-                            const TrainingConfig& training) {
-  Configuration c;
-  c.model = model.specification;
-  c.strategy = values["strategy"].as<std::string>();
-  c.world_size = training.world_size;
-  c.batch = training.batch;
-  c.threads = values["threads"].as<int>();
-  c.backend = values["backend"].as<std::string>();
-  c.bucket_cap_bytes = training.bucket_cap.count();
-  c.first_bucket_cap_bytes = training.first_bucket_cap.count();
-  c.steps = values["steps"].as<int>();
-  c.warmup_steps = values["warmup"].as<int>();
-  return c;
-}
-
 void print_summary(const Result& result) {
   const Configuration& c = result.configuration;
   std::vector<double> all;
@@ -102,7 +68,7 @@ void print_summary(const Result& result) {
             << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
             << " per rank: median step " << to_text(Seconds(step)) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << "), " << std::llround(c.world_size * c.batch / step) << " samples/s, loss "
+            << "), " << std::llround(result.throughput_samples_per_s()) << " samples/s, loss "
             << result.loss.front() << " to " << result.loss.back() << "\n\n";
   Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
                "idle"});
@@ -117,7 +83,7 @@ void print_summary(const Result& result) {
 }
 
 void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {
-  result.context = make_compute_context("stepcast.result/1", command_line(), result.configuration.threads,
+  result.context = make_compute_context(kResultSchema, command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
   result.context.binding = session.binding;
   result.context.scheduling = session.scheduling;
@@ -140,7 +106,13 @@ ExitCode run(const po::variables_map& values) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted");
-  const TrainingConfig training = training_config(values, planned_world_size(values));
+  TrainingConfig training = training_config(values);
+  training.world_size = planned_world_size(values);
+  training.batch = int_option(values, "batch", 1);
+  if (values.count("trace") != 0)
+    training.segment_times = load_trace(values["trace"].as<std::string>())
+                                 .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
+                                 .median_segment_times();
   const Schedule schedule = build_schedule(strategy, model, training);
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)
@@ -151,7 +123,11 @@ ExitCode run(const po::variables_map& values) {
     const bool is_first = session.ranks.rank == 0;
     Result result = run_schedule(model, schedule, *session.backend, run_options(values, is_first));
     if (!is_first) return ExitCode::kDone;
-    result.configuration = configuration(values, model, training);
+    result.configuration = configuration_of(schedule, model, training);
+    result.configuration.threads = values["threads"].as<int>();
+    result.configuration.backend = values["backend"].as<std::string>();
+    result.configuration.steps = values["steps"].as<int>();
+    result.configuration.warmup_steps = values["warmup"].as<int>();
     finish(values, result, model, session);
     return ExitCode::kDone;
   });

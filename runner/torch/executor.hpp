@@ -34,17 +34,12 @@ struct FinalState {
 
 /// Runs warm-up and measured steps of this rank's program; all ranks of the job call it.
 ///
-/// Operations of the streams `compute`, `host` and `copy` run on the calling thread in program order; each
-/// waits for the communication that it comes after. Operations of the stream `comm` are handed to the backend
-/// in program order as soon as everything they come after is done, also from hooks in the middle of a
-/// backward, which run when the gradient they name has been accumulated. An operation on `comm` that comes
-/// after another one on `comm` is handed over when the calling thread next waits for it or for a later one.
-/// Steps follow each other without a barrier, except for one before the first measured step; communication of
-/// a step is over when the step ends.
+/// How operations are executed is said in compiled_program.hpp.
+/// Steps follow each other without a barrier, except for one before the first measured step.
 ///
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
 /// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
-/// the breakdown, and the loss averaged over the ranks. Other ranks receive the step times alone. Spans of a
+/// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute it. Other ranks receive the step times alone. Spans of a
 /// step count from its start at rank 0; ranks on other hosts, whose clocks are their own, from a barrier that
 /// all ranks leave together. \param final_state filled in where it is not null \throws CapabilityError for
 /// operations that are not executed yet; RunError that names a rank that was lost

@@ -1,7 +1,5 @@
 #include "runner/torch/measure.hpp"
 
-#include <c10/core/CPUAllocator.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,7 +9,9 @@
 #include <tuple>
 
 #include "runner/torch/compute_environment.hpp"
+#include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
+#include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/core/statistics.hpp"
 
@@ -24,54 +24,31 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
-/// Counts the bytes that tensors hold. Every array is preceded by a header with its size.
-class CountingAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t size) const override {
-    // One header keeps the 64-byte alignment that LibTorch's kernels expect.
-    const std::size_t whole = (size + kHeader + kHeader - 1) / kHeader * kHeader;
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHeader, whole));
-    TORCH_CHECK(memory != nullptr, "out of memory: ", size, " bytes");
-    *reinterpret_cast<std::size_t*>(memory) = size;
-    live() += static_cast<double>(size);
-    std::byte* data = memory + kHeader;
-    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
-  }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
+/// Most live bytes above those before, while `phase` ran.
+template <class Phase>
+double peak_of(Phase phase) {
+  const double before = total(live_memory());
+  forget_memory_peak();
+  phase();
+  return total(peak_memory()) - before;
+}
 
-  [[nodiscard]] static double live_bytes() { return live(); }
-
- private:
-  static constexpr std::size_t kHeader = 64;
-
-  static double& live() {
-    static double bytes = 0.0;
-    return bytes;
-  }
-  static void release(void* data) {
-    std::byte* memory = static_cast<std::byte*>(data) - kHeader;
-    live() -= static_cast<double>(*reinterpret_cast<std::size_t*>(memory));
-    std::free(memory);
-  }
-};
-
-/// Live bytes that the forward of each segment leaves behind, its output among them.
-std::vector<double> observe_saved_bytes(TorchModel& model, const Batch& batch) {
-  static CountingAllocator counting;
-  c10::Allocator* usual = c10::GetAllocator(c10::DeviceType::CPU);
-  c10::SetAllocator(c10::DeviceType::CPU, &counting);
-  std::vector<double> saved;
+/// One more step, whose memory is looked at and whose time is not: what the forward of each segment leaves
+/// behind, its output among it, and what each phase needs while it runs.
+void observe_memory(TorchModel& model, const Batch& batch, TraceEntry& entry) {
+  const MemoryScope scope(MemoryCategory::kActivations);
   SegmentedPass pass(model);
   pass.begin(batch.input);
   for (std::size_t segment = 0; segment < model.segments(); ++segment) {
-    const double before = CountingAllocator::live_bytes();
-    pass.forward(segment);
-    saved.push_back(CountingAllocator::live_bytes() - before);
+    const double before = total(live_memory());
+    entry.segments[segment].forward_peak_bytes = peak_of([&] { pass.forward(segment); });
+    entry.segments[segment].saved_bytes = total(live_memory()) - before;
   }
-  pass.loss(batch.target);
-  for (std::size_t segment = model.segments(); segment-- > 0;) pass.backward(segment);
-  c10::SetAllocator(c10::DeviceType::CPU, usual);
-  return saved;
+  entry.loss_peak_bytes = peak_of([&] { pass.loss(batch.target); });
+  for (std::size_t segment = model.segments(); segment-- > 0;)
+    entry.segments[segment].backward_peak_bytes = peak_of([&] { pass.backward(segment); });
+  for (std::size_t segment = 0; segment < model.segments(); ++segment)
+    entry.segments[segment].optimizer_peak_bytes = peak_of([&] { model.optimizer_step(segment); });
 }
 
 /// A second thread to wait for, as a rank waits for its communication thread.
@@ -163,6 +140,8 @@ void BatchBench::segmented_step(bool keep) {
   const std::size_t segments = model_.segments();
   std::vector<double> forward(segments);
   std::vector<double> backward(segments);
+  std::vector<double> zero_grad(segments);
+  std::vector<double> optimizer(segments);
   model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
   const Clock::time_point start = Clock::now();
   Clock::time_point last = start;
@@ -171,15 +150,15 @@ void BatchBench::segmented_step(bool keep) {
     return seconds_between(std::exchange(last, now), now);
   };
   double input = 0.0;
-  double zero_grad = 0.0;
   double loss = 0.0;
-  double optimizer = 0.0;
   double waited = 0.0;
   {
     Batch batch = next_batch();
     input = lap();
-    model_.zero_grad();
-    zero_grad = lap();
+    for (std::size_t segment = 0; segment < segments; ++segment) {
+      model_.zero_grad(segment);
+      zero_grad[segment] = lap();
+    }
     pass_.begin(std::move(batch.input));
     for (std::size_t segment = 0; segment < segments; ++segment) {
       pass_.forward(segment);
@@ -197,22 +176,24 @@ void BatchBench::segmented_step(bool keep) {
       waits_for_->wait();
       waited = lap();
     }
-    model_.optimizer_step();
-    optimizer = lap();
+    for (std::size_t segment = 0; segment < segments; ++segment) {
+      model_.optimizer_step(segment);
+      optimizer[segment] = lap();
+    }
   }
   const Clock::time_point end = Clock::now();
   model_.set_gradient_hook({});
   if (!keep) return;
   entry_.launch.push_back(0);
   entry_.input_s.push_back(input);
-  entry_.zero_grad_s.push_back(zero_grad);
   entry_.loss_s.push_back(loss);
-  entry_.optimizer_s.push_back(optimizer);
   entry_.host_s.push_back(seconds_between(last, end));
   entry_.step_s.push_back(seconds_between(start, end) - waited);
   for (std::size_t segment = 0; segment < segments; ++segment) {
     entry_.segments[segment].forward_s.push_back(forward[segment]);
     entry_.segments[segment].backward_s.push_back(backward[segment]);
+    entry_.segments[segment].zero_grad_s.push_back(zero_grad[segment]);
+    entry_.segments[segment].optimizer_s.push_back(optimizer[segment]);
   }
 }
 
@@ -241,9 +222,7 @@ TraceEntry BatchBench::finish() {
   for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
     for (const std::vector<double>& samples : fractions_[segment])
       entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
-  const std::vector<double> saved = observe_saved_bytes(model_, next_batch());
-  for (std::size_t segment = 0; segment < saved.size(); ++segment)
-    entry_.segments[segment].saved_bytes = saved[segment];
+  observe_memory(model_, next_batch(), entry_);
   return std::move(entry_);
 }
 
@@ -255,9 +234,7 @@ void append(std::vector<double>& samples, const std::vector<double>& more) {
 void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   for (const int number : more.launch) entry.launch.push_back(launch + number);
   append(entry.input_s, more.input_s);
-  append(entry.zero_grad_s, more.zero_grad_s);
   append(entry.loss_s, more.loss_s);
-  append(entry.optimizer_s, more.optimizer_s);
   append(entry.host_s, more.host_s);
   append(entry.step_s, more.step_s);
   append(entry.native_step_s, more.native_step_s);
@@ -265,6 +242,8 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
     SegmentTrace& segment = entry.segments[i];
     append(segment.forward_s, more.segments[i].forward_s);
     append(segment.backward_s, more.segments[i].backward_s);
+    append(segment.zero_grad_s, more.segments[i].zero_grad_s);
+    append(segment.optimizer_s, more.segments[i].optimizer_s);
     for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
       double& mean = segment.grad_ready_fraction[k];
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);
@@ -295,6 +274,7 @@ Trace merge_launches(const std::vector<Trace>& parts) {
 Trace measure_trace(const Model& model, const MeasureOptions& options) {
   constexpr int kStepsPerTurn = 5;
   set_compute_threads(options.threads);
+  install_counting_allocator();
   TorchModel torch_model(model, torch::kFloat32, options.seed);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   OtherThread other;

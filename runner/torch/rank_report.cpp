@@ -55,6 +55,13 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   return slowest[(slowest.size() - 1) / 2].second;
 }
 
+bool computes(const Program& program, Phase phase) {
+  return std::any_of(program.ops.begin(), program.ops.end(), [phase](const Op& op) {
+    const auto* compute = std::get_if<Compute>(&op.action);
+    return compute != nullptr && compute->phase == phase;
+  });
+}
+
 }  // namespace
 
 RankLog::RankLog(const Program& program, int warmup_steps, int steps) : program_(program) {
@@ -112,6 +119,15 @@ Breakdown RankLog::median_breakdown(int rank) const {
   return result;
 }
 
+MemoryUse RankLog::memory_use(int rank) const {
+  MemoryUse use;
+  use.rank = rank;
+  use.peak_bytes = total(memory_);
+  for (std::size_t i = 0; i < memory_.size(); ++i)
+    use.at_peak_bytes[to_text(static_cast<MemoryCategory>(i))] = memory_[i];
+  return use;
+}
+
 Result RankLog::report(Backend& backend) const {
   const auto rank = static_cast<std::size_t>(backend.rank());
   const std::size_t steps = step_time_s_.size();
@@ -137,16 +153,23 @@ Result RankLog::report(Backend& backend) const {
   notes.spans = spans(backend.rank(), step, start_of_rank_0 + clock_offset);
   notes.breakdown = {median_breakdown(backend.rank())};
   notes.loss = loss_;
+  notes.memory.push_back(memory_use(backend.rank()));
+  const bool computes_loss = computes(program_, Phase::kLoss);
+  notes.notes["computes_loss"] = computes_loss ? "yes" : "";
   const std::vector<std::string> texts = gather_text(backend, nlohmann::json(notes).dump());
   result.warmup_step_time_s = warmup_step_time_s_;
   result.loss.assign(texts.empty() ? 0 : steps, 0.0);
+  int losses = 0;  // ranks that compute one: the last stages of pipelines
   for (const std::string& text : texts) {
     const auto theirs = nlohmann::json::parse(text).get<Result>();
     result.spans.insert(result.spans.end(), theirs.spans.begin(), theirs.spans.end());
     result.breakdown.push_back(theirs.breakdown.front());
-    for (std::size_t i = 0; i < steps; ++i)
-      result.loss[i] += theirs.loss[i] / static_cast<double>(texts.size());
+    result.memory.push_back(theirs.memory.front());
+    if (theirs.notes.at("computes_loss").empty()) continue;
+    ++losses;
+    for (std::size_t i = 0; i < steps; ++i) result.loss[i] += theirs.loss[i];
   }
+  for (double& loss : result.loss) loss /= std::max(1, losses);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runner/backend.hpp"
+#include "runner/torch/counting_allocator.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/schedule.hpp"
 
@@ -31,16 +32,21 @@ class RankLog {
   void add(int step, std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end,
            const std::vector<Stamp>& stamps, double loss);
 
+  /// What the rank's tensors held when that was most.
+  void set_memory(const MemoryBytes& peak) { memory_ = peak; }
+
   /// Collects the notes of all ranks; every rank calls it. Complete at rank 0, step times alone elsewhere.
   [[nodiscard]] Result report(Backend& backend) const;
 
  private:
   [[nodiscard]] std::vector<Span> spans(int rank, std::size_t step, double origin_s) const;
   [[nodiscard]] Breakdown median_breakdown(int rank) const;
+  [[nodiscard]] MemoryUse memory_use(int rank) const;
 
   const Program& program_;
   std::chrono::steady_clock::time_point barrier_{};
   double bytes_sent_ = 0.0;
+  MemoryBytes memory_{};
   std::vector<double> warmup_step_time_s_;
   std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
   std::vector<double> step_time_s_;  ///< by step

@@ -1,16 +1,19 @@
 #include "runner/torch/torch_model.hpp"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "models/layer.hpp"
+#include "runner/torch/counting_allocator.hpp"
 #include "sim/core/error.hpp"
 
 namespace stepcast {
@@ -21,7 +24,7 @@ class TorchModel::Builder {
   Builder(TorchModel& target, unsigned seed)
       : target_(target),
         generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
-        masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
+        masks_(target.masks_) {
     const Model& model = target.model_;
     target.parameters_.resize(model.parameters.size());
     target.buffers_.resize(model.buffers.size());
@@ -70,6 +73,7 @@ class TorchModel::Builder {
 
   /// Buffers are parts of one array per dtype, so that broadcasting them is one call without copies.
   void make_buffers() {
+    const MemoryScope scope(MemoryCategory::kParameters);
     const Model& model = target_.model_;
     std::array<std::int64_t, 2> elements{};
     for (const Buffer& buffer : model.buffers) elements[buffer.is_integer ? 1 : 0] += numel(buffer.shape);
@@ -90,9 +94,11 @@ class TorchModel::Builder {
   /// Creates a parameter, zero so far.
   torch::Tensor parameter(const std::string& name) {
     const std::size_t index = parameter_index_.at(name);
+    const MemoryScope parameters(MemoryCategory::kParameters);
     torch::Tensor value =
         torch::zeros(torch::IntArrayRef(target_.model_.parameters[index].shape), target_.dtype_)
             .requires_grad_();
+    const MemoryScope gradients(MemoryCategory::kGradients);
     value.mutable_grad() = torch::zeros_like(value);
     target_.parameters_[index] = value;
     return value;
@@ -255,11 +261,9 @@ class TorchModel::Builder {
   std::map<std::string, std::size_t> buffer_index_;
 };
 
-namespace {
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model,
-                                                        const std::vector<torch::Tensor>& tensors) {
-  const Optimizer& settings = model.optimizer;
+std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
+    const std::vector<torch::Tensor>& tensors) const {
+  const Optimizer& settings = model_.optimizer;
   if (settings.kind == "sgd")
     return std::make_unique<torch::optim::SGD>(tensors, torch::optim::SGDOptions(settings.learning_rate)
                                                             .momentum(settings.momentum)
@@ -267,38 +271,63 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model,
   if (settings.kind == "adam")
     return std::make_unique<torch::optim::Adam>(
         tensors, torch::optim::AdamOptions(settings.learning_rate).weight_decay(settings.weight_decay));
-  throw InputError(model.path + ": " + unknown_name("optimizer", settings.kind, {"adam", "sgd"}));
+  throw InputError(model_.path + ": " + unknown_name("optimizer", settings.kind, {"adam", "sgd"}));
 }
 
-/// As torch::autograd::backward, without its checks, which cost a microsecond per segment.
-void run_backward(const torch::Tensor& output, const torch::Tensor& gradient) {
-  torch::autograd::Engine::get_default_engine().execute({torch::autograd::impl::gradient_edge(output)},
-                                                        {gradient},
-                                                        /*keep_graph=*/false, /*create_graph=*/false,
-                                                        /*accumulate_grad=*/true);
+namespace {
+
+std::vector<int> every_segment(const Model& model) {
+  std::vector<int> all(model.segments.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 }  // namespace
 
 TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed)
-    : model_(model), dtype_(dtype) {
+    : TorchModel(model, dtype, seed, every_segment(model)) {}
+
+TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed, const std::vector<int>& held)
+    : model_(model), dtype_(dtype), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
   Builder builder(*this, seed);
   for (const Segment& segment : model.segments) segments_.push_back(builder.segment(segment));
   builder.check_complete();
-  optimizer_ = make_optimizer(model, parameters_);
-  for (const torch::Tensor& parameter : parameters_) {
-    using Variables = torch::autograd::variable_list;
-    const int index = static_cast<int>(accumulators_.size());
-    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
-    const auto call = [this, index](const Variables& outputs, const Variables&) {
-      if (gradient_hook_) gradient_hook_(index);
-      return outputs;
-    };
-    accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
+  std::set<int> tied;
+  for (const int segment : held)
+    tied.insert(model.segments[static_cast<std::size_t>(segment)].tied.begin(),
+                model.segments[static_cast<std::size_t>(segment)].tied.end());
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    if (std::find(held.begin(), held.end(), static_cast<int>(i)) == held.end()) drop(i, tied);
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    std::vector<torch::Tensor> tensors;
+    for (const int index : model.segments[i].parameters)
+      if (parameters_[static_cast<std::size_t>(index)].defined())
+        tensors.push_back(parameters_[static_cast<std::size_t>(index)]);
+    optimizers_.push_back(tensors.empty() ? nullptr : make_optimizer(tensors));
   }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].defined()) add_gradient_hook(static_cast<int>(i));
+}
+
+/// Weights of all segments are drawn, so that every rank draws the same; then those of others go.
+void TorchModel::drop(std::size_t segment, const std::set<int>& kept) {
+  segments_[segment].clear();
+  for (const int index : model_.segments[segment].parameters)
+    if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
+}
+
+void TorchModel::add_gradient_hook(int index) {
+  using Variables = torch::autograd::variable_list;
+  const auto call = [this, index](const Variables& outputs, const Variables&) {
+    if (gradient_hook_) gradient_hook_(index);
+    return outputs;
+  };
+  accumulators_.push_back(
+      torch::autograd::impl::grad_accumulator(parameters_[static_cast<std::size_t>(index)]));
+  accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
 }
 
 const torch::Tensor& TorchModel::flat_buffers(int dtype_group) const {
@@ -326,31 +355,22 @@ torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor&
                    unknown_name("loss", model_.loss, {"binary_cross_entropy", "cross_entropy"}));
 }
 
-void TorchModel::zero_grad() { optimizer_->zero_grad(); }
-
-void TorchModel::optimizer_step() { optimizer_->step(); }
-
-void SegmentedPass::forward(std::size_t segment) {
-  const torch::AutoGradMode enabled(true);
-  Boundary& boundary = boundaries_[segment];
-  boundary.input = segment == 0 ? flowing_ : flowing_.detach().requires_grad_();
-  boundary.output = model_.forward(segment, boundary.input);
-  flowing_ = boundary.output;
+void TorchModel::zero_grad() {
+  for (std::size_t segment = 0; segment < optimizers_.size(); ++segment) zero_grad(segment);
 }
 
-double SegmentedPass::loss(const torch::Tensor& target) {
-  const torch::AutoGradMode enabled(true);
-  const torch::Tensor output = flowing_.detach().requires_grad_();
-  const torch::Tensor value = model_.loss(output, target);
-  run_backward(value, torch::ones({}, value.options()));
-  flowing_ = output.grad();
-  return value.item<double>();
+void TorchModel::zero_grad(std::size_t segment) {
+  for (const int index : model_.segments[segment].parameters)
+    if (const torch::Tensor& parameter = parameters_[static_cast<std::size_t>(index)]; parameter.defined())
+      parameter.mutable_grad().zero_();  // in place: the optimizer's own way detaches, which views refuse
 }
 
-void SegmentedPass::backward(std::size_t segment) {
-  Boundary boundary = std::exchange(boundaries_[segment], {});
-  if (boundary.output.requires_grad()) run_backward(boundary.output, flowing_);
-  flowing_ = boundary.input.grad();
+void TorchModel::optimizer_step() {
+  for (std::size_t segment = 0; segment < optimizers_.size(); ++segment) optimizer_step(segment);
+}
+
+void TorchModel::optimizer_step(std::size_t segment) {
+  if (optimizers_[segment] != nullptr) optimizers_[segment]->step();
 }
 
 }  // namespace stepcast

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "models/model.hpp"
@@ -25,9 +26,12 @@ namespace stepcast {
 /// replaced, so that their addresses are stable.
 class TorchModel {
  public:
-  /// `model` must outlive this. \throws InputError for a model with declared times, which has nothing to
-  /// compute.
+  /// All segments. `model` must outlive this. \throws InputError for a model with declared times, which has
+  /// nothing to compute.
   TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed);
+  /// The same, but of the parameters only those that `held` segments own or share stay in memory; the others become undefined
+  /// tensors.
+  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed, const std::vector<int>& held);
   TorchModel(const TorchModel&) = delete;
   TorchModel& operator=(const TorchModel&) = delete;
 
@@ -46,8 +50,17 @@ class TorchModel {
   /// Mean over the batch, and over positions where there is one prediction per position.
   [[nodiscard]] torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) const;
 
+  /// Of all segments, or of one.
   void zero_grad();
+  void zero_grad(std::size_t segment);
   void optimizer_step();
+  void optimizer_step(std::size_t segment);
+  /// The model's optimizer over other tensors (shards of its parameters).
+  [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      const std::vector<torch::Tensor>& tensors) const;
+
+  /// Where dropout draws its masks from.
+  [[nodiscard]] const at::Generator& masks() const { return masks_; }
 
   /// Calls `hook(parameter index)` on the thread of the backward right after a gradient has been accumulated.
   /// An empty function ends it. A tied parameter is called once, when its owner's part has been added to the
@@ -56,6 +69,8 @@ class TorchModel {
 
  private:
   class Builder;
+  void drop(std::size_t segment, const std::set<int>& kept);
+  void add_gradient_hook(int index);
 
   const Model& model_;
   torch::ScalarType dtype_;
@@ -63,35 +78,10 @@ class TorchModel {
   std::vector<torch::Tensor> buffers_;
   std::array<torch::Tensor, 2> flat_buffers_;
   std::vector<std::vector<LayerFunction>> segments_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;
-};
-
-/// One training step of a model, segment by segment, each segment its own autograd graph: its input is
-/// detached from the segment before, and the gradient of that input is handed to the segment before by hand.
-/// Gradients equal those of the whole graph bit for bit, since the same kernels see the same numbers in the
-/// same order. Activations of a segment are freed when its backward is done.
-class SegmentedPass {
- public:
-  explicit SegmentedPass(TorchModel& model) : model_(model), boundaries_(model.segments()) {}
-
-  void begin(torch::Tensor input) { flowing_ = std::move(input); }
-  /// \pre segments come in order
-  void forward(std::size_t segment);
-  /// Forward and backward of the loss; returns its value. \pre all forwards are done
-  double loss(const torch::Tensor& target);
-  /// \pre segments come in reverse order, after the loss
-  void backward(std::size_t segment);
-
- private:
-  struct Boundary {
-    torch::Tensor input;  ///< undefined gradient for the first segment
-    torch::Tensor output;
-  };
-  TorchModel& model_;
-  std::vector<Boundary> boundaries_;
-  torch::Tensor flowing_;  ///< activations on the way forward, their gradient on the way back
+  at::Generator masks_;
 };
 
 }  // namespace stepcast

@@ -13,6 +13,14 @@ Bytes bytes_option(const po::variables_map& values, const std::string& name) {
   }
 }
 
+int int_option(const po::variables_map& values, const std::string& name, int least) {
+  const int value = values[name].as<int>();
+  if (value < least)
+    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
+                     std::to_string(value));
+  return value;
+}
+
 double percent_option(const po::variables_map& values, const std::string& name) {
   const std::string text = values[name].as<std::string>();
   std::istringstream in(text);

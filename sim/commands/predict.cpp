@@ -4,6 +4,7 @@
 
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/cli/training_options.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
@@ -12,17 +13,10 @@
 namespace stepcast {
 namespace {
 
-/// What --help says of --strategy: every strategy with its description.
-std::string describe_strategies() {
-  std::string text = "how the ranks share the work";
-  for (const auto& entry : strategies().entries()) text += "\n" + entry.name + ": " + entry.description;
-  return text;
-}
-
 void declare(po::options_description& options) {
+  declare_training_options(options);
   // clang-format off
   options.add_options()
-      ("strategy", po::value<std::string>(), describe_strategies().c_str())
       ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
       ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
       ("calibration", po::value<std::string>()->default_value("", "none"),
@@ -37,8 +31,6 @@ void declare(po::options_description& options) {
       ("seed", po::value<unsigned>()->default_value(1), "of the resampling")
       ("resample", po::value<bool>()->default_value(true, "yes"),
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
-      ("bucket-cap", po::value<std::string>()->default_value("25MiB"), "ddp: a bucket closes at this size")
-      ("first-bucket-cap", po::value<std::string>()->default_value("1MiB"), "ddp: the same for the first bucket")
       ("fidelity", po::value<std::string>()->default_value("auto"), "of collectives: auto, message or aggregate")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
       ("collectives", po::value<std::string>(),
@@ -65,8 +57,8 @@ std::optional<int> optional_int(const po::variables_map& values, const std::stri
 }
 
 PredictionRequest step_request(const po::variables_map& values) {
-  if (values.count("strategy") == 0) throw UsageError("--strategy is missing; see 'stepcast help predict'");
   PredictionRequest request;
+  request.training = training_config(values);
   request.strategy = values["strategy"].as<std::string>();
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
@@ -75,8 +67,6 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.batch = optional_int(values, "batch");
   request.threads = optional_int(values, "threads");
   request.training.world_size = values["world-size"].as<int>();
-  request.training.bucket_cap = bytes_option(values, "bucket-cap");
-  request.training.first_bucket_cap = bytes_option(values, "first-bucket-cap");
   request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = values["steps"].as<int>();
@@ -103,7 +93,7 @@ void print_summary(const Result& result) {
   table.add(
       {"step time", to_text(Seconds(step)),
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
-  table.add({"throughput", std::to_string(std::lround(c.world_size * c.batch / step)), "samples/s"});
+  table.add({"throughput", std::to_string(std::lround(result.throughput_samples_per_s())), "samples/s"});
   if (!result.breakdown.empty()) {
     const Breakdown part = result.breakdown.front();
     const auto add = [&](const std::string& name, double time) {
@@ -126,7 +116,7 @@ ExitCode predict_step(const po::variables_map& values) {
   for (const char* name : {"output", "timeline"})
     if (values.count(name) != 0) check_writable(values[name].as<std::string>(), force);
   Result result = predict(step_request(values));
-  result.context = make_run_context("stepcast.result/1", command_line());
+  result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
   if (values.count("output") != 0)

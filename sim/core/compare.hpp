@@ -17,7 +17,7 @@ struct ResultFile {
   Result result;
 };
 ResultFile load_result_file(const std::string& path);
-/// Which kind of machine-written file `path` is: `stepcast.result/1`; "" when it is none.
+/// Which kind of machine-written file `path` is: `stepcast.result/2`; "" when it is none.
 std::string schema_of(const std::string& path);
 
 /// All measured launches and the one prediction of one configuration.

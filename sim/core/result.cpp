@@ -10,8 +10,8 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, threads, backend,
-                                   cluster, bucket_cap_bytes, first_bucket_cap_bytes, steps, warmup_steps,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel, micro_batches,
+                                   threads, backend, cluster, bucket_cap_bytes, first_bucket_cap_bytes, steps, warmup_steps,
                                    extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
@@ -19,7 +19,11 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kHost, "host"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
+
 SpanKind span_kind(const Op& op) {
+  // A receive is posted long before its message leaves: its span is a wait, not a transfer.
+  if (std::holds_alternative<Recv>(op.action)) return SpanKind::kWait;
   if (op.stream == Stream::kComm) return SpanKind::kCommunication;
   if (const auto* compute = std::get_if<Compute>(&op.action)) {
     const bool update = compute->phase == Phase::kOptimizer || compute->phase == Phase::kZeroGrad;
@@ -37,6 +41,47 @@ double Result::median_step_time_s() const {
     for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
       slowest[i] = std::max(slowest[i], rank[i]);
   return median(std::move(slowest));
+}
+
+double Result::throughput_samples_per_s() const {
+  return configuration.data_parallel * configuration.batch / median_step_time_s();
+}
+
+double Result::bubble_fraction() const {
+  double idle = 0.0;
+  double whole = 0.0;
+  for (const Breakdown& rank : breakdown) {
+    idle += rank.idle_s;
+    whole += rank.compute_s + rank.exposed_communication_s + rank.input_and_host_s + rank.optimizer_and_copies_s +
+             rank.idle_s;
+  }
+  return whole > 0.0 ? idle / whole : 0.0;
+}
+
+namespace {
+
+double coefficient_of_variation(const std::vector<double>& values) {
+  if (values.empty()) return 0.0;
+  const auto count = static_cast<double>(values.size());
+  double mean = 0.0;
+  for (const double value : values) mean += value / count;
+  double variance = 0.0;
+  for (const double value : values) variance += (value - mean) * (value - mean) / count;
+  return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
+}
+
+}  // namespace
+
+double Result::stage_time_cv() const {
+  std::vector<double> times;
+  for (const Breakdown& rank : breakdown) times.push_back(rank.compute_s + rank.optimizer_and_copies_s);
+  return coefficient_of_variation(times);
+}
+
+double Result::memory_cv() const {
+  std::vector<double> peaks;
+  for (const MemoryUse& rank : memory) peaks.push_back(rank.peak_bytes);
+  return coefficient_of_variation(peaks);
 }
 
 namespace {
@@ -121,6 +166,7 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"loss", r.loss},
           {"spans", r.spans},
           {"breakdown", r.breakdown},
+          {"memory", r.memory},
           {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
@@ -136,11 +182,12 @@ void from_json(const nlohmann::json& json, Result& r) {
   json.at("loss").get_to(r.loss);
   json.at("spans").get_to(r.spans);
   json.at("breakdown").get_to(r.breakdown);
+  json.at("memory").get_to(r.memory);
   json.at("bytes_sent_per_rank_bytes").get_to(r.bytes_sent_per_rank);
   json.at("notes").get_to(r.notes);
   json.at("trivial_step_time_s").get_to(r.trivial_step_time_s);
 }
 
-Result load_result(const std::string& path) { return load_as<Result>(path, "stepcast.result/1"); }
+Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }
 
 }  // namespace stepcast

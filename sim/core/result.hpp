@@ -14,6 +14,8 @@
 /// both, with the same operation names, so that validation is a difference of two files.
 namespace stepcast {
 
+inline constexpr const char* kResultSchema = "stepcast.result/2";
+
 enum class Origin : std::uint8_t { kMeasured, kPredicted };
 NLOHMANN_JSON_SERIALIZE_ENUM(Origin, {{Origin::kMeasured, "measured"}, {Origin::kPredicted, "predicted"}})
 
@@ -56,12 +58,25 @@ struct Breakdown {
   double idle_s = 0.0;
 };
 
+/// The bytes that one rank held during a step. `at_peak_bytes` says by category what they were when they were
+/// most: parameters, gradients, optimizer_state (with what the optimizer needs while it runs), activations (with what
+/// other kernels need) and communication_buffers. Samples in host memory are not counted.
+struct MemoryUse {
+  int rank = 0;
+  double peak_bytes = 0.0;
+  std::map<std::string, double> at_peak_bytes;
+  std::vector<double> time_s;      ///< since the start of the step; empty where only the peak is known
+  std::vector<double> live_bytes;  ///< from that time on
+};
+
 /// What was run or predicted: equal configurations are comparable.
 struct Configuration {
   std::string model;  ///< full specification
   std::string strategy;
   int world_size = 1;
-  int batch = 0;  ///< per rank
+  int batch = 0;          ///< per rank; of a pipeline, per pipeline
+  int data_parallel = 1;  ///< batches per step
+  int micro_batches = 1;
   int threads = 1;
   std::string backend = "gloo";
   std::string cluster;  ///< name; "" for a measured run on this machine
@@ -82,6 +97,7 @@ struct Result {
   std::vector<double> loss;                      ///< per step, measured runs only
   std::vector<Span> spans;                       ///< of one representative step
   std::vector<Breakdown> breakdown;              ///< per rank, median over steps
+  std::vector<MemoryUse> memory;    ///< of the ranks that `breakdown` is of
   double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
   std::map<std::string, std::string> notes;      ///< `collective_fidelity`: `message`, ...
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
@@ -90,6 +106,13 @@ struct Result {
 
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
+  /// Samples of all batches over the median step time.
+  [[nodiscard]] double throughput_samples_per_s() const;
+  /// The part of the step in which ranks stand idle or wait for messages of others, mean over the ranks.
+  [[nodiscard]] double bubble_fraction() const;
+  /// Standard deviation over mean, across ranks: of what they compute and update, and of their peak memory.
+  [[nodiscard]] double stage_time_cv() const;
+  [[nodiscard]] double memory_cv() const;
 };
 
 /// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.

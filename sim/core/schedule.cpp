@@ -25,6 +25,12 @@ const char* to_text(CollectiveKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+const char* to_text(MemoryCategory category) {
+  constexpr std::array<const char*, 5> kNames{"parameters", "gradients", "optimizer_state", "activations",
+                                              "communication_buffers"};
+  return kNames[static_cast<std::size_t>(category)];
+}
+
 namespace {
 
 [[noreturn]] void violated(const std::string& what, const Op& op) {
@@ -106,9 +112,9 @@ void check_messages(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.world_size; ++rank) {
     for (const Op& op : schedule.program(rank).ops) {
       if (const auto* send = std::get_if<Send>(&op.action))
-        ++open[{rank, send->peer, send->tag, send->message.count()}];
+        ++open[{rank, rank + send->offset, send->tag, send->message.count()}];
       if (const auto* recv = std::get_if<Recv>(&op.action))
-        --open[{recv->peer, rank, recv->tag, recv->message.count()}];
+        --open[{rank + recv->offset, rank, recv->tag, recv->message.count()}];
     }
   }
   for (const auto& [key, count] : open)
@@ -126,6 +132,9 @@ void validate(const Schedule& schedule) {
   for (const int index : schedule.program_of_rank)
     if (index < 0 || index >= static_cast<int>(schedule.programs.size()))
       throw std::logic_error("schedule: a rank has no program");
+  for (const int index : schedule.data_index)
+    if (index < 0 || index >= schedule.data_parallel)
+      throw std::logic_error("schedule: a rank works on a batch that does not exist");
   for (const Group& group : schedule.groups)
     for (const int rank : group.ranks)
       if (rank < 0 || rank >= schedule.world_size)

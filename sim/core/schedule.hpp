@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -38,18 +39,22 @@ const char* to_text(Stream stream);
 const char* to_text(Phase phase);
 const char* to_text(CollectiveKind kind);
 
-/// Reads the next batch into the device's memory.
+/// Reads the rank's next batch, all its micro-batches, into the device's memory.
 struct LoadInput {};
 
-/// Runs one phase. Forward, recompute and backward act on one segment; loss (its forward and backward),
-/// zero_grad and optimizer act on the whole model and have `segment == -1`.
+/// Runs one phase. Forward, recompute and backward act on one segment and micro-batch, the loss (its forward
+/// and backward) on one micro-batch. zero_grad and optimizer act on one segment's parameters, or on the whole
+/// model where `segment == -1`.
 struct Compute {
   Phase phase = Phase::kForward;
   int segment = -1;
   int micro_batch = 0;
+  /// forward: keeps nothing for the backward but the input of the stage's first segment; a recompute follows
+  bool checkpointed = false;
 };
 
-/// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` on the way.
+/// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` and converted to
+/// the bucket's dtype on the way.
 struct CopyIn {
   int bucket = 0;
   int tensor = 0;
@@ -68,9 +73,14 @@ struct Payload {
     kBucket,         ///< bucket `index`
     kBuffers,        ///< the model's buffers of dtype group `index`, coalesced into one array
     kContributions,  ///< scratch of root: the gathered gradients of parameter `index`, world_size of them
+    kUnit,           ///< the flat parameters of FSDP unit `index`
+    kUnitGradient,   ///< the flat gradients of FSDP unit `index`
+    kActivation,     ///< the output of segment `index` in one micro-batch
+    kActivationGradient,  ///< the loss's gradient with respect to that output
   };
   What what = What::kGradient;
   int index = 0;
+  int micro_batch = 0;
 };
 
 /// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and
@@ -91,23 +101,72 @@ struct Combine {
   double scale = 1.0;
 };
 
-/// Point-to-point: a message to or from `peer` (a rank), matched by `tag`.
+/// Gradient of an FSDP unit *= scale: the division around its reduce-scatter. Of the whole array, or of the own
+/// shard.
+struct ScaleUnit {
+  int unit = 0;
+  double scale = 1.0;
+  bool shard = false;
+};
+
+/// Gives up the memory of an FSDP unit's whole parameters, or of its whole gradients; or takes that of the
+/// gradients and zeroes it. (Parameters are taken by the all-gather that fills them.)
+struct UnitMemory {
+  enum class What : std::uint8_t { kFreeParameters, kFreeGradients, kZeroGradients };
+  int unit = 0;
+  What what = What::kFreeParameters;
+};
+
+/// The optimizer on the own shard of an FSDP unit.
+struct UpdateUnit {
+  int unit = 0;
+};
+
+/// Point-to-point: a message to or from the rank that is `offset` above the own one, so that replicas of a
+/// pipeline share a program; matched by `tag`. Unlike collectives, messages do not
+/// queue: one starts as soon as it is issued and what it comes after is done (Gloo's event loop and NCCL's
+/// channels per peer move many at once).
 struct Send {
-  int peer = 0;
+  int offset = 0;
   Bytes message;
   int tag = 0;
+  Payload payload{};
 };
 struct Recv {
-  int peer = 0;
+  int offset = 0;
   Bytes message;
   int tag = 0;
+  Payload payload{};
 };
 
 /// Does nothing; joins what it comes after (a `wait()` of the host).
 struct Synchronize {};
 
-using Action =
-    std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, Send, Recv, Synchronize>;
+using Action = std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, ScaleUnit, UnitMemory,
+                            UpdateUnit, Send, Recv, Synchronize>;
+
+/// What memory is held for, as training frameworks report it.
+enum class MemoryCategory : std::uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizerState,
+  kActivations,
+  kCommunication,
+};
+const char* to_text(MemoryCategory category);
+
+/// Memory that an operation takes, or gives up where it is negative:
+///
+///     size + saved * (bytes that the forward of segment `segment` leaves behind, as `measure` observed them)
+///
+/// What an operation needs only while it runs is not written here: the trace knows it.
+struct MemoryChange {
+  MemoryCategory category = MemoryCategory::kActivations;
+  Bytes size{};
+  bool at_end = false;  ///< when the operation ends; else when it starts
+  int segment = -1;
+  double saved = 0.0;
+};
 
 struct Op {
   std::string name;  ///< unique in its program and stable: `backward/layer4.1`, `all_reduce/bucket0`
@@ -122,10 +181,13 @@ struct Op {
   int ready_tensor = -1;
 
   Bytes memory_traffic;  ///< bytes read plus written, for the sharing of memory bandwidth; 0 where unknown
+  std::vector<MemoryChange> memory{};
 };
 
 struct Program {
   std::vector<Op> ops;
+  std::vector<int> segments{};           ///< whose parameters the rank holds, in model order
+  std::vector<MemoryChange> resident{};  ///< held from the first step to the last
 };
 
 /// The ranks of a process group, in group order.
@@ -137,17 +199,40 @@ struct Group {
 /// Gradients that travel together, in the order in which they are ready.
 struct Bucket {
   std::vector<int> tensors;  ///< parameter indices of the model
-  Bytes size;
+  Bytes size;                ///< of the float32 gradients
+  bool half = false;         ///< travels as float16
+  [[nodiscard]] Bytes message() const { return half ? 0.5 * size : size; }
+};
+
+/// Parameters that FSDP gathers and frees together, as one flat array that is padded so that all ranks of the
+/// group hold equal shards.
+struct FsdpUnit {
+  std::string name;
+  std::vector<int> segments;
+  std::vector<int> tensors;      ///< parameter indices, in the order of the flat array
+  std::int64_t elements = 0;     ///< with padding
+  int shards = 1;                ///< ranks that share it
+  bool sharded = false;          ///< parameters, gradients and optimizer state; else every rank keeps all
+  [[nodiscard]] Bytes size() const { return Bytes(4.0 * static_cast<double>(elements)); }
 };
 
 struct Schedule {
   std::string strategy;
+  /// The strategy's own options as they were understood: {"split", "3-3-3-3"}.
+  std::map<std::string, std::string> options;
   int world_size = 1;
   std::vector<Program> programs;
   std::vector<int> program_of_rank;  ///< size world_size, indices into `programs`
   std::vector<Group> groups;
   std::vector<Bucket> buckets;
+  std::vector<FsdpUnit> units;
+  int micro_batches = 1;           ///< equal parts of each rank's batch; their mean is the batch's gradient
+  int data_parallel = 1;           ///< how many batches a step trains on
+  std::vector<int> data_index;     ///< by rank: which of them it works on; empty: rank r on batch r
 
+  [[nodiscard]] int data_index_of(int rank) const {
+    return data_index.empty() ? rank : data_index[static_cast<std::size_t>(rank)];
+  }
   [[nodiscard]] const Program& program(int rank) const {
     return programs[static_cast<std::size_t>(program_of_rank[static_cast<std::size_t>(rank)])];
   }

@@ -9,8 +9,9 @@
 
 namespace stepcast {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
-                                   saved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction, zero_grad_s,
+                                   optimizer_s, saved_bytes, forward_peak_bytes, backward_peak_bytes,
+                                   optimizer_peak_bytes)
 void to_json(nlohmann::json& json, Pace pace) { json = pace == Pace::kContinuous ? "continuous" : "waiting"; }
 
 void from_json(const nlohmann::json& json, Pace& pace) {
@@ -20,8 +21,8 @@ void from_json(const nlohmann::json& json, Pace& pace) {
   pace = name == "continuous" ? Pace::kContinuous : Pace::kWaiting;
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, zero_grad_s, loss_s,
-                                   optimizer_s, host_s, step_s, native_step_s, segments)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, loss_s, host_s, step_s,
+                                   native_step_s, loss_peak_bytes, segments)
 
 namespace {
 
@@ -46,12 +47,12 @@ TraceEntry sorted_by_step(const TraceEntry& entry) {
     return result;
   };
   TraceEntry result = entry;
-  for (auto* values : {&result.input_s, &result.zero_grad_s, &result.loss_s, &result.optimizer_s,
-                       &result.host_s, &result.step_s, &result.native_step_s})
+  for (auto* values :
+       {&result.input_s, &result.loss_s, &result.host_s, &result.step_s, &result.native_step_s})
     *values = pick(*values);
   for (SegmentTrace& segment : result.segments) {
-    segment.forward_s = pick(segment.forward_s);
-    segment.backward_s = pick(segment.backward_s);
+    for (auto* values : {&segment.forward_s, &segment.backward_s, &segment.zero_grad_s, &segment.optimizer_s})
+      *values = pick(*values);
   }
   return result;
 }
@@ -63,25 +64,42 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
   TraceEntry result = a;
   result.batch = batch;
   result.input_s = mix(a.input_s, b.input_s, weight);
-  result.zero_grad_s = mix(a.zero_grad_s, b.zero_grad_s, weight);
   result.loss_s = mix(a.loss_s, b.loss_s, weight);
-  result.optimizer_s = mix(a.optimizer_s, b.optimizer_s, weight);
   result.host_s = mix(a.host_s, b.host_s, weight);
   result.step_s = mix(a.step_s, b.step_s, weight);
   result.native_step_s = mix(a.native_step_s, b.native_step_s, weight);
+  const auto between = [weight](double x, double y) { return (1.0 - weight) * x + weight * y; };
+  result.loss_peak_bytes = between(a.loss_peak_bytes, b.loss_peak_bytes);
   for (std::size_t i = 0; i < result.segments.size(); ++i) {
-    SegmentTrace& segment = result.segments[i];
-    segment.forward_s = mix(a.segments[i].forward_s, b.segments[i].forward_s, weight);
-    segment.backward_s = mix(a.segments[i].backward_s, b.segments[i].backward_s, weight);
-    segment.grad_ready_fraction =
-        mix(a.segments[i].grad_ready_fraction, b.segments[i].grad_ready_fraction, weight);
-    segment.saved_bytes = (1.0 - weight) * a.segments[i].saved_bytes + weight * b.segments[i].saved_bytes;
+    const SegmentTrace& x = a.segments[i];
+    const SegmentTrace& y = b.segments[i];
+    for (auto phase : {&SegmentTrace::forward_s, &SegmentTrace::backward_s, &SegmentTrace::zero_grad_s,
+                       &SegmentTrace::optimizer_s, &SegmentTrace::grad_ready_fraction})
+      result.segments[i].*phase = mix(x.*phase, y.*phase, weight);
+    for (auto bytes : {&SegmentTrace::saved_bytes, &SegmentTrace::forward_peak_bytes,
+                       &SegmentTrace::backward_peak_bytes, &SegmentTrace::optimizer_peak_bytes})
+      result.segments[i].*bytes = between(x.*bytes, y.*bytes);
   }
   result.launch.assign(result.step_s.size(), 0);
   return result;
 }
 
 }  // namespace
+
+std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::* phase) const {
+  std::vector<double> total(steps(), 0.0);
+  for (const SegmentTrace& segment : segments)
+    for (std::size_t i = 0; i < std::min(total.size(), (segment.*phase).size()); ++i)
+      total[i] += (segment.*phase)[i];
+  return total;
+}
+
+std::vector<double> TraceEntry::median_segment_times() const {
+  std::vector<double> times;
+  for (const SegmentTrace& segment : segments)
+    times.push_back(median(segment.forward_s) + median(segment.backward_s));
+  return times;
+}
 
 TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
   if (std::none_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; }))
@@ -125,6 +143,6 @@ void from_json(const nlohmann::json& json, Trace& trace) {
   json.at("entries").get_to(trace.entries);
 }
 
-Trace load_trace(const std::string& path) { return load_as<Trace>(path, "stepcast.trace/1"); }
+Trace load_trace(const std::string& path) { return load_as<Trace>(path, kTraceSchema); }
 
 }  // namespace stepcast

@@ -11,6 +11,8 @@
 /// A Trace: what one step of one model costs on one device, measured on one rank without communication.
 namespace stepcast {
 
+inline constexpr const char* kTraceSchema = "stepcast.trace/2";
+
 /// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay
 /// can resample whole steps and keep the correlation between segments.
 struct SegmentTrace {
@@ -20,7 +22,13 @@ struct SegmentTrace {
   /// For each parameter of the segment in gradient-ready order: the part of the segment's backward time that
   /// has passed when its gradient is accumulated, in [0, 1]; median over the steps.
   std::vector<double> grad_ready_fraction;
+  std::vector<double> zero_grad_s;  ///< of its parameters
+  std::vector<double> optimizer_s;  ///< of its parameters
   double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
+  // Most live bytes above those at the start of the phase, as observed.
+  double forward_peak_bytes = 0.0;
+  double backward_peak_bytes = 0.0;
+  double optimizer_peak_bytes = 0.0;
 };
 
 /// What comes before the optimizer of a measured step. A thread that waited for another finds the core's
@@ -37,15 +45,22 @@ struct TraceEntry {
   Pace pace = Pace::kContinuous;
   std::vector<int> launch;  ///< which launch of `measure` step k belongs to
   std::vector<double> input_s;
-  std::vector<double> zero_grad_s;
-  std::vector<double> loss_s;  ///< loss forward and backward
-  std::vector<double> optimizer_s;
+  std::vector<double> loss_s;         ///< loss forward and backward
   std::vector<double> host_s;         ///< step time of the segmented step that no phase accounts for
   std::vector<double> step_s;         ///< whole segmented step
   std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
+  double loss_peak_bytes = 0.0;       ///< most live bytes above those before the loss
   std::vector<SegmentTrace> segments;
 
   [[nodiscard]] std::size_t steps() const { return step_s.size(); }
+  /// Of all segments, step by step.
+  [[nodiscard]] std::vector<double> zero_grad_s() const { return sum(&SegmentTrace::zero_grad_s); }
+  [[nodiscard]] std::vector<double> optimizer_s() const { return sum(&SegmentTrace::optimizer_s); }
+  /// Forward plus backward, by segment.
+  [[nodiscard]] std::vector<double> median_segment_times() const;
+
+ private:
+  [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::* phase) const;
 };
 
 struct Trace {

@@ -62,14 +62,17 @@ Schedule collective_schedule(CollectiveKind kind, Bytes message, int world_size)
 Program ping_pong_program(int rank, Bytes message) {
   Program program;
   const int peer = 1 - rank;
+  const int offset = peer - rank;
   std::vector<int> before;  // what the next send of rank 0 answers
   for (int trip = 0; trip < kRoundTrips; ++trip) {
     const std::string number = std::to_string(trip);
     const int recv_tag = 2 * trip + peer;
     const int send_tag = 2 * trip + rank;
     const auto index = static_cast<int>(program.ops.size());
-    program.ops.push_back(operation("recv" + number, Stream::kHost, Recv{peer, message, recv_tag}, {}));
-    program.ops.push_back(operation("send" + number, Stream::kComm, Send{peer, message, send_tag},
+    const std::vector<int> previous = trip == 0 ? std::vector<int>{} : std::vector<int>{index - 2};
+    program.ops.push_back(
+        operation("recv" + number, Stream::kComm, Recv{offset, message, recv_tag, {}}, previous));
+    program.ops.push_back(operation("send" + number, Stream::kComm, Send{offset, message, send_tag, {}},
                                     rank == 0 ? before : std::vector<int>{index}));
     before = {index};
   }

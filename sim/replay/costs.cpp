@@ -48,14 +48,16 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
     return trace.step_s[static_cast<std::size_t>(a)] < trace.step_s[static_cast<std::size_t>(b)];
   });
   input_samples_ = samples(trace.input_s);
-  zero_grad_ = samples(trace.zero_grad_s);
+  zero_grad_all_ = samples(trace.zero_grad_s());
   loss_ = samples(trace.loss_s);
-  optimizer_ = samples(trace.optimizer_s);
+  optimizer_all_ = samples(trace.optimizer_s());
   host_ = samples(trace.host_s);
   for (std::size_t i = 0; i < trace.segments.size(); ++i) {
     const SegmentTrace& segment = trace.segments[i];
     forward_.push_back(samples(segment.forward_s));
     backward_.push_back(samples(segment.backward_s));
+    zero_grad_.push_back(samples(segment.zero_grad_s));
+    optimizer_.push_back(samples(segment.optimizer_s));
     const std::vector<int>& tensors = input.model->segments[i].parameters;
     for (std::size_t k = 0; k < std::min(tensors.size(), segment.grad_ready_fraction.size()); ++k)
       ready_fraction_[static_cast<std::size_t>(tensors[k])] =
@@ -63,18 +65,24 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
   }
 }
 
-int Costs::row(int rank, int step) const {
-  if (!input_.resample || rows_.empty()) return -1;
-  const int parts = std::max(1, input_.steps);
-  const auto drawn = [&](int which) {
-    return mixed(input_.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(which));
-  };
-  const int own = (step + parts - input_.warmup_steps % parts) % parts;
-  int part = 0;
-  for (int other = 0; other < parts; ++other) part += drawn(other) < drawn(own) ? 1 : 0;
-  const double within = std::ldexp(static_cast<double>(drawn(parts + own) >> 11U), -53);
-  const double place = (part + within) / parts * static_cast<double>(rows_.size());
-  return rows_[std::min(static_cast<std::size_t>(place), rows_.size() - 1)];
+std::vector<int> Costs::rows(int rank) const {
+  const auto micro_batches = static_cast<std::size_t>(input_.schedule->micro_batches);
+  const std::size_t measured = static_cast<std::size_t>(std::max(1, input_.steps)) * micro_batches;
+  const std::size_t warmup = static_cast<std::size_t>(input_.warmup_steps) * micro_batches;
+  std::vector<int> result(warmup + measured, -1);
+  if (!input_.resample || rows_.empty()) return result;
+  const auto drawn = [&](std::size_t which) { return mixed(input_.seed, static_cast<std::uint64_t>(rank), which); };
+  std::vector<std::size_t> order(measured);  // which draw takes the first part of the rows, the second, ...
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return drawn(a) < drawn(b); });
+  for (std::size_t part = 0; part < measured; ++part) {
+    const double within = std::ldexp(static_cast<double>(drawn(measured + order[part]) >> 11U), -53);
+    const double place = (static_cast<double>(part) + within) / static_cast<double>(measured);
+    const auto row = static_cast<std::size_t>(place * static_cast<double>(rows_.size()));
+    result[warmup + order[part]] = rows_[std::min(row, rows_.size() - 1)];
+  }
+  for (std::size_t i = warmup; i-- > 0;) result[i] = result[i + measured];  // as the last steps
+  return result;
 }
 
 double Costs::compute_s(const Compute& compute, int row) const {
@@ -94,15 +102,22 @@ double Costs::compute_s(const Compute& compute, int row) const {
     case Phase::kLoss:
       return loss_.at(row);
     case Phase::kZeroGrad:
-      return zero_grad_.at(row);
+      return (compute.segment < 0 ? zero_grad_all_ : zero_grad_[segment]).at(row);
     case Phase::kOptimizer:
-      return optimizer_.at(row);
+      return (compute.segment < 0 ? optimizer_all_ : optimizer_[segment]).at(row);
   }
   return 0.0;
 }
 
 double Costs::copy_s(Bytes size) const {
   return input_.calibration == nullptr ? 0.0 : input_.calibration->copy.at(size).count();
+}
+
+double Costs::unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const {
+  double total = 0.0;
+  if (input_.trace != nullptr)
+    for (const int segment : unit.segments) total += phase[static_cast<std::size_t>(segment)].at(row);
+  return total;
 }
 
 /// n arrays are added up, n - 1 additions, and the sum is scaled into its place.
@@ -114,7 +129,7 @@ double Costs::combine_s(const Combine& combine) const {
 
 double Costs::seconds(const Op& op, int row) const {
   return std::visit(
-      Overloaded{[&](const LoadInput&) { return input_samples_.at(row); },
+      Overloaded{[&](const LoadInput&) { return input_.schedule->micro_batches * input_samples_.at(row); },
                  [&](const Compute& compute) { return compute_s(compute, row); },
                  [&](const CopyIn& copy) {
                    return copy_s(input_.model->parameters[static_cast<std::size_t>(copy.tensor)].size);
@@ -122,7 +137,19 @@ double Costs::seconds(const Op& op, int row) const {
                  [&](const CopyOut& copy) {
                    return copy_s(input_.schedule->buckets[static_cast<std::size_t>(copy.bucket)].size);
                  },
-                 [&](const Combine& combine) { return combine_s(combine); }, [](const auto&) { return 0.0; }},
+                 [&](const Combine& combine) { return combine_s(combine); },
+                 [&](const ScaleUnit& scale) {
+                   const FsdpUnit& which = unit(scale.unit);
+                   return copy_s(scale.shard ? (1.0 / which.shards) * which.size() : which.size());
+                 },
+                 [&](const UnitMemory& memory) {
+                   const bool zeroes = memory.what == UnitMemory::What::kZeroGradients;
+                   return zeroes ? unit_s(unit(memory.unit), zero_grad_, row) : 0.0;
+                 },
+                 [&](const UpdateUnit& update) {
+                   return unit_s(unit(update.unit), optimizer_, row) / unit(update.unit).shards;
+                 },
+                 [](const auto&) { return 0.0; }},
       op.action);
 }
 
@@ -139,6 +166,55 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
 Job Costs::job(const Op& op, int rank, int row) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
   return make_job(seconds(op, row), threaded ? input_.threads : 1, op.memory_traffic, rank);
+}
+
+double Costs::workspace_bytes(const Op& op) const {
+  if (input_.trace == nullptr) return 0.0;
+  if (const auto* update = std::get_if<UpdateUnit>(&op.action)) {
+    const FsdpUnit& which = unit(update->unit);
+    double most = 0.0;
+    for (const int segment : which.segments)
+      most += input_.trace->segments[static_cast<std::size_t>(segment)].optimizer_peak_bytes / which.shards;
+    return most;
+  }
+  const auto* compute = std::get_if<Compute>(&op.action);
+  if (compute == nullptr) return 0.0;
+  if (compute->phase == Phase::kLoss) {
+    double kept = 0.0;
+    for (const MemoryChange& change : op.memory) kept += change.at_end ? 0.0 : bytes(change);
+    return std::max(0.0, input_.trace->loss_peak_bytes - kept);
+  }
+  double most = 0.0;
+  for (std::size_t i = 0; i < input_.trace->segments.size(); ++i) {
+    if (compute->segment >= 0 && compute->segment != static_cast<int>(i)) continue;
+    const SegmentTrace& segment = input_.trace->segments[i];
+    switch (compute->phase) {
+      case Phase::kForward:
+      case Phase::kRecompute:
+        most = std::max(most, segment.forward_peak_bytes - segment.saved_bytes);
+        break;
+      case Phase::kBackward:
+        most = std::max(most, segment.backward_peak_bytes);
+        break;
+      case Phase::kOptimizer:
+        most = std::max(most, segment.optimizer_peak_bytes);
+        break;
+      default:
+        break;
+    }
+  }
+  return most;
+}
+
+/// Without a trace, what the model's arithmetic says.
+double Costs::bytes(const MemoryChange& change) const {
+  double result = change.size.count();
+  if (change.segment < 0) return result;
+  const auto segment = static_cast<std::size_t>(change.segment);
+  const double samples = static_cast<double>(input_.batch) / input_.schedule->micro_batches;
+  const double saved = input_.trace != nullptr ? input_.trace->segments[segment].saved_bytes
+                                               : samples * input_.model->segments[segment].saved_size.count();
+  return result + change.saved * saved;
 }
 
 Job Costs::rest_of_step(int rank, int row) const { return make_job(host_.at(row), 1.0, Bytes(0), rank); }

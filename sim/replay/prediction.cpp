@@ -45,9 +45,11 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   inputs.threads = choose(request.threads, threads, "threads", request.trace);
   for (const TraceEntry& entry : trace.entries)
     if (entry.threads == inputs.threads) batches.insert(entry.batch);
-  inputs.batch = choose(request.batch, batches, "batch", request.trace);
-  inputs.trace = trace.at(inputs.batch, inputs.threads, request.extrapolate);
-  inputs.waiting_trace = trace.at(inputs.batch, inputs.threads, request.extrapolate, Pace::kWaiting);
+  const int micro_batches = request.training.micro_batches;
+  inputs.batch = request.batch ? *request.batch : micro_batches * choose({}, batches, "batch", request.trace);
+  const int samples = std::max(1, inputs.batch / micro_batches);
+  inputs.trace = trace.at(samples, inputs.threads, request.extrapolate);
+  inputs.waiting_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kWaiting);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
 }
 
@@ -114,31 +116,25 @@ Result replay_replicas(ReplayInput input, int replicas) {
   return pooled;
 }
 
-Configuration configuration_of(const Inputs& inputs, const PredictionRequest& request, int world_size) {
-  Configuration configuration;
-  configuration.model = inputs.model.specification;
-  configuration.strategy = request.strategy;
-  configuration.world_size = world_size;
-  configuration.batch = inputs.batch;
-  configuration.threads = inputs.threads;
-  if (inputs.calibration) configuration.backend = inputs.calibration->backend;
-  configuration.cluster = inputs.cluster.name;
-  configuration.bucket_cap_bytes = request.training.bucket_cap.count();
-  configuration.first_bucket_cap_bytes = request.training.first_bucket_cap.count();
-  configuration.steps = request.steps * request.replicas;
-  configuration.warmup_steps = request.warmup_steps;
-  return configuration;
-}
-
 /// What `single` predicts on one rank: the step without any communication.
 double single_step_time_s(const Inputs& inputs, const PredictionRequest& request,
                           const TrainingConfig& training) {
   TrainingConfig alone = training;
-  alone.world_size = 1;
+  alone.world_size = 1;  // the options of other strategies are not looked at
   const Schedule schedule = build_schedule("single", inputs.model, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
   return replay(input).median_step_time_s();
+}
+
+/// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do.
+void add_trivial_predictions(Result& result, const Schedule& schedule, const AlphaBeta& line, double single) {
+  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel;
+  const double ideal = single / stages;
+  result.trivial_step_time_s["ideal_scaling"] = ideal;
+  result.trivial_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(ideal)).count();
+  if (stages > 1.0)
+    result.trivial_step_time_s["bubble_formula"] = ideal * (1.0 + (stages - 1.0) / schedule.micro_batches);
 }
 
 }  // namespace
@@ -151,6 +147,7 @@ Result predict(const PredictionRequest& request) {
   Inputs inputs = load_inputs(request);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
+  if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();
   const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
 
   Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
@@ -158,10 +155,14 @@ Result predict(const PredictionRequest& request) {
                             ? result.median_step_time_s()
                             : single_step_time_s(inputs, request, training);
   const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-  result.trivial_step_time_s["ideal_scaling"] = single;
-  result.trivial_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(single)).count();
+  add_trivial_predictions(result, schedule, line, single);
   result.origin = Origin::kPredicted;
-  result.configuration = configuration_of(inputs, request, schedule.world_size);
+  result.configuration = configuration_of(schedule, inputs.model, training);
+  result.configuration.threads = inputs.threads;
+  if (inputs.calibration) result.configuration.backend = inputs.calibration->backend;
+  result.configuration.cluster = inputs.cluster.name;
+  result.configuration.steps = request.steps * request.replicas;
+  result.configuration.warmup_steps = request.warmup_steps;
   result.lineage = std::move(inputs.lineage);
   return result;
 }

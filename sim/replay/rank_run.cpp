@@ -1,15 +1,24 @@
 #include "sim/replay/rank_run.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace stepcast {
+namespace {
+
+bool is_message(const Op& op) {
+  return std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action);
+}
+
+}  // namespace
 
 RankRun::RankRun(ReplayWorld& world, int rank)
     : world_(world), rank_(rank), program_(world.input.schedule->program(rank)) {
   if (world.input.calibration != nullptr)
     queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
+  rows_ = world.costs.rows(rank);
 }
 
 void RankRun::start() {
@@ -24,6 +33,12 @@ bool RankRun::ready(int index) const {
   });
 }
 
+int RankRun::row_of(const Op& op) const {
+  const auto* compute = std::get_if<Compute>(&op.action);
+  const int micro_batch = compute == nullptr ? 0 : compute->micro_batch;
+  return rows_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches + micro_batch)];
+}
+
 /// Hooks follow their operation with nothing but other streams' operations between.
 bool RankRun::has_hooks(int index) const {
   for (std::size_t i = static_cast<std::size_t>(index) + 1; i < program_.ops.size(); ++i) {
@@ -34,7 +49,6 @@ bool RankRun::has_hooks(int index) const {
 }
 
 void RankRun::begin_step() {
-  row_ = world_.costs.row(rank_, step_);
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
   open_ops_ = static_cast<int>(program_.ops.size());
@@ -61,9 +75,10 @@ void RankRun::wake() {
     if (finished()) break;
     advance_main();
     for (Queue& one : queues_) advance_queue(one);
+    advance_messages();
     if (open_ops_ > 0 || closing_ || finished()) continue;
     closing_ = main_busy_ = true;
-    if (!run_job(world_.costs.rest_of_step(rank_, row_), [this] {
+    if (!run_job(world_.costs.rest_of_step(rank_, rows_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches)]), [this] {
           end_step();
           wake();
         }))
@@ -94,7 +109,7 @@ void RankRun::advance_main() {
     begin(index);
     if (has_hooks(index)) {
       backward_ = index;
-      backward_job_ = world_.costs.job(op(index), rank_, row_);
+      backward_job_ = world_.costs.job(op(index), rank_, row_of(op(index)));
       backward_done_ = 0.0;
       continue;
     }
@@ -140,7 +155,10 @@ bool RankRun::run_piece(double until) {
 }
 
 void RankRun::issue(int index) {
-  queue(op(index).stream).issued.push_back(index);
+  if (is_message(op(index)))
+    messages_.push_back(index);
+  else
+    queue(op(index).stream).issued.push_back(index);
   wake_again_ = true;
 }
 
@@ -149,6 +167,18 @@ void RankRun::advance_queue(Queue& one) {
     const int index = one.issued.front();
     one.issued.pop_front();
     ++one.under_way;
+    begin(index);
+    perform(index);
+  }
+}
+
+void RankRun::advance_messages() {
+  std::vector<int> due;
+  const auto is_due = [&](int index) { return ready(index); };
+  std::copy_if(messages_.begin(), messages_.end(), std::back_inserter(due), is_due);
+  if (due.empty()) return;
+  std::erase_if(messages_, is_due);
+  for (const int index : due) {
     begin(index);
     perform(index);
   }
@@ -170,12 +200,12 @@ void RankRun::perform(int index) {
   if (const auto* collective = std::get_if<Collective>(&which.action)) {
     perform_collective(index, *collective);
   } else if (const auto* send = std::get_if<Send>(&which.action)) {
-    world_.point_to_point.post(true, rank_, send->peer, send->tag, send->message,
+    world_.point_to_point.post(true, rank_, rank_ + send->offset, send->tag, send->message,
                                [this, index] { finish(index); });
   } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
-    world_.point_to_point.post(false, recv->peer, rank_, recv->tag, recv->message,
+    world_.point_to_point.post(false, rank_ + recv->offset, rank_, recv->tag, recv->message,
                                [this, index] { finish(index); });
-  } else if (!run_job(world_.costs.job(which, rank_, row_), [this, index] { finish(index); })) {
+  } else if (!run_job(world_.costs.job(which, rank_, row_of(which)), [this, index] { finish(index); })) {
     finish(index);
   }
 }
@@ -200,7 +230,7 @@ void RankRun::finish(int index) {
   --open_ops_;
   if (op(index).stream == Stream::kCompute)
     main_busy_ = false;
-  else
+  else if (!is_message(op(index)))
     --queue(op(index).stream).under_way;
   wake();
 }
@@ -218,8 +248,8 @@ std::vector<std::string> RankRun::waiting() const {
       if (collective != nullptr)
         cause = "the other ranks of group " +
                 world_.input.schedule->groups[static_cast<std::size_t>(collective->group)].name;
-      if (send != nullptr) cause = "a receive on rank " + std::to_string(send->peer);
-      if (recv != nullptr) cause = "a send from rank " + std::to_string(recv->peer);
+      if (send != nullptr) cause = "a receive on rank " + std::to_string(rank_ + send->offset);
+      if (recv != nullptr) cause = "a send from rank " + std::to_string(rank_ + recv->offset);
       lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + cause);
     } else if (states_[i] == State::kIdle && static_cast<int>(i) == next_) {
       for (const int before : which.after)

@@ -38,6 +38,8 @@ struct OpDates {
 /// queue
 ///   starts its operations in order, when what they come after is done, and as many at a time as it may have
 ///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
+/// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes after
+///   is done.
 /// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
 /// advanced to
 ///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued
@@ -73,6 +75,8 @@ class RankRun {
   [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
   [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   [[nodiscard]] bool ready(int index) const;
+  /// The measured step that an operation takes its time from.
+  [[nodiscard]] int row_of(const Op& op) const;
   [[nodiscard]] bool has_hooks(int index) const;
 
   void begin_step();
@@ -80,6 +84,7 @@ class RankRun {
   void wake();
   void advance_main();
   void advance_queue(Queue& queue);
+  void advance_messages();
   void advance_backward();
   bool run_piece(double until);
   void issue(int index);
@@ -93,7 +98,7 @@ class RankRun {
   const int rank_;
   const Program& program_;
   int step_ = 0;
-  int row_ = -1;
+  std::vector<int> rows_;  ///< measured step that stands for each step and micro-batch
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
   int open_ops_ = 0;
@@ -105,6 +110,7 @@ class RankRun {
   Job backward_job_;
   double backward_done_ = 0.0;  ///< part of its time that has passed
   std::array<Queue, 4> queues_;
+  std::vector<int> messages_;  ///< issued, waiting for what they come after
 
   bool waking_ = false;
   bool wake_again_ = false;

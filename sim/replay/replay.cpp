@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "sim/core/error.hpp"
+#include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
 
 namespace stepcast {
@@ -120,6 +121,8 @@ class Replay {
     configuration.strategy = input_.schedule->strategy;
     configuration.world_size = input_.schedule->world_size;
     configuration.batch = input_.batch;
+    configuration.data_parallel = input_.schedule->data_parallel;
+    configuration.micro_batches = input_.schedule->micro_batches;
     configuration.threads = input_.threads;
     if (input_.calibration != nullptr) configuration.backend = input_.calibration->backend;
     configuration.cluster = input_.cluster->name;
@@ -150,6 +153,9 @@ class Replay {
     for (const int number : detailed)
       result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
                                                 length(rank(number), step)));
+    for (const int number : detailed)
+      result.memory.push_back(memory_use(number, rank(number).program(), rank(number).dates(step), costs_,
+                                         step_start(rank(number), step)));
     if (!input_.record_spans) return;
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed) {

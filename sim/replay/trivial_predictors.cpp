@@ -51,6 +51,8 @@ Seconds alpha_beta_time(const Collective& collective, int group_size, const Alph
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single) {
   Seconds total = single;
   for (const Op& op : schedule.program(0).ops) {
+    if (const auto* send = std::get_if<Send>(&op.action))
+      total += Seconds(line.alpha_s + send->message.count() * line.beta_s_per_byte);
     const auto* collective = std::get_if<Collective>(&op.action);
     if (collective == nullptr) continue;
     const auto& ranks = schedule.groups[static_cast<std::size_t>(collective->group)].ranks;

@@ -26,7 +26,7 @@ AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster);
 /// Reduction arithmetic, processor time and contention are left out. Holds: 0 for one rank.
 Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line);
 
-/// `single` plus the alpha-beta time of every collective that rank 0 issues, nothing overlapped.
+/// `single` plus the alpha-beta time of every collective and message that rank 0 issues, nothing overlapped.
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single);
 
 }  // namespace stepcast

@@ -12,8 +12,9 @@ namespace {
 Schedule build(const Model& model, const TrainingConfig& config) {
   LocalStep step(model, config);
   step.prepare();
-  step.forward();
-  step.backward_all();
+  step.accumulate();
+  step.forward_all(step.last_micro_batch());
+  step.backward_all(step.last_micro_batch());
   if (config.world_size > 1) {
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];

@@ -14,6 +14,8 @@ namespace stepcast {
 /// Source: torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size, with the order and the
 /// limits of rebuild_buckets(), thus the layout from the second step on. Holds: every tensor is in exactly
 /// one bucket; only the last bucket may be smaller than its limit.
-std::vector<Bucket> assign_buckets(const Model& model, Bytes first_cap, Bytes cap);
+/// Only of the parameters of `segments`, which a rank holds.
+std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
+                                   Bytes cap);
 
 }  // namespace stepcast

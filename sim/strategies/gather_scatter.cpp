@@ -16,8 +16,9 @@ constexpr int kRoot = 0;
 Program build_program(const Model& model, const TrainingConfig& config, bool is_root) {
   LocalStep step(model, config);
   step.prepare();
-  step.forward();
-  step.backward_all();
+  step.accumulate();
+  step.forward_all(step.last_micro_batch());
+  step.backward_all(step.last_micro_batch());
   const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
   for (std::size_t i = 0; i < exchanged; ++i) {
     const Parameter& parameter = model.parameters[i];
@@ -31,6 +32,7 @@ Program build_program(const Model& model, const TrainingConfig& config, bool is_
          .payload = {is_root ? Payload::What::kContributions : Payload::What::kGradient, tensor}},
         step.latest());
     if (is_root) {
+      step.hold(MemoryCategory::kCommunication, message);
       Op mean;
       mean.name = "mean/" + parameter.name;
       mean.action = Combine{.tensor = tensor, .inputs = config.world_size, .scale = 1.0 / config.world_size};

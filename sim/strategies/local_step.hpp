@@ -1,58 +1,116 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.hpp"
 #include "sim/core/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
-/// What every data-parallel strategy does alike on one rank: the local part of a training step.
+/// What every strategy does alike on one rank: the local part of a training step.
 namespace stepcast {
 
-/// Writes one rank's program, operation by operation, in program order:
+/// Writes one rank's program, operation by operation, in program order. Alone with one micro-batch:
 ///
 ///     load_input, zero_grad, forward/<segment>..., loss, backward/<segment>... (last segment first),
 ///     optimizer
 ///
-/// A model whose input, loss or optimizer is `none` has no such operation. Memory traffic is that of
-/// activations (batch times the segment's) and parameters: read by the forward; read, and their gradients
-/// written, by the backward. Per parameter of 4 B the optimizer moves 12 B (SGD: reads parameter and
-/// gradient, writes the parameter), 20 B (with momentum, read and written) or 28 B (Adam, two moments).
+/// With several micro-batches the names of forward, recompute, loss and backward end in `/mb<number>`. A
+/// model whose input, loss or optimizer is `none` has no such operation.
+///
+/// Memory traffic is that of activations (samples times the segment's) and parameters: read by the forward;
+/// read, and their gradients written, by the backward. Per parameter of 4 B the optimizer moves 12 B (SGD:
+/// reads parameter and gradient, writes the parameter), 20 B (with momentum, read and written) or 28 B (Adam,
+/// two moments).
+///
+/// Memory held: parameters, gradients and the optimizer's state of the rank's segments (Adam two moments, SGD
+/// with momentum one) all the time; a forward leaves behind what autograd saves, its output included, and the
+/// backward of the same segment gives it up; the gradient of a segment's output lives from the backward (or
+/// loss) that makes it to the end of the backward that takes it.
 class LocalStep {
  public:
-  LocalStep(const Model& model, const TrainingConfig& config) : model_(model), config_(config) {}
+  /// All segments on one rank.
+  LocalStep(const Model& model, const TrainingConfig& config);
+  /// \param segments that the rank holds, ascending
+  LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments);
 
   /// Adds any operation; returns its index.
   int add(Op op);
   /// Adds a collective on the communication stream.
   int add_collective(const std::string& name, const Collective& collective, std::vector<int> after);
 
+  void load_input();
+  void zero_grad();
   /// load_input and zero_grad.
   void prepare();
+  /// Forward of one segment in one micro-batch.
+  int forward(int segment, int micro_batch, std::vector<int> after = {}, bool checkpointed = false);
+  /// Loss of one micro-batch, forward and backward; -1 for a model without loss. \param checkpointed the
+  /// forward before it was
+  int loss(int micro_batch, bool checkpointed = false);
   /// Forward of all segments, the first one after `after`, and the loss.
-  void forward(std::vector<int> after = {});
+  void forward_all(int micro_batch, std::vector<int> after = {});
+  /// The forward of a checkpointed segment once more, right before its backward.
+  int recompute(int segment, int micro_batch, std::vector<int> after = {});
   /// Backward of one segment; returns its index. \pre called from the last segment to the first
-  int backward(std::size_t segment);
-  void backward_all();
-  /// The optimizer, after `after` and everything before it on the compute stream.
+  int backward(int segment, int micro_batch, std::vector<int> after = {});
+  void backward_all(int micro_batch);
+  /// Forward, loss and backward of every micro-batch but the last: gradients accumulate, nothing is sent.
+  void accumulate(std::vector<int> after = {});
+  [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
+  /// The optimizer, after `after` and everything before it on the compute stream; segment by segment where the
+  /// rank holds a part of the model.
   void optimizer(std::vector<int> after = {});
+
+  /// Adds to what an operation takes or gives up.
+  void change_memory(int op, const MemoryChange& change) {
+    program_.ops[static_cast<std::size_t>(op)].memory.push_back(change);
+  }
+  /// Memory held all the time.
+  void hold(MemoryCategory category, Bytes size);
+  /// Holds nothing so far, after all (a strategy that shards).
+  void forget_resident() { program_.resident.clear(); }
+  /// What an optimizer keeps for so many parameters.
+  static Bytes optimizer_state(const Optimizer& optimizer, double elements);
+
+  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has a
+  /// copy, with gradient and optimizer state of its own.
+  [[nodiscard]] const std::vector<int>& tied() const { return tied_; }
 
   /// Index of the latest operation, or nothing when there is none yet.
   [[nodiscard]] std::vector<int> latest() const;
+  /// The same of the compute stream.
+  [[nodiscard]] std::vector<int> latest_compute() const;
   [[nodiscard]] const Model& model() const { return model_; }
+  [[nodiscard]] const std::vector<int>& segments() const { return program_.segments; }
+  /// Of the samples of one micro-batch.
+  [[nodiscard]] Bytes output_bytes(int segment) const;
   [[nodiscard]] Program take() { return std::move(program_); }
 
  private:
-  int add_compute(const std::string& name, Compute compute, Bytes traffic, std::vector<int> after = {});
+  int add_compute(const std::string& name, Compute compute, Bytes traffic, std::vector<int> after,
+                  std::vector<MemoryChange> memory = {});
+  [[nodiscard]] const Segment& segment(int index) const {
+    return model_.segments[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::string suffix(int micro_batch) const;
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
+  [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
+  [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
+  [[nodiscard]] bool holds(int segment) const;
+  void hold_model();
+  /// Segments whose parameters are updated here: those held, and owners of tied ones.
+  [[nodiscard]] std::vector<int> updated() const;
 
   const Model& model_;
   const TrainingConfig& config_;
   Program program_;
+  std::vector<int> tied_;
 };
 
-/// A Schedule of `world_size` ranks that all run program 0, and the group 0, `world`, of all ranks.
+/// A Schedule of `world_size` ranks that all run program 0, and the group 0, `world`, of all ranks, each of
+/// which trains on its own batch.
 Schedule make_schedule(const std::string& strategy, const TrainingConfig& config);
 
 }  // namespace stepcast

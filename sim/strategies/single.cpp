@@ -12,8 +12,9 @@ Schedule build(const Model& model, const TrainingConfig& config) {
                      std::to_string(config.world_size));
   LocalStep step(model, config);
   step.prepare();
-  step.forward();
-  step.backward_all();
+  step.accumulate();
+  step.forward_all(step.last_micro_batch());
+  step.backward_all(step.last_micro_batch());
   step.optimizer();
   Schedule schedule = make_schedule("single", config);
   schedule.programs.push_back(step.take());

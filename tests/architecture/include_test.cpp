@@ -40,7 +40,7 @@ const std::map<std::string, Folders>& module_table() {
   static const Folders kRunnerCommands = kRunner + Folders{"sim/cli", "calibration"};
   static const std::map<std::string, Folders> kTable{
       {"sim/core", {}},
-      {"sim/cli", {"sim/core"}},
+      {"sim/cli", {"sim/core", "models", "sim/strategies"}},
       {"models", {"sim/core"}},
       {"topologies", {"sim/core"}},
       {"plots", {"sim/core"}},

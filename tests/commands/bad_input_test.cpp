@@ -11,19 +11,19 @@ namespace {
 /// A trace of netflix-mlp at batches 16 and 32 with three steps each.
 Trace netflix_trace() {
   Trace trace;
-  trace.context.schema = "stepcast.trace/1";
+  trace.context.schema = kTraceSchema;
   trace.model = "netflix-mlp";
   for (const int batch : {16, 32}) {
     TraceEntry entry;
     entry.batch = batch;
     entry.launch = {0, 0, 0};
     const std::vector<double> times(3, 1e-4 * batch);
-    entry.input_s = entry.zero_grad_s = entry.loss_s = entry.optimizer_s = entry.host_s = times;
+    entry.input_s = entry.loss_s = entry.host_s = times;
     entry.step_s = entry.native_step_s = std::vector<double>(3, 9e-4 * batch);
     for (const char* name : {"fc1", "fc2"}) {
       SegmentTrace segment;
       segment.name = name;
-      segment.forward_s = segment.backward_s = times;
+      segment.forward_s = segment.backward_s = segment.zero_grad_s = segment.optimizer_s = times;
       segment.grad_ready_fraction = {0.5, 1.0};
       entry.segments.push_back(segment);
     }
@@ -104,7 +104,7 @@ TEST_CASE("a missing file and truncated JSON are bad input that names the file",
                 {"cut.json", "truncated"});
   check_refusal(shell, "stepcast compare cut.json", 3, {"cut.json"});
   shell.write("other.json", whole);
-  check_refusal(shell, "stepcast compare other.json", 3, {"stepcast.trace/1", "stepcast.result/1"});
+  check_refusal(shell, "stepcast compare other.json", 3, {kTraceSchema, "stepcast.result/2"});
 }
 
 TEST_CASE("a trace of another model is refused and both models are named", "[commands]") {
@@ -148,7 +148,7 @@ TEST_CASE("an output that exists is kept, and is overwritten with --force", "[co
   check_refusal(shell, predict, 3, {"x.json", "--force"});
   CHECK(shell.read("x.json") == "precious");
   CHECK(shell.run(predict + " --force").exit_code == 0);
-  CHECK(nlohmann::json::parse(shell.read("x.json"))["context"]["schema"] == "stepcast.result/1");
+  CHECK(nlohmann::json::parse(shell.read("x.json"))["context"]["schema"] == "stepcast.result/2");
   check_refusal(shell, "stepcast predict --strategy ddp --model synthetic -o nowhere/x.json", 3, {"nowhere"});
 }
 

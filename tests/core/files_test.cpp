@@ -54,12 +54,12 @@ TEST_CASE("SHA-1 of the standard's test vectors") {
 
 TEST_CASE("truncated JSON and JSON of another schema name the file and what was expected") {
   const Folder folder;
-  write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/1\"", false);
-  CHECK_THROWS_WITH(load_json(folder.path / "t.json", "stepcast.trace/1"),
+  write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/2\"", false);
+  CHECK_THROWS_WITH(load_json(folder.path / "t.json", "stepcast.trace/2"),
                     Catch::Contains("t.json:2") && Catch::Contains("truncated"));
-  write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/1"}})", false);
-  CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/1"),
-                    Catch::Contains("holds stepcast.result/1, expected stepcast.trace/1"));
+  write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/2"}})", false);
+  CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/2"),
+                    Catch::Contains("holds stepcast.result/2, expected stepcast.trace/2"));
   CHECK_THROWS_WITH(load_json(folder.path / "none.json", "x"), Catch::Contains("none.json: cannot be read"));
 }
 

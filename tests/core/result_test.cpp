@@ -87,7 +87,7 @@ TEST_CASE(
 
 TEST_CASE("a result survives its file") {
   Result result;
-  result.context.schema = "stepcast.result/1";
+  result.context.schema = "stepcast.result/2";
   result.origin = Origin::kPredicted;
   result.configuration.model = "m";
   result.step_time_s = {{0.25}};

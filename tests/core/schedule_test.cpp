@@ -67,10 +67,10 @@ TEST_CASE("a send without its receive is refused") {
   schedule.world_size = 2;
   Op send;
   send.name = "send";
-  send.action = Send{.peer = 1, .message = Bytes(8), .tag = 3};
+  send.action = Send{.offset = 1, .message = Bytes(8), .tag = 3};
   Op recv;
   recv.name = "recv";
-  recv.action = Recv{.peer = 0, .message = Bytes(8), .tag = 3};
+  recv.action = Recv{.offset = -1, .message = Bytes(8), .tag = 3};
   schedule.programs = {Program{{send}}, Program{{recv}}, Program{}};
   schedule.program_of_rank = {0, 1};
   CHECK_NOTHROW(validate(schedule));

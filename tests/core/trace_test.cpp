@@ -14,13 +14,15 @@ TraceEntry entry(int batch, const std::vector<double>& step) {
   TraceEntry result;
   result.batch = batch;
   result.threads = 1;
-  result.input_s = result.zero_grad_s = result.loss_s = result.optimizer_s = result.host_s = step;
+  result.input_s = result.loss_s = result.host_s = step;
   result.step_s = result.native_step_s = step;
   result.launch.assign(step.size(), 0);
   result.segments = {{.name = "s",
                       .forward_s = step,
                       .backward_s = step,
                       .grad_ready_fraction = {1.0},
+                      .zero_grad_s = step,
+                      .optimizer_s = step,
                       .saved_bytes = 8.0 * batch}};
   return result;
 }

@@ -18,10 +18,12 @@ Schedule exchange(double message, int rounds, bool both_ways) {
     Program program;
     for (int round = 0; round < rounds; ++round) {
       const std::string number = std::to_string(round);
-      const Op send = operation("send" + number, Stream::kComm, Send{1 - rank, Bytes(message), round});
-      const Op recv = operation("recv" + number, Stream::kHost, Recv{1 - rank, Bytes(message), round});
+      const Op send = operation("send" + number, Stream::kComm, Send{1 - 2 * rank, Bytes(message), round});
+      Op recv = operation("recv" + number, Stream::kComm, Recv{1 - 2 * rank, Bytes(message), round});
+      if (round > 0) recv.after = {2 * round - 2};
       program.ops.push_back(recv);
       program.ops.push_back(send);
+      if (both_ways && round > 0) program.ops.back().after = {2 * round - 1};
       if (!both_ways && (rank == 1 || round > 0))
         program.ops.back().after = {rank == 1 ? 2 * round : 2 * round - 2};
     }

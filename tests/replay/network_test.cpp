@@ -27,7 +27,7 @@ double time_of(CollectiveKind kind, int ranks, double message, const Cluster& cl
 Schedule one_message(double message) {
   Schedule schedule = same_program(2, {});
   schedule.programs = {{{operation("send", Stream::kComm, Send{1, Bytes(message), 7})}},
-                       {{operation("recv", Stream::kComm, Recv{0, Bytes(message), 7})}}};
+                       {{operation("recv", Stream::kComm, Recv{-1, Bytes(message), 7})}}};
   schedule.program_of_rank = {0, 1};
   return schedule;
 }

@@ -48,8 +48,7 @@ const Span& span_of(const Result& result, int rank, const std::string& name) {
 TraceEntry trace_of(int segments, double forward_s, double backward_s, double ready) {
   TraceEntry trace;
   for (const double factor : {1.0, 2.0}) {
-    for (auto* phase : {&trace.input_s, &trace.zero_grad_s, &trace.loss_s, &trace.optimizer_s})
-      phase->push_back(0.0);
+    for (auto* phase : {&trace.input_s, &trace.loss_s}) phase->push_back(0.0);
     trace.host_s.push_back(0.5 * factor);
     trace.step_s.push_back(factor);
   }
@@ -59,6 +58,7 @@ TraceEntry trace_of(int segments, double forward_s, double backward_s, double re
       segment.forward_s.push_back(forward_s * factor);
       segment.backward_s.push_back(backward_s * factor);
     }
+    segment.zero_grad_s = segment.optimizer_s = {0.0, 0.0};
     segment.grad_ready_fraction = {ready};
     trace.segments.push_back(segment);
   }

@@ -41,8 +41,8 @@ TEST_CASE("the phases of every measured step add up to the step") {
     CHECK(entry.native_step_s.size() == (entry.pace == Pace::kContinuous ? 7 : 0));
     REQUIRE(entry.segments.size() == model.segments.size());
     for (std::size_t step = 0; step < 7; ++step) {
-      double sum = entry.input_s[step] + entry.zero_grad_s[step] + entry.loss_s[step] +
-                   entry.optimizer_s[step] + entry.host_s[step];
+      double sum = entry.input_s[step] + entry.zero_grad_s()[step] + entry.loss_s[step] +
+                   entry.optimizer_s()[step] + entry.host_s[step];
       for (const SegmentTrace& segment : entry.segments)
         sum += segment.forward_s[step] + segment.backward_s[step];
       CHECK(sum == Approx(entry.step_s[step]).epsilon(1e-9));

@@ -1,3 +1,4 @@
+#include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 
 #include <catch2/catch.hpp>

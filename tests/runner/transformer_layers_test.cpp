@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runner/torch/data.hpp"
+#include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 
 using namespace stepcast;

@@ -36,34 +36,48 @@ std::vector<std::string> names(const Program& program) {
   return result;
 }
 
-/// How often each tensor's gradient is reduced over the ranks: by an all-reduce of it or of its bucket, or by
-/// gathers.
+/// The tensors that a collective works on.
+std::vector<int> tensors_of(const Schedule& schedule, const Payload& payload) {
+  const auto index = static_cast<std::size_t>(payload.index);
+  if (payload.what == Payload::What::kBucket) return schedule.buckets[index].tensors;
+  if (payload.what == Payload::What::kUnitGradient) return schedule.units[index].tensors;
+  return {payload.index};
+}
+
+/// How often each tensor's gradient is reduced over the ranks: by an all-reduce or reduce-scatter of it, its
+/// bucket or its unit, or by gathers.
 std::map<int, int> reductions_of(const Schedule& schedule, const Program& program) {
   std::map<int, int> count;
   for (const Op& op : program.ops) {
     const auto* call = std::get_if<Collective>(&op.action);
     if (call == nullptr || call->payload.what == Payload::What::kBuffers) continue;
-    if (call->kind == CollectiveKind::kScatter) continue;  // hands back what the gather reduced
-    if (call->payload.what == Payload::What::kBucket) {
-      for (const int tensor : schedule.buckets[static_cast<std::size_t>(call->payload.index)].tensors)
-        ++count[tensor];
-    } else {
-      ++count[call->payload.index];
-    }
+    if (call->payload.what == Payload::What::kUnit) continue;      // parameters, not gradients
+    if (call->kind == CollectiveKind::kScatter) continue;          // hands back what the gather reduced
+    for (const int tensor : tensors_of(schedule, call->payload)) ++count[tensor];
   }
   return count;
 }
 
-/// Bytes of one rank's gradients that collectives of `kind` work on: message for an all-reduce, message / n
-/// where every rank contributes one n-th.
-Bytes gradient_bytes(const Schedule& schedule, const Program& program, CollectiveKind kind) {
-  Bytes total;
+/// Bytes of one rank's gradients that collectives of `kind` work on: message for reductions, message / n where
+/// every rank contributes one n-th.
+double gradient_bytes(const Schedule& schedule, const Program& program, CollectiveKind kind) {
+  double total = 0.0;
+  const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
   for (const Op& op : program.ops) {
     const auto* call = std::get_if<Collective>(&op.action);
     if (call == nullptr || call->kind != kind) continue;
-    total += kind == CollectiveKind::kAllReduce ? call->message : call->message / schedule.world_size;
+    total += reduces ? call->message.count() : call->message.count() / schedule.world_size;
   }
   return total;
+}
+
+/// Segments of one phase in the order of the program.
+std::vector<int> segments_of(const Program& program, Phase phase) {
+  std::vector<int> segments;
+  for (const Op& op : program.ops)
+    if (const auto* compute = std::get_if<Compute>(&op.action); compute != nullptr && compute->phase == phase)
+      segments.push_back(compute->segment);
+  return segments;
 }
 
 bool has_collectives(const Schedule& schedule) {
@@ -81,53 +95,58 @@ TEST_CASE(
   const auto model_name = GENERATE(from_range(model_names()));
   const int world_size = GENERATE(1, 2, 4);
   if (strategy == "single" && world_size > 1) return;
-  CAPTURE(strategy, model_name, world_size);
   const Model model = load_model(model_name);
+  if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
+  CAPTURE(strategy, model_name, world_size);
   const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
   CHECK_NOTHROW(validate(schedule));
-  const auto last = static_cast<int>(model.segments.size()) - 1;
+  std::map<int, std::multiset<int>> done;  // segments, by batch
   for (int rank = 0; rank < world_size; ++rank) {
-    std::vector<int> forward;
-    std::vector<int> backward;
-    const auto& ops = schedule.program(rank).ops;
-    for (const Op& op : ops) {
-      const auto* compute = std::get_if<Compute>(&op.action);
-      if (compute == nullptr) continue;
-      if (compute->phase == Phase::kForward) {
-        CHECK(backward.empty());
-        CHECK(compute->segment == static_cast<int>(forward.size()));
-        forward.push_back(compute->segment);
-      }
-      if (compute->phase == Phase::kBackward) {
-        CHECK(compute->segment == last - static_cast<int>(backward.size()));
-        backward.push_back(compute->segment);
-      }
-    }
-    CHECK(forward.size() == model.segments.size());
-    CHECK(backward.size() == model.segments.size());
+    const Program& program = schedule.program(rank);
+    CHECK(segments_of(program, Phase::kForward) == program.segments);
+    CHECK(segments_of(program, Phase::kBackward) ==
+          std::vector<int>(program.segments.rbegin(), program.segments.rend()));
+    done[schedule.data_index_of(rank)].insert(program.segments.begin(), program.segments.end());
     const bool has_optimizer = model.optimizer.kind != "none";
-    CHECK((ops.back().name == "optimizer") == has_optimizer);
-    CHECK((find(schedule.program(rank), "load_input") == 0) == (model.input_kind != "none"));
-    CHECK((find(schedule.program(rank), "loss") >= 0) == (model.loss != "none"));
+    CHECK(program.ops.back().name.starts_with("optimizer") == has_optimizer);
+    const bool has_ends = program.segments.front() == 0 || program.segments.back() + 1 ==
+                                                               static_cast<int>(model.segments.size());
+    CHECK((find(program, "load_input") >= 0) == (model.input_kind != "none" && has_ends));
+    const bool has_last = program.segments.back() + 1 == static_cast<int>(model.segments.size());
+    CHECK((find(program, "loss") >= 0) == (model.loss != "none" && has_last));
   }
+  CHECK(static_cast<int>(done.size()) == schedule.data_parallel);
+  for (const auto& [batch, segments] : done)
+    CHECK(segments.size() == std::set<int>(segments.begin(), segments.end()).size());
+  for (const auto& [batch, segments] : done) CHECK(segments.size() == model.segments.size());
 }
 
-TEST_CASE("every strategy reduces every gradient over two or more ranks exactly once") {
+TEST_CASE("every strategy that trains on several batches reduces every gradient over them exactly once") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const auto model_name = GENERATE(from_range(model_names()));
   const int world_size = GENERATE(2, 4);
-  if (strategy == "single") return;
-  CAPTURE(strategy, model_name, world_size);
   const Model model = load_model(model_name);
+  if (strategy == "single") return;
+  if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
+  CAPTURE(strategy, model_name, world_size);
   const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
+  if (schedule.data_parallel == 1) return;
   for (int rank = 0; rank < world_size; ++rank) {
     const Program& program = schedule.program(rank);
     const auto count = reductions_of(schedule, program);
     CHECK(count.size() == model.parameters.size());
     for (const auto& [tensor, times] : count) CHECK(times == 1);
-    const Bytes gathered = gradient_bytes(schedule, program, CollectiveKind::kGather);
-    CHECK(gradient_bytes(schedule, program, CollectiveKind::kAllReduce) + gathered ==
-          model.parameter_bytes());
+    const double gathered = gradient_bytes(schedule, program, CollectiveKind::kGather);
+    const double reduced = gradient_bytes(schedule, program, CollectiveKind::kAllReduce) +
+                           gradient_bytes(schedule, program, CollectiveKind::kReduceScatter);
+    double padding = 0.0;
+    for (const FsdpUnit& unit : schedule.units) {
+      padding += unit.size().count();
+      for (const int tensor : unit.tensors)
+        padding -= model.parameters[static_cast<std::size_t>(tensor)].size.count();
+    }
+    CHECK(reduced + gathered == model.parameter_bytes().count() + padding);
+    CHECK(padding < 4.0 * world_size * static_cast<double>(schedule.units.size()) + 1.0);
     CHECK(gradient_bytes(schedule, program, CollectiveKind::kScatter) == gathered);
   }
 }
@@ -145,14 +164,18 @@ TEST_CASE("gradients are averaged: every reduction over n ranks is scaled by 1/n
   CAPTURE(strategy);
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule(strategy, model, config_of(4));
-  std::map<int, std::vector<double>> scales;
+  if (schedule.data_parallel == 1) return;
+  std::map<int, double> scales;
+  const auto scaled = [&](int tensor, double by) { scales.try_emplace(tensor, 1.0).first->second *= by; };
   for (const Op& op : schedule.program(0).ops) {
-    if (const auto* copy = std::get_if<CopyIn>(&op.action)) scales[copy->tensor].push_back(copy->scale);
-    if (const auto* combine = std::get_if<Combine>(&op.action))
-      scales[combine->tensor].push_back(combine->scale);
+    if (const auto* copy = std::get_if<CopyIn>(&op.action)) scaled(copy->tensor, copy->scale);
+    if (const auto* combine = std::get_if<Combine>(&op.action)) scaled(combine->tensor, combine->scale);
+    if (const auto* unit = std::get_if<ScaleUnit>(&op.action))
+      for (const int tensor : schedule.units[static_cast<std::size_t>(unit->unit)].tensors)
+        scaled(tensor, unit->scale);
   }
   CHECK(scales.size() == model.parameters.size());
-  for (const auto& [tensor, applied] : scales) CHECK(applied == std::vector<double>{0.25});
+  for (const auto& [tensor, scale] : scales) CHECK(scale == 0.25);
 }
 
 TEST_CASE("DDP's buckets are those of PyTorch after its rebuild") {
@@ -197,7 +220,7 @@ TEST_CASE("a bucket closes when it has reached its limit, so that no tensor is s
   const Model model = load_model("netflix-mlp");  // ready: 4 B, 512 B, 512 B, 15,360 B
   const auto layout = [&](double first, double others) {
     std::vector<double> sizes;
-    for (const Bucket& bucket : assign_buckets(model, Bytes(first), Bytes(others)))
+    for (const Bucket& bucket : assign_buckets(model, {0, 1}, Bytes(first), Bytes(others)))
       sizes.push_back(bucket.size.count());
     return sizes;
   };

@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/core/error.hpp"
+#include "sim/strategies/local_step.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+namespace {
+
+/// The model's segments as units: each block (or layer) one of its own, what is left the root, which comes
+/// first. `flat` arrays are padded to a multiple of the ranks.
+std::vector<FsdpUnit> make_units(const Model& model, const TrainingConfig& config, bool sharded) {
+  const bool has_blocks = std::any_of(model.segments.begin(), model.segments.end(),
+                                      [](const Segment& segment) { return segment.repeated; });
+  FsdpUnit root;
+  root.name = "root";
+  std::vector<FsdpUnit> units;
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    const Segment& segment = model.segments[i];
+    const bool wrapped =
+        config.wrap == "layer" || (config.wrap == "block" && (segment.repeated || !has_blocks));
+    if (!wrapped || segment.parameters.empty()) {
+      root.segments.push_back(static_cast<int>(i));
+      continue;
+    }
+    units.emplace_back();
+    units.back().name = segment.name;
+    units.back().segments = {static_cast<int>(i)};
+  }
+  units.insert(units.begin(), std::move(root));
+  for (FsdpUnit& unit : units) {
+    unit.shards = config.world_size;
+    unit.sharded = sharded;
+    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+      const Parameter& parameter = model.parameters[i];
+      if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) == unit.segments.end())
+        continue;
+      unit.tensors.push_back(static_cast<int>(i));
+      unit.elements += parameter.numel();
+    }
+    unit.elements = (unit.elements + unit.shards - 1) / unit.shards * unit.shards;
+  }
+  std::erase_if(units, [](const FsdpUnit& unit) { return unit.elements == 0; });
+  return units;
+}
+
+/// PyTorch's FullyShardedDataParallel.
+///
+/// Every rank keeps 1/n of each unit's parameters, gradients and optimizer state. `full_shard`: a unit is
+/// gathered before its forward and freed after it, gathered again before its backward and freed after it;
+/// `shard_grad_op` keeps it in between; `no_shard` keeps everything everywhere and averages gradients unit by
+/// unit with an all-reduce. The root (what no unit wraps: embedding and head) stays gathered from forward to
+/// backward. After a unit's backward its gradients are divided by f, reduce-scattered while the backward goes
+/// on, and the shard divided by n / f, with PyTorch's f (a power of two near sqrt(n) that divides n); one
+/// reduce-scatter is under way at a time. Per step a rank sends 3 P (n - 1)/n (`full_shard`), else 2 P (n -
+/// 1)/n, of P parameter bytes, the root counted once less.
+///
+/// forward_prefetch gathers the next unit before one computes its forward. backward_prefetch `pre` gathers
+/// the next unit before one computes its backward (two units in memory), `post` after it, `none` when it is
+/// needed. With several micro-batches all but the last keep whole gradients and send nothing (no_sync). World
+/// size 1 falls to `no_shard`, as in PyTorch. Sources:
+/// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
+/// reduce-scatter at a time).
+class Fsdp {
+ public:
+  Fsdp(const Model& model, const TrainingConfig& config)
+      : model_(model),
+        config_(config),
+        sharding_(config.world_size == 1 ? "no_shard" : config.sharding),
+        sharded_(sharding_ != "no_shard"),
+        schedule_(make_schedule("fsdp", config)),
+        step_(model, config) {
+    schedule_.units = make_units(model, config, sharded_);
+    unit_of_.resize(model.segments.size(), 0);
+    for (std::size_t u = 0; u < schedule_.units.size(); ++u)
+      for (const int segment : schedule_.units[u].segments) unit_of_[static_cast<std::size_t>(segment)] = u;
+    gathered_.assign(schedule_.units.size(), -1);
+    gradients_.assign(schedule_.units.size(), false);
+  }
+
+  Schedule build() {
+    schedule_.options = {{"sharding", sharding_}, {"wrap", config_.wrap}};
+    if (sharded_) {
+      schedule_.options["forward-prefetch"] = config_.forward_prefetch ? "yes" : "no";
+      schedule_.options["backward-prefetch"] = config_.backward_prefetch;
+      schedule_.options["limit-all-gathers"] = std::to_string(config_.limit_all_gathers);
+    }
+    hold_shards();
+    step_.load_input();
+    if (!sharded_) step_.zero_grad();
+    for (int i = 0; i < config_.micro_batches; ++i) {
+      forward(i);
+      backward(i);
+    }
+    finish_reduction();
+    update();
+    schedule_.programs.push_back(step_.take());
+    return std::move(schedule_);
+  }
+
+ private:
+  [[nodiscard]] const FsdpUnit& unit(std::size_t index) const { return schedule_.units[index]; }
+  [[nodiscard]] bool stays(std::size_t index) const {
+    return !sharded_ || sharding_ == "shard_grad_op" || unit(index).name == "root";
+  }
+
+  /// In place of the whole model's memory.
+  void hold_shards() {
+    if (!sharded_) return;
+    step_.forget_resident();
+    for (const FsdpUnit& each : schedule_.units) {
+      const Bytes shard = (1.0 / each.shards) * each.size();
+      step_.hold(MemoryCategory::kParameters, shard);
+      step_.hold(MemoryCategory::kGradients, shard);
+      step_.hold(
+          MemoryCategory::kOptimizerState,
+          LocalStep::optimizer_state(model_.optimizer, static_cast<double>(each.elements) / each.shards));
+    }
+  }
+
+  [[nodiscard]] std::string numbered(const std::string& name) {
+    const int times = ++named_[name];
+    return times == 1 ? name : name + "/" + std::to_string(times);
+  }
+
+  /// Issues the all-gather of a unit that is not there.
+  void gather(std::size_t index) {
+    if (!sharded_ || gathered_[index] >= 0) return;
+    Op op;
+    op.name = numbered("all_gather/" + unit(index).name);
+    op.stream = Stream::kComm;
+    op.action = Collective{.kind = CollectiveKind::kAllGather,
+                           .message = unit(index).size(),
+                           .payload = {Payload::What::kUnit, static_cast<int>(index)}};
+    op.memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}};
+    gathered_[index] = step_.add(std::move(op));
+  }
+
+  [[nodiscard]] std::vector<int> wait_for(std::size_t index) const {
+    return gathered_[index] >= 0 ? std::vector<int>{gathered_[index]} : std::vector<int>{};
+  }
+
+  int memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
+                double sign, std::vector<int> after = {}) {
+    Op op;
+    op.name = numbered(verb + "/" + unit(index).name);
+    op.action = UnitMemory{.unit = static_cast<int>(index), .what = what};
+    op.after = std::move(after);
+    op.memory = {{.category = category, .size = sign * unit(index).size()}};
+    return step_.add(std::move(op));
+  }
+
+  void free_parameters(std::size_t index) {
+    if (!sharded_) return;
+    memory_op("reshard", index, UnitMemory::What::kFreeParameters, MemoryCategory::kParameters, -1.0);
+    gathered_[index] = -1;
+  }
+
+  /// Two gathers may be under way or unfreed unless the limit is one.
+  [[nodiscard]] bool may_prefetch() const { return config_.limit_all_gathers != 1; }
+
+  /// The unit that is needed next by segments `from`, `from + direction`, ...
+  [[nodiscard]] int next_missing(int from, int direction) const {
+    for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction)
+      if (gathered_[unit_of_[static_cast<std::size_t>(i)]] < 0)
+        return static_cast<int>(unit_of_[static_cast<std::size_t>(i)]);
+    return -1;
+  }
+
+  void prefetch(int from, int direction) {
+    const int next = next_missing(from, direction);
+    if (next >= 0 && may_prefetch()) gather(static_cast<std::size_t>(next));
+  }
+
+  void forward(int micro_batch) {
+    const int count = static_cast<int>(model_.segments.size());
+    gather(0);  // the root, or the first unit
+    for (int i = 0; i < count; ++i) {
+      const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
+      gather(index);
+      if (config_.forward_prefetch) prefetch(i + 1, 1);
+      step_.forward(i, micro_batch, wait_for(index));
+      const bool last_of_unit = unit(index).segments.back() == i;
+      if (last_of_unit && !stays(index)) free_parameters(index);
+    }
+    step_.loss(micro_batch);
+  }
+
+  void backward(int micro_batch) {
+    const bool reduces = micro_batch == step_.last_micro_batch();
+    for (int i = static_cast<int>(model_.segments.size()) - 1; i >= 0; --i) {
+      const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
+      gather(index);
+      take_gradients(index, wait_for(index));
+      if (config_.backward_prefetch == "pre") prefetch(i - 1, -1);
+      step_.backward(i, micro_batch, wait_for(index));
+      if (unit(index).segments.front() != i) continue;
+      if (reduces || !stays(index)) free_parameters(index);
+      if (config_.backward_prefetch == "post") prefetch(i - 1, -1);
+      if (reduces) reduce(index);
+    }
+  }
+
+  /// Gradients of a unit come into being at its first backward.
+  void take_gradients(std::size_t index, std::vector<int> after) {
+    if (!sharded_ || gradients_[index]) return;
+    memory_op("zero_grad", index, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients, 1.0,
+              std::move(after));
+    gradients_[index] = true;
+  }
+
+  [[nodiscard]] double predivide_factor() const {
+    const int ranks = config_.world_size;
+    int factor = 1;
+    while (ranks % factor == 0 && ranks / factor > factor) factor *= 2;
+    return factor;
+  }
+
+  void scale(std::size_t index, double factor, bool shard, std::vector<int> after = {}) {
+    if (factor == 1.0) return;
+    Op op;
+    op.name = (shard ? "divide_shard/" : "divide/") + unit(index).name;
+    op.action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard};
+    op.after = std::move(after);
+    op.memory_traffic = 2.0 * (shard ? (1.0 / unit(index).shards) * unit(index).size() : unit(index).size());
+    step_.add(std::move(op));
+  }
+
+  void reduce(std::size_t index) {
+    if (config_.world_size == 1) return;
+    scale(index, sharded_ ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
+    if (sharded_) finish_reduction();
+    const int call =
+        step_.add_collective((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(index).name,
+                             {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                              .message = unit(index).size(),
+                              .payload = {Payload::What::kUnitGradient, static_cast<int>(index)}},
+                             step_.latest());
+    reducing_.emplace_back(index, call);
+  }
+
+  /// Waits for what is being reduced, and gives up the whole gradients.
+  void finish_reduction() {
+    for (const auto& [index, call] : std::exchange(reducing_, {})) {
+      if (!sharded_) {
+        reduced_.push_back(call);
+        continue;
+      }
+      memory_op("free_grad", index, UnitMemory::What::kFreeGradients, MemoryCategory::kGradients, -1.0,
+                {call});
+      gradients_[index] = false;
+      scale(index, predivide_factor() / config_.world_size, true);
+    }
+  }
+
+  void update() {
+    if (model_.optimizer.kind == "none") return;
+    if (!sharded_) {
+      step_.optimizer(reduced_);
+      return;
+    }
+    for (std::size_t u = 0; u < schedule_.units.size(); ++u) {
+      Op op;
+      op.name = "optimizer/" + unit(u).name;
+      op.action = UpdateUnit{static_cast<int>(u)};
+      step_.add(std::move(op));
+    }
+  }
+
+  const Model& model_;
+  const TrainingConfig& config_;
+  std::string sharding_;
+  bool sharded_;
+  Schedule schedule_;
+  LocalStep step_;
+  std::vector<std::size_t> unit_of_;                   // by segment
+  std::vector<int> gathered_;                          // by unit: its all-gather; -1: not there
+  std::vector<bool> gradients_;                        // by unit: whole gradients are there
+  std::vector<std::pair<std::size_t, int>> reducing_;  // unit and its call
+  std::vector<int> reduced_;                           // calls that the optimizer waits for
+  std::map<std::string, int> named_;
+};
+
+Schedule build(const Model& model, const TrainingConfig& config) {
+  require_one_of("sharding", config.sharding, {"full_shard", "shard_grad_op", "no_shard"});
+  require_one_of("wrap", config.wrap, {"block", "layer", "root"});
+  for (std::size_t i = 0; i < model.segments.size(); ++i)
+    if (!model.segments[i].tied.empty() && config.wrap == "layer")
+      throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" +
+                       model.segments[i].name +
+                       "' to another layer, which would be freed; take block or root");
+  require_one_of("backward-prefetch", config.backward_prefetch, {"pre", "post", "none"});
+  return Fsdp(model, config).build();
+}
+
+const Registration<Strategy> kFsdp{
+    strategies(),
+    {.name = "fsdp",
+     .description =
+         "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
+     .thing = {build, {"sharding", "wrap", "forward-prefetch", "backward-prefetch", "limit-all-gathers"}},
+     .order = 40}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/core/error.hpp"
+#include "sim/strategies/bucketed_reduction.hpp"
+#include "sim/strategies/local_step.hpp"
+#include "sim/strategies/mesh.hpp"
+#include "sim/strategies/pipeline_order.hpp"
+#include "sim/strategies/pipeline_split.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+namespace {
+
+/// What all stages of one pipeline share.
+struct Pipeline {
+  const Model& model;
+  const TrainingConfig& config;
+  Mesh mesh;
+  PipelineShape shape;
+  std::vector<std::vector<int>> chunks;  ///< segments of each
+  /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
+  std::vector<std::pair<int, std::pair<int, int>>> ties{};
+  int first_tie_group = 0;
+
+  /// Of the rank that holds a segment.
+  [[nodiscard]] int stage_of(int segment) const {
+    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk)
+      if (segment >= chunks[chunk].front() && segment <= chunks[chunk].back())
+        return static_cast<int>(chunk) % shape.ranks;
+    return 0;
+  }
+
+  [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks.size()); }
+  [[nodiscard]] const std::vector<int>& segments(int chunk) const {
+    return chunks[static_cast<std::size_t>(chunk)];
+  }
+};
+
+/// The program of one stage: a message per boundary and micro-batch between the chunks.
+///
+/// A receive is posted one action ahead of the one that needs it, so that the message travels while the stage
+/// still computes, at the price of one more boundary tensor. Sends are not waited for. A checkpointed
+/// micro-batch keeps the stage's input alone; its forward runs again right before its backward and does not
+/// wait for the gradient (torch's Pipe does the same).
+class StageProgram {
+ public:
+  StageProgram(const Pipeline& pipeline, Schedule& schedule, int stage)
+      : pipeline_(pipeline),
+        stage_(stage),
+        step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage)),
+        order_(pipeline_order(pipeline.shape, stage, pipeline.config.forward_only)) {
+    const int replicas = pipeline.mesh.size("data");
+    if (replicas > 1 && !pipeline.config.forward_only)
+      reduction_.emplace(step_, schedule, pipeline.config, 1 + stage, replicas);
+    for (const PipelineAction& action : order_)
+      if (!action.forward) last_backward_[action.chunk] = action.micro_batch;
+  }
+
+  Program build() {
+    const bool has_ends = stage_ == 0 || stage_ + 1 == pipeline_.shape.ranks;
+    if (has_ends) step_.load_input();
+    if (!pipeline_.config.forward_only) step_.zero_grad();
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      for (std::size_t next = i; next < std::min(i + 2, order_.size()); ++next) post_receive(order_[next]);
+      if (order_[i].forward)
+        forward(order_[i]);
+      else
+        backward(order_[i]);
+    }
+    if (reduction_) reduction_->copy_out();
+    if (!pipeline_.config.forward_only) step_.optimizer(add_up_tied());
+    return step_.take();
+  }
+
+ private:
+  static std::vector<int> segments_of_stage(const Pipeline& pipeline, int stage) {
+    std::vector<int> all;
+    for (int chunk = stage; chunk < pipeline.chunk_count(); chunk += pipeline.shape.ranks)
+      all.insert(all.end(), pipeline.segments(chunk).begin(), pipeline.segments(chunk).end());
+    return all;
+  }
+
+  [[nodiscard]] bool checkpointed(int micro_batch) const {
+    const std::string& mode = pipeline_.config.checkpoint;
+    return mode == "always" || (mode == "except_last" && micro_batch + 1 < pipeline_.shape.micro_batches);
+  }
+
+  /// From this rank to the one that holds `chunk`.
+  [[nodiscard]] int offset_to(int chunk) const {
+    return (chunk % pipeline_.shape.ranks - stage_) * pipeline_.mesh.stride("pipeline");
+  }
+
+  /// Unique per boundary (behind `chunk`), micro-batch and direction.
+  [[nodiscard]] int tag(int chunk, int micro_batch, bool gradient) const {
+    return 2 * (chunk * pipeline_.shape.micro_batches + micro_batch) + (gradient ? 1 : 0);
+  }
+
+  [[nodiscard]] std::string message_name(const char* verb, int chunk, int micro_batch, bool gradient) const {
+    return std::string(verb) + (gradient ? "/gradient/" : "/activation/") +
+           pipeline_.model.segments[static_cast<std::size_t>(pipeline_.segments(chunk).back())].name + "/mb" +
+           std::to_string(micro_batch);
+  }
+
+  [[nodiscard]] Payload boundary(int chunk, int micro_batch, bool gradient) const {
+    return {gradient ? Payload::What::kActivationGradient : Payload::What::kActivation,
+            pipeline_.segments(chunk).back(), micro_batch};
+  }
+
+  /// Posts what `action` receives, once.
+  void post_receive(const PipelineAction& action) {
+    const bool gradient = !action.forward;
+    const int behind = gradient ? action.chunk : action.chunk - 1;  // the boundary behind this chunk
+    if (behind < 0 || behind + 1 == pipeline_.chunk_count()) return;
+    const int number = tag(behind, action.micro_batch, gradient);
+    if (received_.contains(number)) return;
+    const Bytes size = step_.output_bytes(pipeline_.segments(behind).back());
+    Op op;
+    op.name = message_name("recv", behind, action.micro_batch, gradient);
+    op.stream = Stream::kComm;
+    op.action = Recv{.offset = offset_to(gradient ? behind + 1 : behind),
+                     .message = size,
+                     .tag = number,
+                     .payload = boundary(behind, action.micro_batch, gradient)};
+    op.memory = {{.size = size}};
+    received_[number] = step_.add(std::move(op));
+  }
+
+  [[nodiscard]] std::vector<int> received(int chunk, int micro_batch, bool gradient) const {
+    const auto found = received_.find(tag(chunk, micro_batch, gradient));
+    return found == received_.end() ? std::vector<int>{} : std::vector<int>{found->second};
+  }
+
+  void send(int chunk, int micro_batch, bool gradient, int after, bool frees) {
+    const Bytes size = step_.output_bytes(pipeline_.segments(chunk).back());
+    Op op;
+    op.name = message_name("send", chunk, micro_batch, gradient);
+    op.stream = Stream::kComm;
+    op.action = Send{.offset = offset_to(gradient ? chunk : chunk + 1),
+                     .message = size,
+                     .tag = tag(chunk, micro_batch, gradient),
+                     .payload = boundary(chunk, micro_batch, gradient)};
+    op.after = {after};
+    if (frees) op.memory = {{.size = -1.0 * size, .at_end = true}};
+    step_.add(std::move(op));
+  }
+
+  /// The received input of a chunk is given up when `op` ends.
+  void release_input(int chunk, int op) {
+    if (chunk > 0)
+      step_.change_memory(
+          op, {.size = -1.0 * step_.output_bytes(pipeline_.segments(chunk - 1).back()), .at_end = true});
+  }
+
+  void forward(const PipelineAction& action) {
+    const bool keeps_nothing = checkpointed(action.micro_batch) || pipeline_.config.forward_only;
+    std::vector<int> after = received(action.chunk - 1, action.micro_batch, false);
+    int latest = -1;
+    for (const int segment : pipeline_.segments(action.chunk)) {
+      latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
+      if (pipeline_.config.forward_only && segment == pipeline_.segments(action.chunk).front())
+        release_input(action.chunk, latest);
+    }
+    if (action.chunk + 1 < pipeline_.chunk_count())
+      send(action.chunk, action.micro_batch, false, latest, keeps_nothing);
+    else if (pipeline_.config.forward_only)
+      step_.change_memory(latest, {.size = -1.0 * step_.output_bytes(pipeline_.segments(action.chunk).back()),
+                                   .at_end = true});
+    else
+      step_.loss(action.micro_batch, keeps_nothing);
+  }
+
+  void backward(const PipelineAction& action) {
+    const std::vector<int>& segments = pipeline_.segments(action.chunk);
+    if (checkpointed(action.micro_batch))
+      for (const int segment : segments) step_.recompute(segment, action.micro_batch);
+    std::vector<int> after = received(action.chunk, action.micro_batch, true);
+    const bool reduces = reduction_ && last_backward_.at(action.chunk) == action.micro_batch;
+    int latest = -1;
+    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment)
+      latest = reduces ? reduction_->backward(*segment, action.micro_batch, std::exchange(after, {}))
+                       : step_.backward(*segment, action.micro_batch, std::exchange(after, {}));
+    release_input(action.chunk, latest);
+    if (action.chunk > 0) send(action.chunk - 1, action.micro_batch, true, latest, true);
+  }
+
+  /// Tied tensors that this stage or another one has a copy of: the sum of both gradients.
+  std::vector<int> add_up_tied() {
+    std::vector<int> calls;
+    for (std::size_t i = 0; i < pipeline_.ties.size(); ++i) {
+      const auto& [tensor, stages] = pipeline_.ties[i];
+      if (stages.first != stage_ && stages.second != stage_) continue;
+      const Parameter& parameter = pipeline_.model.parameters[static_cast<std::size_t>(tensor)];
+      calls.push_back(step_.add_collective("all_reduce/" + parameter.name,
+                                           {.kind = CollectiveKind::kAllReduce,
+                                            .message = parameter.size,
+                                            .group = pipeline_.first_tie_group + static_cast<int>(i),
+                                            .payload = {Payload::What::kGradient, tensor}},
+                                           step_.latest_compute()));
+    }
+    return calls;
+  }
+
+  const Pipeline& pipeline_;
+  int stage_;
+  LocalStep step_;
+  std::vector<PipelineAction> order_;
+  std::optional<BucketedReduction> reduction_;
+  std::map<int, int> last_backward_;  ///< micro-batch whose backward is the last one, by chunk
+  std::map<int, int> received_;       ///< operation by tag
+};
+
+void find_ties(Pipeline& pipeline) {
+  for (std::size_t i = 0; i < pipeline.model.segments.size(); ++i)
+    for (const int tensor : pipeline.model.segments[i].tied) {
+      const int owner =
+          pipeline.stage_of(pipeline.model.parameters[static_cast<std::size_t>(tensor)].segment);
+      const int user = pipeline.stage_of(static_cast<int>(i));
+      if (owner != user) pipeline.ties.emplace_back(tensor, std::pair(owner, user));
+    }
+  if (!pipeline.ties.empty() && pipeline.mesh.size("data") > 1)
+    throw UsageError(
+        "strategy 'pipeline': " + pipeline.model.specification +
+        " ties parameters of its first and last stage; with --mesh data above 1 that is not supported");
+}
+
+/// The model cut into stages that pass micro-batches on: activations forward, their gradients backward.
+///
+/// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
+/// `pipeline_order`, the cut is `split_model`. With `--mesh pipeline=p,data=d` there are d pipelines;
+/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk. Per
+/// boundary and micro-batch the output of one segment travels forward and as many bytes backward. Gradients
+/// of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
+/// head) has a copy on both, and its gradients are summed over the two before the optimizer. Batch norm sees
+/// micro-batches, so its statistics are theirs.
+Schedule build(const Model& model, const TrainingConfig& config) {
+  require_one_of("checkpoint", config.checkpoint, {"never", "except_last", "always"});
+  Pipeline pipeline{model, config, Mesh::parse(config.mesh, config.world_size, {"pipeline", "data"}), {}, {}};
+  const int stages = pipeline.mesh.size("pipeline");
+  const int replicas = pipeline.mesh.size("data");
+  pipeline.shape = {config.schedule, stages, config.micro_batches, config.virtual_stages};
+  pipeline.chunks = split_model(model, config.split, stages * config.virtual_stages, config.segment_times);
+
+  Schedule schedule = make_schedule("pipeline", config);
+  schedule.data_parallel = replicas;
+  for (int stage = 0; stage < stages && replicas > 1; ++stage)
+    schedule.groups.push_back({"replicas of stage " + std::to_string(stage), {}});
+  if (!config.forward_only) find_ties(pipeline);
+  pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
+  for (const auto& [tensor, pair] : pipeline.ties)
+    schedule.groups.push_back({"copies of " + model.parameters[static_cast<std::size_t>(tensor)].name,
+                               {std::min(pair.first, pair.second), std::max(pair.first, pair.second)}});
+  for (int rank = 0; rank < config.world_size; ++rank) {
+    const int stage = pipeline.mesh.index("pipeline", rank);
+    schedule.program_of_rank[static_cast<std::size_t>(rank)] = stage;
+    schedule.data_index[static_cast<std::size_t>(rank)] = pipeline.mesh.index("data", rank);
+    if (replicas > 1) schedule.groups[static_cast<std::size_t>(1 + stage)].ranks.push_back(rank);
+  }
+  schedule.options = {{"split", split_text(model, pipeline.chunks)}, {"schedule", config.schedule}};
+  if (config.virtual_stages > 1) schedule.options["virtual-stages"] = std::to_string(config.virtual_stages);
+  if (config.checkpoint != "never") schedule.options["checkpoint"] = config.checkpoint;
+  if (config.forward_only) schedule.options["forward-only"] = "yes";
+  if (replicas > 1) schedule.options["mesh"] = config.mesh;
+  if (replicas > 1 && config.compress != "none") schedule.options["compress"] = config.compress;
+  for (int stage = 0; stage < stages; ++stage)
+    schedule.programs.push_back(StageProgram(pipeline, schedule, stage).build());
+  return schedule;
+}
+
+const Registration<Strategy> kPipeline{
+    strategies(),
+    {.name = "pipeline",
+     .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved",
+     .thing = {build,
+               {"split", "schedule", "virtual-stages", "checkpoint", "forward-only", "mesh", "bucket-cap",
+                "first-bucket-cap", "compress"}},
+     .order = 50}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,236 @@
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runner/torch/data.hpp"
+#include "runner/torch/executor.hpp"
+#include "runner/torch/torch_model.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "tests/runner/as_ranks.hpp"
+
+/// Pipelines, FSDP, accumulation and compression against whole-graph training in one process.
+
+using namespace stepcast;
+
+namespace {
+
+constexpr unsigned kSeed = 3;
+constexpr int kSteps = 5;
+using Values = std::vector<std::vector<double>>;
+
+Model with_sgd(const std::string& specification) {
+  Model model = load_model(specification);
+  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
+  return model;
+}
+
+Model small_bert(int layers = 4, int dropout = 0) {
+  return with_sgd("bert-base:layers=" + std::to_string(layers) +
+                  ",hidden=16,heads=2,sequence=8,vocabulary=40,dropout=" + std::to_string(dropout));
+}
+
+/// One process, whole-graph autograd, all batches of a step joined.
+Values train_natively(const Model& model, int batch) {
+  const torch::NoGradGuard no_grad;
+  TorchModel net(model, torch::kFloat64, kSeed);
+  const Dataset data = Dataset::synthetic(model, kSeed);
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch joint = data.batch(step, 0, 1, batch, torch::kFloat64);
+    net.zero_grad();
+    {
+      const torch::AutoGradMode enabled(true);
+      net.loss(net.forward(joint.input), joint.target).backward();
+    }
+    net.optimizer_step();
+  }
+  Values values;
+  for (const torch::Tensor& parameter : net.parameters()) {
+    const torch::Tensor flat = parameter.detach().contiguous();
+    values.emplace_back(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+  }
+  return values;
+}
+
+/// The parameters that each rank holds in the end; those of others are empty.
+std::vector<Values> train_on_ranks(const std::string& strategy, const Model& model,
+                                   const TrainingConfig& config) {
+  const Schedule schedule = build_schedule(strategy, model, config);
+  std::vector<Values> states(static_cast<std::size_t>(config.world_size));
+  as_ranks(config.world_size, [&](Backend& backend) {
+    RunOptions options;
+    options.batch = config.batch;
+    options.steps = kSteps;
+    options.warmup_steps = 0;
+    options.seed = kSeed;
+    options.float64 = true;
+    FinalState state;
+    static_cast<void>(run_schedule(model, schedule, backend, options, &state));
+    states[static_cast<std::size_t>(backend.rank())] = state.parameters;
+  });
+  return states;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+/// Every parameter is held somewhere, and equal to the expected one wherever it is held.
+void check_equal(const Model& model, const std::vector<Values>& states, const Values& expected,
+                 double tolerance = 1e-6) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO(model.parameters[i].name);
+    bool held = false;
+    for (const Values& rank : states) {
+      if (rank[i].empty()) continue;
+      held = true;
+      CHECK(largest_difference(rank[i], expected[i]) < tolerance);
+    }
+    CHECK(held);
+  }
+}
+
+TrainingConfig pipeline(int ranks, const std::string& split, const std::string& schedule, int micro_batches,
+                        const std::string& checkpoint = "never") {
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = 8;
+  config.micro_batches = micro_batches;
+  config.split = split;
+  config.schedule = schedule;
+  config.checkpoint = checkpoint;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("pipelines of two ranks train as one process does, for every split, schedule and checkpointing") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const char* split : {"2-2", "3-1", "1-3"})
+    for (const char* schedule : {"gpipe", "1f1b"})
+      for (const int micro_batches : {1, 2, 4, 8}) {
+        INFO(split << " " << schedule << " " << micro_batches);
+        check_equal(model, train_on_ranks("pipeline", model, pipeline(2, split, schedule, micro_batches)),
+                    expected);
+      }
+  for (const char* schedule : {"gpipe", "1f1b"})
+    for (const char* checkpoint : {"except_last", "always"}) {
+      INFO(schedule << " " << checkpoint);
+      check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "2-2", schedule, 4, checkpoint)),
+                  expected);
+    }
+}
+
+TEST_CASE("interleaved pipelines of two ranks train as one process does") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const int micro_batches : {2, 4, 8})
+    for (const char* checkpoint : {"never", "always"}) {
+      INFO(micro_batches << " " << checkpoint);
+      TrainingConfig config = pipeline(2, "even", "interleaved", micro_batches, checkpoint);
+      config.virtual_stages = 2;
+      check_equal(model, train_on_ranks("pipeline", model, config), expected);
+    }
+}
+
+TEST_CASE("pipelines of four ranks train as one process does, interleaved and with replicas too") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    INFO(schedule);
+    check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "even", schedule, 8)), expected);
+  }
+  const Model deep = small_bert(8);
+  TrainingConfig interleaved = pipeline(4, "even", "interleaved", 4);
+  interleaved.virtual_stages = 2;
+  check_equal(deep, train_on_ranks("pipeline", deep, interleaved), train_natively(deep, 8));
+
+  for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"}) {
+    INFO(mesh);
+    TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
+    replicated.batch = 4;
+    replicated.mesh = mesh;
+    replicated.first_bucket_cap = replicated.bucket_cap = Bytes(3000);
+    check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
+  }
+}
+
+TEST_CASE("a pipeline whose head is tied to its embedding trains as one process does: GPT-2") {
+  const Model model = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
+  const Values expected = train_natively(model, 8);
+  for (const int ranks : {2, 4})
+    check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", "1f1b", 4)), expected);
+}
+
+TEST_CASE("a recomputed forward draws the same dropout masks, so that checkpointing changes nothing") {
+  const Model model = small_bert(4, 10);
+  const std::vector<Values> kept = train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4));
+  const std::vector<Values> recomputed =
+      train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4, "always"));
+  for (std::size_t rank = 0; rank < kept.size(); ++rank) CHECK(kept[rank] == recomputed[rank]);
+  const Values without = train_natively(small_bert(), 8);
+  CHECK(largest_difference(kept[0][0], without[0]) > 1e-9);  // there were masks
+}
+
+TEST_CASE("FSDP trains as one process does, for every sharding, wrapping and prefetch") {
+  const Model model = small_bert();
+  for (const int ranks : {1, 2, 4})
+    for (const char* sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
+      TrainingConfig config;
+      config.world_size = ranks;
+      config.batch = 8 / ranks;
+      config.sharding = sharding;
+      const Values expected = train_natively(model, 8);
+      for (const char* wrap : {"block", "layer", "root"})
+        for (const char* prefetch : {"pre", "post", "none"})
+          for (const int micro_batches : {1, 2}) {
+            config.wrap = wrap;
+            config.backward_prefetch = prefetch;
+            config.forward_prefetch = std::string(prefetch) == "pre";
+            config.micro_batches = micro_batches;
+            INFO(ranks << " " << sharding << " " << wrap << " " << prefetch << " " << micro_batches);
+            check_equal(model, train_on_ranks("fsdp", model, config), expected);
+            if (ranks != 2) break;
+          }
+    }
+}
+
+TEST_CASE(
+    "gradients accumulated over micro-batches give the step of the whole batch, for every data-parallel "
+    "strategy") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const char* strategy : {"single", "gather_scatter", "all_reduce", "ddp", "fsdp"}) {
+    INFO(strategy);
+    TrainingConfig config;
+    config.world_size = std::string(strategy) == "single" ? 1 : 2;
+    config.batch = 8 / config.world_size;
+    config.micro_batches = 4;
+    config.first_bucket_cap = config.bucket_cap = Bytes(4096);
+    check_equal(model, train_on_ranks(strategy, model, config), expected);
+  }
+}
+
+TEST_CASE("DDP with half-precision buckets trains as one process does up to half precision") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  TrainingConfig config;
+  config.world_size = 2;
+  config.batch = 4;
+  config.compress = "fp16";
+  const std::vector<Values> states = train_on_ranks("ddp", model, config);
+  check_equal(model, states, expected, 2e-3);
+  double largest = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    largest = std::max(largest, largest_difference(states[0][i], expected[i]));
+  CHECK(largest > 1e-7);  // it did travel as half precision
+}

@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/core/error.hpp"
+#include "sim/strategies/mesh.hpp"
+#include "sim/strategies/pipeline_order.hpp"
+#include "sim/strategies/pipeline_split.hpp"
+#include "sim/strategies/strategy.hpp"
+
+using namespace stepcast;
+using Catch::Contains;
+
+namespace {
+
+/// `F0 F1 B0 ...`; with several chunks per rank `F0.1` is micro-batch 0 through the rank's second one.
+std::string text(const std::vector<PipelineAction>& order, int ranks, bool chunks) {
+  std::string result;
+  for (const PipelineAction& action : order) {
+    result += (result.empty() ? "" : " ") + std::string(action.forward ? "F" : "B") +
+              std::to_string(action.micro_batch);
+    if (chunks) result += "." + std::to_string(action.chunk / ranks);
+  }
+  return result;
+}
+
+std::string order(const std::string& schedule, int rank, int ranks = 4, int micro_batches = 8) {
+  return text(pipeline_order({schedule, ranks, micro_batches, 1}, rank, false), ranks, false);
+}
+
+/// Most micro-batches (chunks of them) whose forward is done and whose backward is not.
+int peak_live(const std::vector<PipelineAction>& order) {
+  int live = 0;
+  int peak = 0;
+  for (const PipelineAction& action : order) peak = std::max(peak, live += action.forward ? 1 : -1);
+  return peak;
+}
+
+/// When the last of all actions ends, with F and B per action and messages that take no time.
+double makespan(const PipelineShape& shape, double forward, double backward) {
+  std::vector<std::vector<PipelineAction>> orders;
+  for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(pipeline_order(shape, rank, false));
+  const int chunks = shape.ranks * shape.virtual_stages;
+  std::map<std::tuple<bool, int, int>, double> ended;
+  std::vector<std::size_t> next(orders.size(), 0);
+  std::vector<double> free_at(orders.size(), 0.0);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < orders.size(); ++rank) {
+      if (next[rank] == orders[rank].size()) continue;
+      const PipelineAction& action = orders[rank][next[rank]];
+      double start = free_at[rank];
+      const auto wait_for = [&](bool is_forward, int chunk) {
+        const auto found = ended.find({is_forward, chunk, action.micro_batch});
+        start = found == ended.end() ? -1.0 : std::max(start, found->second);
+      };
+      if (action.forward && action.chunk > 0) wait_for(true, action.chunk - 1);
+      if (!action.forward && action.chunk + 1 < chunks) wait_for(false, action.chunk + 1);
+      if (!action.forward && action.chunk + 1 == chunks) wait_for(true, action.chunk);
+      if (start < 0.0) continue;
+      free_at[rank] = start + (action.forward ? forward : backward);
+      ended[{action.forward, action.chunk, action.micro_batch}] = free_at[rank];
+      ++next[rank];
+      moved = true;
+    }
+  }
+  for (std::size_t rank = 0; rank < orders.size(); ++rank) REQUIRE(next[rank] == orders[rank].size());
+  return *std::max_element(free_at.begin(), free_at.end());
+}
+
+TrainingConfig config_of(int ranks, int micro_batches, const std::string& split = "even") {
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = 8 * micro_batches;
+  config.micro_batches = micro_batches;
+  config.split = split;
+  return config;
+}
+
+std::string resolved(const std::string& model, const std::string& split, int parts) {
+  const Model loaded = load_model(model);
+  return split_text(loaded, split_model(loaded, split, parts, {}));
+}
+
+}  // namespace
+
+TEST_CASE("GPipe runs all forwards, then all backwards in reverse: 4 ranks, 8 micro-batches") {
+  for (int rank = 0; rank < 4; ++rank)
+    CHECK(order("gpipe", rank) == "F0 F1 F2 F3 F4 F5 F6 F7 B7 B6 B5 B4 B3 B2 B1 B0");
+}
+
+TEST_CASE("1F1B warms up with p - r forwards and then alternates: 4 ranks, 8 micro-batches") {
+  CHECK(order("1f1b", 0) == "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
+  CHECK(order("1f1b", 1) == "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7");
+  CHECK(order("1f1b", 2) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7");
+  CHECK(order("1f1b", 3) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
+}
+
+TEST_CASE(
+    "interleaved 1F1B passes groups of p micro-batches through chunk after chunk: 4 ranks, 8 micro-batches") {
+  const auto of = [](int rank) {
+    return text(pipeline_order({"interleaved", 4, 8, 2}, rank, false), 4, true);
+  };
+  CHECK(of(0) ==
+        "F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 F4.0 F5.0 F6.0 B0.1 F7.0 B1.1 F4.1 B2.1 F5.1 B3.1 F6.1 B0.0 "
+        "F7.1 B1.0 B2.0 B3.0 B4.1 B5.1 B6.1 B7.1 B4.0 B5.0 B6.0 B7.0");
+  CHECK(of(3) ==
+        "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1.0 F6.0 B2.0 F7.0 B3.0 "
+        "F4.1 B4.1 F5.1 B5.1 F6.1 B6.1 F7.1 B7.1 B4.0 B5.0 B6.0 B7.0");
+}
+
+TEST_CASE("makespans of 4 ranks and 8 micro-batches with F = 1 and B = 2 are 33, 33 and 28.5") {
+  CHECK(makespan({"gpipe", 4, 8, 1}, 1.0, 2.0) == 33.0);
+  CHECK(makespan({"1f1b", 4, 8, 1}, 1.0, 2.0) == 33.0);
+  CHECK(makespan({"interleaved", 4, 8, 2}, 0.5, 1.0) == 28.5);
+}
+
+TEST_CASE("makespans are m (F + B) + (p - 1)(F + B) / v") {
+  for (const int ranks : {2, 3, 4, 8})
+    for (const int rounds : {1, 2, 5}) {
+      const int m = ranks * rounds;
+      CHECK(makespan({"gpipe", ranks, m, 1}, 1.0, 2.0) == 3.0 * (m + ranks - 1));
+      CHECK(makespan({"1f1b", ranks, m, 1}, 1.0, 2.0) == 3.0 * (m + ranks - 1));
+      for (const int v : {2, 4})
+        CHECK(makespan({"interleaved", ranks, m, v}, 1.0 / v, 2.0 / v) ==
+              Approx(3.0 * m + 3.0 * (ranks - 1) / v));
+    }
+}
+
+TEST_CASE("live micro-batches peak at m, at min(m, p - r), and at (v - 1) p + 2 (p - 1 - r) + 1 chunks") {
+  for (const int m : {2, 4, 8})
+    for (int rank = 0; rank < 4; ++rank) {
+      CHECK(peak_live(pipeline_order({"gpipe", 4, m, 1}, rank, false)) == m);
+      CHECK(peak_live(pipeline_order({"1f1b", 4, m, 1}, rank, false)) == std::min(m, 4 - rank));
+    }
+  for (int rank = 0; rank < 4; ++rank)
+    CHECK(peak_live(pipeline_order({"interleaved", 4, 8, 2}, rank, false)) == 4 + 2 * (3 - rank) + 1);
+}
+
+TEST_CASE("every rank runs each forward once, before its backward, in every schedule") {
+  for (const PipelineShape& shape : std::vector<PipelineShape>{
+           {"gpipe", 3, 5, 1}, {"1f1b", 3, 5, 1}, {"1f1b", 4, 2, 1}, {"interleaved", 3, 6, 3}}) {
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+      std::map<std::pair<int, int>, int> forwards;
+      std::map<std::pair<int, int>, int> backwards;
+      for (const PipelineAction& action : pipeline_order(shape, rank, false)) {
+        CHECK(action.chunk % shape.ranks == rank);
+        const std::pair key(action.chunk, action.micro_batch);
+        if (!action.forward) CHECK(forwards[key] == 1);
+        ++(action.forward ? forwards : backwards)[key];
+      }
+      CHECK(forwards.size() == static_cast<std::size_t>(shape.micro_batches * shape.virtual_stages));
+      CHECK(forwards == backwards);
+    }
+  }
+}
+
+TEST_CASE("a split counts blocks; the embedding rides with the first stage, the head with the last") {
+  const Model model = load_model("bert-base");
+  const auto parts = split_model(model, "6-2-2-2", 4, {});
+  CHECK(parts[0] == std::vector<int>{0, 1, 2, 3, 4, 5, 6});
+  CHECK(parts[1] == std::vector<int>{7, 8});
+  CHECK(parts[3] == std::vector<int>{11, 12, 13});
+  CHECK(resolved("bert-base", "even", 4) == "3-3-3-3");
+  CHECK(resolved("bert-base", "even", 5) == "3-3-2-2-2");
+  CHECK(resolved("bert-base", "ratio:2-2-2-2", 4) == "3-3-3-3");
+  CHECK(resolved("bert-base", "ratio:3-1-1-1", 4) == "6-2-2-2");
+  CHECK(resolved("simple-cnn", "3-1", 2) == "3-1");
+}
+
+TEST_CASE("the balanced split has the shortest longest stage by measured time, riders weighed") {
+  const Model model = load_model("bert-base:layers=4");
+  const auto counts = [&](const std::vector<double>& times, int parts) {
+    return split_text(model, split_model(model, "balanced", parts, times));
+  };
+  CHECK(counts({0, 1, 1, 1, 1, 0}, 2) == "2-2");
+  CHECK(counts({2, 1, 1, 1, 1, 0}, 2) == "1-3");
+  CHECK(counts({0, 1, 1, 1, 1, 2}, 2) == "3-1");
+  CHECK_THROWS_WITH(split_model(model, "balanced", 2, {}), Contains("--trace"));
+}
+
+TEST_CASE("a split that does not fit is refused with what would fit") {
+  const Model model = load_model("bert-base");
+  const auto refusal = [&](const std::string& split, int parts) {
+    try {
+      static_cast<void>(split_model(model, split, parts, {}));
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refusal("2-2-2-2", 4) ==
+        "--split 2-2-2-2 is 8 blocks, bert-base has 12; even is 3-3-3-3; for shares say ratio:2-2-2-2, for 8 "
+        "blocks "
+        "bert-base:layers=8");
+  CHECK_THAT(refusal("6-6", 4), Contains("has 2 stages, but 4"));
+  CHECK_THAT(refusal("3-3-x-3", 4), Contains("'x'"));
+  CHECK_THAT(refusal("3--3-6", 4), Contains("''"));
+  CHECK_THAT(refusal("0-6-3-3", 4), Contains("'0'"));
+  CHECK_THAT(refusal("evne", 4), Contains("even"));
+  CHECK_THAT(refusal("ratio:100-1-1-1", 4), Contains("every stage needs a block"));
+  CHECK_THAT(refusal("even", 13), Contains("too few"));
+}
+
+TEST_CASE("meshes are row-major, and name what is wrong with them") {
+  const Mesh mesh = Mesh::parse("pipeline=2,data=3", 6, {"pipeline", "data"});
+  CHECK(mesh.index("pipeline", 4) == 1);
+  CHECK(mesh.index("data", 4) == 1);
+  CHECK(mesh.stride("pipeline") == 3);
+  CHECK(Mesh::parse("", 4, {"pipeline", "data"}).size("pipeline") == 4);
+  const auto refused = [](const std::string& text) { Mesh::parse(text, 4, {"pipeline", "data"}); };
+  CHECK_THROWS_WITH(refused("pipeline=3"), Contains("is 3 ranks, the world size is 4"));
+  CHECK_THROWS_WITH(refused("pipline=4"), Contains("pipeline"));
+  CHECK_THROWS_WITH(refused("pipeline=0,data=4"), Contains("at least 1"));
+  CHECK_THROWS_WITH(refused("pipeline=2,pipeline=2"), Contains("twice"));
+  CHECK_THROWS_WITH(refused("pipeline"), Contains("size"));
+}
+
+TEST_CASE("each boundary passes every micro-batch's output forward and as many bytes back") {
+  const Model model = load_model("bert-base:layers=4,hidden=64,sequence=16");
+  const Schedule schedule = build_schedule("pipeline", model, config_of(4, 4));
+  const double boundary = 8.0 * 16 * 64 * 4;  // samples x sequence x hidden x float32
+  for (int rank = 0; rank < 4; ++rank) {
+    double sent = 0.0;
+    for (const Op& op : schedule.program(rank).ops)
+      if (const auto* send = std::get_if<Send>(&op.action)) sent += send->message.count();
+    const int neighbours = rank == 0 || rank == 3 ? 1 : 2;
+    CHECK(sent == 4 * boundary * neighbours);
+  }
+}
+
+TEST_CASE("replicas of a stage share a program, and their gradients meet in the stage's group alone") {
+  TrainingConfig config = config_of(6, 2, "2-2");
+  config.mesh = "pipeline=2,data=3";
+  const Schedule schedule = build_schedule("pipeline", load_model("bert-base:layers=4,hidden=64"), config);
+  CHECK(schedule.programs.size() == 2);
+  CHECK(schedule.program_of_rank == std::vector<int>{0, 0, 0, 1, 1, 1});
+  CHECK(schedule.data_parallel == 3);
+  CHECK(schedule.groups[1].ranks == std::vector<int>{0, 1, 2});
+  CHECK(schedule.groups[2].ranks == std::vector<int>{3, 4, 5});
+}
+
+TEST_CASE("options of a pipeline that do not go together are refused") {
+  const Model model = load_model("bert-base:layers=4,hidden=64");
+  TrainingConfig config = config_of(2, 3);
+  config.schedule = "interleaved";
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--virtual-stages"));
+  config.schedule = "1f1b";
+  config.virtual_stages = 2;
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("interleaved"));
+  config.virtual_stages = 1;
+  config.schedule = "gpip";
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("gpipe"));
+  config.schedule = "gpipe";
+  config.checkpoint = "some";
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("except_last"));
+  config.checkpoint = "never";
+  config.micro_batches = 5;
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
+                    Contains("possible are 1, 2, 3, 4, 6, 8, 12, 24"));
+}
