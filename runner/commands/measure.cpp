@@ -28,6 +28,8 @@ void declare(po::options_description& options) {
           "data", po::value<std::string>()->default_value("", "synthetic"),
           "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
                                                      "of the initial parameters and the order of the data")(
+          "accumulating", po::bool_switch(),
+          "also micro-batches that follow another one, for predictions with --micro-batches")(
           "allow-reference-blas", po::bool_switch(),
           "measure although matrix products are many times too slow")("output,o", po::value<std::string>(),
                                                                       "file for the trace")(
@@ -86,8 +88,9 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.warmup_steps = at_least(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
-  Progress progress("measuring " + model.specification,
-                    2 * options.steps * static_cast<int>(options.batches.size()));
+  options.accumulating = values["accumulating"].as<bool>();
+  Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
+                                                            static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
   return measure_trace(model, options);
 }
@@ -102,6 +105,7 @@ Trace measure_anew(const po::variables_map& values, int threads) {
   for (const char* name : {"steps", "warmup"})
     words.insert(words.end(), {std::string("--") + name, std::to_string(values[name].as<int>())});
   words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (values["accumulating"].as<bool>()) words.emplace_back("--accumulating");
   if (values["allow-reference-blas"].as<bool>()) words.emplace_back("--allow-reference-blas");
   return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
 }
@@ -121,14 +125,16 @@ double sum_of_medians(const TraceEntry& entry) {
   return sum;
 }
 
-/// The phases of a step that waits are those of the entry before it, only slower.
-void print_waiting_entry(const TraceEntry& entry) {
-  std::cout << "sum of the phases after waiting for another thread: "
+/// The phases of such a step are those of the continuous one, only slower or faster.
+void print_other_pace(const TraceEntry& entry) {
+  const bool waits = entry.pace == Pace::kWaiting;
+  std::cout << "sum of the phases after "
+            << (waits ? "waiting for another thread: " : "another micro-batch: ")
             << to_text(Seconds(sum_of_medians(entry))) << '\n';
 }
 
 void print_entry(const TraceEntry& entry) {
-  if (entry.pace == Pace::kWaiting) return print_waiting_entry(entry);
+  if (entry.pace != Pace::kContinuous) return print_other_pace(entry);
   const auto time = [](const std::vector<double>& samples) { return to_text(Seconds(median(samples))); };
   const auto spread = [](const std::vector<double>& samples) {
     return percent((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));

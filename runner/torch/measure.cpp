@@ -89,11 +89,11 @@ class OtherThread {
 /// The steps of one batch size at one pace.
 class BatchBench {
  public:
-  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, OtherThread* waits_for)
-      : model_(model), data_(data), waits_for_(waits_for), pass_(model), ready_(model.parameters().size()) {
+  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, Pace pace, OtherThread& other)
+      : model_(model), data_(data), other_(other), pass_(model), ready_(model.parameters().size()) {
     entry_.batch = batch;
     entry_.threads = threads;
-    entry_.pace = waits_for == nullptr ? Pace::kContinuous : Pace::kWaiting;
+    entry_.pace = pace;
     for (const Segment& segment : model.model().segments) {
       entry_.segments.emplace_back();
       entry_.segments.back().name = segment.name;
@@ -108,33 +108,42 @@ class BatchBench {
   /// What comes before a kept step is what will come before the next: a whole-graph step, or a step that
   /// waits.
   void first_step_of_turn() {
-    if (waits_for_ == nullptr)
+    if (entry_.pace == Pace::kContinuous)
       native_step(false);
     else
       segmented_step(false);
   }
   void next_step_of_turn() {
     segmented_step(true);
-    if (waits_for_ == nullptr) native_step(true);
+    if (entry_.pace == Pace::kContinuous) native_step(true);
   }
   /// The samples so far, with medians of the fractions.
   TraceEntry finish();
 
  private:
   void segmented_step(bool keep);
+  /// Forward and backward of a micro-batch.
+  void whole_pass(const Batch& batch);
   void native_step(bool keep);
   [[nodiscard]] Batch next_batch() { return data_.batch(step_++, 0, 1, entry_.batch, model_.dtype()); }
   void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end);
 
   TorchModel& model_;
   const Dataset& data_;
-  OtherThread* waits_for_;
+  OtherThread& other_;
   SegmentedPass pass_;
   std::int64_t step_ = 0;
   TraceEntry entry_;
   std::vector<Clock::time_point> ready_;                     ///< by parameter
   std::vector<std::vector<std::vector<double>>> fractions_;  ///< by segment, position in ready order, step
 };
+
+void BatchBench::whole_pass(const Batch& batch) {
+  pass_.begin(batch.input);
+  for (std::size_t segment = 0; segment < model_.segments(); ++segment) pass_.forward(segment);
+  pass_.loss(batch.target);
+  for (std::size_t segment = model_.segments(); segment-- > 0;) pass_.backward(segment);
+}
 
 void BatchBench::segmented_step(bool keep) {
   const std::size_t segments = model_.segments();
@@ -151,13 +160,17 @@ void BatchBench::segmented_step(bool keep) {
   };
   double input = 0.0;
   double loss = 0.0;
-  double waited = 0.0;
+  double uncounted = 0.0;
   {
     Batch batch = next_batch();
     input = lap();
     for (std::size_t segment = 0; segment < segments; ++segment) {
       model_.zero_grad(segment);
       zero_grad[segment] = lap();
+    }
+    if (entry_.pace == Pace::kAccumulating) {
+      whole_pass(batch);
+      uncounted = lap();
     }
     pass_.begin(std::move(batch.input));
     for (std::size_t segment = 0; segment < segments; ++segment) {
@@ -172,9 +185,9 @@ void BatchBench::segmented_step(bool keep) {
       backward[segment] = lap();
       if (keep) keep_fractions(segment, begin, last);
     }
-    if (waits_for_ != nullptr) {
-      waits_for_->wait();
-      waited = lap();
+    if (entry_.pace == Pace::kWaiting) {
+      other_.wait();
+      uncounted = lap();
     }
     for (std::size_t segment = 0; segment < segments; ++segment) {
       model_.optimizer_step(segment);
@@ -188,7 +201,7 @@ void BatchBench::segmented_step(bool keep) {
   entry_.input_s.push_back(input);
   entry_.loss_s.push_back(loss);
   entry_.host_s.push_back(seconds_between(last, end));
-  entry_.step_s.push_back(seconds_between(start, end) - waited);
+  entry_.step_s.push_back(seconds_between(start, end) - uncounted);
   for (std::size_t segment = 0; segment < segments; ++segment) {
     entry_.segments[segment].forward_s.push_back(forward[segment]);
     entry_.segments[segment].backward_s.push_back(backward[segment]);
@@ -280,8 +293,9 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   OtherThread other;
   std::vector<BatchBench> benches;
   for (const int batch : options.batches)
-    for (OtherThread* waits_for : {static_cast<OtherThread*>(nullptr), &other})
-      benches.emplace_back(torch_model, data, batch, options.threads, waits_for);
+    for (const Pace pace : {Pace::kContinuous, Pace::kWaiting, Pace::kAccumulating})
+      if (pace != Pace::kAccumulating || options.accumulating)
+        benches.emplace_back(torch_model, data, batch, options.threads, pace, other);
   for (BatchBench& bench : benches)
     for (int step = 0; step < options.warmup_steps; ++step) bench.warmup_step();
   for (int done = 0; done < options.steps; done += kStepsPerTurn)

@@ -16,11 +16,13 @@ struct MeasureOptions {
   int steps = 30;        ///< kept per batch size: segmented, native, and waiting each
   int warmup_steps = 5;  ///< per batch size, before all others
   unsigned seed = 1;
-  std::string data_folder;                ///< CIFAR-10; "" is synthetic data
+  bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
+  std::string data_folder;    ///< CIFAR-10; "" is synthetic data
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 
-/// Two entries per batch size, one per Pace, in float32, without context and lineage, which the command adds.
+/// Two or three entries per batch size, one per Pace, in float32, without context and lineage, which the
+/// command adds.
 ///
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its

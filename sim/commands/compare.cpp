@@ -70,6 +70,34 @@ void require_complete(const std::vector<Case>& cases) {
   }
 }
 
+/// `pipeline 3-1 1f1b, 4 micro-batches`: the strategy with what else tells cases apart.
+std::string strategy_text(const Configuration& configuration) {
+  std::string text = configuration.strategy;
+  for (const char* first : {"split", "schedule", "sharding"})
+    if (const auto found = configuration.extra.find(first); found != configuration.extra.end())
+      text += " " + found->second;
+  if (configuration.micro_batches > 1)
+    text += ", " + std::to_string(configuration.micro_batches) + " micro-batches";
+  return text;
+}
+
+void print_memory(const std::vector<Case>& cases) {
+  double worst = 0.0;
+  std::size_t ranks = 0;
+  std::string where;
+  for (const Case& one : cases)
+    for (const MemoryError& error : memory_errors(one)) {
+      ++ranks;
+      if (std::abs(error.relative_error()) < std::abs(worst)) continue;
+      worst = error.relative_error();
+      where = "rank " + std::to_string(error.rank) + " of " + describe(one.configuration) + " with " +
+              to_text(Bytes(error.measured_bytes));
+    }
+  if (ranks > 0)
+    std::cout << "peak memory: worst error " << percent(worst) << " over " << ranks << " ranks (" << where
+              << ")\n";
+}
+
 void print_cases(std::vector<Case> cases) {
   const std::vector<Case> all = cases;
   std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
@@ -85,7 +113,7 @@ void print_cases(std::vector<Case> cases) {
         better += (better.empty() ? "" : ", ") + name + " " + percent(error);
     }
     const Configuration& c = one.configuration;
-    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.batch),
+    table.add({c.model, strategy_text(c), std::to_string(c.world_size), std::to_string(c.batch),
                std::to_string(c.threads), to_text(Seconds(one.measured_step_time_s())),
                std::to_string(one.launches.size()), to_text(Seconds(one.measured_low_s())),
                to_text(Seconds(one.measured_high_s())), to_text(Seconds(one.predicted_step_time_s())),
@@ -107,7 +135,7 @@ void print_phases(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     for (const PhaseError& phase : phase_errors(one)) {
       if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
-      table.add({one.configuration.model, one.configuration.strategy,
+      table.add({one.configuration.model, strategy_text(one.configuration),
                  std::to_string(one.configuration.world_size), phase.name, to_text(Seconds(phase.measured_s)),
                  to_text(Seconds(phase.predicted_s)),
                  percent((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
@@ -151,6 +179,7 @@ ExitCode compare_results(const po::variables_map& values) {
   const std::vector<Speedup> all_speedups = speedups(with_baselines);
   if (!values["json"].as<bool>()) {
     print_cases(cases);
+    print_memory(cases);
     print_phases(cases);
     print_speedups(all_speedups);
   }

@@ -43,6 +43,8 @@ std::string describe(const Configuration& configuration) {
                      std::to_string(configuration.world_size) + ", batch " +
                      std::to_string(configuration.batch) + ", " + std::to_string(configuration.threads) +
                      (configuration.threads == 1 ? " thread" : " threads");
+  if (configuration.micro_batches > 1)
+    text += ", " + std::to_string(configuration.micro_batches) + " micro-batches";
   for (const auto& [key, value] : configuration.extra)
     text.append(", ").append(key).append(" ").append(value);
   return text;
@@ -51,8 +53,8 @@ std::string describe(const Configuration& configuration) {
 bool same_case(const Configuration& a, const Configuration& b) {
   const auto key = [](const Configuration& c) {
     const bool has_buckets = c.strategy == "ddp";
-    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.threads, c.backend, c.extra,
-                           has_buckets ? c.bucket_cap_bytes : 0.0,
+    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,
+                           c.extra, has_buckets ? c.bucket_cap_bytes : 0.0,
                            has_buckets ? c.first_bucket_cap_bytes : 0.0);
   };
   return key(a) == key(b);
@@ -119,6 +121,20 @@ Breakdown mean_breakdown(const Result& result) {
   return mean;
 }
 
+std::vector<MemoryError> memory_errors(const Case& one) {
+  std::vector<MemoryError> errors;
+  if (one.launches.empty() || one.prediction == nullptr) return errors;
+  const std::vector<MemoryUse>& predicted = one.prediction->result.memory;
+  for (std::size_t i = 0; i < predicted.size(); ++i) {
+    std::vector<double> peaks;
+    for (const ResultFile* launch : one.launches)
+      if (i < launch->result.memory.size() && launch->result.memory[i].rank == predicted[i].rank)
+        peaks.push_back(launch->result.memory[i].peak_bytes);
+    if (!peaks.empty()) errors.push_back({predicted[i].rank, median(peaks), predicted[i].peak_bytes});
+  }
+  return errors;
+}
+
 std::vector<PhaseError> phase_errors(const Case& one) {
   std::vector<Breakdown> launches;
   for (const ResultFile* launch : one.launches)
@@ -139,16 +155,24 @@ namespace {
 
 /// The other measured case of the same model that a person would copy the time from.
 const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
-  const bool is_single = one.configuration.strategy == "single";
+  const Configuration& own = one.configuration;
+  const bool is_single = own.strategy == "single";
   const auto rank = [&](const Case& other) {
     const Configuration& c = other.configuration;
-    return std::make_tuple(c.batch != one.configuration.batch, c.world_size, c.strategy);
+    std::size_t differing = 0;
+    for (const auto& [key, value] : own.extra) {
+      const auto found = c.extra.find(key);
+      if (found == c.extra.end() || found->second != value) ++differing;
+    }
+    return std::make_tuple((c.strategy == "single") == is_single, c.batch != own.batch, c.world_size,
+                           differing, std::abs(c.micro_batches - own.micro_batches), c.strategy);
   };
   const Case* best = nullptr;
   for (const Case& other : all) {
     const Configuration& c = other.configuration;
-    if (&other == &one || other.launches.empty() || c.model != one.configuration.model) continue;
-    if ((c.strategy == "single") == is_single || c.threads != one.configuration.threads) continue;
+    if (&other == &one || other.launches.empty() || c.model != own.model || c.threads != own.threads)
+      continue;
+    if (is_single && c.strategy == "single") continue;
     if (best == nullptr || rank(other) < rank(*best)) best = &other;
   }
   return best;
@@ -186,16 +210,18 @@ std::vector<Speedup> speedups(const std::vector<Case>& cases) {
     const Configuration& c = scaled.configuration;
     if (c.world_size == 1) continue;
     for (const bool strong : {false, true}) {
+      if (!strong && c.data_parallel == 1) continue;  // the ranks share one batch: strong scaling
       Configuration wanted = c;
       wanted.strategy = "single";
       wanted.world_size = 1;
-      wanted.batch = strong ? c.batch * c.world_size : c.batch;
+      wanted.batch = strong ? c.batch * c.data_parallel : c.batch;
+      wanted.micro_batches = 1;
       wanted.extra.clear();
       const auto base = std::find_if(cases.begin(), cases.end(),
                                      [&](const Case& one) { return same_case(one.configuration, wanted); });
       if (base == cases.end()) continue;
       Speedup speedup{&scaled, &*base, strong, 0.0, 0.0};
-      const double factor = strong ? 1.0 : c.world_size;
+      const double factor = strong ? 1.0 : c.data_parallel;
       if (!scaled.launches.empty() && !base->launches.empty())
         speedup.measured = factor * base->measured_step_time_s() / scaled.measured_step_time_s();
       if (scaled.prediction != nullptr && base->prediction != nullptr)

@@ -55,6 +55,17 @@ void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& 
 /// `refuse_descent` of every prediction from every launch.
 void check_lineage(const std::vector<Case>& cases);
 
+/// Peak memory of one rank, median over the launches.
+struct MemoryError {
+  int rank = 0;
+  double measured_bytes = 0.0;
+  double predicted_bytes = 0.0;
+  [[nodiscard]] double relative_error() const { return predicted_bytes / measured_bytes - 1.0; }
+};
+
+/// One per rank that both sides know.
+std::vector<MemoryError> memory_errors(const Case& one);
+
 /// One part of the step, mean over the ranks, median over the launches.
 struct PhaseError {
   std::string name;
@@ -71,8 +82,9 @@ const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts(
 Breakdown mean_breakdown(const Result& result);
 
 /// Step time by trivial predictor: those stored in the prediction, and `nearest_measured`, the measured time
-/// of the nearest other case of the same model: `single` for a strategy; for `single`, the strategy with the
-/// smallest world size, first by name. Absent where there is no such case.
+/// of the nearest other case of the same model: `single` for a strategy, or where that was not measured the
+/// case that differs in the fewest options and then least in micro-batches; for `single`, the strategy with
+/// the smallest world size, first by name. Absent where there is no such case.
 std::map<std::string, double> trivial_predictions(const Case& one, const std::vector<Case>& all);
 
 struct Accuracy {
@@ -85,8 +97,11 @@ Accuracy summarize(const std::vector<Case>& cases);
 
 /// Throughput of world_size ranks over throughput of one rank with the same threads:
 ///
-///     weak:    same batch per rank    n T_1(b) / T_n(b)
-///     strong:  same global batch      T_1(n b) / T_n(b)
+///     weak:    same batch per rank    d T_1(b) / T_n(b)
+///     strong:  same global batch      T_1(d b) / T_n(b)
+///
+/// over n ranks that train on d batches: d = n, but for pipelines, whose ranks share batches and scale
+/// strongly.
 struct Speedup {
   const Case* scaled = nullptr;
   const Case* baseline = nullptr;  ///< the `single` case

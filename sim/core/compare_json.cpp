@@ -33,11 +33,20 @@ nlohmann::json case_json(const Case& one, const std::vector<Case>& cases) {
         {"measured_s", phase.measured_s},
         {"predicted_s", phase.predicted_s},
         {"error_over_step", (phase.predicted_s - phase.measured_s) / one.measured_step_time_s()}};
+  nlohmann::json memory = nlohmann::json::array();
+  for (const MemoryError& rank : memory_errors(one))
+    memory.push_back({{"rank", rank.rank},
+                      {"measured_peak_bytes", rank.measured_bytes},
+                      {"predicted_peak_bytes", rank.predicted_bytes},
+                      {"relative_error", rank.relative_error()}});
   return {{"model", c.model},
           {"strategy", c.strategy},
           {"world_size", c.world_size},
           {"batch", c.batch},
+          {"micro_batches", c.micro_batches},
+          {"options", c.extra},
           {"threads", c.threads},
+          {"memory", memory},
           {"measured_step_time_s", one.measured_step_time_s()},
           {"measured_low_s", one.measured_low_s()},
           {"measured_high_s", one.measured_high_s()},

@@ -9,16 +9,20 @@
 
 namespace stepcast {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction, zero_grad_s,
-                                   optimizer_s, saved_bytes, forward_peak_bytes, backward_peak_bytes,
-                                   optimizer_peak_bytes)
-void to_json(nlohmann::json& json, Pace pace) { json = pace == Pace::kContinuous ? "continuous" : "waiting"; }
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
+                                   zero_grad_s, optimizer_s, saved_bytes, forward_peak_bytes,
+                                   backward_peak_bytes, optimizer_peak_bytes)
+namespace {
+const std::vector<std::string> kPaces{"continuous", "waiting", "accumulating"};
+}  // namespace
+
+void to_json(nlohmann::json& json, Pace pace) { json = kPaces[static_cast<std::size_t>(pace)]; }
 
 void from_json(const nlohmann::json& json, Pace& pace) {
   const auto name = json.get<std::string>();
-  if (name != "continuous" && name != "waiting")
-    throw InputError(unknown_name("pace", name, {"continuous", "waiting"}));
-  pace = name == "continuous" ? Pace::kContinuous : Pace::kWaiting;
+  const auto found = std::find(kPaces.begin(), kPaces.end(), name);
+  if (found == kPaces.end()) throw InputError(unknown_name("pace", name, kPaces));
+  pace = static_cast<Pace>(found - kPaces.begin());
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, loss_s, host_s, step_s,
@@ -86,7 +90,7 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
 
 }  // namespace
 
-std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::* phase) const {
+std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) const {
   std::vector<double> total(steps(), 0.0);
   for (const SegmentTrace& segment : segments)
     for (std::size_t i = 0; i < std::min(total.size(), (segment.*phase).size()); ++i)
@@ -101,9 +105,12 @@ std::vector<double> TraceEntry::median_segment_times() const {
   return times;
 }
 
+bool Trace::has(Pace pace) const {
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; });
+}
+
 TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
-  if (std::none_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; }))
-    pace = Pace::kContinuous;
+  if (!has(pace)) pace = Pace::kContinuous;
   std::vector<const TraceEntry*> usable;
   std::string measured;
   std::string all_threads;

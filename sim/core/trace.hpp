@@ -31,11 +31,16 @@ struct SegmentTrace {
   double optimizer_peak_bytes = 0.0;
 };
 
-/// What comes before the optimizer of a measured step. A thread that waited for another finds the core's
-/// caches and branch predictors cold; a small model's step takes up to half as long again.
+/// What a measured step comes after. A thread that waited for another finds the core's caches and branch
+/// predictors cold; a small model's step takes up to half as long again. A micro-batch that follows another
+/// one finds weights in the caches and memory in the process, which the optimizer had pushed out and given
+/// back.
 enum class Pace : std::uint8_t {
-  kContinuous,  ///< nothing: as in training on one rank
-  kWaiting,     ///< a wait of 200 us for another thread, not counted: as in training that waits for gradients
+  kContinuous,  ///< the step before: as in training on one rank
+  kWaiting,  ///< with a wait of 200 us for another thread before the optimizer, not counted: as in training
+             ///< that waits for gradients
+  kAccumulating,  ///< forward and backward of another micro-batch, not counted: as in training that
+                  ///< accumulates
 };
 
 /// All samples for one (batch, threads, pace). Vectors have one element per measured step, warm-up excluded.
@@ -60,7 +65,7 @@ struct TraceEntry {
   [[nodiscard]] std::vector<double> median_segment_times() const;
 
  private:
-  [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::* phase) const;
+  [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::*phase) const;
 };
 
 struct Trace {
@@ -71,6 +76,7 @@ struct Trace {
   std::string dtype = "float32";
   std::vector<TraceEntry> entries;  ///< sorted by (threads, batch, pace)
 
+  [[nodiscard]] bool has(Pace pace) const;
   /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
   /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
   /// gives its continuous ones. \throws InputError that names the measured batch

@@ -36,28 +36,42 @@ Costs::Samples Costs::samples(const std::vector<double>& rows) {
   return {rows, rows.empty() ? 0.0 : median(rows)};
 }
 
-Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.model->parameters.size(), 1.0) {
-  if (input.trace == nullptr) return;
-  const TraceEntry& trace = *input.trace;
-  if (trace.segments.size() != input.model->segments.size())
+Costs::Table Costs::table(const TraceEntry& trace) const {
+  if (trace.segments.size() != input_.model->segments.size())
     throw InputError("the trace has " + std::to_string(trace.segments.size()) + " segments, model '" +
-                     input.model->specification + "' has " + std::to_string(input.model->segments.size()));
-  rows_.resize(trace.steps());
-  std::iota(rows_.begin(), rows_.end(), 0);
-  std::sort(rows_.begin(), rows_.end(), [&](int a, int b) {
+                     input_.model->specification + "' has " + std::to_string(input_.model->segments.size()));
+  Table result;
+  result.rows.resize(trace.steps());
+  std::iota(result.rows.begin(), result.rows.end(), 0);
+  std::sort(result.rows.begin(), result.rows.end(), [&](int a, int b) {
     return trace.step_s[static_cast<std::size_t>(a)] < trace.step_s[static_cast<std::size_t>(b)];
   });
-  input_samples_ = samples(trace.input_s);
-  zero_grad_all_ = samples(trace.zero_grad_s());
-  loss_ = samples(trace.loss_s);
-  optimizer_all_ = samples(trace.optimizer_s());
-  host_ = samples(trace.host_s);
-  for (std::size_t i = 0; i < trace.segments.size(); ++i) {
-    const SegmentTrace& segment = trace.segments[i];
-    forward_.push_back(samples(segment.forward_s));
-    backward_.push_back(samples(segment.backward_s));
-    zero_grad_.push_back(samples(segment.zero_grad_s));
-    optimizer_.push_back(samples(segment.optimizer_s));
+  result.input = samples(trace.input_s);
+  result.zero_grad_all = samples(trace.zero_grad_s());
+  result.loss = samples(trace.loss_s);
+  result.optimizer_all = samples(trace.optimizer_s());
+  result.host = samples(trace.host_s);
+  for (const SegmentTrace& segment : trace.segments) {
+    result.forward.push_back(samples(segment.forward_s));
+    result.backward.push_back(samples(segment.backward_s));
+    result.zero_grad.push_back(samples(segment.zero_grad_s));
+    result.optimizer.push_back(samples(segment.optimizer_s));
+  }
+  return result;
+}
+
+int Costs::Table::row(double place) const {
+  if (place < 0.0 || rows.empty()) return -1;
+  const auto index = static_cast<std::size_t>(place * static_cast<double>(rows.size()));
+  return rows[std::min(index, rows.size() - 1)];
+}
+
+Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.model->parameters.size(), 1.0) {
+  if (input.trace == nullptr) return;
+  table_ = table(*input.trace);
+  if (input.accumulating != nullptr) accumulating_ = table(*input.accumulating);
+  for (std::size_t i = 0; i < input.trace->segments.size(); ++i) {
+    const SegmentTrace& segment = input.trace->segments[i];
     const std::vector<int>& tensors = input.model->segments[i].parameters;
     for (std::size_t k = 0; k < std::min(tensors.size(), segment.grad_ready_fraction.size()); ++k)
       ready_fraction_[static_cast<std::size_t>(tensors[k])] =
@@ -65,27 +79,27 @@ Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.mo
   }
 }
 
-std::vector<int> Costs::rows(int rank) const {
+std::vector<double> Costs::places(int rank) const {
   const auto micro_batches = static_cast<std::size_t>(input_.schedule->micro_batches);
   const std::size_t measured = static_cast<std::size_t>(std::max(1, input_.steps)) * micro_batches;
   const std::size_t warmup = static_cast<std::size_t>(input_.warmup_steps) * micro_batches;
-  std::vector<int> result(warmup + measured, -1);
-  if (!input_.resample || rows_.empty()) return result;
-  const auto drawn = [&](std::size_t which) { return mixed(input_.seed, static_cast<std::uint64_t>(rank), which); };
-  std::vector<std::size_t> order(measured);  // which draw takes the first part of the rows, the second, ...
+  std::vector<double> result(warmup + measured, -1.0);
+  if (!input_.resample || input_.trace == nullptr) return result;
+  const auto drawn = [&](std::size_t which) {
+    return mixed(input_.seed, static_cast<std::uint64_t>(rank), which);
+  };
+  std::vector<std::size_t> order(measured);  // which draw takes the first part, the second, ...
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return drawn(a) < drawn(b); });
   for (std::size_t part = 0; part < measured; ++part) {
     const double within = std::ldexp(static_cast<double>(drawn(measured + order[part]) >> 11U), -53);
-    const double place = (static_cast<double>(part) + within) / static_cast<double>(measured);
-    const auto row = static_cast<std::size_t>(place * static_cast<double>(rows_.size()));
-    result[warmup + order[part]] = rows_[std::min(row, rows_.size() - 1)];
+    result[warmup + order[part]] = (static_cast<double>(part) + within) / static_cast<double>(measured);
   }
   for (std::size_t i = warmup; i-- > 0;) result[i] = result[i + measured];  // as the last steps
   return result;
 }
 
-double Costs::compute_s(const Compute& compute, int row) const {
+double Costs::compute_s(const Compute& compute, const Table& from, int row) const {
   const auto segment = static_cast<std::size_t>(std::max(0, compute.segment));
   if (input_.trace == nullptr) {
     if (compute.segment < 0) return 0.0;
@@ -96,15 +110,15 @@ double Costs::compute_s(const Compute& compute, int row) const {
   switch (compute.phase) {
     case Phase::kForward:
     case Phase::kRecompute:
-      return forward_[segment].at(row);
+      return from.forward[segment].at(row);
     case Phase::kBackward:
-      return backward_[segment].at(row);
+      return from.backward[segment].at(row);
     case Phase::kLoss:
-      return loss_.at(row);
+      return from.loss.at(row);
     case Phase::kZeroGrad:
-      return (compute.segment < 0 ? zero_grad_all_ : zero_grad_[segment]).at(row);
+      return (compute.segment < 0 ? from.zero_grad_all : from.zero_grad[segment]).at(row);
     case Phase::kOptimizer:
-      return (compute.segment < 0 ? optimizer_all_ : optimizer_[segment]).at(row);
+      return (compute.segment < 0 ? from.optimizer_all : from.optimizer[segment]).at(row);
   }
   return 0.0;
 }
@@ -127,10 +141,10 @@ double Costs::combine_s(const Combine& combine) const {
   return (combine.inputs - 1) * input_.calibration->reduce.at(size).count() + copy_s(size);
 }
 
-double Costs::seconds(const Op& op, int row) const {
+double Costs::seconds(const Op& op, const Table& from, int row) const {
   return std::visit(
-      Overloaded{[&](const LoadInput&) { return input_.schedule->micro_batches * input_samples_.at(row); },
-                 [&](const Compute& compute) { return compute_s(compute, row); },
+      Overloaded{[&](const LoadInput&) { return input_.schedule->micro_batches * from.input.at(row); },
+                 [&](const Compute& compute) { return compute_s(compute, from, row); },
                  [&](const CopyIn& copy) {
                    return copy_s(input_.model->parameters[static_cast<std::size_t>(copy.tensor)].size);
                  },
@@ -144,10 +158,10 @@ double Costs::seconds(const Op& op, int row) const {
                  },
                  [&](const UnitMemory& memory) {
                    const bool zeroes = memory.what == UnitMemory::What::kZeroGradients;
-                   return zeroes ? unit_s(unit(memory.unit), zero_grad_, row) : 0.0;
+                   return zeroes ? unit_s(unit(memory.unit), from.zero_grad, row) : 0.0;
                  },
                  [&](const UpdateUnit& update) {
-                   return unit_s(unit(update.unit), optimizer_, row) / unit(update.unit).shards;
+                   return unit_s(unit(update.unit), from.optimizer, row) / unit(update.unit).shards;
                  },
                  [](const auto&) { return 0.0; }},
       op.action);
@@ -163,9 +177,10 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
   return job;
 }
 
-Job Costs::job(const Op& op, int rank, int row) const {
+Job Costs::job(const Op& op, int rank, double place, bool follows) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
-  return make_job(seconds(op, row), threaded ? input_.threads : 1, op.memory_traffic, rank);
+  const Table& from = follows && accumulating_ ? *accumulating_ : table_;
+  return make_job(seconds(op, from, from.row(place)), threaded ? input_.threads : 1, op.memory_traffic, rank);
 }
 
 double Costs::workspace_bytes(const Op& op) const {
@@ -217,6 +232,8 @@ double Costs::bytes(const MemoryChange& change) const {
   return result + change.saved * saved;
 }
 
-Job Costs::rest_of_step(int rank, int row) const { return make_job(host_.at(row), 1.0, Bytes(0), rank); }
+Job Costs::rest_of_step(int rank, double place) const {
+  return make_job(table_.host.at(table_.row(place)), 1.0, Bytes(0), rank);
+}
 
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/replay/replay.hpp"
@@ -14,17 +15,18 @@ class Costs {
  public:
   explicit Costs(const ReplayInput& input);
 
-  /// The measured steps that stand for what `rank` computes, one per step and micro-batch (micro-batches of a
-  /// step together, warm-up first): -1 for medians, else rows drawn by the seed, the same for all segments, so
-  /// that their correlation is kept. Drawn as a Latin hypercube: S draws take one row from each S-th part of
-  /// the rows in the order of their step times, every rank in an order of its own, so that few steps give a
-  /// steady median. McKay, Beckman and Conover, Technometrics 21, 1979.
-  [[nodiscard]] std::vector<int> rows(int rank) const;
+  /// Which measured step stands for what `rank` computes, one per step and micro-batch (micro-batches of a
+  /// step together, warm-up first): negative for medians, else its place in the order of the step times, from
+  /// 0 to 1, drawn by the seed and the same for all segments, so that their correlation is kept. Drawn as a
+  /// Latin hypercube: S draws take one place from each S-th part, every rank in an order of its own, so that
+  /// few steps give a steady median. McKay, Beckman and Conover, Technometrics 21, 1979.
+  [[nodiscard]] std::vector<double> places(int rank) const;
 
   /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
-  [[nodiscard]] Job job(const Op& op, int rank, int row) const;
+  /// \param follows the operation's phase and segment ran before in this step, for another micro-batch
+  [[nodiscard]] Job job(const Op& op, int rank, double place, bool follows = false) const;
   /// Host time of a step that no operation accounts for.
-  [[nodiscard]] Job rest_of_step(int rank, int row) const;
+  [[nodiscard]] Job rest_of_step(int rank, double place) const;
 
   /// Most memory above what the operation finds and leaves behind, while it runs.
   [[nodiscard]] double workspace_bytes(const Op& op) const;
@@ -44,8 +46,16 @@ class Costs {
       return row < 0 ? median_s : rows[static_cast<std::size_t>(row)];
     }
   };
+  /// The samples of one trace entry.
+  struct Table {
+    std::vector<int> rows;  ///< in the order of their step times
+    Samples input, zero_grad_all, loss, optimizer_all, host;
+    std::vector<Samples> forward, backward, zero_grad, optimizer;  ///< by segment
+    [[nodiscard]] int row(double place) const;
+  };
   static Samples samples(const std::vector<double>& rows);
-  [[nodiscard]] double compute_s(const Compute& compute, int row) const;
+  [[nodiscard]] Table table(const TraceEntry& trace) const;
+  [[nodiscard]] double compute_s(const Compute& compute, const Table& from, int row) const;
   [[nodiscard]] double copy_s(Bytes size) const;
   /// Sum of a phase over the segments of a unit.
   [[nodiscard]] double unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const;
@@ -53,14 +63,13 @@ class Costs {
     return input_.schedule->units[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] double combine_s(const Combine& combine) const;
-  [[nodiscard]] double seconds(const Op& op, int row) const;
+  [[nodiscard]] double seconds(const Op& op, const Table& from, int row) const;
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;
-  std::vector<int> rows_;  ///< in the order of their step times
-  Samples input_samples_, zero_grad_all_, loss_, optimizer_all_, host_;
-  std::vector<Samples> forward_, backward_, zero_grad_, optimizer_;  ///< by segment
-  std::vector<double> ready_fraction_;       ///< by parameter
+  Table table_;
+  std::optional<Table> accumulating_;
+  std::vector<double> ready_fraction_;  ///< by parameter
 };
 
 }  // namespace stepcast

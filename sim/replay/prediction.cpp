@@ -18,6 +18,7 @@ struct Inputs {
   std::optional<Calibration> calibration;
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
+  std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
   int batch = 1;
   int threads = 1;
@@ -50,6 +51,8 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const int samples = std::max(1, inputs.batch / micro_batches);
   inputs.trace = trace.at(samples, inputs.threads, request.extrapolate);
   inputs.waiting_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kWaiting);
+  if (trace.has(Pace::kAccumulating))
+    inputs.accumulating_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kAccumulating);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
 }
 
@@ -92,6 +95,7 @@ ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request,
   input.host_of_rank = place_ranks(inputs.cluster, schedule.world_size);
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
+  input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
   input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
   input.fidelity = request.fidelity;
   input.batch = inputs.batch;

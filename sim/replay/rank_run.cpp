@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 namespace stepcast {
@@ -18,7 +19,12 @@ RankRun::RankRun(ReplayWorld& world, int rank)
   if (world.input.calibration != nullptr)
     queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
-  rows_ = world.costs.rows(rank);
+  places_ = world.costs.places(rank);
+  std::set<std::pair<Phase, int>> ran;
+  for (const Op& each : program_.ops) {
+    const auto* compute = std::get_if<Compute>(&each.action);
+    follows_.push_back(compute != nullptr && !ran.emplace(compute->phase, compute->segment).second ? 1 : 0);
+  }
 }
 
 void RankRun::start() {
@@ -33,10 +39,14 @@ bool RankRun::ready(int index) const {
   });
 }
 
-int RankRun::row_of(const Op& op) const {
-  const auto* compute = std::get_if<Compute>(&op.action);
-  const int micro_batch = compute == nullptr ? 0 : compute->micro_batch;
-  return rows_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches + micro_batch)];
+double RankRun::place(int micro_batch) const {
+  return places_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches + micro_batch)];
+}
+
+Job RankRun::job(int index) const {
+  const auto* compute = std::get_if<Compute>(&op(index).action);
+  return world_.costs.job(op(index), rank_, place(compute == nullptr ? 0 : compute->micro_batch),
+                          follows_[static_cast<std::size_t>(index)] != 0);
 }
 
 /// Hooks follow their operation with nothing but other streams' operations between.
@@ -78,7 +88,7 @@ void RankRun::wake() {
     advance_messages();
     if (open_ops_ > 0 || closing_ || finished()) continue;
     closing_ = main_busy_ = true;
-    if (!run_job(world_.costs.rest_of_step(rank_, rows_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches)]), [this] {
+    if (!run_job(world_.costs.rest_of_step(rank_, place(0)), [this] {
           end_step();
           wake();
         }))
@@ -109,7 +119,7 @@ void RankRun::advance_main() {
     begin(index);
     if (has_hooks(index)) {
       backward_ = index;
-      backward_job_ = world_.costs.job(op(index), rank_, row_of(op(index)));
+      backward_job_ = job(index);
       backward_done_ = 0.0;
       continue;
     }
@@ -205,7 +215,7 @@ void RankRun::perform(int index) {
   } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
     world_.point_to_point.post(false, rank_ + recv->offset, rank_, recv->tag, recv->message,
                                [this, index] { finish(index); });
-  } else if (!run_job(world_.costs.job(which, rank_, row_of(which)), [this, index] { finish(index); })) {
+  } else if (!run_job(job(index), [this, index] { finish(index); })) {
     finish(index);
   }
 }

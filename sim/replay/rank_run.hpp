@@ -38,7 +38,8 @@ struct OpDates {
 /// queue
 ///   starts its operations in order, when what they come after is done, and as many at a time as it may have
 ///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
-/// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes after
+/// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
+/// after
 ///   is done.
 /// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
 /// advanced to
@@ -75,8 +76,9 @@ class RankRun {
   [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
   [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   [[nodiscard]] bool ready(int index) const;
-  /// The measured step that an operation takes its time from.
-  [[nodiscard]] int row_of(const Op& op) const;
+  /// Where among the measured steps this one's time is taken from.
+  [[nodiscard]] double place(int micro_batch) const;
+  [[nodiscard]] Job job(int index) const;
   [[nodiscard]] bool has_hooks(int index) const;
 
   void begin_step();
@@ -98,7 +100,8 @@ class RankRun {
   const int rank_;
   const Program& program_;
   int step_ = 0;
-  std::vector<int> rows_;  ///< measured step that stands for each step and micro-batch
+  std::vector<double> places_;  ///< which measured step stands for each step and micro-batch
+  std::vector<char> follows_;   ///< by operation: its phase and segment ran before in the step
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
   int open_ops_ = 0;

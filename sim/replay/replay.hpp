@@ -26,6 +26,8 @@ struct ReplayInput {
   const Cluster* cluster = nullptr;
   std::vector<int> host_of_rank;      ///< size world_size
   const TraceEntry* trace = nullptr;  ///< null: the model declares its own times
+  /// The same for micro-batches that follow another one in their step; null: as `trace`
+  const TraceEntry* accumulating = nullptr;
   const Calibration* calibration =
       nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
   Fidelity fidelity = Fidelity::kAutomatic;

@@ -18,6 +18,7 @@ ResultFile file(const std::string& strategy, int world_size, int batch, Origin o
   result.result.configuration.model = "m";
   result.result.configuration.strategy = strategy;
   result.result.configuration.world_size = world_size;
+  result.result.configuration.data_parallel = world_size;
   result.result.configuration.batch = batch;
   result.result.step_time_s.assign(static_cast<std::size_t>(world_size), {step_s, step_s});
   return result;

@@ -18,6 +18,7 @@ Result base(const ModelExample& model, const std::string& strategy, int world_si
   result.configuration.model = model.name;
   result.configuration.strategy = strategy;
   result.configuration.world_size = world_size;
+  result.configuration.data_parallel = world_size;
   result.configuration.batch = model.batch;
   return result;
 }

@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/strategies/strategy.hpp"
+#include "tests/replay/small_world.hpp"
+
+using namespace stepcast;
+using namespace stepcast::small_world;
+
+namespace {
+
+Result predicted(const std::string& strategy, const Model& model, const TrainingConfig& config) {
+  const Schedule schedule = build_schedule(strategy, model, config);
+  const Cluster cluster = star(config.world_size, 1e9, 1e-6);
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.batch = config.batch;
+  return replay(input);
+}
+
+/// Samples that saved bytes can be told from: every segment takes a second and saves 1,000 B per sample.
+TraceEntry trace_of(const Model& model, int samples) {
+  TraceEntry trace;
+  trace.batch = samples;
+  trace.input_s = trace.loss_s = trace.host_s = {0.0};
+  trace.step_s = {1.0};
+  for (const Segment& segment : model.segments) {
+    SegmentTrace entry;
+    entry.name = segment.name;
+    entry.forward_s = entry.backward_s = {1.0};
+    entry.zero_grad_s = entry.optimizer_s = {0.0};
+    entry.saved_bytes = entry.forward_peak_bytes = 1000.0 * samples;
+    trace.segments.push_back(entry);
+  }
+  return trace;
+}
+
+Result pipeline_of(const std::string& schedule_name, int ranks, int micro_batches,
+                   const std::string& checkpoint) {
+  Model model = load_model("bert-base:layers=4,hidden=64,sequence=8");
+  for (Segment& segment : model.segments) segment.output_size = Bytes(0);  // boundaries count for nothing
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = micro_batches;
+  config.micro_batches = micro_batches;
+  config.schedule = schedule_name;
+  config.checkpoint = checkpoint;
+  const Schedule schedule = build_schedule("pipeline", model, config);
+  const TraceEntry trace = trace_of(model, 1);
+  const Cluster cluster = star(ranks, 1e9, 1e-9);
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.batch = config.batch;
+  input.trace = &trace;
+  return replay(input);
+}
+
+double activations(const Result& result, std::size_t rank) {
+  return result.memory[rank].at_peak_bytes.at("activations");
+}
+
+}  // namespace
+
+TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  const int micro_batches = GENERATE(1, 4);
+  CAPTURE(strategy, micro_batches);
+  const Model model = load_model("bert-base:layers=4,hidden=64,sequence=8");
+  TrainingConfig config;
+  config.world_size = strategy == "single" ? 1 : 2;
+  config.batch = 4;
+  config.micro_batches = micro_batches;
+  const Schedule schedule = build_schedule(strategy, model, config);
+  const TraceEntry trace = trace_of(model, config.batch / micro_batches);
+  const Cluster cluster = star(config.world_size, 1e9, 1e-6);
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.batch = config.batch;
+  input.trace = &trace;
+  for (const MemoryUse& rank : replay(input).memory) {
+    double parts = 0.0;
+    for (const auto& [category, bytes] : rank.at_peak_bytes) parts += bytes;
+    CHECK(parts == Approx(rank.peak_bytes));
+    double resident = 0.0;
+    for (const MemoryChange& change : schedule.program(rank.rank).resident) resident += change.size.count();
+    CHECK(rank.live_bytes.back() == Approx(resident));
+    for (const double live : rank.live_bytes) CHECK(live <= rank.peak_bytes * (1.0 + 1e-12));
+  }
+}
+
+TEST_CASE("Adam holds 16 bytes per parameter, SGD with momentum 12: parameter, gradient and state") {
+  Model model = fixed_model(2, 1.0, 1.0, 400.0);
+  TrainingConfig config;
+  for (const auto& [kind, momentum, factor] : std::vector<std::tuple<std::string, double, double>>{
+           {"adam", 0.0, 4.0}, {"sgd", 0.9, 3.0}, {"sgd", 0.0, 2.0}}) {
+    model.optimizer.kind = kind;
+    model.optimizer.momentum = momentum;
+    CHECK(predicted("single", model, config).memory[0].live_bytes.front() == factor * 800.0);
+  }
+}
+
+TEST_CASE("GPipe holds all micro-batches, 1F1B on rank r only min(m, p - r) of them") {
+  constexpr int kRanks = 4;
+  constexpr int kMicroBatches = 8;
+  const Result gpipe = pipeline_of("gpipe", kRanks, kMicroBatches, "never");
+  const Result one_f_one_b = pipeline_of("1f1b", kRanks, kMicroBatches, "never");
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    const double input = rank == 0 || rank == 3 ? kMicroBatches * 8.0 * 8.0 : 0.0;  // 8 tokens of 8 B
+    const double segments = rank == 0 || rank == 3 ? 2.0 : 1.0;                     // embedding, pooler
+    CHECK(activations(gpipe, rank) - input == Approx(1000.0 * segments * kMicroBatches));
+    CHECK(activations(one_f_one_b, rank) - input ==
+          Approx(1000.0 * segments * std::min(kMicroBatches, kRanks - static_cast<int>(rank))));
+  }
+}
+
+TEST_CASE("checkpointing holds one micro-batch's activations at a time") {
+  for (const char* checkpoint : {"except_last", "always"}) {
+    const Result result = pipeline_of("gpipe", 2, 8, checkpoint);
+    CHECK(activations(result, 0) - 8 * 64.0 == Approx(3000.0));
+  }
+}
+
+TEST_CASE("full_shard holds 1/n of the model and at most two gathered blocks") {
+  const Model model = load_model("bert-base:layers=12,hidden=64,vocabulary=64,positions=64,sequence=8");
+  TrainingConfig config;
+  config.world_size = 4;
+  config.batch = 1;
+  const Result sharded = predicted("fsdp", model, config);
+  const Result replicated = predicted("ddp", model, config);
+  double block = 0.0;
+  for (const int index : model.segments[1].parameters)
+    block += model.parameters[static_cast<std::size_t>(index)].size.count();
+  const double whole = model.parameter_bytes().count();
+  const double root = whole - 12 * block;
+  const double parameters = sharded.memory[0].at_peak_bytes.at("parameters");
+  CHECK(parameters <= whole / 4 + root + 2 * block + 1.0);
+  CHECK(parameters >= whole / 4 + block);
+  CHECK(sharded.memory[0].live_bytes.back() ==
+        Approx(4 * whole / 4 + config.batch * model.input_bytes().count()).epsilon(1e-3));
+  CHECK(replicated.memory[0].live_bytes.back() ==
+        Approx(5 * whole + config.batch * model.input_bytes().count()));  // with the buckets
+}
