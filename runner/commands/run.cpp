@@ -10,6 +10,7 @@
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/trace.hpp"
@@ -60,26 +61,14 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
 }
 
 void print_summary(const Result& result) {
-  const Configuration& c = result.configuration;
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
-  const double step = result.median_step_time_s();
-  std::cout << c.model << ", " << c.strategy << ", world size " << c.world_size << ", batch " << c.batch
-            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
-            << " per rank: median step " << to_text(Seconds(step)) << " (p10 "
+  std::cout << describe_run(result.configuration) << ": median step "
+            << to_text(Seconds(result.median_step_time_s())) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << "), " << std::llround(result.throughput_samples_per_s()) << " samples/s, loss "
-            << result.loss.front() << " to " << result.loss.back() << "\n\n";
-  Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
-               "idle"});
-  for (std::size_t rank = 0; rank < result.breakdown.size(); ++rank) {
-    const Breakdown& part = result.breakdown[rank];
-    table.add({std::to_string(rank), to_text(Seconds(part.compute_s)),
-               to_text(Seconds(part.exposed_communication_s)),
-               to_text(Seconds(part.overlapped_communication_s)), to_text(Seconds(part.input_and_host_s)),
-               to_text(Seconds(part.optimizer_and_copies_s)), to_text(Seconds(part.idle_s))});
-  }
-  std::cout << table.text();
+            << "), " << throughput_text(result) << ", loss " << result.loss.front() << " to "
+            << result.loss.back() << "\n\n"
+            << rank_table(result) << balance_line(result);
 }
 
 void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {
@@ -110,9 +99,10 @@ ExitCode run(const po::variables_map& values) {
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
   if (values.count("trace") != 0)
-    training.segment_times = load_trace(values["trace"].as<std::string>())
-                                 .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
-                                 .median_segment_times();
+    training.segment_times =
+        load_trace(values["trace"].as<std::string>())
+            .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
+            .median_segment_times();
   const Schedule schedule = build_schedule(strategy, model, training);
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)

@@ -4,6 +4,7 @@
 
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/perfetto.hpp"
@@ -77,38 +78,18 @@ PredictionRequest step_request(const po::variables_map& values) {
   return request;
 }
 
-std::string share(double part, double whole) {
-  return std::to_string(std::lround(100.0 * part / whole)) + " %";
-}
-
 void print_summary(const Result& result) {
-  const Configuration& c = result.configuration;
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
-  const double step = result.median_step_time_s();
-  std::cout << c.model << ", " << c.strategy << ", world size " << c.world_size << ", batch " << c.batch
-            << " per rank, " << c.threads << (c.threads == 1 ? " thread" : " threads")
-            << " per rank, cluster " << c.cluster << "\n\n";
+  std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
   table.add(
-      {"step time", to_text(Seconds(step)),
+      {"step time", to_text(Seconds(result.median_step_time_s())),
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
-  table.add({"throughput", std::to_string(std::lround(result.throughput_samples_per_s())), "samples/s"});
-  if (!result.breakdown.empty()) {
-    const Breakdown part = result.breakdown.front();
-    const auto add = [&](const std::string& name, double time) {
-      table.add({"  " + name, to_text(Seconds(time)), share(time, step)});
-    };
-    add("compute", part.compute_s);
-    add("exposed communication", part.exposed_communication_s);
-    add("(overlapped communication)", part.overlapped_communication_s);
-    add("input and host", part.input_and_host_s);
-    add("optimizer and copies", part.optimizer_and_copies_s);
-    add("idle", part.idle_s);
-  }
+  table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
   for (const auto& [key, value] : result.notes) table.add({key, value, ""});
-  std::cout << table.text();
+  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result);
 }
 
 ExitCode predict_step(const po::variables_map& values) {

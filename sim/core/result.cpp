@@ -10,9 +10,9 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel, micro_batches,
-                                   threads, backend, cluster, bucket_cap_bytes, first_bucket_cap_bytes, steps, warmup_steps,
-                                   extra)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel,
+                                   micro_batches, threads, backend, cluster, bucket_cap_bytes,
+                                   first_bucket_cap_bytes, steps, warmup_steps, extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
                                       {Stream::kCopy, "copy"},
@@ -22,8 +22,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
 
 SpanKind span_kind(const Op& op) {
-  // A receive is posted long before its message leaves: its span is a wait, not a transfer.
-  if (std::holds_alternative<Recv>(op.action)) return SpanKind::kWait;
+  // A message is posted long before its other side is: its span is mostly a wait, not a transfer.
+  if (std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action))
+    return SpanKind::kWait;
   if (op.stream == Stream::kComm) return SpanKind::kCommunication;
   if (const auto* compute = std::get_if<Compute>(&op.action)) {
     const bool update = compute->phase == Phase::kOptimizer || compute->phase == Phase::kZeroGrad;
@@ -52,8 +53,8 @@ double Result::bubble_fraction() const {
   double whole = 0.0;
   for (const Breakdown& rank : breakdown) {
     idle += rank.idle_s;
-    whole += rank.compute_s + rank.exposed_communication_s + rank.input_and_host_s + rank.optimizer_and_copies_s +
-             rank.idle_s;
+    whole += rank.compute_s + rank.exposed_communication_s + rank.input_and_host_s +
+             rank.optimizer_and_copies_s + rank.idle_s;
   }
   return whole > 0.0 ? idle / whole : 0.0;
 }
@@ -170,6 +171,12 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
+  if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
+  json["derived"] = {{"step_time_s", r.median_step_time_s()},
+                     {"throughput_samples_per_s", r.throughput_samples_per_s()},
+                     {"bubble_fraction", r.bubble_fraction()},
+                     {"stage_time_cv", r.stage_time_cv()},
+                     {"memory_cv", r.memory_cv()}};
 }
 
 void from_json(const nlohmann::json& json, Result& r) {

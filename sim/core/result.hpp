@@ -26,7 +26,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(SpanKind, {{SpanKind::kCompute, "compute"},
                                         {SpanKind::kInputAndHost, "input_and_host"},
                                         {SpanKind::kOptimizerAndCopies, "optimizer_and_copies"},
                                         {SpanKind::kWait, "wait"}})
-/// The kind that an operation's span has: forward, recompute, backward and loss are compute; input is
+/// The kind that an operation's span has: forward, recompute, backward and loss are compute; collectives are
+/// communication, sends and receives waits (so that a pipeline's bubble is idle time); input is
 /// input_and_host; optimizer, zero_grad, copies and combinations are optimizer_and_copies.
 SpanKind span_kind(const Op& op);
 
@@ -59,8 +60,8 @@ struct Breakdown {
 };
 
 /// The bytes that one rank held during a step. `at_peak_bytes` says by category what they were when they were
-/// most: parameters, gradients, optimizer_state (with what the optimizer needs while it runs), activations (with what
-/// other kernels need) and communication_buffers. Samples in host memory are not counted.
+/// most: parameters, gradients, optimizer_state (with what the optimizer needs while it runs), activations
+/// (with what other kernels need) and communication_buffers. Samples in host memory are not counted.
 struct MemoryUse {
   int rank = 0;
   double peak_bytes = 0.0;
@@ -97,7 +98,7 @@ struct Result {
   std::vector<double> loss;                      ///< per step, measured runs only
   std::vector<Span> spans;                       ///< of one representative step
   std::vector<Breakdown> breakdown;              ///< per rank, median over steps
-  std::vector<MemoryUse> memory;    ///< of the ranks that `breakdown` is of
+  std::vector<MemoryUse> memory;                 ///< of the ranks that `breakdown` is of
   double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
   std::map<std::string, std::string> notes;      ///< `collective_fidelity`: `message`, ...
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,

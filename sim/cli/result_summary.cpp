@@ -1,0 +1,74 @@
+#include "sim/cli/result_summary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <vector>
+
+#include "sim/cli/command.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kMostRanks = 16;
+
+std::string percent(double ratio) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100.0 * ratio);
+  return text.data();
+}
+
+const MemoryUse* memory_of(const Result& result, int rank) {
+  for (const MemoryUse& use : result.memory)
+    if (use.rank == rank) return &use;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string describe_run(const Configuration& c) {
+  std::string text = c.model + ", " + c.strategy + ", world size " + std::to_string(c.world_size) +
+                     ", batch " + std::to_string(c.batch);
+  if (c.data_parallel == c.world_size) text += " per rank";
+  if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
+  text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
+  for (const auto& [key, value] : c.extra) text += ", " + key + " " + value;
+  return text;
+}
+
+std::string throughput_text(const Result& result) {
+  std::array<char, 32> text{};
+  const double throughput = result.throughput_samples_per_s();
+  std::snprintf(text.data(), text.size(), throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s",
+                throughput);
+  return text.data();
+}
+
+std::string rank_table(const Result& result) {
+  Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
+               "idle", "peak memory"});
+  for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
+    const Breakdown& part = result.breakdown[i];
+    // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
+    const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
+    const MemoryUse* memory = memory_of(result, rank);
+    table.add({std::to_string(rank), to_text(Seconds(part.compute_s)),
+               to_text(Seconds(part.exposed_communication_s)),
+               to_text(Seconds(part.overlapped_communication_s)), to_text(Seconds(part.input_and_host_s)),
+               to_text(Seconds(part.optimizer_and_copies_s)), to_text(Seconds(part.idle_s)),
+               memory == nullptr ? "" : to_text(Bytes(memory->peak_bytes))});
+  }
+  std::string text = table.text();
+  if (result.breakdown.size() > kMostRanks)
+    text += "and " + std::to_string(result.breakdown.size() - kMostRanks) + " more ranks, in the file\n";
+  return text;
+}
+
+std::string balance_line(const Result& result) {
+  if (result.configuration.data_parallel == result.configuration.world_size) return "";
+  return "bubble " + percent(result.bubble_fraction()) +
+         " of the ranks' time; across ranks, compute varies by " + percent(result.stage_time_cv()) +
+         " and peak memory by " + percent(result.memory_cv()) + " (standard deviation over mean)\n";
+}
+
+}  // namespace stepcast

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "sim/core/result.hpp"
+
+/// A Result in words, the same for `run` and `predict`.
+namespace stepcast {
+
+/// `bert-base, pipeline, world size 4, batch 32 in 8 micro-batches, 1 thread per rank, split 3-3-3-3`
+std::string describe_run(const Configuration& configuration);
+
+/// `1.83 samples/s`
+std::string throughput_text(const Result& result);
+
+/// One line per rank: the parts of its step and its peak memory, at most 16 ranks.
+std::string rank_table(const Result& result);
+
+/// Of pipelines: bubble fraction, and how uneven stages are in time and in memory. "" for others.
+std::string balance_line(const Result& result);
+
+}  // namespace stepcast
