@@ -43,6 +43,8 @@ std::string describe(const Configuration& configuration) {
                      std::to_string(configuration.world_size) + ", batch " +
                      std::to_string(configuration.batch) + ", " + std::to_string(configuration.threads) +
                      (configuration.threads == 1 ? " thread" : " threads");
+  if (configuration.micro_batches > 1)
+    text += ", " + std::to_string(configuration.micro_batches) + " micro-batches";
   for (const auto& [key, value] : configuration.extra)
     text.append(", ").append(key).append(" ").append(value);
   return text;
@@ -51,8 +53,8 @@ std::string describe(const Configuration& configuration) {
 bool same_case(const Configuration& a, const Configuration& b) {
   const auto key = [](const Configuration& c) {
     const bool has_buckets = c.strategy == "ddp";
-    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.threads, c.backend, c.extra,
-                           has_buckets ? c.bucket_cap_bytes : 0.0,
+    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,
+                           c.extra, has_buckets ? c.bucket_cap_bytes : 0.0,
                            has_buckets ? c.first_bucket_cap_bytes : 0.0);
   };
   return key(a) == key(b);
