@@ -31,7 +31,7 @@ constexpr std::size_t kUprightBars = 14;  // more bars than this are too narrow 
 constexpr double kOffset = 0.2;           // of a bar from the middle of its pair
 constexpr double kHalfWidth = 0.17, kHalfWidthAlone = 0.3;
 constexpr double kHeadroom = 1.18, kHeadroomUpright = 1.3;  // for the totals above the bars
-constexpr std::size_t kTitleCharacters = 74;
+constexpr std::size_t kTitleCharacters = 60;
 constexpr int kWidthAlone = 760;  // points: room for the legend in two rows
 
 struct Unit {
@@ -184,7 +184,7 @@ std::vector<std::string> legend(const Bytes& capacity) {
     const Unit unit = unit_for(capacity.count());
     entries.push_back(
         "with lines dt 2 lw 2 lc rgb '#333333' title " +
-        style::quote("capacity " + style::number(capacity.count() / unit.bytes) + " " + unit.name));
+        style::quote("capacity " + three_digits(capacity.count() / unit.bytes) + " " + unit.name));
   }
   return entries;
 }
