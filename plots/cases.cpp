@@ -33,4 +33,41 @@ std::string case_label(const Case& one) {
   return one.configuration.strategy + "\n" + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
 }
 
+namespace {
+
+constexpr const char* kEllipsis = "\u2026";
+
+/// These say what they are by themselves.
+bool speaks_for_itself(const std::string& option) {
+  return option == "schedule" || option == "split" || option == "sharding" || option == "mesh";
+}
+
+std::string option_text(const std::string& option, const std::string& value) {
+  if (speaks_for_itself(option)) return value;
+  if (option == "virtual-stages") return value + " virtual stages";
+  return value == "yes" ? option : option + " " + value;
+}
+
+}  // namespace
+
+std::string options_text(const std::map<std::string, std::string>& options, std::size_t characters) {
+  std::vector<std::string> names = {"schedule", "split", "virtual-stages", "sharding", "wrap", "mesh"};
+  std::erase_if(names, [&](const std::string& name) { return options.count(name) == 0; });
+  for (const auto& [name, value] : options)
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  std::string text;
+  for (const std::string& name : names) {
+    const std::string next = (text.empty() ? "" : ", ") + option_text(name, options.at(name));
+    if (text.size() + next.size() > characters)
+      return text.empty() ? shortened(next, characters) : text + ", " + kEllipsis;
+    text += next;
+  }
+  return text;
+}
+
+std::string shortened(std::string text, std::size_t characters) {
+  if (text.size() <= characters) return text;
+  return text.substr(0, characters - 1) + kEllipsis;
+}
+
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,12 @@ std::vector<ModelCases> by_model(const std::vector<Case>& cases);
 
 /// `ddp`, a line break, `2 ranks`
 std::string case_label(const Case& one);
+
+/// `1f1b, 2-2-2-2, 2 virtual stages`: the options of a strategy, those that tell cases apart first. What does
+/// not fit into `characters` is left out, with an ellipsis.
+std::string options_text(const std::map<std::string, std::string>& options, std::size_t characters);
+
+/// `text`, or its first `characters` with an ellipsis at their end.
+std::string shortened(std::string text, std::size_t characters);
 
 }  // namespace stepcast

@@ -8,6 +8,7 @@
 #include "sim/core/bench.hpp"
 #include "sim/core/compare.hpp"
 #include "sim/core/registry.hpp"
+#include "sim/core/units.hpp"
 
 /// Figures of Results and Benches. One file each: it turns inputs into data and a gnuplot script, and
 /// `render` does the rest.
@@ -17,7 +18,8 @@ struct FigureInput {
   std::vector<ResultFile> results;
   std::vector<Bench> benches;
   bool strong_scaling =
-      false;  ///< of figures about speed-up: same global batch instead of same batch per rank
+      false;         ///< of figures about speed-up: same global batch instead of same batch per rank
+  Bytes capacity{};  ///< of figures about memory: what a device has; 0 B draws no line
 };
 
 /// A gnuplot script and the data file it reads (as `data`, in blocks: `plot data index 3`).

@@ -28,15 +28,26 @@ constexpr std::string_view kTics =
 /// Points that `head` takes at the top of a figure: the title and two rows of legend.
 constexpr int kHeadHeight = 76;
 
+/// The same for `entries` of legend whose longest label has `longest` characters, across `width` points.
+int head_height(std::size_t entries, std::size_t longest, int width);
+
 /// Title and legend across a figure of `width` by `height` points, `left` points from its edge; see
 /// Panels::begin.
 std::string head(std::string_view title, const std::vector<std::string>& legend, int width, int height,
-                 int left);
+                 int left, int head_height = kHeadHeight);
+
+/// Points of one panel with its axes.
+struct PanelSize {
+  int width = 470;
+  int height = 300;
+  int right = 14;  ///< beside the plot: room for a second axis
+  int head = kHeadHeight;
+};
 
 /// Panels in rows of at most `columns`, under a legend across the top.
 class Panels {
  public:
-  Panels(std::size_t count, std::size_t columns);
+  Panels(std::size_t count, std::size_t columns, PanelSize size = {});
   [[nodiscard]] int width() const;   ///< points
   [[nodiscard]] int height() const;  ///< points
   /// Title and legend. Every entry of `legend` is what follows `NaN` in a plot command:
@@ -48,6 +59,7 @@ class Panels {
 
  private:
   std::size_t count_, columns_, rows_;
+  PanelSize size_;
 };
 
 }  // namespace stepcast::style

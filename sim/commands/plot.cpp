@@ -19,6 +19,7 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("figure", po::value<Words>(), describe_figures().c_str())
+      ("capacity", po::value<std::string>(), "of memory: what a device has, as 80GB; drawn as a line")
       ("scaling", po::value<std::string>()->default_value("weak"), "of speedup: weak or strong")
       ("output,o", po::value<std::string>(), "the figure, .svg or .png; its script (.gp) and data (.dat) stay beside it")
       ("force", po::bool_switch(), "overwrite existing files");
@@ -45,11 +46,15 @@ ExitCode run(const po::variables_map& values) {
   const std::string scaling = values["scaling"].as<std::string>();
   if (scaling != "weak" && scaling != "strong")
     throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
+  const Bytes capacity = values.count("capacity") == 0
+                             ? Bytes(0)
+                             : parse_bytes(values["capacity"].as<std::string>(), "--capacity");
   const std::string output = values["output"].as<std::string>();
   const bool force = values["force"].as<bool>();
   check_renderable(output, force);
   FigureInput input = load_inputs(words);
   input.strong_scaling = scaling == "strong";
+  input.capacity = capacity;
   const RunContext context = make_run_context("", command_line());
   const std::string machine = input.results.empty() ? input.benches.front().context.cpu_model
                                                     : input.results.front().result.context.cpu_model;
@@ -62,7 +67,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlot{
     commands(),
     {.name = "plot",
-     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline.",
+     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline, memory, microbatches.",
      .thing = {.declare = declare,
                .run = run,
                .positional = "figure",

@@ -38,8 +38,9 @@ struct Case {
 /// `vgg11-bn-cifar ddp, world size 2, batch 16, 1 thread`
 std::string describe(const Configuration& configuration);
 
-/// True when both describe the same training step: model, strategy, world size, batch, threads, backend,
-/// extra options, and for `ddp` the bucket caps. Cluster, steps and warm-up are circumstances, not the case.
+/// True when both describe the same training step: model, strategy, world size, batch, micro-batches,
+/// threads, backend, extra options, and for `ddp` the bucket caps. Cluster, steps and warm-up are
+/// circumstances, not the case.
 bool same_case(const Configuration& a, const Configuration& b);
 
 /// Groups by configuration, in the order of the files. Cases may lack launches or a prediction.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,6 +48,16 @@ nlohmann::json metadata(const char* name, int rank, int thread, const std::strin
   return {{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", thread}, {"args", {{"name", label}}}};
 }
 
+/// A counter track: bytes from each of these times on.
+void add_live_memory(nlohmann::json& events, const MemoryUse& use) {
+  for (std::size_t i = 0; i < std::min(use.time_s.size(), use.live_bytes.size()); ++i)
+    events.push_back({{"ph", "C"},
+                      {"name", "live memory"},
+                      {"pid", use.rank},
+                      {"ts", std::round(use.time_s[i] * kNanosecondsPerSecond) / kNanosecondsPerMicrosecond},
+                      {"args", {{"bytes", use.live_bytes[i]}}}});
+}
+
 }  // namespace
 
 std::string perfetto_json(const Result& result) {
@@ -80,6 +91,9 @@ std::string perfetto_json(const Result& result) {
           metadata("thread_name", rank, first + static_cast<int>(lane),
                    to_text(stream) + (lane == 0 ? std::string() : " " + std::to_string(lane + 1))));
   }
+  std::set<int> ranks;
+  for (const MemoryUse& use : result.memory)
+    if (ranks.insert(use.rank).second) add_live_memory(events, use);
   return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
 }
 

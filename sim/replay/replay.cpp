@@ -153,9 +153,12 @@ class Replay {
     for (const int number : detailed)
       result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
                                                 length(rank(number), step)));
-    for (const int number : detailed)
-      result.memory.push_back(memory_use(number, rank(number).program(), rank(number).dates(step), costs_,
-                                         step_start(rank(number), step)));
+    for (const int number : detailed) {
+      const double own_start = step_start(rank(number), step);
+      result.memory.push_back(
+          memory_use(number, rank(number).program(), rank(number).dates(step), costs_, own_start));
+      for (double& time : result.memory.back().time_s) time += own_start - step_start(rank(0), step);
+    }
     if (!input_.record_spans) return;
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed) {

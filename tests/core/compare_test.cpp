@@ -57,13 +57,19 @@ TEST_CASE("launches of 1, 2 and 9 s against a prediction of 3 s: median 2 s, err
   CHECK(cases[0].inside_launch_range());
 }
 
-TEST_CASE("another batch, strategy or world size is another case; other steps or another cluster are not",
-          "[compare]") {
+TEST_CASE(
+    "another batch, strategy, world size or number of micro-batches is another case; other steps or another "
+    "cluster are not",
+    "[compare]") {
   const Configuration one = measured("ddp", 2, 8, 1.0, "a").result.configuration;
   CHECK_FALSE(same_case(one, measured("ddp", 2, 16, 1.0, "a").result.configuration));
   CHECK_FALSE(same_case(one, measured("all_reduce", 2, 8, 1.0, "a").result.configuration));
   CHECK_FALSE(same_case(one, measured("ddp", 4, 8, 1.0, "a").result.configuration));
   Configuration other = one;
+  other.micro_batches = 4;
+  CHECK_FALSE(same_case(one, other));
+  CHECK_THAT(describe(other), Catch::Contains("4 micro-batches"));
+  other = one;
   other.steps = 7;
   other.cluster = "laptop";
   CHECK(same_case(one, other));
@@ -163,6 +169,22 @@ TEST_CASE("a Perfetto timeline nests: what overlaps without nesting gets a threa
   CHECK(thread["backward"] == thread["copy"]);
   CHECK(thread["first"] != thread["second"]);
   CHECK(thread["first"] == thread["third"]);
+}
+
+TEST_CASE("a Perfetto timeline counts what every rank holds, each sample once and in order", "[perfetto]") {
+  Result result;
+  result.spans = {{0, Stream::kCompute, SpanKind::kCompute, "forward", 0.0, 1.0}};
+  result.memory = {
+      {0, 30.0, {}, {0.0, 0.25}, {10.0, 30.0}}, {1, 5.0, {}, {}, {}}, {0, 30.0, {}, {0.0}, {10.0}}};
+  const nlohmann::json events = nlohmann::json::parse(perfetto_json(result))["traceEvents"];
+  std::vector<std::pair<double, double>> samples;
+  for (const auto& event : events) {
+    if (event["ph"] != "C") continue;
+    CHECK(event["name"] == "live memory");
+    CHECK(event["pid"] == 0);
+    samples.emplace_back(event["ts"], event["args"]["bytes"]);
+  }
+  CHECK(samples == std::vector<std::pair<double, double>>{{0.0, 10.0}, {250000.0, 30.0}});
 }
 
 }  // namespace stepcast

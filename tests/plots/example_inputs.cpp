@@ -20,7 +20,22 @@ Result base(const ModelExample& model, const std::string& strategy, int world_si
   result.configuration.world_size = world_size;
   result.configuration.data_parallel = world_size;
   result.configuration.batch = model.batch;
+  result.configuration.data_parallel = world_size;
   return result;
+}
+
+/// 100 MB of parameters, as many gradients, and activations that come and go.
+MemoryUse memory(int rank, double activations) {
+  const double model = 1e8;
+  return {rank,
+          2.0 * model + activations,
+          {{"parameters", model},
+           {"gradients", model},
+           {"optimizer_state", 0.0},
+           {"activations", activations},
+           {"communication_buffers", 0.0}},
+          {0.0, 1e-3, 2e-3},
+          {2.0 * model, 2.0 * model + activations, 2.0 * model}};
 }
 
 /// A step of `scale` times its nominal length: input, forward, backward with a copy inside, two overlapping
@@ -53,8 +68,20 @@ Result with_step(Result result, const ModelExample& model, double scale) {
     add(Stream::kCompute, SpanKind::kOptimizerAndCopies, "optimizer", step - optimizer, step);
     result.step_time_s.push_back({step, 1.01 * step, 0.99 * step});
     result.breakdown.push_back({compute, communication - hidden, hidden, input, optimizer, 0.0});
+    result.memory.push_back(memory(rank, 4e6 * model.batch));
   }
   return result;
+}
+
+/// One segment's operation, or a message, of a micro-batch.
+Span work(int rank, const std::string& name, int micro_batch, double from, double to) {
+  const bool message = name.starts_with("send");
+  return {rank,
+          message ? Stream::kComm : Stream::kCompute,
+          message ? SpanKind::kCommunication : SpanKind::kCompute,
+          name + "/mb" + std::to_string(micro_batch),
+          from,
+          to};
 }
 
 Bench bench(Origin origin, double factor) {
@@ -74,6 +101,39 @@ Bench bench(Origin origin, double factor) {
 }
 
 }  // namespace
+
+Result pipeline(int stages, int micro_batches, const std::string& schedule) {
+  constexpr int kBatch = 16;
+  Result result = base({"bert-base", kBatch, 0.0, 0.0}, "pipeline", stages);
+  result.configuration.data_parallel = 1;
+  result.configuration.micro_batches = micro_batches;
+  result.configuration.extra = {{"schedule", schedule}, {"split", "even"}};
+  const double forward = 0.016 / micro_batches, backward = 2.0 * forward, message = 0.1 * forward;
+  const double all_forward = (micro_batches + stages - 1) * forward;
+  const double step = 3.0 * all_forward;
+  for (int rank = 0; rank < stages; ++rank) {
+    const std::string first = "layer" + std::to_string(2 * rank),
+                      second = "layer" + std::to_string(2 * rank + 1);
+    for (int i = 0; i < micro_batches; ++i) {
+      const double f = (rank + i) * forward;
+      const double b = all_forward + (stages - 1 - rank + i) * backward;
+      result.spans.push_back(work(rank, "forward/" + first, i, f, f + 0.5 * forward));
+      result.spans.push_back(work(rank, "forward/" + second, i, f + 0.5 * forward, f + forward));
+      result.spans.push_back(work(rank, "backward/" + second, i, b, b + 0.5 * backward));
+      result.spans.push_back(work(rank, "backward/" + first, i, b + 0.5 * backward, b + backward));
+      if (rank + 1 < stages)
+        result.spans.push_back(
+            work(rank, "send/activation/" + second, i, f + forward, f + forward + message));
+      if (rank > 0)
+        result.spans.push_back(work(rank, "send/gradient/" + first, i, b + backward, b + backward + message));
+    }
+    const double busy = micro_batches * (forward + backward);
+    result.step_time_s.push_back({step});
+    result.breakdown.push_back({busy, 0.0, 0.0, 0.0, 0.0, step - busy});
+    result.memory.push_back(memory(rank, 1e8 / (rank + 1)));
+  }
+  return result;
+}
 
 std::vector<ResultFile> results() {
   std::vector<ResultFile> files;
@@ -96,6 +156,13 @@ std::vector<ResultFile> results() {
       ranks = 2;
     }
   }
+  for (const char* schedule : {"1f1b", "gpipe"})
+    for (const int micro_batches : {1, 4, 8}) {
+      Result predicted = pipeline(4, micro_batches, schedule);
+      files.push_back({"run.json", std::to_string(files.size()), predicted});
+      predicted.origin = Origin::kPredicted;
+      files.push_back({"predicted.json", std::to_string(files.size()), predicted});
+    }
   return files;
 }
 

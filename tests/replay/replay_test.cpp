@@ -168,8 +168,9 @@ TEST_CASE("skew carries over: a rank that is ahead begins its next step while ot
   CHECK(result.step_time_s[0] == std::vector<double>{1.0, 1.0});
   CHECK(result.step_time_s[1] == std::vector<double>{2.0, 2.0});
   CHECK(result.warmup_step_time_s == std::vector<double>{1.0});
-  // The first measured step began at 1 s on rank 0, at 2 s on rank 1: spans count from rank 0's.
+  // The first measured step began at 1 s on rank 0, at 2 s on rank 1: spans and memory count from rank 0's.
   CHECK(span_of(result, 1, "forward/0").start_s == Approx(1.0));
+  CHECK(result.memory.at(1).time_s.front() == Approx(1.0));
 }
 
 TEST_CASE("two ranks that compute on one core take twice as long") {

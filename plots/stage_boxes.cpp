@@ -1,0 +1,98 @@
+#include "plots/stage_boxes.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+namespace stepcast {
+namespace {
+
+constexpr const char* kMicroBatch = "/mb";
+
+/// The number behind `/mb` at the end of a name; -1 without one.
+int micro_batch_of(const std::string& name) {
+  const std::size_t at = name.rfind(kMicroBatch);
+  if (at == std::string::npos) return -1;
+  const std::string digits = name.substr(at + 3);
+  const bool number =
+      !digits.empty() && digits.size() < 8 &&
+      std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return number ? std::stoi(digits) : -1;
+}
+
+StageWork work_of(const Span& span) {
+  if (span.kind == SpanKind::kCommunication) return StageWork::kCommunication;
+  if (span.kind == SpanKind::kInputAndHost) return StageWork::kInput;
+  if (span.kind != SpanKind::kCompute) return StageWork::kUpdate;
+  if (span.name.starts_with("backward")) return StageWork::kBackward;
+  return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;
+}
+
+/// Of the only micro-batch no name speaks.
+int micro_batch_of(const Span& span, StageWork work) {
+  if (work != StageWork::kForward && work != StageWork::kBackward && work != StageWork::kRecompute) return -1;
+  return std::max(0, micro_batch_of(span.name));
+}
+
+/// Segments of one action follow each other at once; between two actions on one micro-batch (two virtual
+/// stages) it travels over all other ranks, longer than either takes.
+bool continues(const StageBox& box, const StageBox& next) {
+  const double gap = next.start_s - box.end_s;
+  return box.work == next.work && box.micro_batch == next.micro_batch &&
+         gap < std::max(box.end_s - box.start_s, next.end_s - next.start_s);
+}
+
+/// `spans` of one rank, sorted by their start.
+std::vector<StageBox> computations(const std::vector<const Span*>& spans) {
+  std::vector<StageBox> boxes;
+  for (const Span* span : spans) {
+    const StageWork work = work_of(*span);
+    if (work == StageWork::kCommunication) continue;
+    StageBox next{span->rank, work, micro_batch_of(*span, work), span->start_s, span->end_s};
+    if (!boxes.empty()) next.start_s = std::max(next.start_s, boxes.back().end_s);
+    if (next.end_s <= next.start_s) continue;
+    if (!boxes.empty() && continues(boxes.back(), next))
+      boxes.back().end_s = next.end_s;
+    else
+      boxes.push_back(next);
+  }
+  return boxes;
+}
+
+std::vector<StageBox> communications(const std::vector<const Span*>& spans) {
+  std::vector<StageBox> boxes;
+  for (const Span* span : spans) {
+    if (work_of(*span) != StageWork::kCommunication || span->end_s <= span->start_s) continue;
+    if (!boxes.empty() && span->start_s <= boxes.back().end_s)
+      boxes.back().end_s = std::max(boxes.back().end_s, span->end_s);
+    else
+      boxes.push_back({span->rank, StageWork::kCommunication, -1, span->start_s, span->end_s});
+  }
+  return boxes;
+}
+
+}  // namespace
+
+bool passes_micro_batches(const Result& result) {
+  return std::any_of(result.spans.begin(), result.spans.end(), [&](const Span& span) {
+    return micro_batch_of(span.name) >= 0 &&
+           (result.configuration.strategy == "pipeline" || span.name.starts_with("send/"));
+  });
+}
+
+std::vector<StageBox> stage_boxes(const Result& result) {
+  std::map<int, std::vector<const Span*>> ranks;
+  for (const Span& span : result.spans)
+    if (span.kind != SpanKind::kWait) ranks[span.rank].push_back(&span);
+  std::vector<StageBox> all;
+  for (auto& [rank, spans] : ranks) {
+    std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
+      return a->start_s != b->start_s ? a->start_s < b->start_s : a->end_s > b->end_s;
+    });
+    for (const auto& boxes : {computations(spans), communications(spans)})
+      all.insert(all.end(), boxes.begin(), boxes.end());
+  }
+  return all;
+}
+
+}  // namespace stepcast
