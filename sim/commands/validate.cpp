@@ -58,12 +58,7 @@ std::string listed(const std::vector<double>& numbers) {
 
 /// `753.8  (747.7 to 753.8)`
 std::string with_range(const PredictedValue& value) {
-  std::string ranges;
-  for (std::size_t i = 0; i < value.central.size(); ++i) {
-    const std::string low = short_number(value.low[i]);
-    const std::string high = short_number(value.high[i]);
-    ranges += (i == 0 ? "" : " | ") + (low == high ? low : low + " to " + high);
-  }
+  const std::string ranges = range_text(value);
   const std::string central = listed(value.central);
   return ranges == central ? central : central + "  (" + ranges + ")";
 }

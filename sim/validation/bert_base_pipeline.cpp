@@ -18,6 +18,7 @@ constexpr std::array kMicroBatches{4, 8, 16, 24, 29, 32, 64};
 constexpr std::array kSamples{1, 2, 4, 8, 16, 32, 64};  // of a micro-batch
 constexpr int kUndrainedBatches = 32;
 constexpr int kStatedMicroBatches = 4;
+constexpr int kMostLayers = 200;
 
 constexpr double kStandardDeviations = 2.0;    // by how many the throughput of a fit row may be missed
 constexpr double kThroughputTolerance = 0.01;  // where the source gives none
@@ -58,6 +59,9 @@ class PipelineCase {
       fit_rows_.push_back(i);
       sizes.insert(published.rows[i].world_size);
     }
+    if (layers() > kMostLayers)
+      published.fail("key 'hidden_layers': found " + std::to_string(layers()) + ", expected 1 to " +
+                     std::to_string(kMostLayers));
     if (sizes.size() < 2)
       published.fail("key 'rows': found fit rows of " + std::to_string(sizes.size()) +
                      " world sizes, expected two at least: one cannot tell blocks from stages");
@@ -270,18 +274,18 @@ class PipelineCase {
                         " is ruled out: fitted to the fit rows it misses their " +
                         (what == "gpipe" || what == "1f1b" ? "memory" : "throughput") + " by " +
                         percent_text(error) + " at best");
-    lines.push_back(
+    lines.emplace_back(
         "a fit row is reproduced when its throughput is within 2 standard deviations of its source (1 % "
         "where it gives none) and its memory within 1 %");
     lines.push_back("'even' deals " + std::to_string(layers()) +
                     " blocks out as equally as can be, whatever the source calls it (12 over 4: 3-3-3-3)");
-    lines.push_back(
+    lines.emplace_back(
         "blocks are equal, backward takes twice the forward, nothing is recomputed; embedding rides with "
         "the first stage and pooler with the last; a fixed time per stage and micro-batch is fitted too");
-    lines.push_back(
+    lines.emplace_back(
         "parameters and Adam's state stay on their GPU all the time; saved activations and a "
         "constant per process are fitted to the mean peaks of the fit rows; MB is 2^20 bytes");
-    lines.push_back("cluster h100x4: 370 GB/s and 3.4 us between any two GPUs, endpoints free");
+    lines.emplace_back("cluster h100x4: 370 GB/s and 3.4 us between any two GPUs, endpoints free");
   }
 
   const PublishedCase& published_;

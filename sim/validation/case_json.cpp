@@ -33,13 +33,13 @@ json case_json(const PublishedCase& published, const CasePrediction& prediction)
   json rows = json::array();
   for (std::size_t i = 0; i < published.rows.size(); ++i)
     rows.push_back(row_json(published.rows[i], prediction.rows[i]));
-  json result{{"id", published.id},
-              {"source", published.text("source", "")},
-              {"rows", rows},
-              {"assumed", prediction.assumed},
-              {"unidentified", prediction.unidentified}};
-  if (!prediction.not_predicted.empty()) result["not_predicted"] = prediction.not_predicted;
-  return result;
+  if (!prediction.not_predicted.empty())
+    for (json& row : rows) row["not_predicted"] = prediction.not_predicted;
+  return {{"id", published.id},
+          {"source", published.text("source", "")},
+          {"rows", rows},
+          {"assumed", prediction.assumed},
+          {"unidentified", prediction.unidentified}};
 }
 
 }  // namespace stepcast

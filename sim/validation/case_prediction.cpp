@@ -35,13 +35,6 @@ std::vector<RowPrediction> ranges_of(const std::vector<const Candidate*>& candid
   return rows;
 }
 
-/// `748.5 to 752.1`, or `748.5` where that is the same on paper.
-std::string range_text(const PredictedValue& value) {
-  const std::string low = short_number(value.low.front());
-  const std::string high = short_number(value.high.front());
-  return low == high ? low : low + " to " + high;
-}
-
 /// `6-2-2-2 748.5 to 752.1 samples/s, mean peak 5210 MB`
 std::string row_summary(const PublishedRow& row, const RowPrediction& values) {
   std::string text = row.text("split", row.text("strategy", row.strategy));
@@ -97,13 +90,15 @@ CasePrediction combine(const PublishedCase& published, const std::vector<Candida
     return prediction;
   }
   std::vector<const Candidate*> sorted;
+  sorted.reserve(candidates.size());
   for (const Candidate& candidate : candidates) sorted.push_back(&candidate);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Candidate* a, const Candidate* b) {
     return a->implausibility < b->implausibility;
   });
   prediction.rows = ranges_of(sorted);
   std::string central = "central prediction:";
-  for (const auto& [name, value] : sorted.front()->choice) central += " " + name + " " + value + ",";
+  for (const auto& [name, value] : sorted.front()->choice)
+    central.append(" ").append(name).append(" ").append(value).append(",");
   central.back() = ';';
   prediction.assumed.push_back(central + " fitted to it: " + sorted.front()->fitted);
   prediction.assumed.push_back("ranges are over " + std::to_string(sorted.size()) +
@@ -136,6 +131,17 @@ RowValues row_values(const Result& result, double process_bytes) {
   values["memory_cv"] = {whole.memory_cv()};
   values["bubble_fraction"] = {whole.bubble_fraction()};
   return values;
+}
+
+std::string range_text(const PredictedValue& value) {
+  std::string text;
+  for (std::size_t i = 0; i < value.low.size(); ++i) {
+    const std::string low = short_number(value.low[i]);
+    const std::string high = short_number(value.high[i]);
+    text.append(i == 0 ? "" : " | ").append(low);
+    if (low != high) text.append(" to ").append(high);
+  }
+  return text;
 }
 
 std::optional<double> relative_error(const PublishedRow& row, const std::string& key,

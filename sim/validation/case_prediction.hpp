@@ -75,6 +75,9 @@ std::string leading_quantity(const PublishedRow& row);
 
 double mean_of(const std::vector<double>& values);
 
+/// `748.5 to 752.1`, or `748.5` where that is the same on paper; one per rank with ` | ` between.
+std::string range_text(const PredictedValue& value);
+
 /// Four significant digits.
 std::string short_number(double value);
 /// `1.4 %` of 0.014.

@@ -111,6 +111,7 @@ void check_value(const std::string& where, const std::string& key, const json& v
 PublishedRow read_row(const json& node, const std::string& where) {
   if (!node.is_object()) fail_at(where, "found " + node.dump() + ", expected an object");
   std::vector<std::string> known;
+  known.reserve(kRowKeys.size());
   for (const auto& [key, kind] : kRowKeys) known.emplace_back(key);
   for (const auto& [key, value] : node.items()) {
     const auto* const found = std::find_if(kRowKeys.begin(), kRowKeys.end(),
@@ -192,8 +193,9 @@ void PublishedCase::fail(const std::string& message) const { fail_at(where, mess
 std::vector<PublishedCase> read_published(const std::string& path) {
   const json file = parse_json_file(path);
   if (!file.is_object() || !file.contains("cases") || !file["cases"].is_array())
-    throw InputError(path +
-                     ": key 'cases' is missing or no list; expected {\"cases\": [{\"id\", \"rows\"}, ...]}");
+    throw InputError(
+        path +
+        R"(: key 'cases' is missing or no list; expected {"cases": [{"id": "...", "rows": [...]}, ...]})");
   for (const auto& [key, value] : file.items())
     if (key != "cases" && key != "schema" && key != "note")
       throw InputError(path + ": " + unknown_name("key", key, {"cases", "note", "schema"}));

@@ -12,6 +12,7 @@ namespace stepcast {
 inline constexpr const char* kPublishedSchema = "stepcast.published/1";
 
 /// One row: a strategy at a size, with what was measured there.
+// NOLINTNEXTLINE(bugprone-exception-escape): moving a json value throws nothing
 struct PublishedRow {
   nlohmann::json facts;  ///< keys and values as they stand in the file
   std::string where;     ///< `published.json: case 'x': rows[2]`
@@ -27,6 +28,7 @@ struct PublishedRow {
   [[noreturn]] void fail(const std::string& message) const;
 };
 
+// NOLINTNEXTLINE(bugprone-exception-escape): as above
 struct PublishedCase {
   std::string id;
   std::string
