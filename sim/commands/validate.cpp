@@ -110,6 +110,7 @@ void print_case(const PublishedCase& published, const CasePrediction& prediction
     }
     std::string name = name_of(row);
     for (const char* key : kQuantities) {
+      if (!prediction.rows[i].contains(key)) continue;
       const PredictedValue& value = prediction.rows[i].at(key);
       table.add({std::exchange(name, ""), key, measured_text(row, key), with_range(value),
                  error_text(row, key, value)});

@@ -40,7 +40,7 @@ class DataParallelCase {
     std::vector<Candidate> candidates;
     std::vector<std::string> notes;
     for (const int sequence : kSequences) {
-      model_ = load_model(published_.text("model", "bert-base") + ":sequence=" + std::to_string(sequence));
+      model_ = published_model(published_, "sequence=" + std::to_string(sequence));
       std::string problem;
       for (const char* wrap : {"block", "root"})
         for (const Gradients gradients : {Gradients::kFreed, Gradients::kKept}) {
@@ -56,6 +56,9 @@ class DataParallelCase {
       if (!problem.empty())
         notes.push_back("sequence " + std::to_string(sequence) + " is ruled out: " + problem);
     }
+    if (std::none_of(fit_rows_.begin(), fit_rows_.end(),
+                     [this](std::size_t i) { return measured(published_.rows[i]).mean_peak_bytes > 0.0; }))
+      forget_memory(candidates);
     CasePrediction prediction = combine(published_, candidates);
     prediction.assumed.insert(prediction.assumed.end(), notes.begin(), notes.end());
     say_what_was_assumed(prediction.assumed);

@@ -71,8 +71,8 @@ class PipelineCase {
   CasePrediction predict() {
     std::vector<Candidate> candidates;
     for (const int sequence : kSequences) {
-      model_ = load_model(published_.text("model", "bert-base") + ":sequence=" + std::to_string(sequence) +
-                          ",layers=" + std::to_string(layers()));
+      model_ = published_model(
+          published_, "sequence=" + std::to_string(sequence) + ",layers=" + std::to_string(layers()));
       const double rate = needed_ * 3.0 * model_.forward_flop().count();
       if (rate > device_.float32.count()) {
         notes_.push_back("sequence " + std::to_string(sequence) + " is ruled out: the fit rows would take " +
@@ -86,6 +86,7 @@ class PipelineCase {
         try_out(assumptions, candidates);
       }
     }
+    if (!knows_memory()) forget_memory(candidates);
     CasePrediction prediction = combine(published_, candidates);
     say_what_was_assumed(prediction);
     return prediction;
@@ -94,6 +95,12 @@ class PipelineCase {
  private:
   [[nodiscard]] int layers() const {
     return static_cast<int>(published_.number("hidden_layers").value_or(12));
+  }
+
+  [[nodiscard]] bool knows_memory() const {
+    return std::any_of(fit_rows_.begin(), fit_rows_.end(), [this](std::size_t i) {
+      return published_.rows[i].number("mean_peak_memory_mb").value_or(0.0) > 0.0;
+    });
   }
 
   void check(const PublishedRow& row) const {
@@ -227,8 +234,6 @@ class PipelineCase {
     candidate.fitted = to_text(costs);
     for (const PublishedRow& row : published_.rows) candidate.rows.push_back(values(row, assumptions, costs));
     candidates.push_back(std::move(candidate));
-    accepted_.insert(assumptions.in_flight());
-    accepted_.insert(assumptions.schedule);
     return true;
   }
 
@@ -249,6 +254,8 @@ class PipelineCase {
           std::abs((now.mean_peak_bytes + costs.process_bytes) / target.mean_peak_bytes - 1.0);
       memory_error = std::max(memory_error, memory);
     }
+    if (good) fitting_.insert(assumptions.in_flight());
+    if (memory_error <= kMemoryTolerance) fitting_.insert(assumptions.schedule);
     keep_least(misfit_, assumptions.in_flight(), time_error);
     keep_least(misfit_, assumptions.schedule, memory_error);
     return good && memory_error <= kMemoryTolerance;
@@ -269,7 +276,7 @@ class PipelineCase {
     std::vector<std::string>& lines = prediction.assumed;
     lines.insert(lines.end(), notes_.begin(), notes_.end());
     for (const auto& [what, error] : misfit_)
-      if (!accepted_.contains(what))
+      if (!fitting_.contains(what))
         lines.push_back((what == "gpipe" || what == "1f1b" ? "schedule " : "micro_batches ") + what +
                         " is ruled out: fitted to the fit rows it misses their " +
                         (what == "gpipe" || what == "1f1b" ? "memory" : "throughput") + " by " +
@@ -295,8 +302,8 @@ class PipelineCase {
   std::vector<std::size_t> fit_rows_;
   double needed_ = 0.0;
   std::vector<std::string> notes_;
-  std::map<std::string, double> misfit_;  ///< of values that reproduce the fit rows nowhere: the best try
-  std::set<std::string> accepted_;
+  std::map<std::string, double> misfit_;  ///< the best try of each value
+  std::set<std::string> fitting_;         ///< values with which some try reproduces what they are judged by
 };
 
 const Registration<CasePredictor> kPipeline{

@@ -39,9 +39,10 @@ std::vector<RowPrediction> ranges_of(const std::vector<const Candidate*>& candid
 std::string row_summary(const PublishedRow& row, const RowPrediction& values) {
   std::string text = row.text("split", row.text("strategy", row.strategy));
   text = text.substr(0, text.find(" ("));
-  return text + " " + range_text(values.at("throughput_samples_per_s")) + " samples/s, step " +
-         range_text(values.at("step_time_s")) + " s, mean peak " +
-         range_text(values.at("mean_peak_memory_mb")) + " MB";
+  text += " " + range_text(values.at("throughput_samples_per_s")) + " samples/s, step " +
+          range_text(values.at("step_time_s")) + " s";
+  const auto memory = values.find("mean_peak_memory_mb");
+  return memory == values.end() ? text : text + ", mean peak " + range_text(memory->second) + " MB";
 }
 
 /// What the candidates with each value of one choice predict.
@@ -116,6 +117,21 @@ std::string summary(const PublishedCase& published, const std::vector<const Cand
   for (std::size_t i = 0; i < published.rows.size(); ++i)
     if (!published.rows[i].fit) text += (text.empty() ? "" : " | ") + row_summary(published.rows[i], rows[i]);
   return text;
+}
+
+void forget_memory(std::vector<Candidate>& candidates) {
+  for (Candidate& candidate : candidates)
+    for (RowValues& row : candidate.rows)
+      for (const char* key : {"peak_memory_mb_per_rank", "mean_peak_memory_mb", "memory_cv"}) row.erase(key);
+}
+
+Model published_model(const PublishedCase& published, const std::string& settings) {
+  const std::string name = published.text("model", "bert-base");
+  try {
+    return load_model(name + ":" + settings);
+  } catch (const InputError& error) {
+    published.fail("key 'model': found '" + name + "': " + error.what());
+  }
 }
 
 RowValues row_values(const Result& result, double process_bytes) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/model.hpp"
 #include "sim/core/registry.hpp"
 #include "sim/core/result.hpp"
 #include "sim/validation/published.hpp"
@@ -61,6 +62,13 @@ CasePrediction combine(const PublishedCase& published, const std::vector<Candida
 
 /// What the rows of role `predict` are predicted to be, on one line. \pre candidates not empty
 std::string summary(const PublishedCase& published, const std::vector<const Candidate*>& candidates);
+
+/// Takes the memory out of predictions whose fit rows say nothing of it.
+void forget_memory(std::vector<Candidate>& candidates);
+
+/// The case's model (BERT-base unless it says otherwise) with settings. \throws InputError that names the
+/// case
+Model published_model(const PublishedCase& published, const std::string& settings);
 
 /// Step time, throughput, peak memory, unevenness and bubble of a replay. \param process_bytes that every
 /// rank holds besides

@@ -196,6 +196,24 @@ TEST_CASE("what the source leaves open is named, and a range covers the central 
     }
 }
 
+TEST_CASE("memory is predicted only where fit rows say something of it") {
+  PublishedCase times_alone = shipped(kDataParallel);
+  times_alone.rows[0].facts.erase("peak_memory_mb_per_rank");
+  const CasePrediction prediction = predict_case(times_alone);
+  CHECK_FALSE(prediction.rows[1].contains("peak_memory_mb_per_rank"));
+  CHECK_FALSE(prediction.rows[1].contains("memory_cv"));
+  CHECK(prediction.rows[1].contains("throughput_samples_per_s"));
+}
+
+TEST_CASE("a case that nothing plausible reproduces is not predicted, and says why") {
+  PublishedCase shrunk = shipped(kPipeline);
+  shrunk.facts["hidden_layers"] = 8;
+  shrunk.rows[3].facts["split"] = "4-2-1-1";
+  const CasePrediction prediction = predict_case(shrunk);
+  CHECK_THAT(prediction.not_predicted, Catch::Contains("nothing plausible"));
+  CHECK(prediction.rows[3].empty());
+}
+
 TEST_CASE("a case that cannot be fitted says what it lacks") {
   PublishedCase one_size = shipped(kPipeline);
   one_size.rows.erase(one_size.rows.begin());
@@ -203,6 +221,10 @@ TEST_CASE("a case that cannot be fitted says what it lacks") {
   PublishedCase wrong_split = shipped(kPipeline);
   wrong_split.rows[3].facts["split"] = "2-2-2-2";
   CHECK_THROWS_WITH(predict_case(wrong_split), Catch::Contains("rows[3]") && Catch::Contains("3-3-3-3"));
+  PublishedCase no_model = shipped(kPipeline);
+  no_model.facts["model"] = "bert-bse";
+  CHECK_THROWS_WITH(predict_case(no_model),
+                    Catch::Contains(kPipeline) && Catch::Contains("did you mean 'bert-base'"));
   PublishedCase lost = shipped(kPipeline);
   lost.like = "bert-base-pipelin-h100x4";
   CHECK_THROWS_WITH(predict_case(lost), Catch::Contains("did you mean '" + kPipeline));
