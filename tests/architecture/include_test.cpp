@@ -36,7 +36,8 @@ const std::map<std::string, Folders>& module_table() {
                                "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kRunner{"sim/core",        "models", "topologies",   "sim/strategies",
                                "sim/collectives", "runner", "runner/torch", "runner/backends"};
-  static const Folders kSimCommands = kReplay + Folders{"sim/cli", "sim/replay", "plots"};
+  static const Folders kValidation = kReplay + Folders{"sim/replay"};
+  static const Folders kSimCommands = kValidation + Folders{"sim/cli", "sim/validation", "plots"};
   static const Folders kRunnerCommands = kRunner + Folders{"sim/cli", "calibration"};
   static const std::map<std::string, Folders> kTable{
       {"sim/core", {}},
@@ -48,6 +49,7 @@ const std::map<std::string, Folders>& module_table() {
       {"sim/strategies", kModels},
       {"sim/collectives", {"sim/core", "topologies"}},
       {"sim/replay", kReplay},
+      {"sim/validation", kValidation},
       {"sim/commands", kSimCommands},
       {"sim", kSimCommands + Folders{"sim/commands"}},
       {"runner", kRunner},
@@ -71,7 +73,7 @@ const std::vector<Library>& library_table() {
   static const Folders kTorch{"runner/torch"};
   static const Folders kCommunication{"runner/backends"};
   static const std::vector<Library> kTable{
-      {"nlohmann/", {"sim/core", "sim/cli", "sim/commands", "runner/torch", "runner/commands"}},
+      {"nlohmann/", {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
       {"Eigen/", {"calibration"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},

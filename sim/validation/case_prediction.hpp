@@ -1,0 +1,94 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.hpp"
+#include "sim/core/registry.hpp"
+#include "sim/core/result.hpp"
+#include "sim/validation/published.hpp"
+
+/// Predictions of published cases: a model of each experiment, fitted on its rows of role `fit` only,
+/// replayed for every row. Where the source leaves something open, everything plausible is tried, and the
+/// prediction is a range.
+namespace stepcast {
+
+/// MB in the sources is 2^20 bytes: torch's max_memory_allocated() divided by 1024^2, as everybody prints it.
+/// The published peaks agree: four ranks differ by 0.50 MB, which is half a MiB to the digit, while 500,000
+/// bytes are no multiple of the 512 bytes that the allocator rounds to.
+inline constexpr double kPublishedMegabyte = kMebi;
+
+/// Quantities of one row under one set of assumptions, by their key: `step_time_s`; several values are per
+/// rank.
+using RowValues = std::map<std::string, std::vector<double>>;
+
+/// One set of values for what the source leaves open, that reproduces the fit rows, and what it predicts.
+struct Candidate {
+  std::vector<std::pair<std::string, std::string>> choice;  ///< {"micro_batches", "32"}, ...
+  double implausibility = 0.0;                              ///< the least one gives the central prediction
+  std::string fitted;                                       ///< the costs that were fitted, for people
+  std::vector<RowValues> rows;                              ///< as the case's rows
+};
+
+/// The central prediction and the smallest and largest of all candidates.
+struct PredictedValue {
+  std::vector<double> central, low, high;
+};
+
+struct CasePrediction {
+  std::vector<std::map<std::string, PredictedValue>> rows;  ///< as the case's rows; none where not predicted
+  std::string not_predicted;                                ///< the reason, or ""
+  std::vector<std::string> assumed;
+  std::vector<std::string> unidentified;  ///< what stays open, and how the answer changes with it
+};
+
+struct CasePredictor {
+  /// \throws InputError that names the row when a case lacks what the fit needs
+  std::function<CasePrediction(const PublishedCase&)> predict;
+};
+
+/// Keyed by the id of the published case; a person's own case names one by `like`.
+Registry<CasePredictor>& case_predictors();
+
+/// By the registry; a case without a predictor is `not_predicted`, with the reason.
+CasePrediction predict_case(const PublishedCase& published);
+
+/// The central candidate, ranges, and one line per choice that takes more than one value. No candidate: not
+/// predicted.
+CasePrediction combine(const PublishedCase& published, const std::vector<Candidate>& candidates);
+
+/// What the rows of role `predict` are predicted to be, on one line. \pre candidates not empty
+std::string summary(const PublishedCase& published, const std::vector<const Candidate*>& candidates);
+
+/// Takes the memory out of predictions whose fit rows say nothing of it.
+void forget_memory(std::vector<Candidate>& candidates);
+
+/// The case's model (BERT-base unless it says otherwise) with settings. \throws InputError that names the
+/// case
+Model published_model(const PublishedCase& published, const std::string& settings);
+
+/// Step time, throughput, peak memory, unevenness and bubble of a replay. \param process_bytes that every
+/// rank holds besides
+RowValues row_values(const Result& result, double process_bytes);
+
+/// Predicted over measured - 1 of the mean over the ranks; nothing where the row has no such value.
+std::optional<double> relative_error(const PublishedRow& row, const std::string& key,
+                                     const PredictedValue& value);
+
+/// The quantity by which a row is judged: throughput, else step time, else what else it has.
+std::string leading_quantity(const PublishedRow& row);
+
+double mean_of(const std::vector<double>& values);
+
+/// `748.5 to 752.1`, or `748.5` where that is the same on paper; one per rank with ` | ` between.
+std::string range_text(const PredictedValue& value);
+
+/// Four significant digits.
+std::string short_number(double value);
+/// `1.4 %` of 0.014.
+std::string percent_text(double ratio);
+
+}  // namespace stepcast

@@ -1,0 +1,179 @@
+#include "sim/validation/fitted_step.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <variant>
+
+#include "sim/replay/replay.hpp"
+#include "sim/validation/case_prediction.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kForwardShare = 1.0 / 3.0;
+constexpr int kRounds = 2;
+
+/// One of the equal blocks; of a model without any, the first segment.
+const Segment& a_block(const Model& model) {
+  const auto found = std::find_if(model.segments.begin(), model.segments.end(),
+                                  [](const Segment& segment) { return segment.repeated; });
+  return found == model.segments.end() ? model.segments.front() : *found;
+}
+
+double parameter_bytes(const Model& model, const Segment& segment) {
+  double bytes = 0.0;
+  for (const int index : segment.parameters)
+    bytes += model.parameters[static_cast<std::size_t>(index)].size.count();
+  return bytes;
+}
+
+double update_factor(const Optimizer& optimizer) {
+  if (optimizer.kind == "none") return 0.0;
+  if (optimizer.kind == "adam") return 7.0;
+  return optimizer.momentum > 0.0 ? 5.0 : 3.0;
+}
+
+bool opens_stage(const Schedule& schedule, int segment) {
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [segment](const Program& program) {
+    return !program.segments.empty() && program.segments.front() == segment;
+  });
+}
+
+}  // namespace
+
+Device h100() { return {FlopPerSecond(66.9e12), BytesPerSecond(3.35e12)}; }
+
+std::string to_text(const FittedCosts& costs) {
+  return "block " + to_text(Seconds(costs.block_s)) + " and stage " + to_text(Seconds(costs.stage_s)) +
+         " per micro-batch, activations " + short_number(costs.activation_scale) +
+         " of the model's arithmetic, " + to_text(Bytes(costs.process_bytes)) + " per process besides";
+}
+
+TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const FittedCosts& costs,
+                        double samples, const Device& device) {
+  const Segment& block = a_block(model);
+  TraceEntry entry;
+  entry.batch = static_cast<int>(samples);
+  entry.launch = {0};
+  entry.input_s = entry.loss_s = entry.host_s = {0.0};
+  double step = 0.0;
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    const Segment& segment = model.segments[i];
+    const double bytes = parameter_bytes(model, segment);
+    double both = costs.block_s;
+    if (!segment.repeated && &segment != &block) {
+      const Bytes moved = samples * (segment.forward_traffic + segment.backward_traffic);
+      both = std::max(costs.block_s * (segment.forward / block.forward), (moved / device.memory).count());
+    }
+    if (opens_stage(schedule, static_cast<int>(i))) both += costs.stage_s;
+    SegmentTrace trace;
+    trace.name = segment.name;
+    trace.forward_s = {kForwardShare * both};
+    trace.backward_s = {(1.0 - kForwardShare) * both};
+    trace.zero_grad_s = {(Bytes(bytes) / device.memory).count()};
+    trace.optimizer_s = {(Bytes(update_factor(model.optimizer) * bytes) / device.memory).count()};
+    trace.saved_bytes = costs.activation_scale * samples * segment.saved_size.count();
+    trace.forward_peak_bytes = trace.saved_bytes;
+    step += both + trace.zero_grad_s.front() + trace.optimizer_s.front();
+    entry.segments.push_back(std::move(trace));
+  }
+  entry.step_s = {step};
+  return entry;
+}
+
+const char* to_text(Gradients gradients) {
+  return gradients == Gradients::kFreed ? "freed by zero_grad" : "kept from step to step";
+}
+
+double implausibility(Gradients gradients) { return gradients == Gradients::kFreed ? 0.0 : 10.0; }
+
+void free_gradients(Schedule& schedule, const Model& model) {
+  for (Program& program : schedule.programs) {
+    Bytes held;
+    std::erase_if(program.resident, [&held](const MemoryChange& change) {
+      const bool gradients = change.category == MemoryCategory::kGradients;
+      if (gradients) held += change.size;
+      return gradients;
+    });
+    double whole = 0.0;  // sharded gradients are a part of it
+    for (const int segment : program.segments)
+      whole += parameter_bytes(model, model.segments[static_cast<std::size_t>(segment)]);
+    if (whole <= 0.0 || held <= Bytes(0)) continue;
+    std::set<int> made;
+    Bytes taken;
+    for (Op& op : program.ops) {
+      const auto* compute = std::get_if<Compute>(&op.action);
+      if (compute == nullptr || compute->phase != Phase::kBackward || !made.insert(compute->segment).second)
+        continue;
+      const Segment& segment = model.segments[static_cast<std::size_t>(compute->segment)];
+      const Bytes part = (parameter_bytes(model, segment) / whole) * held;
+      op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
+      taken += part;
+    }
+    program.ops.back().memory.push_back(
+        {.category = MemoryCategory::kGradients, .size = -1.0 * taken, .at_end = true});
+  }
+}
+
+Result replay_fitted(const Model& model, const Cluster& cluster, const std::string& strategy,
+                     const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
+                     const Device& device) {
+  Schedule schedule = build_schedule(strategy, model, training);
+  if (gradients == Gradients::kFreed) free_gradients(schedule, model);
+  const double samples = static_cast<double>(training.batch) / training.micro_batches;
+  const TraceEntry trace = fitted_trace(model, schedule, costs, samples, device);
+  ReplayInput input;
+  input.schedule = &schedule;
+  input.model = &model;
+  input.cluster = &cluster;
+  input.host_of_rank = place_ranks(cluster, schedule.world_size);
+  input.trace = &trace;
+  input.batch = training.batch;
+  input.warmup_steps = 1;
+  input.record_spans = false;
+  return replay(input);
+}
+
+FittedCosts fit_costs(const std::vector<MeasuredStep>& measured, FittedCosts start,
+                      const std::function<StepCost(std::size_t row, const FittedCosts&)>& replayed) {
+  FittedCosts costs = start;
+  for (int round = 0; round < kRounds; ++round) {
+    FittedCosts longer_blocks = costs;
+    longer_blocks.block_s *= 1.01;
+    longer_blocks.activation_scale *= 1.01;
+    FittedCosts longer_stages = costs;
+    longer_stages.stage_s += 0.01 * costs.block_s;
+    std::vector<TwoTerms> times;
+    std::vector<TwoTerms> memory;
+    for (std::size_t row = 0; row < measured.size(); ++row) {
+      const StepCost now = replayed(row, costs);
+      const StepCost blocks = replayed(row, longer_blocks);
+      const StepCost stages = replayed(row, longer_stages);
+      const double per_block = (blocks.step_time_s - now.step_time_s) / (0.01 * costs.block_s);
+      const double per_stage = (stages.step_time_s - now.step_time_s) / (0.01 * costs.block_s);
+      const double per_scale =
+          (blocks.mean_peak_bytes - now.mean_peak_bytes) / (0.01 * costs.activation_scale);
+      const double rest_s = now.step_time_s - per_block * costs.block_s - per_stage * costs.stage_s;
+      const double rest_bytes = now.mean_peak_bytes - per_scale * costs.activation_scale;
+      const MeasuredStep& target = measured[row];
+      if (target.step_time_s > 0.0)
+        times.push_back({per_block, per_stage, target.step_time_s - rest_s, target.step_time_s});
+      if (target.mean_peak_bytes > 0.0)
+        memory.push_back({per_scale, 1.0, target.mean_peak_bytes - rest_bytes, target.mean_peak_bytes});
+    }
+    const TwoUnknowns time = fit_non_negative(times);
+    const TwoUnknowns space = fit_non_negative(memory);
+    if (time.first <= 0.0) break;
+    costs.block_s = time.first;
+    costs.stage_s = time.second;
+    if (!memory.empty() && space.first <= 0.0) break;
+    if (!memory.empty()) {
+      costs.activation_scale = space.first;
+      costs.process_bytes = space.second;
+    }
+  }
+  return costs;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,65 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/commands/shell.hpp"
+
+namespace stepcast::tests {
+
+TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones without a measurement",
+          "[commands]") {
+  const Shell shell;
+  const Outcome outcome = shell.run("stepcast validate");
+  CHECK(outcome.exit_code == 0);
+  for (const char* text :
+       {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "no measurement here",
+        "assumed:", "unidentified: micro_batches", "not predicted yet", "netflix-mlp-cpu-gloo", "memory_cv"})
+    CHECK_THAT(outcome.out, Catch::Contains(text));
+}
+
+TEST_CASE("validate as JSON has each row's own keys, its prediction and its error", "[commands]") {
+  const Shell shell;
+  REQUIRE(shell.run("stepcast validate --case bert-base-ddp-fsdp-h100x4 -o v.json").exit_code == 0);
+  const nlohmann::json written = nlohmann::json::parse(shell.read("v.json"));
+  const nlohmann::json json =
+      nlohmann::json::parse(shell.run("stepcast validate --case bert-base-ddp-fsdp-h100x4 --json").out);
+  CHECK(written["cases"] == json["cases"]);
+  REQUIRE(json["cases"].size() == 1);
+  CHECK(json["cases"][0]["id"] == "bert-base-ddp-fsdp-h100x4");
+  const nlohmann::json fitted = json["cases"][0]["rows"][0];
+  CHECK(fitted["role"] == "fit");
+  CHECK(fitted["withheld"] == false);
+  CHECK(fitted["step_time_s"] == 0.154155);
+  CHECK(std::abs(fitted["relative_error"].get<double>()) < 0.01);
+  const nlohmann::json withheld = json["cases"][0]["rows"][1];
+  CHECK(withheld["withheld"] == true);
+  CHECK(withheld["throughput_samples_per_s"].is_null());
+  CHECK(withheld["relative_error"].is_null());
+  for (const char* key : {"step_time_s", "throughput_samples_per_s", "stage_time_cv", "memory_cv"}) {
+    CHECK(withheld["predicted"][key].is_number());
+    CHECK(withheld["predicted"][std::string(key) + "_low"] <= withheld["predicted"][key]);
+    CHECK(withheld["predicted"][std::string(key) + "_high"] >= withheld["predicted"][key]);
+  }
+  CHECK(withheld["predicted"]["peak_memory_mb_per_rank"].size() == 4);
+}
+
+TEST_CASE("validate takes cases of a person's own and refuses bad ones", "[commands]") {
+  const Shell shell;
+  shell.write("mine.json",
+              R"({"cases": [{"id": "mine", "like": "bert-base-ddp-fsdp-h100x4", "global_batch": 32, "rows": [
+      {"strategy": "ddp", "world_size": 2, "step_time_s": 0.15, "mean_peak_memory_mb": 10400, "role": "fit"},
+      {"strategy": "fsdp shard_grad_op", "world_size": 2, "step_time_s": 0.16, "role": "predict"}]}]})");
+  const Outcome outcome = shell.run("stepcast validate --cases mine.json --case mine");
+  CHECK(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("fsdp shard_grad_op x2") && Catch::Contains(" %"));
+  CHECK(shell.run("stepcast validate --cases absent.json").exit_code == 3);
+  shell.write("bad.json", R"({"cases": [{"id": "b", "rows": [{"strategy": "ddp", "role": "maybe"}]}]})");
+  const Outcome bad = shell.run("stepcast validate --cases bad.json");
+  CHECK(bad.exit_code == 3);
+  CHECK_THAT(bad.err,
+             Catch::Contains("bad.json") && Catch::Contains("'maybe'") && Catch::Contains("predict"));
+  const Outcome unknown = shell.run("stepcast validate --case bert-base-pipeline");
+  CHECK(unknown.exit_code == 2);
+  CHECK_THAT(unknown.err, Catch::Contains("bert-base-pipeline-h100x4"));
+}
+
+}  // namespace stepcast::tests
