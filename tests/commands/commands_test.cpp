@@ -73,7 +73,7 @@ TEST_CASE("the summary names step time, throughput, parts, bytes and fidelity", 
   const Outcome outcome = shell.run(kPredict + "--strategy all_reduce --world-size 4 --timeline t.json");
   CHECK(outcome.exit_code == 0);
   for (const char* word :
-       {"step time", "p10", "throughput", "exposed communication", "bytes sent", "fidelity"})
+       {"step time", "p10", "throughput", "exposed comm", "bytes sent", "fidelity"})
     CHECK_THAT(outcome.out, Catch::Contains(word));
   CHECK(nlohmann::json::parse(shell.read("t.json")).contains("traceEvents"));
 }
