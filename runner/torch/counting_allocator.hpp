@@ -9,7 +9,8 @@ namespace stepcast {
 
 /// Takes the place of LibTorch's allocator for processors, for the life of the process. Every array is
 /// preceded by a header that says its size and category. What libraries take from the heap on their own
-/// (BLAS, kernels' mapped scratch) is not seen. Freed memory stays with the process. \pre no tensor exists yet
+/// (BLAS, kernels' mapped scratch) is not seen. Freed memory stays with the process. \pre no tensor exists
+/// yet
 void install_counting_allocator();
 
 /// While it lives, what this thread allocates counts as `category`; what is allocated outside any scope (the

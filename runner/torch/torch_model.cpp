@@ -22,9 +22,7 @@ namespace stepcast {
 class TorchModel::Builder {
  public:
   Builder(TorchModel& target, unsigned seed)
-      : target_(target),
-        generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
-        masks_(target.masks_) {
+      : target_(target), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)), masks_(target.masks_) {
     const Model& model = target.model_;
     target.parameters_.resize(model.parameters.size());
     target.buffers_.resize(model.buffers.size());
@@ -287,7 +285,8 @@ std::vector<int> every_segment(const Model& model) {
 TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed)
     : TorchModel(model, dtype, seed, every_segment(model)) {}
 
-TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed, const std::vector<int>& held)
+TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
+                       const std::vector<int>& held)
     : model_(model), dtype_(dtype), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +

@@ -29,8 +29,8 @@ class TorchModel {
   /// All segments. `model` must outlive this. \throws InputError for a model with declared times, which has
   /// nothing to compute.
   TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed);
-  /// The same, but of the parameters only those that `held` segments own or share stay in memory; the others become undefined
-  /// tensors.
+  /// The same, but of the parameters only those that `held` segments own or share stay in memory; the others
+  /// become undefined tensors.
   TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed, const std::vector<int>& held);
   TorchModel(const TorchModel&) = delete;
   TorchModel& operator=(const TorchModel&) = delete;

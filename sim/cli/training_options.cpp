@@ -33,8 +33,10 @@ void refuse_foreign_options(const po::variables_map& values, const std::string& 
       if (std::find(theirs.begin(), theirs.end(), option) != theirs.end())
         takers += (takers.empty() ? "" : " and ") + entry.name;
     }
-    throw UsageError("--" + option + " means nothing to strategy '" + strategy + "'; " + takers +
-                     (takers.find(" and ") == std::string::npos ? " takes it" : " take it"));
+    const char* verb = takers.find(" and ") == std::string::npos ? " takes it" : " take it";
+    std::string message = "--";
+    message.append(option).append(" means nothing to strategy '").append(strategy).append("'; ");
+    throw UsageError(message.append(takers).append(verb));
   }
 }
 

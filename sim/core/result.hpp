@@ -66,7 +66,7 @@ struct MemoryUse {
   int rank = 0;
   double peak_bytes = 0.0;
   std::map<std::string, double> at_peak_bytes;
-  std::vector<double> time_s;      ///< since the start of that step on rank 0; empty where only the peak is known
+  std::vector<double> time_s;  ///< since the start of that step on rank 0; empty where only the peak is known
   std::vector<double> live_bytes;  ///< from that time on
 };
 

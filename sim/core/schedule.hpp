@@ -53,8 +53,8 @@ struct Compute {
   bool checkpointed = false;
 };
 
-/// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` and converted to
-/// the bucket's dtype on the way.
+/// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` and converted
+/// to the bucket's dtype on the way.
 struct CopyIn {
   int bucket = 0;
   int tensor = 0;
@@ -101,8 +101,8 @@ struct Combine {
   double scale = 1.0;
 };
 
-/// Gradient of an FSDP unit *= scale: the division around its reduce-scatter. Of the whole array, or of the own
-/// shard.
+/// Gradient of an FSDP unit *= scale: the division around its reduce-scatter. Of the whole array, or of the
+/// own shard.
 struct ScaleUnit {
   int unit = 0;
   double scale = 1.0;
@@ -209,10 +209,10 @@ struct Bucket {
 struct FsdpUnit {
   std::string name;
   std::vector<int> segments;
-  std::vector<int> tensors;      ///< parameter indices, in the order of the flat array
-  std::int64_t elements = 0;     ///< with padding
-  int shards = 1;                ///< ranks that share it
-  bool sharded = false;          ///< parameters, gradients and optimizer state; else every rank keeps all
+  std::vector<int> tensors;   ///< parameter indices, in the order of the flat array
+  std::int64_t elements = 0;  ///< with padding
+  int shards = 1;             ///< ranks that share it
+  bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
   [[nodiscard]] Bytes size() const { return Bytes(4.0 * static_cast<double>(elements)); }
 };
 
@@ -226,9 +226,9 @@ struct Schedule {
   std::vector<Group> groups;
   std::vector<Bucket> buckets;
   std::vector<FsdpUnit> units;
-  int micro_batches = 1;           ///< equal parts of each rank's batch; their mean is the batch's gradient
-  int data_parallel = 1;           ///< how many batches a step trains on
-  std::vector<int> data_index;     ///< by rank: which of them it works on; empty: rank r on batch r
+  int micro_batches = 1;        ///< equal parts of each rank's batch; their mean is the batch's gradient
+  int data_parallel = 1;        ///< how many batches a step trains on
+  std::vector<int> data_index;  ///< by rank: which of them it works on; empty: rank r on batch r
 
   [[nodiscard]] int data_index_of(int rank) const {
     return data_index.empty() ? rank : data_index[static_cast<std::size_t>(rank)];

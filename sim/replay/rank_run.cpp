@@ -40,7 +40,9 @@ bool RankRun::ready(int index) const {
 }
 
 double RankRun::place(int micro_batch) const {
-  return places_[static_cast<std::size_t>(step_ * world_.input.schedule->micro_batches + micro_batch)];
+  const auto step = static_cast<std::size_t>(step_);
+  const auto micro_batches = static_cast<std::size_t>(world_.input.schedule->micro_batches);
+  return places_[step * micro_batches + static_cast<std::size_t>(micro_batch)];
 }
 
 Job RankRun::job(int index) const {

@@ -45,8 +45,7 @@ Schedule build(const Model& model, const TrainingConfig& config) {
   if (config.micro_batches > 1) step.accumulate(std::exchange(ready, {}));
   const int last = step.last_micro_batch();
   step.forward_all(last, ready);
-  for (auto segment = step.segments().rbegin(); segment != step.segments().rend(); ++segment)
-    reduction.backward(*segment, last);
+  for (std::size_t i = step.segments().size(); i-- > 0;) reduction.backward(step.segments()[i], last);
   reduction.copy_out();
   step.optimizer();
   schedule.programs.push_back(step.take());

@@ -170,7 +170,7 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after) {
 }
 
 void LocalStep::backward_all(int micro_batch) {
-  for (auto index = segments().rbegin(); index != segments().rend(); ++index) backward(*index, micro_batch);
+  for (std::size_t i = segments().size(); i-- > 0;) backward(segments()[i], micro_batch);
 }
 
 void LocalStep::accumulate(std::vector<int> after) {

@@ -59,8 +59,8 @@ class LocalStep {
   /// Forward, loss and backward of every micro-batch but the last: gradients accumulate, nothing is sent.
   void accumulate(std::vector<int> after = {});
   [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
-  /// The optimizer, after `after` and everything before it on the compute stream; segment by segment where the
-  /// rank holds a part of the model.
+  /// The optimizer, after `after` and everything before it on the compute stream; segment by segment where
+  /// the rank holds a part of the model.
   void optimizer(std::vector<int> after = {});
 
   /// Adds to what an operation takes or gives up.
@@ -74,8 +74,8 @@ class LocalStep {
   /// What an optimizer keeps for so many parameters.
   static Bytes optimizer_state(const Optimizer& optimizer, double elements);
 
-  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has a
-  /// copy, with gradient and optimizer state of its own.
+  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
+  /// a copy, with gradient and optimizer state of its own.
   [[nodiscard]] const std::vector<int>& tied() const { return tied_; }
 
   /// Index of the latest operation, or nothing when there is none yet.

@@ -5,6 +5,15 @@
 #include "sim/core/error.hpp"
 
 namespace stepcast {
+namespace {
+
+[[noreturn]] void refuse(const std::string& mesh, const std::vector<std::string>& reason) {
+  std::string message = "--mesh " + mesh + ": ";
+  for (const std::string& part : reason) message += part;
+  throw UsageError(message);
+}
+
+}  // namespace
 
 int Mesh::size(const std::string& dimension) const {
   for (const auto& [name, size] : dimensions)
@@ -42,10 +51,9 @@ Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std:
         !digits.empty() && digits.size() <= 6 &&
         std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!number || std::stoi(digits) < 1)
-      throw UsageError("--mesh " + text + ": '" + part + "' needs a size of at least 1, such as " + name +
-                       "=2");
+      refuse(text, {"'", part, "' needs a size of at least 1, such as ", name, "=2"});
     for (const auto& [other, size] : mesh.dimensions)
-      if (other == name) throw UsageError("--mesh " + text + ": dimension '" + name + "' stands twice");
+      if (other == name) refuse(text, {"dimension '", name, "' stands twice"});
     mesh.dimensions.emplace_back(name, std::stoi(digits));
     product *= mesh.dimensions.back().second;
     start = end + 1;

@@ -181,9 +181,9 @@ class StageProgram {
     std::vector<int> after = received(action.chunk, action.micro_batch, true);
     const bool reduces = reduction_ && last_backward_.at(action.chunk) == action.micro_batch;
     int latest = -1;
-    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment)
-      latest = reduces ? reduction_->backward(*segment, action.micro_batch, std::exchange(after, {}))
-                       : step_.backward(*segment, action.micro_batch, std::exchange(after, {}));
+    for (std::size_t i = segments.size(); i-- > 0;)
+      latest = reduces ? reduction_->backward(segments[i], action.micro_batch, std::exchange(after, {}))
+                       : step_.backward(segments[i], action.micro_batch, std::exchange(after, {}));
     release_input(action.chunk, latest);
     if (action.chunk > 0) send(action.chunk - 1, action.micro_batch, true, latest, true);
   }
@@ -258,7 +258,7 @@ Schedule build(const Model& model, const TrainingConfig& config) {
     const int stage = pipeline.mesh.index("pipeline", rank);
     schedule.program_of_rank[static_cast<std::size_t>(rank)] = stage;
     schedule.data_index[static_cast<std::size_t>(rank)] = pipeline.mesh.index("data", rank);
-    if (replicas > 1) schedule.groups[static_cast<std::size_t>(1 + stage)].ranks.push_back(rank);
+    if (replicas > 1) schedule.groups[static_cast<std::size_t>(stage) + 1].ranks.push_back(rank);
   }
   schedule.options = {{"split", split_text(model, pipeline.chunks)}, {"schedule", config.schedule}};
   if (config.virtual_stages > 1) schedule.options["virtual-stages"] = std::to_string(config.virtual_stages);

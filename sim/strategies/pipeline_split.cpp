@@ -27,6 +27,11 @@ std::string joined(const std::vector<int>& counts) {
   return text;
 }
 
+[[noreturn]] void no_number(const std::string& split, const std::string& part) {
+  throw UsageError("--split " + split + ": '" + part +
+                   "' is no positive number; say 3-3-3-3, even, ratio:2-1-1 or balanced");
+}
+
 /// `6-2-2-2`. \throws UsageError for anything but positive whole numbers joined by '-'
 std::vector<int> parse_counts(const std::string& text, const std::string& split) {
   std::vector<int> counts;
@@ -36,9 +41,7 @@ std::vector<int> parse_counts(const std::string& text, const std::string& split)
     const std::string part = text.substr(start, end - start);
     const bool number = !part.empty() && part.size() <= 6 &&
                         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!number || std::stoi(part) == 0)
-      throw UsageError("--split " + split + ": '" + part +
-                       "' is no positive number; say 3-3-3-3, even, ratio:2-1-1 or balanced");
+    if (!number || std::stoi(part) == 0) no_number(split, part);
     counts.push_back(std::stoi(part));
     start = end + 1;
   }
@@ -162,6 +165,7 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
 std::string split_text(const Model& model, const std::vector<std::vector<int>>& parts) {
   const std::vector<int> blocks = blocks_of(model);
   std::vector<int> counts;
+  counts.reserve(parts.size());
   for (const std::vector<int>& part : parts)
     counts.push_back(static_cast<int>(std::count_if(blocks.begin(), blocks.end(), [&](int block) {
       return block >= part.front() && block <= part.back();

@@ -32,8 +32,9 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   check("batch", config.batch);
   check("micro-batches", config.micro_batches);
   if (config.batch % config.micro_batches != 0)
-    throw UsageError("--micro-batches " + std::to_string(config.micro_batches) + " do not divide the batch of " +
-                     std::to_string(config.batch) + " samples; possible are " + divisors(config.batch));
+    throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
+                     " do not divide the batch of " + std::to_string(config.batch) +
+                     " samples; possible are " + divisors(config.batch));
   Schedule schedule = found.build(model, config);
   validate(schedule);
   return schedule;

@@ -13,6 +13,7 @@
 /// once predictable, runnable, listed by `help` and held to the laws in tests/strategies.
 namespace stepcast {
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): grouped by strategy, one per program
 struct TrainingConfig {
   int world_size = 1;
   int batch = 1;          ///< samples per rank; of a pipeline: per pipeline
@@ -25,9 +26,9 @@ struct TrainingConfig {
   std::string compress = "none";      ///< ddp: `none`, or `fp16`: buckets travel as half precision
 
   // pipeline
-  std::string split = "even";    ///< `3-3-3-3`, `even`, `ratio:2-2-2-2`, `balanced`
-  std::string schedule = "1f1b"; ///< `gpipe`, `1f1b`, `interleaved`
-  int virtual_stages = 1;        ///< chunks of the model per rank; interleaved only
+  std::string split = "even";        ///< `3-3-3-3`, `even`, `ratio:2-2-2-2`, `balanced`
+  std::string schedule = "1f1b";     ///< `gpipe`, `1f1b`, `interleaved`
+  int virtual_stages = 1;            ///< chunks of the model per rank; interleaved only
   std::string checkpoint = "never";  ///< `never`, `except_last`, `always`: which micro-batches are recomputed
   bool forward_only = false;
   std::string mesh;  ///< `pipeline=2,data=2`; "": all ranks are stages
@@ -35,11 +36,11 @@ struct TrainingConfig {
   std::vector<double> segment_times;
 
   // fsdp
-  std::string sharding = "full_shard";   ///< `full_shard`, `shard_grad_op`, `no_shard`
-  std::string wrap = "block";            ///< a unit is a `block`, a `layer` (segment), or the `root` (whole model)
-  bool forward_prefetch = false;         ///< all-gather the next unit before this one computes
-  std::string backward_prefetch = "pre"; ///< `pre`, `post`, `none`
-  int limit_all_gathers = 2;             ///< units gathered and not yet freed; 0: no limit
+  std::string sharding = "full_shard";  ///< `full_shard`, `shard_grad_op`, `no_shard`
+  std::string wrap = "block";     ///< a unit is a `block`, a `layer` (segment), or the `root` (whole model)
+  bool forward_prefetch = false;  ///< all-gather the next unit before this one computes
+  std::string backward_prefetch = "pre";  ///< `pre`, `post`, `none`
+  int limit_all_gathers = 2;              ///< units gathered and not yet freed; 0: no limit
 };
 
 struct Strategy {
@@ -61,6 +62,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
 Configuration configuration_of(const Schedule& schedule, const Model& model, const TrainingConfig& config);
 
 /// \throws UsageError with the nearest name when `value` is not one of `known`
-void require_one_of(const std::string& option, const std::string& value, const std::vector<std::string>& known);
+void require_one_of(const std::string& option, const std::string& value,
+                    const std::vector<std::string>& known);
 
 }  // namespace stepcast

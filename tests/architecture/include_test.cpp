@@ -73,7 +73,8 @@ const std::vector<Library>& library_table() {
   static const Folders kTorch{"runner/torch"};
   static const Folders kCommunication{"runner/backends"};
   static const std::vector<Library> kTable{
-      {"nlohmann/", {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
+      {"nlohmann/",
+       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
       {"Eigen/", {"calibration"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},

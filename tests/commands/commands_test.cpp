@@ -32,8 +32,8 @@ TEST_CASE("help lists every command and every exit code", "[commands]") {
   const Outcome help = shell.run("stepcast help");
   CHECK(help.exit_code == 0);
   CHECK(help.err.empty());
-  for (const char* word :
-       {"doctor", "measure", "bench", "calibrate", "run", "predict", "compare", "validate", "plot", "124", "130"})
+  for (const char* word : {"doctor", "measure", "bench", "calibrate", "run", "predict", "compare", "validate",
+                           "plot", "124", "130"})
     CHECK_THAT(help.out, Catch::Contains(word));
   CHECK(shell.run("stepcast --help").out == help.out);
   const Outcome nothing = shell.run("stepcast");
@@ -72,8 +72,7 @@ TEST_CASE("the summary names step time, throughput, parts, bytes and fidelity", 
   const Shell shell;
   const Outcome outcome = shell.run(kPredict + "--strategy all_reduce --world-size 4 --timeline t.json");
   CHECK(outcome.exit_code == 0);
-  for (const char* word :
-       {"step time", "p10", "throughput", "exposed comm", "bytes sent", "fidelity"})
+  for (const char* word : {"step time", "p10", "throughput", "exposed comm", "bytes sent", "fidelity"})
     CHECK_THAT(outcome.out, Catch::Contains(word));
   CHECK(nlohmann::json::parse(shell.read("t.json")).contains("traceEvents"));
 }

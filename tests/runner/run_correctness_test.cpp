@@ -216,7 +216,8 @@ void check_equal_training(const Model& model, int batch) {
         if (!holds(schedule, rank, model.buffers[i].segment)) continue;
         INFO("rank " << rank << ", " << model.buffers[i].name);
         const auto replica = static_cast<std::size_t>(schedule.data_index_of(static_cast<int>(rank)));
-        CHECK(largest_difference(state.buffers[i], expected.statistic(replica, model.buffers[i].name)) < 1e-6);
+        CHECK(largest_difference(state.buffers[i], expected.statistic(replica, model.buffers[i].name)) <
+              1e-6);
       }
     }
   }

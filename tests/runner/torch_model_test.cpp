@@ -1,4 +1,3 @@
-#include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "runner/torch/data.hpp"
+#include "runner/torch/segmented_pass.hpp"
 #include "sim/core/error.hpp"
 
 using namespace stepcast;

@@ -51,15 +51,15 @@ std::map<int, int> reductions_of(const Schedule& schedule, const Program& progra
   for (const Op& op : program.ops) {
     const auto* call = std::get_if<Collective>(&op.action);
     if (call == nullptr || call->payload.what == Payload::What::kBuffers) continue;
-    if (call->payload.what == Payload::What::kUnit) continue;      // parameters, not gradients
-    if (call->kind == CollectiveKind::kScatter) continue;          // hands back what the gather reduced
+    if (call->payload.what == Payload::What::kUnit) continue;  // parameters, not gradients
+    if (call->kind == CollectiveKind::kScatter) continue;      // hands back what the gather reduced
     for (const int tensor : tensors_of(schedule, call->payload)) ++count[tensor];
   }
   return count;
 }
 
-/// Bytes of one rank's gradients that collectives of `kind` work on: message for reductions, message / n where
-/// every rank contributes one n-th.
+/// Bytes of one rank's gradients that collectives of `kind` work on: message for reductions, message / n
+/// where every rank contributes one n-th.
 double gradient_bytes(const Schedule& schedule, const Program& program, CollectiveKind kind) {
   double total = 0.0;
   const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
@@ -109,8 +109,8 @@ TEST_CASE(
     done[schedule.data_index_of(rank)].insert(program.segments.begin(), program.segments.end());
     const bool has_optimizer = model.optimizer.kind != "none";
     CHECK(program.ops.back().name.starts_with("optimizer") == has_optimizer);
-    const bool has_ends = program.segments.front() == 0 || program.segments.back() + 1 ==
-                                                               static_cast<int>(model.segments.size());
+    const bool has_ends = program.segments.front() == 0 ||
+                          program.segments.back() + 1 == static_cast<int>(model.segments.size());
     CHECK((find(program, "load_input") >= 0) == (model.input_kind != "none" && has_ends));
     const bool has_last = program.segments.back() + 1 == static_cast<int>(model.segments.size());
     CHECK((find(program, "loss") >= 0) == (model.loss != "none" && has_last));
