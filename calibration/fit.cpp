@@ -100,4 +100,28 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
   return quality;
 }
 
+std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& rows,
+                                     const std::vector<double>& targets) {
+  const auto columns = static_cast<Eigen::Index>(rows.front().size());
+  Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), columns);
+  Eigen::VectorXd b(a.rows());
+  for (Eigen::Index i = 0; i < a.rows(); ++i) {
+    b[i] = targets[static_cast<std::size_t>(i)];
+    for (Eigen::Index j = 0; j < columns; ++j)
+      a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+  }
+  std::vector<double> norms;
+  for (Eigen::Index j = 0; j < columns; ++j) {
+    norms.push_back(a.col(j).norm());
+    if (norms.back() > 0.0) a.col(j) /= norms.back();
+  }
+  const Eigen::VectorXd x = non_negative_least_squares(a, b);
+  std::vector<double> result;
+  for (Eigen::Index j = 0; j < columns; ++j) {
+    const double norm = norms[static_cast<std::size_t>(j)];
+    result.push_back(norm > 0.0 ? x[j] / norm : 0.0);
+  }
+  return result;
+}
+
 }  // namespace stepcast

@@ -7,6 +7,12 @@
 /// Samples to costs. Pure: no clock, no file, no machine.
 namespace stepcast {
 
+/// argmin over x >= 0 of sum_i (rows[i] . x - targets[i])^2 (Lawson & Hanson), whatever the units of the
+/// unknowns. Rows that do not tell unknowns apart give the earlier one alone. \pre rows not empty, of one
+/// length
+std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& rows,
+                                     const std::vector<double>& targets);
+
 /// The time of one size: the median of its samples.
 struct CostPoint {
   double bytes = 0.0;

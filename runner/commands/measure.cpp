@@ -9,6 +9,7 @@
 
 #include "runner/torch/compute_environment.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/statistics.hpp"
 
@@ -60,14 +61,6 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
   return numbers;
 }
 
-int at_least(const po::variables_map& values, const std::string& name, int least) {
-  const int value = values[name].as<int>();
-  if (value < least)
-    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
-                     std::to_string(value));
-  return value;
-}
-
 /// What an earlier call measured. \throws InputError when that was something else
 Trace earlier_launches(const std::string& path, const Model& model) {
   Trace trace = load_trace(path);
@@ -84,8 +77,8 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   MeasureOptions options;
   options.batches = positive_list(values, "batch");
   options.threads = threads;
-  options.steps = at_least(values, "steps", 1);
-  options.warmup_steps = at_least(values, "warmup", 0);
+  options.steps = int_option(values, "steps", 1);
+  options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
   options.accumulating = values["accumulating"].as<bool>();
@@ -183,7 +176,7 @@ ExitCode run(const po::variables_map& values) {
   if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
   const Model model = load_model(values["model"].as<std::string>());
   const std::vector<int> threads = positive_list(values, "threads");
-  const int launches = at_least(values, "launches", 1);
+  const int launches = int_option(values, "launches", 1);
   const bool append = values["append"].as<bool>();
   if (append && values.count("output") == 0) throw UsageError("--append needs the file to add to: -o FILE");
   if (values.count("output") != 0)

@@ -66,9 +66,10 @@ void print_summary(const Result& result) {
   std::cout << describe_run(result.configuration) << ": median step "
             << to_text(Seconds(result.median_step_time_s())) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << "), " << throughput_text(result) << ", loss " << result.loss.front() << " to "
-            << result.loss.back() << "\n\n"
-            << rank_table(result) << balance_line(result);
+            << "), " << throughput_text(result);
+  if (result.configuration.extra.count("forward-only") == 0)
+    std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
+  std::cout << "\n\n" << rank_table(result) << balance_line(result);
 }
 
 void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {

@@ -150,6 +150,7 @@ class Replay {
       detailed.resize(ranks_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
     }
+    detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed)
       result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
                                                 length(rank(number), step)));
@@ -160,7 +161,6 @@ class Replay {
       for (double& time : result.memory.back().time_s) time += own_start - step_start(rank(0), step);
     }
     if (!input_.record_spans) return;
-    detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed) {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));

@@ -42,7 +42,7 @@ struct ReplayInput {
 
 /// Result without context and lineage, which the command adds. Spans and breakdown are of the step whose
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
-/// there are two: of rank 0 and of the slowest rank, and spans of these two only.
+/// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
 /// was no ring. \throws RunError with a deadlock report that names the waiting operations, when some
 /// operation never starts.

@@ -74,10 +74,6 @@ class LocalStep {
   /// What an optimizer keeps for so many parameters.
   static Bytes optimizer_state(const Optimizer& optimizer, double elements);
 
-  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
-  /// a copy, with gradient and optimizer state of its own.
-  [[nodiscard]] const std::vector<int>& tied() const { return tied_; }
-
   /// Index of the latest operation, or nothing when there is none yet.
   [[nodiscard]] std::vector<int> latest() const;
   /// The same of the compute stream.
@@ -106,6 +102,8 @@ class LocalStep {
   const Model& model_;
   const TrainingConfig& config_;
   Program program_;
+  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
+  /// a copy, with gradient and optimizer state of its own.
   std::vector<int> tied_;
 };
 

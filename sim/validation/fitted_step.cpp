@@ -5,11 +5,27 @@
 #include <set>
 #include <variant>
 
+#include "calibration/fit.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/validation/case_prediction.hpp"
 
 namespace stepcast {
 namespace {
+
+/// Equations in two unknowns of at least 0, each of which counts relative to its `scale`.
+struct Equations {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> targets;
+  void add(double first, double second, double target, double scale) {
+    rows.push_back({first / scale, second / scale});
+    targets.push_back(target / scale);
+  }
+  [[nodiscard]] std::pair<double, double> solve() const {
+    if (rows.empty()) return {0.0, 0.0};
+    const std::vector<double> unknowns = fit_non_negative(rows, targets);
+    return {unknowns[0], unknowns[1]};
+  }
+};
 
 constexpr double kForwardShare = 1.0 / 3.0;
 constexpr int kRounds = 2;
@@ -144,8 +160,8 @@ FittedCosts fit_costs(const std::vector<MeasuredStep>& measured, FittedCosts sta
     longer_blocks.activation_scale *= 1.01;
     FittedCosts longer_stages = costs;
     longer_stages.stage_s += 0.01 * costs.block_s;
-    std::vector<TwoTerms> times;
-    std::vector<TwoTerms> memory;
+    Equations times;
+    Equations memory;
     for (std::size_t row = 0; row < measured.size(); ++row) {
       const StepCost now = replayed(row, costs);
       const StepCost blocks = replayed(row, longer_blocks);
@@ -158,17 +174,17 @@ FittedCosts fit_costs(const std::vector<MeasuredStep>& measured, FittedCosts sta
       const double rest_bytes = now.mean_peak_bytes - per_scale * costs.activation_scale;
       const MeasuredStep& target = measured[row];
       if (target.step_time_s > 0.0)
-        times.push_back({per_block, per_stage, target.step_time_s - rest_s, target.step_time_s});
+        times.add(per_block, per_stage, target.step_time_s - rest_s, target.step_time_s);
       if (target.mean_peak_bytes > 0.0)
-        memory.push_back({per_scale, 1.0, target.mean_peak_bytes - rest_bytes, target.mean_peak_bytes});
+        memory.add(per_scale, 1.0, target.mean_peak_bytes - rest_bytes, target.mean_peak_bytes);
     }
-    const TwoUnknowns time = fit_non_negative(times);
-    const TwoUnknowns space = fit_non_negative(memory);
+    const auto time = times.solve();
+    const auto space = memory.solve();
     if (time.first <= 0.0) break;
     costs.block_s = time.first;
     costs.stage_s = time.second;
-    if (!memory.empty() && space.first <= 0.0) break;
-    if (!memory.empty()) {
+    if (!memory.rows.empty() && space.first <= 0.0) break;
+    if (!memory.rows.empty()) {
       costs.activation_scale = space.first;
       costs.process_bytes = space.second;
     }

@@ -8,7 +8,6 @@
 #include "sim/core/result.hpp"
 #include "sim/core/trace.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "sim/validation/linear_fit.hpp"
 #include "topologies/cluster.hpp"
 
 /// A step of which no trace exists: the trace is made up from a few numbers, which are fitted until the

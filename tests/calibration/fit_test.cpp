@@ -142,3 +142,14 @@ TEST_CASE("a noisy machine is called too noisy in words, with the number", "[cal
   CHECK_THAT(calibration.verdicts[1], Catch::Contains("one rank"));
   CHECK(calibration.paths.empty());
 }
+
+TEST_CASE("unknowns of at least 0: the interior solution, or the better border, in any units") {
+  const auto near = [](const std::vector<double>& found, double first, double second) {
+    CHECK(found[0] == Approx(first));
+    CHECK(found[1] == Approx(second).margin(1e-12));
+  };
+  near(fit_non_negative({{1.0, 1.0}, {1.0, 2.0}}, {5.0, 8.0}), 2.0, 3.0);
+  near(fit_non_negative({{1.0, 1e-10}, {1.0, 2e-10}}, {5.0, 8.0}), 2.0, 3e10);
+  near(fit_non_negative({{1.0, 1.0}, {1.0, 2.0}}, {5.0, 4.0}), 4.5, 0.0);
+  near(fit_non_negative({{2.0, 1.0}}, {6.0}), 3.0, 0.0);
+}

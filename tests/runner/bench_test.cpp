@@ -1,35 +1,13 @@
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "runner/bench_collectives.hpp"
 #include "runner/probes.hpp"
-#include "runner/rendezvous.hpp"
+#include "tests/runner/as_ranks.hpp"
 
 using namespace stepcast;
 using namespace std::chrono_literals;
 
 namespace {
-
-template <class Body>
-void as_two_ranks(Body body) {
-  const auto store = make_memory_store(10s);
-  std::vector<std::exception_ptr> errors(2);
-  std::vector<std::thread> threads;
-  threads.reserve(errors.size());
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        const auto backend = backends().find("gloo").make({rank, 2, "", 10s, store, "127.0.0.1"});
-        body(*backend);
-        backend->barrier();
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-}
 
 /// A backend whose all_reduce adds one too much to the first element at rank 0.
 class WrongBackend : public Backend {
@@ -86,7 +64,7 @@ TEST_CASE("sizes from 4 B to 64 MiB by powers of 4 are 13", "[bench]") {
 
 TEST_CASE("every collective has one row per size with one sample per round and no wrong element", "[bench]") {
   std::vector<BenchRow> rows;
-  as_two_ranks([&](Backend& backend) {
+  as_ranks(2, [&](Backend& backend) {
     const auto own = bench_collectives(backend, small_bench(), [](const std::string&) {});
     if (backend.rank() == 0) rows = own;
   });
@@ -101,7 +79,7 @@ TEST_CASE("every collective has one row per size with one sample per round and n
 
 TEST_CASE("a wrong result is counted: one element per round on one rank", "[bench]") {
   std::vector<BenchRow> rows;
-  as_two_ranks([&](Backend& backend) {
+  as_ranks(2, [&](Backend& backend) {
     WrongBackend wrong(backend);
     BenchSettings settings = small_bench();
     settings.collectives = {"all_reduce"};
@@ -114,7 +92,7 @@ TEST_CASE("a wrong result is counted: one element per round on one rank", "[benc
 
 TEST_CASE("the probes of a calibration deliver every sample set with a sample per round", "[bench]") {
   std::vector<SampleSet> sets;
-  as_two_ranks([&](Backend& backend) {
+  as_ranks(2, [&](Backend& backend) {
     ProbeSettings settings;
     settings.message_sizes = {4, 4096};
     settings.array_sizes = {1024};

@@ -234,3 +234,17 @@ TEST_CASE("DDP with half-precision buckets trains as one process does up to half
     largest = std::max(largest, largest_difference(states[0][i], expected[i]));
   CHECK(largest > 1e-7);  // it did travel as half precision
 }
+
+TEST_CASE("a forward-only pipeline runs and changes no parameter") {
+  const Model model = small_bert();
+  TrainingConfig config = pipeline(2, "2-2", "1f1b", 4);
+  config.forward_only = true;
+  const std::vector<Values> states = train_on_ranks("pipeline", model, config);
+  const TorchModel start(model, torch::kFloat64, kSeed);
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+    INFO(model.parameters[i].name);
+    const torch::Tensor flat = start.parameters()[i].detach().contiguous();
+    const std::vector<double> expected(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+    CHECK((states[0][i] == expected || states[1][i] == expected));
+  }
+}

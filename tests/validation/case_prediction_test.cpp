@@ -5,7 +5,6 @@
 
 #include "sim/core/error.hpp"
 #include "sim/validation/fitted_step.hpp"
-#include "sim/validation/linear_fit.hpp"
 
 namespace stepcast {
 namespace {
@@ -50,18 +49,6 @@ void check_same(const CasePrediction& a, const CasePrediction& b) {
 }
 
 }  // namespace
-
-TEST_CASE("two unknowns of at least 0: the interior solution, or the better border") {
-  const TwoUnknowns inside = fit_non_negative({{1.0, 1.0, 5.0}, {1.0, 2.0, 8.0}});
-  CHECK(inside.first == Approx(2.0));
-  CHECK(inside.second == Approx(3.0));
-  const TwoUnknowns border = fit_non_negative({{1.0, 1.0, 5.0}, {1.0, 2.0, 4.0}});
-  CHECK(border.first == Approx(4.5));
-  CHECK(border.second == 0.0);
-  const TwoUnknowns one = fit_non_negative({{2.0, 1.0, 6.0}});
-  CHECK(one.first == Approx(3.0));
-  CHECK(one.second == 0.0);
-}
 
 TEST_CASE("fitted costs are found again from what they were replayed to") {
   const FittedCosts truth{0.02, 0.005, 1.25, 3e8};
