@@ -1,27 +1,62 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "sim/core/units.hpp"
 
-/// A Cluster: hosts, switches and links. It alone owns the capacity and the latency of the wire.
+/// A Cluster: hosts with what is inside them, switches and links. It alone owns the capacity and the latency
+/// of the wire.
 namespace stepcast {
+
+enum class NodeKind : std::uint8_t {
+  kSocket,      ///< processors and memory of a host; a host without devices is one node of this kind
+  kDevice,      ///< a GPU
+  kPcieSwitch,  ///< PCIe bridge between devices, NICs and a socket
+  kNvSwitch,    ///< all NVSwitches of a host as one
+  kNic,
+  kSwitch,  ///< of the network
+};
+const char* to_text(NodeKind kind);
+
+enum class LinkKind : std::uint8_t {
+  kNetwork,  ///< of no stated technology
+  kNvLink,
+  kPcie,
+  kSmp,  ///< between sockets: QPI, UPI, Infinity Fabric
+  kEthernet,
+  kInfiniband,
+};
+const char* to_text(LinkKind kind);
+
+/// A vertex of the network.
+struct Node {
+  std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
+  NodeKind kind = NodeKind::kSwitch;
+  int host = -1;       ///< index of the host that it is part of; -1: of the network
+  std::string device;  ///< of a device: its name in topologies/devices.yaml
+};
+
+/// A full-duplex link between two nodes; each direction has the whole bandwidth, which is what is usable of
+/// it: raw rate times protocol efficiency.
+struct Link {
+  std::string name;
+  int a = 0, b = 0;  ///< node indices
+  BytesPerSecond bandwidth;
+  Seconds latency;
+  LinkKind kind = LinkKind::kNetwork;
+};
 
 struct Host {
   std::string name;
-  int cores = 1;
+  int cores = 1;  ///< of all its sockets
   Bytes memory;
   double speed =
       1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
-};
-
-/// A full-duplex link between two nodes; each direction has the whole bandwidth.
-struct Link {
-  std::string name;
-  int a = 0, b = 0;  ///< node indices: hosts first, then switches
-  BytesPerSecond bandwidth;
-  Seconds latency;
+  int node = -1;               ///< its first socket
+  std::vector<int> devices{};  ///< node indices
+  std::vector<int> nics{};     ///< node indices
 };
 
 struct Cluster {
@@ -30,11 +65,23 @@ struct Cluster {
   std::string path;
   std::string description;
   std::vector<Host> hosts;
-  std::vector<std::string> switches;
+  std::vector<Node> nodes;
   std::vector<Link> links;
 
-  [[nodiscard]] int node_count() const { return static_cast<int>(hosts.size() + switches.size()); }
-  [[nodiscard]] std::string node_name(int node) const;
+  /// Adds a host with its first socket, a node of the same name, and returns the host's index.
+  int add_host(Host host);
+  int add_node(Node node);
+
+  [[nodiscard]] const Node& node(int index) const { return nodes[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const std::string& node_name(int index) const { return node(index).name; }
+  /// The host that a node is part of. \pre it is part of one
+  [[nodiscard]] const Host& host_of(int index) const {
+    return hosts[static_cast<std::size_t>(node(index).host)];
+  }
+  [[nodiscard]] bool has_devices() const;
+  /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts, where
+  /// no host has a device. Node indices.
+  [[nodiscard]] std::vector<int> places() const;
 };
 
 /// Loads `name[:key=value[,key=value]]`, where the name is a shipped cluster or a path to a YAML file and the
@@ -52,11 +99,17 @@ struct Cluster {
 ///       - {between: [slow0, rack], bandwidth: speed, latency: 20us}
 ///
 /// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates
-/// them; the kinds are the registry in topologies/network.hpp. \throws InputError that names file, line and
-/// key; also when two hosts cannot reach each other
+/// them; the kinds are the registry in topologies/network.hpp. What a host holds beside cores (devices, PCIe,
+/// NVLink, NICs) is described in topologies/host_parts.hpp.
+///
+///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged
+///     slow_hosts: [{host: node3, speed: 0.7}]
+///     degraded_links: [{link: node3/nic0-leaf0, factor: 0.5}]
+///
+/// \throws InputError that names file, line and key; also when two places cannot reach each other
 Cluster load_cluster(const std::string& specification);
 
-/// rank → host index. Ranks fill host after host evenly: `ceil(world_size / hosts)` on each.
+/// rank → node. Ranks fill place after place evenly: `ceil(world_size / places)` on each.
 /// \pre world_size >= 1
 std::vector<int> place_ranks(const Cluster& cluster, int world_size);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "sim/core/registry.hpp"
 #include "sim/core/yaml.hpp"
@@ -11,11 +12,30 @@
 namespace stepcast {
 
 struct NetworkKind {
-  /// Adds switches and links to a cluster that has its hosts. The node is the file's `network`, with its own
-  /// keys beside `kind`. \throws InputError that names file, line and key
+  /// Adds switches and links to a cluster that has its hosts with their parts. The node is the file's
+  /// `network`, with its own keys beside `kind`. \throws InputError that names file, line and key
   std::function<void(const YamlNode&, const ClusterSettings&, Cluster&)> generate;
 };
 
 Registry<NetworkKind>& network_kinds();
+
+/// What the links of a network are.
+struct NetworkWire {
+  LinkKind kind = LinkKind::kNetwork;
+  BytesPerSecond bandwidth;
+  Seconds latency{0};
+};
+
+/// The keys that `network_wire` reads.
+const std::vector<std::string>& network_wire_keys();
+
+/// Reads either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the protocol
+/// leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290), 0.941 of Ethernet (TCP with an MTU
+/// of 1,500) unless the file says so. `latency` of one link: 500 ns for InfiniBand and 2 us for Ethernet unless set.
+/// \throws InputError that names file, line and key
+NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings);
+
+/// The nodes that a network joins, host after host: the host's NICs, or its socket where it has none.
+std::vector<int> network_ports(const Cluster& cluster);
 
 }  // namespace stepcast

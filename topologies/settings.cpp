@@ -25,10 +25,12 @@ ClusterSettings::ClusterSettings(const std::string& specification) {
   }
 }
 
-void ClusterSettings::read_defaults(const YamlNode& node) {
-  if (node.has("settings"))
-    for (const std::string& key : node.at("settings").keys())
-      values_[key] = node.at("settings").at(key).text();
+void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
+  for (const YamlNode& file : files) {
+    if (!file.has("settings")) continue;
+    for (const std::string& key : file.at("settings").keys())
+      values_.emplace(key, file.at("settings").at(key).text());
+  }
   std::vector<std::string> known;
   for (const auto& [key, value] : values_) known.push_back(key);
   for (const auto& [key, value] : overrides_) {
@@ -55,6 +57,7 @@ long long ClusterSettings::integer(const YamlNode& node, long long least) const 
 }
 
 double ClusterSettings::number(const YamlNode& node) const { return resolve(node).number(); }
+std::string ClusterSettings::text(const YamlNode& node) const { return resolve(node).text(); }
 Seconds ClusterSettings::seconds(const YamlNode& node) const { return resolve(node).seconds(); }
 Bytes ClusterSettings::bytes(const YamlNode& node) const { return resolve(node).bytes(); }
 BytesPerSecond ClusterSettings::bytes_per_second(const YamlNode& node) const {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "sim/core/yaml.hpp"
 
@@ -16,13 +17,15 @@ class ClusterSettings {
   /// The part before the settings: `star`, or a path.
   [[nodiscard]] const std::string& file() const { return file_; }
 
-  /// Takes over the defaults in a file's `settings`. \throws InputError when an override has no default
-  void read_defaults(const YamlNode& node);
+  /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has one
+  /// counts. \throws InputError when an override has no default
+  void read_defaults(const std::vector<YamlNode>& files);
 
   /// The value of a scalar, which is the value itself or the name of a setting.
   /// \throws InputError that names file, line and key
   [[nodiscard]] long long integer(const YamlNode& node, long long least) const;
   [[nodiscard]] double number(const YamlNode& node) const;
+  [[nodiscard]] std::string text(const YamlNode& node) const;
   [[nodiscard]] Seconds seconds(const YamlNode& node) const;
   [[nodiscard]] Bytes bytes(const YamlNode& node) const;
   [[nodiscard]] BytesPerSecond bytes_per_second(const YamlNode& node) const;

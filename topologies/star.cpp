@@ -3,17 +3,16 @@
 namespace stepcast {
 namespace {
 
-/// One switch without a limit of its own, one link from each host to it. A path between two hosts has two
+/// One switch without a limit of its own, one link from each port to it. A path between two ports has two
 /// links: its latency is twice the link's, its bandwidth the link's.
 void generate_star(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  node.allow_only({"kind", "bandwidth", "latency"});
-  const BytesPerSecond bandwidth = settings.bytes_per_second(node.at("bandwidth"));
-  const Seconds latency = settings.seconds(node.at("latency"));
-  const auto hub = static_cast<int>(cluster.hosts.size());
-  cluster.switches.emplace_back("switch");
-  for (int host = 0; host < hub; ++host)
-    cluster.links.push_back(
-        {cluster.hosts[static_cast<std::size_t>(host)].name + "-switch", host, hub, bandwidth, latency});
+  std::vector<std::string> keys{"kind"};
+  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
+  node.allow_only(keys);
+  const NetworkWire wire = network_wire(node, settings);
+  const int hub = cluster.add_node({"switch", NodeKind::kSwitch});
+  for (const int port : network_ports(cluster))
+    cluster.links.push_back({cluster.node_name(port) + "-switch", port, hub, wire.bandwidth, wire.latency, wire.kind});
 }
 
 const Registration<NetworkKind> kStar{network_kinds(),

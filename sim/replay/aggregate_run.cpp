@@ -42,7 +42,7 @@ class AggregateRun : public CollectiveRun {
     const double on_wire = bytes + messages * (world_.transport.wire_bytes(0.0));
     ++open_parts_;
     world_.network.start(
-        world_.transport.host(rank(index)), world_.transport.host(rank(next)), on_wire,
+        world_.transport.node(rank(index)), world_.transport.node(rank(next)), on_wire,
         [this, others] { world_.clock.at(world_.clock.now() + others, [this] { part_over(); }); });
   }
 
@@ -52,7 +52,7 @@ class AggregateRun : public CollectiveRun {
     const LockstepCost cost = endpoint_cost(from, rank(next));
     if (cost.seconds <= 0.0) return;
     ++open_parts_;
-    world_.processors.run(world_.transport.host(from),
+    world_.processors.run(world_.transport.node(from),
                           {.seconds = cost.seconds,
                            .cores = cost.cpu_seconds / cost.seconds,
                            .rank = from,

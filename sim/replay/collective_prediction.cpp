@@ -147,7 +147,7 @@ Bench predict_collectives(const CollectiveRequest& request) {
   ReplayInput input;
   input.model = &no_model;
   input.cluster = &cluster;
-  input.host_of_rank = place_ranks(cluster, request.world_size);
+  input.node_of_rank = place_ranks(cluster, request.world_size);
   input.calibration = calibration ? &*calibration : nullptr;
   input.fidelity = request.fidelity;
   input.steps = kIterations;

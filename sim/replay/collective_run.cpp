@@ -14,7 +14,7 @@ double CollectiveWorld::copy_s(double bytes) const {
 
 void CollectiveWorld::run_job(int rank, double seconds, double traffic, Callback ended) const {
   processors.run(
-      transport.host(rank),
+      transport.node(rank),
       {.seconds = seconds, .memory_bytes_per_s = traffic / seconds, .rank = rank, .communication = true},
       std::move(ended));
 }

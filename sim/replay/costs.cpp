@@ -168,9 +168,9 @@ double Costs::seconds(const Op& op, const Table& from, int row) const {
 }
 
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
-  const auto host = static_cast<std::size_t>(input_.host_of_rank[static_cast<std::size_t>(rank)]);
+  const int node = input_.node_of_rank[static_cast<std::size_t>(rank)];
   Job job;
-  job.seconds = seconds / input_.cluster->hosts[host].speed;
+  job.seconds = seconds / input_.cluster->host_of(node).speed;
   job.cores = cores;
   job.rank = rank;
   job.memory_bytes_per_s = job.seconds > 0.0 ? traffic.count() / job.seconds : 0.0;

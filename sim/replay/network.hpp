@@ -19,9 +19,9 @@ class Network {
   Network& operator=(const Network&) = delete;
   ~Network();
 
-  /// Moves `bytes` between two different hosts and calls back when the last byte has arrived.
-  /// \pre bytes > 0
-  void start(int from_host, int to_host, double bytes, Callback arrived);
+  /// Moves `bytes` between two different nodes and calls back when the last byte has arrived.
+  /// \param most_bytes_per_s that the endpoints move; 0: as fast as the links \pre bytes > 0
+  void start(int from, int to, double bytes, Callback arrived, double most_bytes_per_s = 0.0);
 
   [[nodiscard]] long long flows() const { return flows_; }
 

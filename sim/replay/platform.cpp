@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <memory>
+#include <set>
 #include <simgrid/s4u.hpp>
 #include <string>
+#include <utility>
 
-#include "sim/replay/shortest_paths.hpp"
+#include "topologies/paths.hpp"
 
 namespace stepcast {
 namespace {
@@ -50,107 +53,117 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   return made;
 }
 
-/// True when there is one switch and every host hangs on it by exactly one link.
+/// True when there is one switch and every place hangs on it by exactly one link.
 bool is_star(const Cluster& cluster) {
-  if (cluster.switches.size() != 1 || cluster.links.size() != cluster.hosts.size()) return false;
-  std::vector<int> links(cluster.hosts.size());
-  const auto hub = static_cast<int>(cluster.hosts.size());
+  if (cluster.nodes.size() != cluster.links.size() + 1 || cluster.nodes.back().kind != NodeKind::kSwitch)
+    return false;
+  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
+  std::vector<int> links(cluster.nodes.size());
   for (const Link& link : cluster.links) {
     if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
     ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
   }
-  return std::all_of(links.begin(), links.end(), [](int count) { return count == 1; });
-}
-
-/// One route per host, to the switch and back, instead of one per pair of hosts.
-std::vector<s4u::Host*> make_star(const Cluster& cluster, const std::vector<int>& hosts) {
-  auto* zone = s4u::create_star_zone("cluster");
-  const auto hub = static_cast<int>(cluster.hosts.size());
-  std::vector<s4u::Host*> made(cluster.hosts.size());
-  std::vector<const Link*> link_of(cluster.hosts.size());
-  for (const Link& link : cluster.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
-  for (const int index : hosts) {
-    const auto i = static_cast<std::size_t>(index);
-    made[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
-    const Direction away = link_of[i]->b == hub ? Direction::UP : Direction::DOWN;
-    zone->add_route(made[i]->get_netpoint(), nullptr, nullptr, nullptr,
-                    {{make_link(zone, *link_of[i]), away}}, true);
-  }
-  zone->seal();
-  return made;
-}
-
-/// Any graph: the shortest path between every pair of hosts that hold ranks.
-std::vector<s4u::Host*> make_graph(const Cluster& cluster, const std::vector<int>& hosts) {
-  auto* zone = s4u::create_full_zone("cluster");
-  std::vector<s4u::Host*> made(cluster.hosts.size());
-  for (const int index : hosts) {
-    const auto i = static_cast<std::size_t>(index);
-    made[i] = zone->create_host(cluster.hosts[i].name, kUnusedSpeed);
-  }
-  std::vector<s4u::SplitDuplexLink*> links;
-  if (hosts.size() > 1)
-    for (const Link& link : cluster.links) links.push_back(make_link(zone, link));
-  for (const int from : hosts) {
-    if (hosts.size() < 2) break;
-    const auto paths = shortest_paths(cluster, from);
-    for (const int to : hosts) {
-      if (to == from) continue;
-      std::vector<s4u::LinkInRoute> route;
-      for (const Hop& hop : paths[static_cast<std::size_t>(to)])
-        route.emplace_back(links[static_cast<std::size_t>(hop.link)],
-                           hop.forward ? Direction::UP : Direction::DOWN);
-      zone->add_route(made[static_cast<std::size_t>(from)]->get_netpoint(),
-                      made[static_cast<std::size_t>(to)]->get_netpoint(), nullptr, nullptr, route, false);
-    }
-  }
-  zone->seal();
-  return made;
+  return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
 }
 
 bool same_network(const Cluster& a, const Cluster& b) {
   const auto same_link = [](const Link& x, const Link& y) {
     return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency;
   };
-  return a.hosts.size() == b.hosts.size() && a.switches.size() == b.switches.size() &&
+  return a.nodes.size() == b.nodes.size() &&
          std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same_link);
-}
-
-/// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
-struct Built {
-  Cluster cluster;
-  std::vector<int> host_indices;
-  std::vector<s4u::Host*> hosts;  ///< empty: no engine yet
-
-  void build(const Cluster& wanted, const std::vector<int>& indices) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    if (!hosts.empty()) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
-#pragma GCC diagnostic pop
-    make_engine();
-    cluster = wanted;
-    host_indices = indices;
-    hosts = is_star(wanted) ? make_star(wanted, indices) : make_graph(wanted, indices);
-  }
-};
-
-const Built& built_for(const Cluster& cluster, const std::vector<int>& hosts) {
-  static Built built;
-  const bool reusable =
-      !built.hosts.empty() && same_network(built.cluster, cluster) &&
-      std::includes(built.host_indices.begin(), built.host_indices.end(), hosts.begin(), hosts.end());
-  if (!reusable) built.build(cluster, hosts);
-  return built;
 }
 
 }  // namespace
 
-Platform::Platform(const Cluster& cluster, const std::vector<int>& hosts)
-    : hosts_(built_for(cluster, hosts).hosts) {}
+/// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
+class Platform::Built {
+ public:
+  Built(const Cluster& cluster, const std::vector<int>& nodes)
+      : cluster_(cluster), nodes_(nodes), paths_(cluster_), hosts_(cluster.nodes.size()) {
+    make_engine();
+    if (is_star(cluster_))
+      make_star();
+    else
+      make_graph();
+  }
+
+  [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const {
+    return same_network(cluster_, cluster) &&
+           std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
+  }
+  [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
+
+  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a million
+  /// pairs, of which a ring uses 1,024.
+  void need_route(int from, int to) {
+    if (links_.empty() || !known_.emplace(from, to).second) return;
+    std::vector<s4u::LinkInRoute> route;
+    for (const Hop& hop : paths_.between(from, to))
+      route.emplace_back(links_[static_cast<std::size_t>(hop.link)],
+                         hop.forward ? Direction::UP : Direction::DOWN);
+    zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
+  }
+
+ private:
+  /// One route per host, to the switch and back, instead of one per pair of hosts.
+  void make_star() {
+    zone_ = s4u::create_star_zone("cluster");
+    const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
+    std::vector<const Link*> link_of(cluster_.nodes.size());
+    for (const Link& link : cluster_.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
+    for (const int node : nodes_) {
+      make_host(node);
+      const Link& link = *link_of[static_cast<std::size_t>(node)];
+      zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
+                       {{make_link(zone_, link), link.b == hub ? Direction::UP : Direction::DOWN}}, true);
+    }
+    zone_->seal();
+  }
+
+  /// Any graph; its routes are told when they are needed.
+  void make_graph() {
+    zone_ = s4u::create_full_zone("cluster");
+    for (const int node : nodes_) make_host(node);
+    if (nodes_.size() > 1)
+      for (const Link& link : cluster_.links) links_.push_back(make_link(zone_, link));
+    zone_->seal();
+  }
+
+  void make_host(int node) {
+    hosts_[static_cast<std::size_t>(node)] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
+  }
+
+  const Cluster cluster_;
+  const std::vector<int> nodes_;
+  const Paths paths_;
+  s4u::NetZone* zone_ = nullptr;
+  std::vector<s4u::Host*> hosts_;           ///< by node; null where nothing sits
+  std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
+  std::set<std::pair<int, int>> known_;
+};
+
+Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes) : built_(built_for(cluster, nodes)) {}
+
+Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
+  static std::unique_ptr<Built> built;
+  if (built != nullptr && built->serves(cluster, nodes)) return *built;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  if (built != nullptr) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
+#pragma GCC diagnostic pop
+  built = std::make_unique<Built>(cluster, nodes);
+  return *built;
+}
 
 void Platform::run() { s4u::Engine::get_instance()->run(); }
 
+s4u::Host* Platform::host(int node) const { return built_.host(node); }
+
+void Platform::need_route(int from, int to) const { built_.need_route(from, to); }
+
 double Platform::latency_s(int from, int to) const {
+  need_route(from, to);
   std::vector<s4u::Link*> links;
   double latency = 0.0;
   host(from)->route_to(host(to), links, &latency);
@@ -158,6 +171,7 @@ double Platform::latency_s(int from, int to) const {
 }
 
 double Platform::bandwidth_bytes_per_s(int from, int to) const {
+  need_route(from, to);
   std::vector<s4u::Link*> links;
   double latency = 0.0;
   host(from)->route_to(host(to), links, &latency);

@@ -15,7 +15,7 @@ namespace stepcast {
 /// SimGrid counts a flow in whole units; shards are fractions of a byte, so a unit is a small part of one.
 constexpr double kUnitsPerByte = 1024.0;
 
-/// The hosts of a Cluster that hold ranks and the links between them, in SimGrid, for one replay.
+/// The places of a Cluster that hold ranks and the links between them, in SimGrid, for one replay.
 ///
 /// Links are split duplex under `network/model:CM02` without cross traffic and without a TCP window, so that
 /// one flow of n bytes alone takes exactly alpha + n / bandwidth: the sum of the latencies and the smallest
@@ -24,20 +24,25 @@ constexpr double kUnitsPerByte = 1024.0;
 /// observers of completions stay).
 class Platform {
  public:
-  /// \param hosts indices of the cluster's hosts that hold ranks, sorted
-  Platform(const Cluster& cluster, const std::vector<int>& hosts);
+  /// \param nodes of the cluster between which bytes move, sorted
+  Platform(const Cluster& cluster, const std::vector<int>& nodes);
 
   /// Runs until nothing is under way and no timer is set.
-  void run();
+  static void run();
 
-  [[nodiscard]] simgrid::s4u::Host* host(int index) const { return hosts_[static_cast<std::size_t>(index)]; }
-  /// Latency of the path between two different hosts.
+  [[nodiscard]] simgrid::s4u::Host* host(int node) const;
+  /// To be called before the first flow between two different nodes.
+  void need_route(int from, int to) const;
+  /// Latency of the path between two different nodes.
   [[nodiscard]] double latency_s(int from, int to) const;
-  /// Bandwidth of the path between two different hosts.
+  /// Bandwidth of the path between two different nodes.
   [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const;
 
  private:
-  std::vector<simgrid::s4u::Host*> hosts_;  ///< by host index; null where there are no ranks
+  class Built;
+  static Built& built_for(const Cluster& cluster, const std::vector<int>& nodes);
+
+  Built& built_;
 };
 
 }  // namespace stepcast

@@ -92,7 +92,7 @@ ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request,
   input.schedule = &schedule;
   input.model = &inputs.model;
   input.cluster = &inputs.cluster;
-  input.host_of_rank = place_ranks(inputs.cluster, schedule.world_size);
+  input.node_of_rank = place_ranks(inputs.cluster, schedule.world_size);
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;

@@ -203,7 +203,7 @@ void RankRun::begin(int index) {
 
 bool RankRun::run_job(const Job& job, Callback ended) {
   if (job.seconds <= 0.0) return false;
-  world_.processors.run(world_.input.host_of_rank[static_cast<std::size_t>(rank_)], job, std::move(ended));
+  world_.processors.run(world_.input.node_of_rank[static_cast<std::size_t>(rank_)], job, std::move(ended));
   return true;
 }
 

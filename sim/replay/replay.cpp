@@ -22,11 +22,11 @@ class Replay {
  public:
   explicit Replay(const ReplayInput& input)
       : input_(input),
-        platform_(*input.cluster, used_hosts(input)),
+        platform_(*input.cluster, used_nodes(input)),
         network_(platform_),
         processors_(clock_, cores(*input.cluster), cores_per_rank(input),
                     input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
-        transport_(clock_, network_, platform_, processors_, input.calibration, input.host_of_rank),
+        transport_(clock_, network_, platform_, processors_, input.calibration, input.node_of_rank),
         collective_world_{clock_, transport_, network_, processors_, input.calibration},
         collectives_(collective_world_, *input.schedule, input.fidelity),
         point_to_point_(clock_, transport_),
@@ -45,28 +45,30 @@ class Replay {
   }
 
  private:
-  static std::vector<int> used_hosts(const ReplayInput& input) {
-    std::vector<int> hosts = input.host_of_rank;
-    std::sort(hosts.begin(), hosts.end());
-    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-    return hosts;
+  static std::vector<int> used_nodes(const ReplayInput& input) {
+    std::vector<int> nodes = input.node_of_rank;
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    return nodes;
   }
 
+  /// By node: the cores of a host belong to its first socket, a device is one that all its work shares.
   static std::vector<int> cores(const Cluster& cluster) {
-    std::vector<int> result;
-    for (const Host& host : cluster.hosts) result.push_back(host.cores);
+    std::vector<int> result(cluster.nodes.size(), 1);
+    for (const Host& host : cluster.hosts) result[static_cast<std::size_t>(host.node)] = host.cores;
     return result;
   }
 
   /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
   /// calibration says so; 0 where ranks are not bound or outnumber the cores.
   static std::vector<int> cores_per_rank(const ReplayInput& input) {
-    std::vector<int> result(input.cluster->hosts.size(), 0);
+    std::vector<int> result(input.cluster->nodes.size(), 0);
     if (input.calibration == nullptr || input.calibration->context.binding != "core") return result;
     std::vector<int> ranks(result.size(), 0);
-    for (const int host : input.host_of_rank) ++ranks[static_cast<std::size_t>(host)];
+    for (const int node : input.node_of_rank) ++ranks[static_cast<std::size_t>(node)];
+    const std::vector<int> cores_of = cores(*input.cluster);
     for (std::size_t i = 0; i < result.size(); ++i)
-      if (ranks[i] > 0) result[i] = input.cluster->hosts[i].cores / ranks[i];
+      if (ranks[i] > 0) result[i] = cores_of[i] / ranks[i];
     return result;
   }
 
@@ -208,7 +210,7 @@ class Replay {
 
 Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
-  assert(input.host_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
+  assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
   assert(input.steps >= 1 && input.warmup_steps >= 0);
   return Replay(input).run();
 }

@@ -24,7 +24,7 @@ struct ReplayInput {
   const Schedule* schedule = nullptr;
   const Model* model = nullptr;
   const Cluster* cluster = nullptr;
-  std::vector<int> host_of_rank;      ///< size world_size
+  std::vector<int> node_of_rank;      ///< size world_size: nodes of the cluster, from `place_ranks`
   const TraceEntry* trace = nullptr;  ///< null: the model declares its own times
   /// The same for micro-batches that follow another one in their step; null: as `trace`
   const TraceEntry* accumulating = nullptr;

@@ -11,14 +11,14 @@ constexpr double kGlooPreambleBytes = 48.0;  // six 8-byte fields before every m
 }  // namespace
 
 Transport::Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
-                     const Calibration* calibration, std::vector<int> host_of_rank)
+                     const Calibration* calibration, std::vector<int> node_of_rank)
     : clock_(clock),
       network_(network),
       platform_(platform),
       processors_(processors),
-      host_of_rank_(std::move(host_of_rank)),
-      engines_(host_of_rank_.size()),
-      bytes_sent_(host_of_rank_.size()) {
+      node_of_rank_(std::move(node_of_rank)),
+      engines_(node_of_rank_.size()),
+      bytes_sent_(node_of_rank_.size()) {
   if (calibration == nullptr || calibration->paths.empty()) return;
   local_ = remote_ = calibration->paths.data();
   for (const PathCost& path : calibration->paths) {
@@ -29,11 +29,11 @@ Transport::Transport(Clock& clock, Network& network, const Platform& platform, P
 }
 
 double Transport::wire_latency_s(int from, int to) const {
-  return remote(from, to) ? platform_.latency_s(host(from), host(to)) : 0.0;
+  return remote(from, to) ? platform_.latency_s(node(from), node(to)) : 0.0;
 }
 
 double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
-  return platform_.bandwidth_bytes_per_s(host(from), host(to));
+  return platform_.bandwidth_bytes_per_s(node(from), node(to));
 }
 
 void Transport::move(Transfer transfer) {
@@ -47,8 +47,8 @@ void Transport::move(Transfer transfer) {
     clock_.at(noticed, [this, message] { begin(message); });
     return;
   }
-  const auto from = host(transfer.from);
-  const auto to = host(transfer.to);
+  const int from = node(transfer.from);
+  const int to = node(transfer.to);
   Callback over = std::move(transfer.arrived);
   if (transfer.sent)
     over = [sent = std::move(transfer.sent), arrived = std::move(over)] {
@@ -86,7 +86,7 @@ void Transport::serve(int rank) {
     engine.busy = service.holds_engine = gap > 0.0;
     engine_started(service.message);
     if (seconds > 0.0 && (gap > 0.0 || cpu > 0.0))
-      processors_.run(host(rank),
+      processors_.run(node(rank),
                       {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
                       [this, rank, service] { engine_done(rank, service); });
     else
@@ -108,7 +108,7 @@ void Transport::fly(const MessagePtr& message) {
   if (!remote(transfer.from, transfer.to)) return;
   ++message->open_parts;
   clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] {
-    network_.start(host(message->transfer.from), host(message->transfer.to),
+    network_.start(node(message->transfer.from), node(message->transfer.to),
                    wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
   });
 }

@@ -38,20 +38,21 @@ class Transport {
  public:
   /// \param calibration null: endpoints are free
   Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
-            const Calibration* calibration, std::vector<int> host_of_rank);
+            const Calibration* calibration, std::vector<int> node_of_rank);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
 
   /// Whether messages between two ranks cross links.
-  [[nodiscard]] bool remote(int from, int to) const { return host(from) != host(to); }
+  [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
   /// The endpoint costs between two ranks; null when endpoints are free.
   [[nodiscard]] const PathCost* path(int from, int to) const { return remote(from, to) ? remote_ : local_; }
   [[nodiscard]] double wire_latency_s(int from, int to) const;
   /// Of the path over the links. \pre remote(from, to)
   [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
   [[nodiscard]] double wire_bytes(double bytes) const { return bytes + preamble_bytes_; }
-  [[nodiscard]] int host(int rank) const { return host_of_rank_[static_cast<std::size_t>(rank)]; }
+  /// Where a rank sits in the cluster.
+  [[nodiscard]] int node(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
   /// Bytes that each rank has sent so far, without preambles.
   [[nodiscard]] const std::vector<double>& bytes_sent() const { return bytes_sent_; }
   void count_sent(int rank, double bytes) { bytes_sent_[static_cast<std::size_t>(rank)] += bytes; }
@@ -83,7 +84,7 @@ class Transport {
   Network& network_;
   const Platform& platform_;
   Processors& processors_;
-  std::vector<int> host_of_rank_;
+  std::vector<int> node_of_rank_;
   const PathCost* local_ = nullptr;
   const PathCost* remote_ = nullptr;
   double preamble_bytes_ = 0.0;

@@ -26,7 +26,7 @@ constexpr double kTolerance = 0.01;        // of the fit rows' time and memory
 class DataParallelCase {
  public:
   explicit DataParallelCase(const PublishedCase& published)
-      : published_(published), cluster_(load_cluster("h100x4")), device_(h100()) {
+      : published_(published), cluster_(load_cluster("h100x4-nvlink")), device_(h100()) {
     if (!published.number("global_batch"))
       published.fail("key 'global_batch' is missing, expected samples per step");
     for (std::size_t i = 0; i < published.rows.size(); ++i) {
@@ -69,7 +69,7 @@ class DataParallelCase {
   void check(const PublishedRow& row) const {
     if (row.strategy != "ddp" && row.strategy != "fsdp")
       row.fail("key 'strategy': " + unknown_name("strategy", row.strategy, {"ddp", "fsdp"}));
-    const auto most = static_cast<int>(cluster_.hosts.size());
+    const auto most = static_cast<int>(cluster_.places().size());
     const auto batch = static_cast<int>(*published_.number("global_batch"));
     if (row.world_size > most || batch % row.world_size != 0)
       row.fail("key 'world_size': found " + std::to_string(row.world_size) + ", expected 1 to " +
@@ -170,7 +170,7 @@ class DataParallelCase {
         "DDP has its buckets (25 MiB) beside the gradients; FSDP prefetches "
         "in the backward and has at most two units gathered; the host's own time for FSDP is not charged");
     lines.emplace_back(
-        "MB is 2^20 bytes; cluster h100x4: 370 GB/s and 3.4 us between any two GPUs, one ring at a time");
+        "MB is 2^20 bytes; cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, one ring at a time");
   }
 
   const PublishedCase& published_;

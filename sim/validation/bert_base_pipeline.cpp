@@ -51,7 +51,7 @@ struct Assumptions {
 class PipelineCase {
  public:
   explicit PipelineCase(const PublishedCase& published)
-      : published_(published), cluster_(load_cluster("h100x4")), device_(h100()) {
+      : published_(published), cluster_(load_cluster("h100x4-nvlink")), device_(h100()) {
     std::set<int> sizes;
     for (std::size_t i = 0; i < published.rows.size(); ++i) {
       check(published.rows[i]);
@@ -106,7 +106,7 @@ class PipelineCase {
   void check(const PublishedRow& row) const {
     if (row.strategy != "pipeline")
       row.fail("key 'strategy': found '" + row.strategy + "', expected pipeline");
-    const auto most = static_cast<int>(cluster_.hosts.size());
+    const auto most = static_cast<int>(cluster_.places().size());
     if (row.world_size < 2 || row.world_size > most)
       row.fail("key 'world_size': found " + std::to_string(row.world_size) + ", expected 2 to " +
                std::to_string(most) + ", the GPUs of cluster h100x4");
@@ -292,7 +292,7 @@ class PipelineCase {
     lines.emplace_back(
         "parameters and Adam's state stay on their GPU all the time; saved activations and a "
         "constant per process are fitted to the mean peaks of the fit rows; MB is 2^20 bytes");
-    lines.emplace_back("cluster h100x4: 370 GB/s and 3.4 us between any two GPUs, endpoints free");
+    lines.emplace_back("cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, endpoints free");
   }
 
   const PublishedCase& published_;

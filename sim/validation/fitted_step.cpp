@@ -143,7 +143,7 @@ Result replay_fitted(const Model& model, const Cluster& cluster, const std::stri
   input.schedule = &schedule;
   input.model = &model;
   input.cluster = &cluster;
-  input.host_of_rank = place_ranks(cluster, schedule.world_size);
+  input.node_of_rank = place_ranks(cluster, schedule.world_size);
   input.trace = &trace;
   input.batch = training.batch;
   input.warmup_steps = 1;

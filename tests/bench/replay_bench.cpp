@@ -44,7 +44,7 @@ void replay_ring(benchmark::State& state, Fidelity fidelity) {
   input.schedule = &schedule;
   input.model = &no_model;
   input.cluster = &cluster;
-  input.host_of_rank = place_ranks(cluster, ranks);
+  input.node_of_rank = place_ranks(cluster, ranks);
   input.fidelity = fidelity;
   input.record_spans = false;
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(replay(input));

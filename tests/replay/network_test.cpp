@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
-#include "sim/replay/shortest_paths.hpp"
 #include "tests/replay/small_world.hpp"
 
 namespace stepcast {
@@ -100,8 +99,8 @@ TEST_CASE("aggregate equals message level to 1 % where one link of the ring is f
 Cluster two_racks() {
   Cluster cluster;
   cluster.name = "two_racks";
-  for (int i = 0; i < 4; ++i) cluster.hosts.push_back({"host" + std::to_string(i), 1, Bytes(0), 1.0});
-  cluster.switches = {"left", "right"};
+  for (int i = 0; i < 4; ++i) cluster.add_host({"host" + std::to_string(i), 1, Bytes(0), 1.0});
+  for (const char* name : {"left", "right"}) cluster.add_node({name, NodeKind::kSwitch});
   const auto link = [&](const std::string& name, int a, int b) {
     cluster.links.push_back({name, a, b, BytesPerSecond(10e9), Seconds(1e-6)});
   };
@@ -142,20 +141,6 @@ TEST_CASE(
     CHECK(both > 1.9 * one);
     CHECK(two_groups_s(Fidelity::kAggregate, message, true) == Approx(both).epsilon(0.01));
   }
-}
-
-TEST_CASE("a path has the fewest links and passes through hosts only where there is no other way") {
-  const Cluster racks = two_racks();
-  const auto paths = shortest_paths(racks, 0);
-  REQUIRE(paths[3].size() == 3);
-  CHECK(racks.links[static_cast<std::size_t>(paths[3][1].link)].name == "uplink");
-  CHECK(paths[3][0].forward);
-  CHECK_FALSE(paths[3][2].forward);
-  Cluster chain;
-  for (int i = 0; i < 3; ++i) chain.hosts.push_back({"host" + std::to_string(i), 1, Bytes(0), 1.0});
-  chain.links = {{"x", 0, 1, BytesPerSecond(1.0), Seconds(0.0)},
-                 {"y", 2, 1, BytesPerSecond(1.0), Seconds(0.0)}};
-  CHECK(shortest_paths(chain, 0)[2].size() == 2);
 }
 
 TEST_CASE("a collective never takes longer with more bandwidth, nor less time with more bytes") {

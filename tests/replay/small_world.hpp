@@ -23,12 +23,12 @@ inline Op operation(std::string name, Stream stream, Action action, std::vector<
 inline Cluster star(int hosts, double bandwidth, double latency, int cores = 1) {
   Cluster cluster;
   cluster.name = "star";
-  cluster.switches = {"switch"};
   for (int i = 0; i < hosts; ++i) {
-    cluster.hosts.push_back({"host" + std::to_string(i), cores, Bytes(0), 1.0});
+    cluster.add_host({"host" + std::to_string(i), cores, Bytes(0), 1.0});
     cluster.links.push_back(
         {"link" + std::to_string(i), i, hosts, BytesPerSecond(bandwidth), Seconds(latency)});
   }
+  cluster.add_node({"switch", NodeKind::kSwitch});
   return cluster;
 }
 
@@ -36,7 +36,7 @@ inline Cluster star(int hosts, double bandwidth, double latency, int cores = 1) 
 inline Cluster one_host(int cores) {
   Cluster cluster;
   cluster.name = "one_host";
-  cluster.hosts.push_back({"host", cores, Bytes(0), 1.0});
+  cluster.add_host({"host", cores, Bytes(0), 1.0});
   return cluster;
 }
 
@@ -90,7 +90,7 @@ inline ReplayInput input_of(const Schedule& schedule, const Model& model, const 
   input.schedule = &schedule;
   input.model = &model;
   input.cluster = &cluster;
-  input.host_of_rank = place_ranks(cluster, schedule.world_size);
+  input.node_of_rank = place_ranks(cluster, schedule.world_size);
   return input;
 }
 

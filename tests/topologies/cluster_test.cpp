@@ -44,7 +44,8 @@ TEST_CASE("the laptop is one host with two cores and no links") {
 TEST_CASE("the star has 64 hosts at 50 GB/s and 500 ns unless set otherwise") {
   const Cluster cluster = load_cluster("star");
   CHECK(cluster.hosts.size() == 64);
-  CHECK(cluster.switches.size() == 1);
+  CHECK(cluster.nodes.size() == 65);
+  CHECK(cluster.nodes[64].kind == NodeKind::kSwitch);
   REQUIRE(cluster.links.size() == 64);
   CHECK(cluster.links[7].bandwidth.count() == Approx(50e9));
   CHECK(cluster.links[7].latency.count() == Approx(500e-9));
@@ -109,7 +110,7 @@ TEST_CASE("mistakes in a cluster file are named with their place and the nearest
 
 TEST_CASE("ranks fill host after host evenly") {
   Cluster cluster;
-  cluster.hosts.resize(4);
+  for (const char* name : {"a", "b", "c", "d"}) cluster.add_host({name});
   CHECK(place_ranks(cluster, 8) == std::vector<int>{0, 0, 1, 1, 2, 2, 3, 3});
   CHECK(place_ranks(cluster, 4) == std::vector<int>{0, 1, 2, 3});
   CHECK(place_ranks(cluster, 2) == std::vector<int>{0, 1});

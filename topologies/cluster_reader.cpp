@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
+#include "topologies/host_parts.hpp"
+#include "topologies/network.hpp"
+
+namespace stepcast {
+
+namespace {
+
+const std::vector<std::string> kClusterKeys{"include", "name",    "description", "settings",   "hosts",
+                                            "switches", "links", "network",     "slow_hosts", "degraded_links"};
+
+/// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
+class ClusterFile {
+ public:
+  explicit ClusterFile(const std::string& path) { add(path); }
+
+  [[nodiscard]] bool has(const std::string& key) const { return find(key) != nullptr; }
+  [[nodiscard]] YamlNode at(const std::string& key) const {
+    const YamlNode* file = find(key);
+    return file == nullptr ? files_.front().at(key) : file->at(key);
+  }
+  /// Those that come last hold the defaults.
+  [[nodiscard]] const std::vector<YamlNode>& files() const { return files_; }
+
+ private:
+  void add(const std::string& path) {
+    if (!paths_.insert(path).second) files_.back().at("include").fail("the file includes itself");
+    files_.push_back(YamlNode::load(path));
+    const YamlNode file = files_.back();
+    file.allow_only(kClusterKeys);
+    if (!file.has("include")) return;
+    add(included(file.at("include")));
+  }
+  static std::string included(const YamlNode& name) {
+    try {
+      return find_resource("topologies", name.text(), ".yaml").string();
+    } catch (const InputError& error) {
+      name.fail(error.what());
+    }
+  }
+  [[nodiscard]] const YamlNode* find(const std::string& key) const {
+    const auto found =
+        std::find_if(files_.begin(), files_.end(), [&key](const YamlNode& file) { return file.has(key); });
+    return found == files_.end() ? nullptr : &*found;
+  }
+
+  std::set<std::string> paths_;
+  std::vector<YamlNode> files_;
+};
+
+/// One entry of `hosts`: a host, or `count` equal ones that are numbered from 0.
+void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::vector<std::string> keys{"name", "count", "cores", "memory", "speed"};
+  keys.insert(keys.end(), host_part_keys().begin(), host_part_keys().end());
+  node.allow_only(keys);
+  Host host;
+  host.name = node.has("name") ? node.at("name").text() : "host";
+  if (node.has("cores")) host.cores = static_cast<int>(settings.integer(node.at("cores"), 1));
+  if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
+  if (node.has("speed")) host.speed = settings.number(node.at("speed"));
+  if (!(host.speed > 0.0)) node.at("speed").fail("expected a factor above 0");
+  const bool numbered = node.has("count");
+  const long long count = numbered ? settings.integer(node.at("count"), 1) : 1;
+  for (long long i = 0; i < count; ++i) {
+    Host one = host;
+    if (numbered) one.name += std::to_string(i);
+    const int index = cluster.add_host(std::move(one));
+    add_host_parts(node, settings, index, cluster);
+  }
+}
+
+/// Node indices by name. \throws InputError when a name stands twice
+std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& cluster) {
+  std::map<std::string, int> result;
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
+    if (!result.emplace(cluster.nodes[i].name, static_cast<int>(i)).second)
+      node.fail("two nodes have the name '" + cluster.nodes[i].name + "'");
+  return result;
+}
+
+template <class Value>
+std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
+  std::vector<std::string> names;
+  names.reserve(things.size());
+  for (const auto& [name, thing] : things) names.push_back(name);
+  return names;
+}
+
+/// \throws InputError that names the place, the unknown name and the nearest known one
+template <class Value>
+Value find_named(const YamlNode& node, const std::string& what, const std::map<std::string, Value>& things) {
+  const auto found = things.find(node.text());
+  if (found == things.end()) node.fail(unknown_name(what, node.text(), names_of(things)));
+  return found->second;
+}
+
+void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  const std::map<std::string, int> nodes = name_nodes(node, cluster);
+  for (const YamlNode& item : node.items()) {
+    item.allow_only({"name", "between", "bandwidth", "latency"});
+    const std::vector<YamlNode> ends = item.at("between").items();
+    if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
+    std::array<int, 2> end{};
+    for (std::size_t i = 0; i < 2; ++i) end[i] = find_named(ends[i], "node", nodes);
+    const std::string name =
+        item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
+    cluster.links.push_back({name, end[0], end[1], settings.bytes_per_second(item.at("bandwidth")),
+                             settings.seconds(item.at("latency"))});
+  }
+}
+
+void read_network(const ClusterFile& file, const ClusterSettings& settings, Cluster& cluster) {
+  if (file.has("network")) {
+    const YamlNode network = file.at("network");
+    if (file.has("links") || file.has("switches"))
+      network.fail("stands beside 'links' or 'switches'; expected one of both");
+    const YamlNode kind = network.at("kind");
+    const std::vector<std::string> known = network_kinds().names();
+    if (std::find(known.begin(), known.end(), kind.text()) == known.end())
+      kind.fail(unknown_name("kind of network", kind.text(), known));
+    network_kinds().find(kind.text()).generate(network, settings, cluster);
+    return;
+  }
+  if (file.has("switches"))
+    for (const YamlNode& item : file.at("switches").items()) cluster.add_node({item.text(), NodeKind::kSwitch});
+  if (file.has("links")) read_links(file.at("links"), settings, cluster);
+}
+
+void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::map<std::string, Host*> hosts;
+  for (Host& host : cluster.hosts) hosts[host.name] = &host;
+  for (const YamlNode& item : node.items()) {
+    item.allow_only({"host", "speed"});
+    const double speed = settings.number(item.at("speed"));
+    if (!(speed > 0.0)) item.at("speed").fail("expected a factor above 0");
+    find_named(item.at("host"), "host", hosts)->speed = speed;
+  }
+}
+
+void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::map<std::string, Link*> links;
+  for (Link& link : cluster.links) links[link.name] = &link;
+  for (const YamlNode& item : node.items()) {
+    item.allow_only({"link", "factor"});
+    const double factor = settings.number(item.at("factor"));
+    if (!(factor > 0.0)) item.at("factor").fail("expected a factor above 0");
+    Link* link = find_named(item.at("link"), "link", links);
+    link->bandwidth = link->bandwidth * factor;
+  }
+}
+
+/// Every link can carry bytes, names are unique, and every place reaches every other.
+void check_network(const YamlNode& node, const Cluster& cluster) {
+  std::set<std::string> names;
+  std::vector<int> root(cluster.nodes.size());
+  std::iota(root.begin(), root.end(), 0);
+  const auto find = [&](int i) {
+    while (root[static_cast<std::size_t>(i)] != i) {
+      root[static_cast<std::size_t>(i)] = root[static_cast<std::size_t>(root[static_cast<std::size_t>(i)])];
+      i = root[static_cast<std::size_t>(i)];
+    }
+    return i;
+  };
+  name_nodes(node, cluster);
+  for (const Link& link : cluster.links) {
+    if (!names.insert(link.name).second) node.fail("two links have the name '" + link.name + "'");
+    if (!(link.bandwidth.count() > 0.0)) node.fail("link '" + link.name + "': expected a bandwidth above 0");
+    if (link.latency.count() < 0.0) node.fail("link '" + link.name + "': expected a latency of at least 0");
+    root[static_cast<std::size_t>(find(link.a))] = find(link.b);
+  }
+  const std::vector<int> places = cluster.places();
+  const std::string what = cluster.has_devices() ? "device" : "host";
+  for (const int place : places)
+    if (find(place) != find(places.front()))
+      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what + " '" +
+                cluster.node_name(place) + "'");
+}
+
+}  // namespace
+
+Cluster load_cluster(const std::string& specification) {
+  ClusterSettings settings(specification);
+  Cluster cluster;
+  cluster.specification = specification;
+  cluster.path = find_resource("topologies", settings.file(), ".yaml").string();
+  const ClusterFile file(cluster.path);
+  settings.read_defaults(file.files());
+  cluster.name = file.files().front().at("name").text();
+  if (file.has("description")) cluster.description = file.at("description").text();
+  const YamlNode hosts = file.at("hosts");
+  if (hosts.is_sequence())
+    for (const YamlNode& item : hosts.items()) read_hosts(item, settings, cluster);
+  else
+    read_hosts(hosts, settings, cluster);
+  if (cluster.hosts.empty()) hosts.fail("expected at least one host");
+  read_network(file, settings, cluster);
+  if (file.has("slow_hosts")) slow_down(file.at("slow_hosts"), settings, cluster);
+  if (file.has("degraded_links")) degrade(file.at("degraded_links"), settings, cluster);
+  check_network(file.files().front(), cluster);
+  return cluster;
+}
+
+}  // namespace stepcast

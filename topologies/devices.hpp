@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+/// What vendors say of processors: topologies/devices.yaml.
+namespace stepcast {
+
+/// A GPU, or a CPU as a whole.
+struct DeviceModel {
+  std::string name;  ///< `h100-sxm`
+  std::string description;
+  bool gpu = false;
+  int compute_capability = 0;                   ///< 90 for 9.0; 0 for a CPU
+  int multiprocessors = 1;                      ///< streaming multiprocessors; cores of a CPU
+  std::map<std::string, FlopPerSecond> peak{};  ///< dense, by dtype: `float32`, `bfloat16`
+  Bytes memory;
+  BytesPerSecond memory_bandwidth;
+  int nvlinks = 0;                   ///< links per GPU
+  BytesPerSecond nvlink_raw;         ///< of one link, one direction
+  BytesPerSecond nvlink_bandwidth;   ///< what NCCL counts of it
+  int pcie_generation = 0;
+  Seconds kernel_launch{0};          ///< host time per kernel
+  std::string source;
+};
+
+/// All of them, in the order of the file. \throws InputError that names file, line and key
+const std::vector<DeviceModel>& device_models();
+
+/// \throws InputError that lists the known names and the nearest one
+const DeviceModel& device_model(const std::string& name);
+
+}  // namespace stepcast

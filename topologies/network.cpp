@@ -1,0 +1,63 @@
+#include "topologies/network.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kInfinibandEfficiency = 0.96;
+constexpr double kEthernetEfficiency = 0.941;
+const Seconds kInfinibandLatency(500e-9);
+const Seconds kEthernetLatency(2e-6);
+
+/// `protocol` and `rate`. \throws InputError
+NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings) {
+  const YamlNode protocol = node.at("protocol");
+  const std::string name = settings.text(protocol);
+  if (name != "ethernet" && name != "infiniband")
+    protocol.fail(unknown_name("protocol", name, {"ethernet", "infiniband"}));
+  const bool infiniband = name == "infiniband";
+  double efficiency = infiniband ? kInfinibandEfficiency : kEthernetEfficiency;
+  if (node.has("efficiency")) efficiency = settings.number(node.at("efficiency"));
+  if (!(efficiency > 0.0 && efficiency <= 1.0))
+    node.at("efficiency").fail("expected a factor above 0 and at most 1");
+  return {infiniband ? LinkKind::kInfiniband : LinkKind::kEthernet,
+          efficiency * settings.bytes_per_second(node.at("rate")),
+          infiniband ? kInfinibandLatency : kEthernetLatency};
+}
+
+}  // namespace
+
+Registry<NetworkKind>& network_kinds() {
+  static Registry<NetworkKind> registry("kind of network");
+  return registry;
+}
+
+const std::vector<std::string>& network_wire_keys() {
+  static const std::vector<std::string> keys{"bandwidth", "latency", "protocol", "rate", "efficiency"};
+  return keys;
+}
+
+NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) {
+  NetworkWire wire;
+  if (node.has("protocol")) {
+    if (node.has("bandwidth"))
+      node.at("bandwidth").fail("stands beside 'protocol'; expected either bandwidth, or protocol and rate");
+    wire = protocol_wire(node, settings);
+  } else {
+    wire.bandwidth = settings.bytes_per_second(node.at("bandwidth"));
+  }
+  if (node.has("latency") || !node.has("protocol")) wire.latency = settings.seconds(node.at("latency"));
+  return wire;
+}
+
+std::vector<int> network_ports(const Cluster& cluster) {
+  std::vector<int> ports;
+  for (const Host& host : cluster.hosts) {
+    if (host.nics.empty())
+      ports.push_back(host.node);
+    else
+      ports.insert(ports.end(), host.nics.begin(), host.nics.end());
+  }
+  return ports;
+}
+
+}  // namespace stepcast
