@@ -42,7 +42,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
 const std::vector<DeviceModel>& device_models() {
   static const std::vector<DeviceModel> models = [] {
     std::vector<DeviceModel> result;
-    const YamlNode file = YamlNode::load(find_resource("topologies", "devices", ".yaml").string());
+    const YamlNode file = YamlNode::load((home_folder() / "topologies" / "devices.yaml").string());
     for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
     return result;
   }();

@@ -68,7 +68,8 @@ bool is_star(const Cluster& cluster) {
 
 bool same_network(const Cluster& a, const Cluster& b) {
   const auto same_link = [](const Link& x, const Link& y) {
-    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency;
+    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency &&
+           x.remaining == y.remaining;
   };
   return a.nodes.size() == b.nodes.size() &&
          std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same_link);
