@@ -17,22 +17,24 @@ int arity(const YamlNode& node, const ClusterSettings& settings, long long ports
   if (k % 2 != 0 || k > kMost)
     given.fail("expected an even number from 2 to " + std::to_string(kMost) + ", found " + std::to_string(k));
   if (capacity(k) < ports)
-    given.fail("a " + std::to_string(k) + "-ary fat tree has " + std::to_string(capacity(k)) + " ports, but " +
-               std::to_string(ports) + " are needed; expected at least " + std::to_string(smallest));
+    given.fail("a " + std::to_string(k) + "-ary fat tree has " + std::to_string(capacity(k)) +
+               " ports, but " + std::to_string(ports) + " are needed; expected at least " +
+               std::to_string(smallest));
   return k;
 }
 
-/// A k-ary fat tree of switches with k ports: k pods of k/2 edge and k/2 aggregation switches, and (k/2)^2 core
-/// switches; k^3/4 ports, which fill edge after edge. Core switch j k/2 + i joins the aggregation switches number j of
-/// all pods. All links are equal, none is oversubscribed. Pods, and edge switches in the last pod, that no port needs
-/// are left out, and so are levels above the last fork. A path has two links within an edge switch, four within a pod
-/// and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A scalable, commodity data center network
-/// architecture", SIGCOMM 2008.
+/// A k-ary fat tree of switches with k ports: k pods of k/2 edge and k/2 aggregation switches, and (k/2)^2
+/// core switches; k^3/4 ports, which fill edge after edge. Core switch j k/2 + i joins the aggregation
+/// switches number j of all pods. All links are equal, none is oversubscribed. Pods, and edge switches in the
+/// last pod, that no port needs are left out, and so are levels above the last fork. A path has two links
+/// within an edge switch, four within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A
+/// scalable, commodity data center network architecture", SIGCOMM 2008.
 ///
-///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}     # k: the smallest that fits unless set
+///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}     # k: the smallest that fits
+///     unless set
 ///
-/// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads no link
-/// with two flows.
+/// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
+/// no link with two flows.
 class FatTree {
  public:
   FatTree(int k, const NetworkWire& wire, Cluster& cluster) : half_(k / 2), wire_(wire), cluster_(cluster) {}
@@ -55,7 +57,8 @@ class FatTree {
 
   void start_pod(int ports) {
     if (ports > half_ * half_ && cores_.empty())
-      for (int i = 0; i < half_ * half_; ++i) cores_.push_back(add_switch(cluster_, "core" + std::to_string(i)));
+      for (int i = 0; i < half_ * half_; ++i)
+        cores_.push_back(add_switch(cluster_, "core" + std::to_string(i)));
     aggregations_.clear();
     for (int j = 0; j < half_; ++j) {
       const int number = edges_ + j;  // a pod has as many of these as edge switches
@@ -88,7 +91,8 @@ void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, Cl
 const Registration<NetworkKind> kFatTree{
     network_kinds(),
     {.name = "fat_tree",
-     .description = "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
+     .description =
+         "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
      .thing = {generate_fat_tree}}};
 
 }  // namespace

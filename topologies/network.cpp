@@ -56,8 +56,8 @@ const std::vector<std::string>& uplink_keys() {
   return keys;
 }
 
-NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire, int ports,
-                        int spines) {
+NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                        int ports, int spines) {
   NetworkWire result = wire;
   if (node.has("uplink")) {
     if (node.has("oversubscription"))
@@ -68,7 +68,8 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
   const double oversubscription =
       node.has("oversubscription") ? settings.number(node.at("oversubscription")) : 1.0;
   if (!(oversubscription >= 1.0))
-    node.at("oversubscription").fail("expected a factor of at least 1; 'uplink' sets the bandwidth of one uplink");
+    node.at("oversubscription")
+        .fail("expected a factor of at least 1; 'uplink' sets the bandwidth of one uplink");
   result.bandwidth = wire.bandwidth * (ports / oversubscription / spines);
   return result;
 }

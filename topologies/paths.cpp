@@ -24,7 +24,8 @@ Length length_of(const Link& link) {
 }
 
 Length operator+(const Length& a, const Length& b) {
-  return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links, a.latency_ps + b.latency_ps};
+  return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links,
+          a.latency_ps + b.latency_ps};
 }
 
 }  // namespace

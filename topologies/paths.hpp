@@ -28,17 +28,18 @@ struct Length {
 
 /// Finds paths through a cluster.
 ///
-/// A path has the least sum of 1 / bandwidth over its links, as OSPF counts it by default, so that NVLink goes
-/// before PCIe; then the fewest links, then the least latency. A degraded link counts as a whole one.
+/// A path has the least sum of 1 / bandwidth over its links, as OSPF counts it by default, so that NVLink
+/// goes before PCIe; then the fewest links, then the least latency. A degraded link counts as a whole one.
 ///
-/// Where several are equal (a fat tree has many), they are spread over by the destination, as D-mod-k routing does
-/// (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees", 2010): the
-/// ports of the network are numbered switch after switch, and the digits of the destination's port number, the lowest
-/// first, say which of the equal links is taken at each fork from switch to switch. At forks inside a host the
-/// destination's place number says it, so that devices behind one PCIe switch use different NICs.
+/// Where several are equal (a fat tree has many), they are spread over by the destination, as D-mod-k routing
+/// does (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
+/// trees", 2010): the ports of the network are numbered switch after switch, and the digits of the
+/// destination's port number, the lowest first, say which of the equal links is taken at each fork from
+/// switch to switch. At forks inside a host the destination's place number says it, so that devices behind
+/// one PCIe switch use different NICs.
 ///
-/// A path stays out of the insides of other hosts, and places of ranks do not forward, unless there is no other way.
-/// An object serves one thread at a time.
+/// A path stays out of the insides of other hosts, and places of ranks do not forward, unless there is no
+/// other way. An object serves one thread at a time.
 class Paths {
  public:
   explicit Paths(const Cluster& cluster);
@@ -71,8 +72,8 @@ class Paths {
   [[nodiscard]] Length left_by(const Way& way, int to) const;
 
   const Cluster& cluster_;
-  std::vector<std::vector<Way>> ways_;  ///< by node
-  std::vector<int> place_number_;       ///< by node; -1: no place
+  std::vector<std::vector<Way>> ways_;    ///< by node
+  std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination

@@ -95,8 +95,8 @@ class Platform::Built {
   }
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
-  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a million
-  /// pairs, of which a ring uses 1,024.
+  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
+  /// million pairs, of which a ring uses 1,024.
   void need_route(int from, int to) {
     if (links_.empty() || !known_.emplace(from, to).second) return;
     std::vector<s4u::LinkInRoute> route;
@@ -112,7 +112,8 @@ class Platform::Built {
     zone_ = s4u::create_star_zone("cluster");
     const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
     std::vector<const Link*> link_of(cluster_.nodes.size());
-    for (const Link& link : cluster_.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
+    for (const Link& link : cluster_.links)
+      link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
     for (const int node : nodes_) {
       make_host(node);
       const Link& link = *link_of[static_cast<std::size_t>(node)];
@@ -139,12 +140,13 @@ class Platform::Built {
   const std::vector<int> nodes_;
   const Paths paths_;
   s4u::NetZone* zone_ = nullptr;
-  std::vector<s4u::Host*> hosts_;           ///< by node; null where nothing sits
+  std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::set<std::pair<int, int>> known_;
 };
 
-Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes) : built_(built_for(cluster, nodes)) {}
+Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
+    : built_(built_for(cluster, nodes)) {}
 
 Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
   static std::unique_ptr<Built> built;

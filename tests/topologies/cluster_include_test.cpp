@@ -23,7 +23,8 @@ const std::string kBase =
     "hosts: {name: n, count: hosts, cores: 8}\n"
     "network: {kind: star, bandwidth: speed, latency: 1us}\n";
 
-TEST_CASE("a file has the keys of the file that it includes, except those that it replaces; settings are merged") {
+TEST_CASE(
+    "a file has the keys of the file that it includes, except those that it replaces; settings are merged") {
   const Folder folder;
   const std::string base = folder.write("base.yaml", kBase);
   const std::string above = folder.write("above.yaml",
@@ -39,13 +40,13 @@ TEST_CASE("a file has the keys of the file that it includes, except those that i
   CHECK(cluster.links[0].bandwidth.count() == Approx(2e9));
   CHECK(load_cluster(above + ":hosts=2").hosts.size() == 2);
   CHECK(load_cluster(base).links[0].bandwidth.count() == Approx(1e9));
-  const std::string top = folder.write("top.yaml", "name: top\ninclude: ./above.yaml\nsettings: {hosts: 3}\n");
+  const std::string top =
+      folder.write("top.yaml", "name: top\ninclude: ./above.yaml\nsettings: {hosts: 3}\n");
   CHECK(load_cluster(top).hosts.size() == 3);
   CHECK(load_cluster(top).links[0].bandwidth.count() == Approx(2e9));
-  const std::string wires =
-      folder.write("wires.yaml",
-                   "name: wires\ninclude: base.yaml\nsettings: {hosts: 2}\n"
-                   "links: [{between: [n0, n1], bandwidth: speed, latency: 5us}]\n");
+  const std::string wires = folder.write("wires.yaml",
+                                         "name: wires\ninclude: base.yaml\nsettings: {hosts: 2}\n"
+                                         "links: [{between: [n0, n1], bandwidth: speed, latency: 5us}]\n");
   REQUIRE(load_cluster(wires).links.size() == 1);
   CHECK(load_cluster(wires).links[0].latency.count() == Approx(5e-6));
 }
@@ -57,12 +58,15 @@ TEST_CASE("a wrong include is named with file and line") {
              Contains("b.yaml:2: include: the file includes itself"));
   CHECK_THAT(complaint_about(folder.write("self.yaml", "name: self\n\ninclude: ./self.yaml\n")),
              Contains("self.yaml:3: include: the file includes itself"));
-  CHECK_THAT(message_of("name: t\ninclude: laptob\n"),
-             Contains("cluster.yaml:2: include: unknown cluster 'laptob'") && Contains("did you mean 'laptop'"));
-  CHECK_THAT(message_of("name: t\ninclude: other.yaml\n"), Contains(":2: include: ") && Contains("no such file"));
+  CHECK_THAT(
+      message_of("name: t\ninclude: laptob\n"),
+      Contains("cluster.yaml:2: include: unknown cluster 'laptob'") && Contains("did you mean 'laptop'"));
+  CHECK_THAT(message_of("name: t\ninclude: other.yaml\n"),
+             Contains(":2: include: ") && Contains("no such file"));
   CHECK_THAT(complaint_about(folder.write("c.yaml", "name: c\ninclude: d.yaml\n")), Contains("no such file"));
   folder.write("d.yaml", "name: d\nhosts: {cout: 2}\n");
-  CHECK_THAT(complaint_about(folder.write("c.yaml", "name: c\ninclude: d.yaml\n")), Contains("d.yaml:2: hosts: "));
+  CHECK_THAT(complaint_about(folder.write("c.yaml", "name: c\ninclude: d.yaml\n")),
+             Contains("d.yaml:2: hosts: "));
 }
 
 const std::string kFabric =

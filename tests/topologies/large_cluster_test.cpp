@@ -19,8 +19,8 @@ double resident_bytes() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-// Processor time, because other programs may be running. Three times the 0.5 s that a release build on an idle machine
-// has to keep: this build may be another and the machine slower.
+// Processor time, because other programs may be running. Three times the 0.5 s that a release build on an
+// idle machine has to keep: this build may be another and the machine slower.
 TEST_CASE("a cluster of 1024 GPUs is built with the routes of a ring within 1.5 s and 300 MB") {
   for (const char* name : {"h100-fat-tree:nodes=128", "h100-rails:nodes=128"}) {
     INFO(name);

@@ -21,8 +21,8 @@ using cluster_files::message_of;
 using Hops = std::function<std::set<int>(int from, int to)>;
 
 struct Sample {
-  std::string network;     ///< beside the kind; ports have 1 GB/s
-  int hosts = 0;           ///< with one place each, or with four GPUs and four adapters
+  std::string network;  ///< beside the kind; ports have 1 GB/s
+  int hosts = 0;        ///< with one place each, or with four GPUs and four adapters
   Hops hops;
   double bisection = 0.0;  ///< GB/s
   bool full = false;       ///< not oversubscribed, and every switch has all its ports
@@ -102,12 +102,13 @@ const std::map<std::string, std::vector<Sample>>& samples() {
 }
 
 Cluster cluster_of_sample(const std::string& kind, const Sample& sample) {
-  const std::string parts = sample.gpus ? ", sockets: 2, devices: {model: h100-sxm, count: 4}, nvlink: {switch: true}, "
-                                          "pcie: {switches: 2}, nics: {count: 4}"
-                                        : "";
+  const std::string parts =
+      sample.gpus ? ", sockets: 2, devices: {model: h100-sxm, count: 4}, nvlink: {switch: true}, "
+                    "pcie: {switches: 2}, nics: {count: 4}"
+                  : "";
   const std::string options = sample.network.empty() ? "" : sample.network + ", ";
-  return cluster_of("name: t\nhosts: {count: " + std::to_string(sample.hosts) + parts + "}\nnetwork: {kind: " + kind +
-                    ", " + options + "bandwidth: 1GB/s, latency: 1us}\n");
+  return cluster_of("name: t\nhosts: {count: " + std::to_string(sample.hosts) + parts +
+                    "}\nnetwork: {kind: " + kind + ", " + options + "bandwidth: 1GB/s, latency: 1us}\n");
 }
 
 /// Calls `check(cluster, sample)` for every sample of every kind that is registered.
@@ -168,7 +169,8 @@ TEST_CASE("the bisection bandwidth of every network is its closed form") {
   });
 }
 
-/// Most flows over a direction of a link between switches, in units of what its bandwidth can carry of whole ports.
+/// Most flows over a direction of a link between switches, in units of what its bandwidth can carry of whole
+/// ports.
 double heaviest_load(const Cluster& cluster, const Paths& paths, std::size_t shift) {
   const std::vector<int> places = cluster.places();
   std::map<std::pair<int, bool>, int> flows;
@@ -177,7 +179,8 @@ double heaviest_load(const Cluster& cluster, const Paths& paths, std::size_t shi
       if (network_links(cluster, {hop}) == 1) ++flows[{hop.link, hop.forward}];
   double heaviest = 0.0;
   for (const auto& [hop, count] : flows)
-    heaviest = std::max(heaviest, count * 1e9 / cluster.links[static_cast<std::size_t>(hop.first)].bandwidth.count());
+    heaviest = std::max(heaviest,
+                        count * 1e9 / cluster.links[static_cast<std::size_t>(hop.first)].bandwidth.count());
   return heaviest;
 }
 
@@ -194,7 +197,8 @@ TEST_CASE("a shift permutation over a full network loads no link above its bandw
   });
 }
 
-TEST_CASE("rails that are not oversubscribed carry every shift by whole hosts without a link above its bandwidth") {
+TEST_CASE(
+    "rails that are not oversubscribed carry every shift by whole hosts without a link above its bandwidth") {
   for (const Sample& sample : samples().at("rails")) {
     if (!sample.gpus || sample.network.find(", oversub") != std::string::npos ||
         sample.network.find("uplink") != std::string::npos)
@@ -208,20 +212,22 @@ TEST_CASE("rails that are not oversubscribed carry every shift by whole hosts wi
 }
 
 TEST_CASE("a fat tree with k = 4 has 4 pods of 2 and 2 switches, 4 core switches and 48 links") {
-  const Cluster cluster =
-      cluster_of("name: t\nhosts: {count: 16}\nnetwork: {kind: fat_tree, k: 4, bandwidth: 1GB/s, latency: 1us}\n");
+  const Cluster cluster = cluster_of(
+      "name: t\nhosts: {count: 16}\nnetwork: {kind: fat_tree, k: 4, bandwidth: 1GB/s, latency: 1us}\n");
   CHECK(cluster.nodes.size() == 16 + 16 + 4);
   CHECK(cluster.links.size() == 48);
 }
 
 TEST_CASE("the uplinks of a leaf carry its ports' bandwidth divided by the oversubscription") {
   const Cluster cluster = cluster_of(
-      "name: t\nhosts: {count: 32}\nnetwork: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, oversubscription: 2, "
+      "name: t\nhosts: {count: 32}\nnetwork: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, "
+      "oversubscription: 2, "
       "protocol: ethernet, rate: 100Gb/s}\n");
   CHECK(cluster_files::link_named(cluster, "host17-leaf1").bandwidth.count() == Approx(0.941 * 12.5e9));
   CHECK(cluster_files::link_named(cluster, "leaf1-spine3").bandwidth.count() == Approx(0.941 * 25e9));
   const Cluster stated = cluster_of(
-      "name: t\nhosts: {count: 32}\nnetwork: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, uplink: 400Gb/s, "
+      "name: t\nhosts: {count: 32}\nnetwork: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, uplink: "
+      "400Gb/s, "
       "protocol: ethernet, rate: 100Gb/s}\n");
   CHECK(cluster_files::link_named(stated, "leaf1-spine3").bandwidth.count() == Approx(0.941 * 50e9));
 }
@@ -231,29 +237,38 @@ TEST_CASE("mistakes in a network are named with their place and what is valid") 
     return message_of("name: t\nhosts: {count: " + std::to_string(hosts) + "}\nnetwork: {kind: " + network +
                       ", bandwidth: 1GB/s, latency: 1us}\n");
   };
-  CHECK_THAT(about("stra"), Contains(":3: network.kind: ") && Contains("did you mean 'star'") && Contains("leaf_spine"));
+  CHECK_THAT(about("stra"),
+             Contains(":3: network.kind: ") && Contains("did you mean 'star'") && Contains("leaf_spine"));
   CHECK_THAT(about("star, k: 4"), Contains(":3: network: unknown key 'k'"));
-  CHECK_THAT(about("fat_tree, k: 5"), Contains(":3: network.k: expected an even number from 2 to 1024, found 5"));
+  CHECK_THAT(about("fat_tree, k: 5"),
+             Contains(":3: network.k: expected an even number from 2 to 1024, found 5"));
   CHECK_THAT(about("fat_tree, k: 0"), Contains("network.k: expected at least 2, found 0"));
-  CHECK_THAT(about("fat_tree, k: 4"), Contains("network.k: a 4-ary fat tree has 16 ports, but 20 are needed") &&
-                                          Contains("expected at least 6"));
+  CHECK_THAT(about("fat_tree, k: 4"),
+             Contains("network.k: a 4-ary fat tree has 16 ports, but 20 are needed") &&
+                 Contains("expected at least 6"));
   CHECK_THAT(about("fat_tree, oversubscription: 2"), Contains("unknown key 'oversubscription'"));
   CHECK_THAT(about("leaf_spine, spines: 4"), Contains(":3: network: key 'ports_per_leaf' is missing"));
-  CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 0"), Contains("network.spines: expected at least 1, found 0"));
-  CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 2, oversubscription: 0.5"),
-             Contains(":3: network.oversubscription: expected a factor of at least 1") && Contains("'uplink'"));
+  CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 0"),
+             Contains("network.spines: expected at least 1, found 0"));
+  CHECK_THAT(
+      about("leaf_spine, ports_per_leaf: 4, spines: 2, oversubscription: 0.5"),
+      Contains(":3: network.oversubscription: expected a factor of at least 1") && Contains("'uplink'"));
   CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 2, uplink: 5"), Contains("network.uplink: "));
   CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 2, uplink: 5GB/s, oversubscription: 2"),
              Contains("stands beside 'oversubscription'; expected one of both"));
   CHECK_THAT(about("rails, hosts_per_pod: 8"),
              Contains("network.hosts_per_pod: 20 hosts make 3 pods, which nothing joins") &&
                  Contains("hosts_per_pod of at least 20"));
-  CHECK_THAT(about("rails, oversubscription: 2"), Contains("there are no spines; expected 'spines' of at least 1"));
-  CHECK_THAT(message_of("name: t\nhosts: {count: 4}\nnetwork: {kind: star, protocol: infinband, rate: 1Gb/s}\n"),
-             Contains("network.protocol: ") && Contains("did you mean 'infiniband'"));
-  CHECK_THAT(message_of("name: t\nhosts: {count: 4}\nnetwork: {kind: star, protocol: ethernet, bandwidth: 1GB/s}\n"),
-             Contains("stands beside 'protocol'"));
-  CHECK_THAT(about("star, efficiency: 0.9"), Contains("network.efficiency: belongs to 'protocol', which is missing"));
+  CHECK_THAT(about("rails, oversubscription: 2"),
+             Contains("there are no spines; expected 'spines' of at least 1"));
+  CHECK_THAT(
+      message_of("name: t\nhosts: {count: 4}\nnetwork: {kind: star, protocol: infinband, rate: 1Gb/s}\n"),
+      Contains("network.protocol: ") && Contains("did you mean 'infiniband'"));
+  CHECK_THAT(
+      message_of("name: t\nhosts: {count: 4}\nnetwork: {kind: star, protocol: ethernet, bandwidth: 1GB/s}\n"),
+      Contains("stands beside 'protocol'"));
+  CHECK_THAT(about("star, efficiency: 0.9"),
+             Contains("network.efficiency: belongs to 'protocol', which is missing"));
 }
 
 }  // namespace

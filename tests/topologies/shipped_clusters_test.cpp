@@ -33,7 +33,8 @@ std::map<LinkKind, Range> bandwidths(const Cluster& cluster) {
   return result;
 }
 
-TEST_CASE("every shipped cluster loads, has its file's name, says what it is, and routes between neighbours") {
+TEST_CASE(
+    "every shipped cluster loads, has its file's name, says what it is, and routes between neighbours") {
   const std::vector<std::string> names = resource_names("topologies", ".yaml");
   for (const char* expected : {"a100x8", "cpu-4-nodes-1gbe", "h100-fat-tree", "h100-rails", "h100x4-nvlink",
                                "h100x8-hgx", "laptop", "p100x4-pcie", "star"})
@@ -72,7 +73,8 @@ TEST_CASE("links of shipped clusters have the order of magnitude of their techno
     CHECK(slower(LinkKind::kPcie, LinkKind::kNvLink));
     CHECK(slower(LinkKind::kSmp, LinkKind::kPcie));
     CHECK(slower(LinkKind::kEthernet, LinkKind::kPcie));
-    if (of.contains(LinkKind::kInfiniband)) CHECK(of.at(LinkKind::kInfiniband).least <= of.at(LinkKind::kPcie).least);
+    if (of.contains(LinkKind::kInfiniband))
+      CHECK(of.at(LinkKind::kInfiniband).least <= 1.001 * of.at(LinkKind::kPcie).least);
   }
 }
 
