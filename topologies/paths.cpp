@@ -16,16 +16,16 @@ struct Arrival {
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
-const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0};
+const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0, 0};
 
 Length length_of(const Link& link) {
   return {0, std::llround(kFemto * link.remaining / link.bandwidth.count()), 1,
-          std::llround(kPico * link.latency.count())};
+          std::llround(kPico * link.latency.count()), 0};
 }
 
 Length operator+(const Length& a, const Length& b) {
   return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links,
-          a.latency_ps + b.latency_ps};
+          a.latency_ps + b.latency_ps, a.other_ports + b.other_ports};
 }
 
 }  // namespace
@@ -35,6 +35,7 @@ Paths::Paths(const Cluster& cluster)
       ways_(cluster.nodes.size()),
       place_number_(cluster.nodes.size(), -1),
       ports_(cluster.hosts.size()),
+      is_port_(cluster.links.size()),
       left_(cluster.nodes.size(), kUnreached) {
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
@@ -48,8 +49,10 @@ Paths::Paths(const Cluster& cluster)
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
     if (cluster.nodes[i].host >= 0) continue;
     for (const Way& way : ways_[i])
-      if (const int host = node(way.to).host; host >= 0)
-        ports_[static_cast<std::size_t>(host)].push_back({way.to, number++});
+      if (const int host = node(way.to).host; host >= 0) {
+        ports_[static_cast<std::size_t>(host)].push_back({way.to, way.link, number++});
+        is_port_[static_cast<std::size_t>(way.link)] = true;
+      }
   }
 }
 
@@ -62,6 +65,8 @@ Path Paths::between(int from, int to) const {
 Length Paths::left_by(const Way& way, int to) const {
   Length length = left(way.to) + way.length;
   if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0) ++length.through_places;
+  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && node(way.to).host == node(to).host;
+  if (comes_in && entry_ != nullptr && way.link != entry_->link) ++length.other_ports;
   return length;
 }
 
@@ -69,6 +74,7 @@ Length Paths::left_by(const Way& way, int to) const {
 bool Paths::search(int from, int to, bool through_hosts) const {
   for (const int node : visited_) left(node) = kUnreached;
   visited_.assign(1, to);
+  entry_ = nullptr;
   left(to) = {};
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> open;
   open.push({{}, to});
@@ -79,6 +85,8 @@ bool Paths::search(int from, int to, bool through_hosts) const {
     for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
       const int host = node(way.to).host;
       if (!through_hosts && host >= 0 && host != node(from).host && host != node(to).host) continue;
+      const bool comes_in = host < 0 && node(here.node).host >= 0 && node(here.node).host == node(to).host;
+      if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
       const Length length = left_by({way.link, here.node, way.length}, to);
       if (!(length < left(way.to))) continue;
       if (left(way.to) == kUnreached) visited_.push_back(way.to);
@@ -89,24 +97,23 @@ bool Paths::search(int from, int to, bool through_hosts) const {
   return !open.empty();
 }
 
-int Paths::port_number(int to) const {
-  if (node(to).host < 0) return 0;
+/// All that are equally near have been reached when the search leaves the host by the first of them.
+const Paths::Port& Paths::entry_of(int to) const {
   Length least = kUnreached;
-  std::vector<int> nearest;
+  std::vector<const Port*> nearest;
   for (const Port& port : ports_[static_cast<std::size_t>(node(to).host)]) {
     if (left(port.node) == kUnreached || left(port.node) > least) continue;
     if (left(port.node) < least) nearest.clear();
     least = left(port.node);
-    nearest.push_back(port.number);
+    nearest.push_back(&port);
   }
-  if (nearest.empty()) return 0;
-  return nearest[static_cast<std::size_t>(place_number(to)) % nearest.size()];
+  return *nearest[static_cast<std::size_t>(place_number(to)) % nearest.size()];
 }
 
 /// From the start to ever nearer nodes.
 Path Paths::walk(int from, int to) const {
   const int place = place_number(to);
-  int port = port_number(to);
+  int port = entry_ == nullptr ? 0 : entry_->number;
   Path path;
   std::vector<const Way*> equal;
   for (int at = from; at != to;) {

@@ -23,6 +23,7 @@ struct Length {
   std::int64_t cost = 0;  ///< sum of 1 / bandwidth in fs/B
   int links = 0;
   std::int64_t latency_ps = 0;
+  int other_ports = 0;  ///< 1 when it comes in by another port than the destination should be reached by
   friend auto operator<=>(const Length& a, const Length& b) = default;
 };
 
@@ -35,8 +36,8 @@ struct Length {
 /// does (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
 /// trees", 2010): the ports of the network are numbered switch after switch, and the digits of the
 /// destination's port number, the lowest first, say which of the equal links is taken at each fork from
-/// switch to switch. At forks inside a host the destination's place number says it, so that devices behind
-/// one PCIe switch use different NICs.
+/// switch to switch. Where several ports are equally near to the destination, its place number says by which
+/// a path comes in, and so it does at forks inside a host: devices behind one PCIe switch use different NICs.
 ///
 /// A path stays out of the insides of other hosts, and places of ranks do not forward, unless there is no
 /// other way. An object serves one thread at a time.
@@ -57,12 +58,13 @@ class Paths {
   /// Where a host meets a switch.
   struct Port {
     int node = 0;  ///< of the host
+    int link = 0;
     int number = 0;
   };
   [[nodiscard]] bool search(int from, int to, bool through_hosts) const;
   [[nodiscard]] Path walk(int from, int to) const;
-  /// Of the port by which a path reaches `to`; 0 when its host is at no switch.
-  [[nodiscard]] int port_number(int to) const;
+  /// The port by which a path should come to `to`. \pre the nearest ones have been reached
+  [[nodiscard]] const Port& entry_of(int to) const;
   [[nodiscard]] int place_number(int node) const {
     return std::max(0, place_number_[static_cast<std::size_t>(node)]);
   }
@@ -75,9 +77,11 @@ class Paths {
   std::vector<std::vector<Way>> ways_;    ///< by node
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
+  std::vector<bool> is_port_;             ///< by link
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination
   mutable std::vector<int> visited_;
+  mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
 
 Seconds latency(const Cluster& cluster, const Path& path);

@@ -25,7 +25,7 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   /// \returns the file's path
-  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
+  std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name) << text;
     return (path_ / name).string();
   }

@@ -109,7 +109,7 @@ TEST_CASE("a slow host has its speed, and nothing else changes") {
   for (std::size_t i = 0; i < whole.hosts.size(); ++i) CHECK(slow.hosts[i].speed == (i == 3 ? 0.7 : 1.0));
   for (std::size_t i = 0; i < whole.links.size(); ++i)
     CHECK(slow.links[i].bandwidth == whole.links[i].bandwidth);
-  CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: hots3, speed: 0.7}]\n"),
+  CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: hosst3, speed: 0.7}]\n"),
              Contains(":4: ") && Contains("did you mean 'host3'"));
   CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: host3, speed: 0}]\n"), Contains("above 0"));
 }
