@@ -53,8 +53,8 @@ struct Host {
   int cores = 1;  ///< of all its sockets
   Bytes memory;
   double speed =
-      1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
-  int node = -1;               ///< its first socket
+      1.0;        ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
+  int node = -1;  ///< its first socket
   std::vector<int> devices{};  ///< node indices
   std::vector<int> nics{};     ///< node indices
 };
@@ -79,8 +79,8 @@ struct Cluster {
     return hosts[static_cast<std::size_t>(node(index).host)];
   }
   [[nodiscard]] bool has_devices() const;
-  /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts, where
-  /// no host has a device. Node indices.
+  /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts,
+  /// where no host has a device. Node indices.
   [[nodiscard]] std::vector<int> places() const;
 };
 
@@ -100,7 +100,8 @@ struct Cluster {
 ///
 /// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates
 /// them; the kinds are the registry in topologies/network.hpp. What a host holds beside cores (devices, PCIe,
-/// NVLink, NICs) is described in topologies/host_parts.hpp.
+/// NVLink, NICs) is described in topologies/host_parts.hpp, or listed part by part:
+/// topologies/explicit_parts.hpp. A link may say what it is: `kind: infiniband`.
 ///
 ///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged
 ///     slow_hosts: [{host: node3, speed: 0.7}]

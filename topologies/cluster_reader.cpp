@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <set>
 
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/network.hpp"
 
@@ -13,8 +13,9 @@ namespace stepcast {
 
 namespace {
 
-const std::vector<std::string> kClusterKeys{"include", "name",    "description", "settings",   "hosts",
-                                            "switches", "links", "network",     "slow_hosts", "degraded_links"};
+const std::vector<std::string> kClusterKeys{"include",    "name",          "description", "settings",
+                                            "hosts",      "switches",      "links",       "network",
+                                            "slow_hosts", "degraded_links"};
 
 /// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
 class ClusterFile {
@@ -103,17 +104,7 @@ Value find_named(const YamlNode& node, const std::string& what, const std::map<s
 
 void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   const std::map<std::string, int> nodes = name_nodes(node, cluster);
-  for (const YamlNode& item : node.items()) {
-    item.allow_only({"name", "between", "bandwidth", "latency"});
-    const std::vector<YamlNode> ends = item.at("between").items();
-    if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
-    std::array<int, 2> end{};
-    for (std::size_t i = 0; i < 2; ++i) end[i] = find_named(ends[i], "node", nodes);
-    const std::string name =
-        item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
-    cluster.links.push_back({name, end[0], end[1], settings.bytes_per_second(item.at("bandwidth")),
-                             settings.seconds(item.at("latency"))});
-  }
+  for (const YamlNode& item : node.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
 }
 
 void read_network(const ClusterFile& file, const ClusterSettings& settings, Cluster& cluster) {
@@ -129,7 +120,8 @@ void read_network(const ClusterFile& file, const ClusterSettings& settings, Clus
     return;
   }
   if (file.has("switches"))
-    for (const YamlNode& item : file.at("switches").items()) cluster.add_node({item.text(), NodeKind::kSwitch});
+    for (const YamlNode& item : file.at("switches").items())
+      cluster.add_node({item.text(), NodeKind::kSwitch});
   if (file.has("links")) read_links(file.at("links"), settings, cluster);
 }
 
@@ -179,8 +171,8 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
     if (find(place) != find(places.front()))
-      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what + " '" +
-                cluster.node_name(place) + "'");
+      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what +
+                " '" + cluster.node_name(place) + "'");
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "topologies/network.hpp"
 
+#include <algorithm>
+
 namespace stepcast {
 namespace {
 
@@ -58,6 +60,18 @@ std::vector<int> network_ports(const Cluster& cluster) {
       ports.insert(ports.end(), host.nics.begin(), host.nics.end());
   }
   return ports;
+}
+
+bool is_star(const Cluster& cluster) {
+  if (cluster.nodes.size() != cluster.links.size() + 1 || cluster.nodes.back().kind != NodeKind::kSwitch)
+    return false;
+  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
+  std::vector<int> links(cluster.nodes.size());
+  for (const Link& link : cluster.links) {
+    if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
+    ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
+  }
+  return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
 }
 
 }  // namespace stepcast

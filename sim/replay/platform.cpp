@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "topologies/network.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
@@ -53,19 +54,6 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   return made;
 }
 
-/// True when there is one switch and every place hangs on it by exactly one link.
-bool is_star(const Cluster& cluster) {
-  if (cluster.nodes.size() != cluster.links.size() + 1 || cluster.nodes.back().kind != NodeKind::kSwitch)
-    return false;
-  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
-  std::vector<int> links(cluster.nodes.size());
-  for (const Link& link : cluster.links) {
-    if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
-    ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
-  }
-  return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
-}
-
 bool same_network(const Cluster& a, const Cluster& b) {
   const auto same_link = [](const Link& x, const Link& y) {
     return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency;
@@ -94,8 +82,8 @@ class Platform::Built {
   }
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
-  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a million
-  /// pairs, of which a ring uses 1,024.
+  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
+  /// million pairs, of which a ring uses 1,024.
   void need_route(int from, int to) {
     if (links_.empty() || !known_.emplace(from, to).second) return;
     std::vector<s4u::LinkInRoute> route;
@@ -111,7 +99,8 @@ class Platform::Built {
     zone_ = s4u::create_star_zone("cluster");
     const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
     std::vector<const Link*> link_of(cluster_.nodes.size());
-    for (const Link& link : cluster_.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
+    for (const Link& link : cluster_.links)
+      link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
     for (const int node : nodes_) {
       make_host(node);
       const Link& link = *link_of[static_cast<std::size_t>(node)];
@@ -138,12 +127,13 @@ class Platform::Built {
   const std::vector<int> nodes_;
   const Paths paths_;
   s4u::NetZone* zone_ = nullptr;
-  std::vector<s4u::Host*> hosts_;           ///< by node; null where nothing sits
+  std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::set<std::pair<int, int>> known_;
 };
 
-Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes) : built_(built_for(cluster, nodes)) {}
+Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
+    : built_(built_for(cluster, nodes)) {}
 
 Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
   static std::unique_ptr<Built> built;
