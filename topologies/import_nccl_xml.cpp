@@ -285,6 +285,7 @@ class XmlHost {
 
   void add_nvlinks(int node, const pugi::xml_node& gpu) {
     int to_switch = 0;
+    int to_processor = 0;
     int all = 0;
     for (const pugi::xml_node& nvlink : gpu.children("nvlink")) {
       const int count = integer(nvlink, "count", 1);
@@ -293,7 +294,7 @@ class XmlHost {
       if (what.starts_with("0x068000"))
         to_switch += count;
       else if (what.starts_with("0x068001"))
-        join(node, socket_above(gpu), nvlinks(count), kNvLinkLatency, LinkKind::kNvLink);
+        to_processor += count;
       else if (what.starts_with("0x03"))
         note_peer(node, nvlink, count);
       else
@@ -307,9 +308,14 @@ class XmlHost {
       if (nvswitch_ < 0) nvswitch_ = add_part(cluster(), 0, "nvswitch", NodeKind::kNvSwitch);
       join(node, nvswitch_, nvlinks(to_switch), kNvLinkLatency, LinkKind::kNvLink);
     }
+    if (to_processor > 0) join_processor(node, gpu, nvlinks(to_processor));
     if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
-      join(node, socket_above(gpu), BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)),
-           kNvLinkLatency, LinkKind::kNvLink);
+      join_processor(node, gpu, BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)));
+  }
+  /// A link to the processor beside PCIe, as POWER9 and Grace have; PCIe's link has the usual name.
+  void join_processor(int node, const pugi::xml_node& gpu, BytesPerSecond bandwidth) {
+    join(node, socket_above(gpu), bandwidth, kNvLinkLatency, LinkKind::kNvLink);
+    cluster().links.back().name += "-nvlink";
   }
   [[nodiscard]] BytesPerSecond nvlinks(int count) const {
     return static_cast<double>(count) * device_->nvlink_bandwidth;

@@ -68,7 +68,7 @@ TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the
 TEST_CASE("a mistake in NCCL's file is named with line, column and what was expected") {
   const std::string good = reference_text("hopper-nvswitch.xml");
   CHECK_THAT(complaint(replaced(good, "</nic>", "</nik>")),
-             StartsWith("topo.txt:14:") && Contains("this is no XML"));
+             StartsWith("topo.txt:13:") && Contains("this is no XML"));
   CHECK_THAT(complaint("<graphs version=\"1\"/>"), StartsWith("topo.txt:1:1: <graphs>: expected <system>"));
   CHECK_THAT(complaint("<system/>"), StartsWith("topo.txt:1:1: <system>: expected at least one <cpu>"));
   CHECK_THAT(complaint("<system>\n <cpu numaid=\"0\"/></system>"),
