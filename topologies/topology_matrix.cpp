@@ -135,9 +135,10 @@ class MatrixHost {
     return part;
   }
   [[nodiscard]] std::string reason() const {
+    int most = 0;
     for (const auto& row : matrix_.cells)
-      for (const MatrixCell& cell : row)
-        if (cell.links > 0) return "because of NV" + std::to_string(cell.links);
+      for (const MatrixCell& cell : row) most = std::max(most, cell.links);
+    if (most > 0) return "because of NV" + std::to_string(most);
     return "because SOC was a word of drivers of that time";
   }
   /// Logical processors that the affinities name: all that is known of the host's.

@@ -140,7 +140,7 @@ class HostText {
     return text;
   }
 
-  /// ` x 12` of NVLinks of a device that is known.
+  /// ` (NV12)` of NVLinks of a device that is known.
   [[nodiscard]] std::string link_count(const Link& link) const {
     if (link.kind != LinkKind::kNvLink) return "";
     const Node& a = cluster_.node(link.a);
@@ -149,7 +149,7 @@ class HostText {
     const BytesPerSecond one = device_model(device).nvlink_bandwidth;
     const double count = one.count() > 0.0 ? link.bandwidth / one : 0.0;
     if (count < 0.5 || std::abs(count - std::round(count)) > 1e-6) return "";
-    return " x " + std::to_string(std::lround(count)) + ",";
+    return " (NV" + std::to_string(std::lround(count)) + ")";
   }
 
   [[nodiscard]] std::string smp_text(int host) const { return pairs_text(host, LinkKind::kSmp); }
@@ -160,11 +160,10 @@ class HostText {
     for (const int node : cluster_.hosts[static_cast<std::size_t>(host)].devices)
       for (const Link* link : links_of(node))
         if (cluster_.node(other_end(*link, node)).kind == NodeKind::kNvSwitch)
-          at_switch["NVLink" + link_count(*link) + " " + to_text(link->bandwidth) + " each"].push_back(
+          at_switch["NVSwitch" + link_count(*link) + ", " + to_text(link->bandwidth) + " each"].push_back(
               short_name(node));
     std::string text;
-    for (const auto& [what, devices] : at_switch)
-      text += "  " + range_of(devices) + ": NVSwitch, " + what + "\n";
+    for (const auto& [what, devices] : at_switch) text += "  " + range_of(devices) + ": " + what + "\n";
     return text + pairs_text(host, LinkKind::kNvLink);
   }
 

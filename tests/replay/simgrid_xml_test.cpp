@@ -33,7 +33,7 @@ struct Route {
 [[noreturn]] void report_routes(const std::string& platform, const std::string& report) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  if (s4u::Engine::is_initialized()) s4u::Engine::shutdown();
+  if (s4u::Engine::is_initialized()) s4u::Engine::get_instance()->shutdown();
 #pragma GCC diagnostic pop
   std::array<char, 9> name{"stepcast"};
   std::array<char*, 2> argv{name.data(), nullptr};

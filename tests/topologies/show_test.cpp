@@ -27,15 +27,15 @@ TEST_CASE("the tree of a host shows what hangs where, and how fast it is joined"
           "        nic0  PCIe 24.0 GB/s\n"
           "      gpu1  PCIe 24.0 GB/s\n"
           "  SMP 20.0 GB/s: socket0-socket1\n"
-          "  NVLink x 12, 240 GB/s: gpu0-gpu1, gpu2-gpu3\n"));
+          "  NVLink (NV12) 240 GB/s: gpu0-gpu1, gpu2-gpu3\n"));
 }
 
 TEST_CASE("an NVSwitch is one line, and links of one rate share theirs") {
   CHECK_THAT(tree_text(import_reference("hopper-nvswitch.txt").cluster),
-             Contains("  gpu0 .. gpu5: NVSwitch, NVLink x 18, 371 GB/s each\n"));
+             Contains("  gpu0 .. gpu5: NVSwitch (NV18), 371 GB/s each\n"));
   CHECK_THAT(tree_text(import_reference("volta-mesh.txt").cluster),
-             Contains("  NVLink x 2, 40.0 GB/s: gpu0-gpu1, gpu1-gpu3, gpu2-gpu3\n"
-                      "  NVLink x 1, 20.0 GB/s: gpu0-gpu2, gpu0-gpu3, gpu1-gpu2\n"));
+             Contains("  NVLink (NV2) 40.0 GB/s: gpu0-gpu1, gpu1-gpu3, gpu2-gpu3\n"
+                      "  NVLink (NV1) 20.0 GB/s: gpu0-gpu2, gpu0-gpu3, gpu1-gpu2\n"));
 }
 
 TEST_CASE("equal hosts are shown once, the network by tier") {
