@@ -355,11 +355,9 @@ class XmlHost {
   }
 
   void describe() {
-    const Host& host = cluster().hosts[0];
     std::string text =
-        "Imported from a topology file of NCCL: " + std::to_string(host.devices.size()) + " " + device_->name;
-    if (!host.nics.empty()) text += ", " + std::to_string(host.nics.size()) + " NICs";
-    if (rates_.size() == 1) text += " of " + std::to_string(*rates_.begin() / 1000) + " Gb/s";
+        "Imported from a topology file of NCCL; cores are the processors in its affinity masks";
+    if (rates_.size() == 1) text += "; NICs of " + std::to_string(*rates_.begin() / 1000) + " Gb/s";
     cluster().description = text + ".";
   }
 

@@ -122,9 +122,10 @@ class MatrixHost {
       imported_.notes.push_back("the GPUs are taken for " + device_.name + ", " + reason() +
                                 "; --device says otherwise");
     imported_.cluster.description =
-        "Imported from nvidia-smi topo -m: " + std::to_string(imported_.cluster.hosts[0].devices.size()) +
-        " " + device_.name +
-        (imported_.cluster.hosts[0].nics.empty() ? "" : "; the rates of its NICs are not in it") + ".";
+        "Imported from nvidia-smi topo -m; cores are the processors that its affinities name";
+    if (!imported_.cluster.hosts[0].nics.empty())
+      imported_.cluster.description += "; it does not tell the rates of the NICs";
+    imported_.cluster.description += ".";
     return std::move(imported_);
   }
 

@@ -9,7 +9,7 @@ using Catch::Contains;
 
 const std::string kReference = std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference/";
 
-TEST_CASE("topology import writes a cluster that show, predict and generate take", "[commands]") {
+TEST_CASE("topology import writes a cluster that show and generate take", "[commands]") {
   const Shell shell;
   const Outcome imported =
       shell.run("stepcast topology import " + kReference + "hopper-nvswitch.txt -o node.yaml");

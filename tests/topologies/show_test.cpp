@@ -11,23 +11,23 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
 
 TEST_CASE("the tree of a host shows what hangs where, and how fast it is joined") {
-  CHECK_THAT(
-      tree_text(import_reference("ampere-pairs.txt").cluster),
-      Equals(
-          "ampere-pairs: Imported from nvidia-smi topo -m: 4 a100-sxm; the rates of its NICs are not in it.\n"
-          "node: 64 cores, 4 a100-sxm, 2 NICs\n"
-          "  socket0\n"
-          "    gpu2  PCIe 24.0 GB/s\n"
-          "    gpu3  PCIe 24.0 GB/s\n"
-          "    nic1  PCIe 24.0 GB/s\n"
-          "  socket1\n"
-          "    pcie0  PCIe 24.0 GB/s\n"
-          "      pcie1  PCIe 24.0 GB/s\n"
-          "        gpu0  PCIe 24.0 GB/s\n"
-          "        nic0  PCIe 24.0 GB/s\n"
-          "      gpu1  PCIe 24.0 GB/s\n"
-          "  SMP 20.0 GB/s: socket0-socket1\n"
-          "  NVLink (NV12) 240 GB/s: gpu0-gpu1, gpu2-gpu3\n"));
+  CHECK_THAT(tree_text(import_reference("ampere-pairs.txt").cluster),
+             Equals("ampere-pairs: Imported from nvidia-smi topo -m; cores are the processors that its "
+                    "affinities name; "
+                    "it does not tell the rates of the NICs.\n"
+                    "node: 64 cores, 4 a100-sxm, 2 NICs\n"
+                    "  socket0\n"
+                    "    gpu2  PCIe 24.0 GB/s\n"
+                    "    gpu3  PCIe 24.0 GB/s\n"
+                    "    nic1  PCIe 24.0 GB/s\n"
+                    "  socket1\n"
+                    "    pcie0  PCIe 24.0 GB/s\n"
+                    "      pcie1  PCIe 24.0 GB/s\n"
+                    "        gpu0  PCIe 24.0 GB/s\n"
+                    "        nic0  PCIe 24.0 GB/s\n"
+                    "      gpu1  PCIe 24.0 GB/s\n"
+                    "  SMP 20.0 GB/s: socket0-socket1\n"
+                    "  NVLink (NV12) 240 GB/s: gpu0-gpu1, gpu2-gpu3\n"));
 }
 
 TEST_CASE("an NVSwitch is one line, and links of one rate share theirs") {
