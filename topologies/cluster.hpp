@@ -34,7 +34,7 @@ const char* to_text(LinkKind kind);
 struct Node {
   std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
   NodeKind kind = NodeKind::kSwitch;
-  int host = -1;       ///< index of the host that it is part of; -1: of the network
+  int host = -1;         ///< index of the host that it is part of; -1: of the network
   std::string device{};  ///< of a device: its name in topologies/devices.yaml
 };
 

@@ -67,8 +67,11 @@ bool same_network(const Cluster& a, const Cluster& b) {
 /// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
 class Platform::Built {
  public:
-  Built(const Cluster& cluster, const std::vector<int>& nodes)
-      : cluster_(cluster), nodes_(nodes), paths_(cluster_), hosts_(cluster.nodes.size()) {
+  Built(Cluster cluster, std::vector<int> nodes)
+      : cluster_(std::move(cluster)),
+        nodes_(std::move(nodes)),
+        paths_(cluster_),
+        hosts_(cluster_.nodes.size()) {
     make_engine();
     if (is_star(cluster_))
       make_star();
