@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,13 @@
 /// Files of other tools as tests use them, and short questions to a Cluster.
 namespace stepcast::tests {
 
-/// All in tests/topologies/reference.
-inline const std::vector<std::string>& reference_names() {
-  static const std::vector<std::string> names{
-      "pascal-soc.txt",   "volta-mesh.txt",      "ampere-pairs.txt", "hopper-nvswitch.txt",
-      "hopper-board.txt", "hopper-nvswitch.xml", "volta-direct.xml"};
+/// The files in tests/topologies/reference: one at least of every importer.
+inline std::vector<std::string> reference_names() {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference"))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
   return names;
 }
 

@@ -30,6 +30,14 @@ const Importer& importer_of(const std::string& text) {
   return *found;
 }
 
+TEST_CASE("every importer has a file that it recognises") {
+  for (const auto& entry : importers().entries()) {
+    const std::vector<std::string> names = reference_names();
+    CHECK(std::any_of(names.begin(), names.end(),
+                      [&](const std::string& name) { return entry.thing.recognises(reference_text(name)); }));
+  }
+}
+
 TEST_CASE("every file is recognised by one importer and becomes one host whose GPUs reach each other") {
   for (const std::string& name : reference_names()) {
     INFO(name);
