@@ -29,18 +29,20 @@ struct Route {
   double bandwidth_bytes_per_s = 0.0;
 };
 
-/// Loads the platform, writes the route of every pair to a file, and ends the process.
-[[noreturn]] void report_routes(const std::string& platform, const std::string& report) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  if (s4u::Engine::is_initialized()) s4u::Engine::get_instance()->shutdown();
-#pragma GCC diagnostic pop
+constexpr const char* kReporter = "routes of a platform for another process";
+constexpr const char* kPlatform = "STEPCAST_TEST_PLATFORM";
+constexpr const char* kReport = "STEPCAST_TEST_REPORT";
+
+/// SimGrid has one engine per process, which the replays of other tests may hold: this runs in a process of
+/// its own.
+TEST_CASE(kReporter, "[.]") {
+  REQUIRE(std::getenv(kPlatform) != nullptr);
   std::array<char, 9> name{"stepcast"};
   std::array<char*, 2> argv{name.data(), nullptr};
   int argc = 1;
   s4u::Engine engine(&argc, argv.data());
-  engine.load_platform(platform);
-  std::ofstream out(report);
+  engine.load_platform(std::getenv(kPlatform));
+  std::ofstream out(std::getenv(kReport));
   out.precision(17);
   for (s4u::Host* from : engine.get_all_hosts())
     for (s4u::Host* to : engine.get_all_hosts()) {
@@ -52,18 +54,22 @@ struct Route {
       for (const s4u::Link* link : links) bandwidth = std::min(bandwidth, link->get_bandwidth());
       out << from->get_name() << ' ' << to->get_name() << ' ' << latency << ' ' << bandwidth << '\n';
     }
-  out.close();
-  ::_exit(0);
 }
 
-/// All routes, found by SimGrid in a process of its own: it has one engine per process.
+/// All routes, as SimGrid finds them.
 std::vector<Route> routes_in_simgrid(const Cluster& cluster) {
-  const auto folder = std::filesystem::temp_directory_path();
-  const std::string platform = (folder / "stepcast_simgrid_test.xml").string();
-  const std::string report = (folder / "stepcast_simgrid_test.txt").string();
+  const std::string base =
+      (std::filesystem::temp_directory_path() / ("stepcast_simgrid_" + std::to_string(::getpid()))).string();
+  const std::string platform = base + ".xml";
+  const std::string report = base + ".txt";
   std::ofstream(platform) << to_simgrid_xml(cluster);
   const pid_t child = ::fork();
-  if (child == 0) report_routes(platform, report);
+  if (child == 0) {
+    ::setenv(kPlatform, platform.c_str(), 1);
+    ::setenv(kReport, report.c_str(), 1);
+    ::execl("/proc/self/exe", "sim_tests", kReporter, "--out", "/dev/null", nullptr);
+    ::_exit(127);
+  }
   int status = -1;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(status == 0);

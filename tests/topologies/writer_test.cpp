@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +18,8 @@ struct TemporaryCluster {
   ~TemporaryCluster() { std::filesystem::remove(path); }
   TemporaryCluster(const TemporaryCluster&) = delete;
   TemporaryCluster& operator=(const TemporaryCluster&) = delete;
-  std::filesystem::path path = std::filesystem::temp_directory_path() / "stepcast_writer_test.yaml";
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("stepcast_writer_" + std::to_string(::getpid()) + ".yaml");
 };
 
 Cluster loaded(const std::string& text) { return load_cluster(TemporaryCluster(text).path.string()); }
