@@ -78,7 +78,7 @@ void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, i
       node.at(key).fail("stands beside 'nodes', which lists every part; expected one of both");
   std::map<std::string, NodeKind> kinds = node_kind_keys();
   kinds.erase("switch");
-  const std::string name = cluster.hosts[static_cast<std::size_t>(host)].name;
+  const std::string prefix = cluster.hosts[static_cast<std::size_t>(host)].name + "/";
   std::map<std::string, int> parts;
   for (const YamlNode& item : node.at("nodes").items()) {
     item.allow_only({"name", "kind", "device"});
@@ -92,12 +92,12 @@ void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, i
     }
     if (kind != NodeKind::kSocket) item.at("kind").fail("expected the first node of a host to be a socket");
     parts[part] = cluster.hosts[static_cast<std::size_t>(host)].node;
-    cluster.nodes[static_cast<std::size_t>(parts[part])].name = name + "/" + part;
+    cluster.nodes[static_cast<std::size_t>(parts[part])].name = prefix + part;
   }
   if (parts.empty()) node.at("nodes").fail("expected at least one socket");
   if (!node.has("links")) return;
   for (const YamlNode& item : node.at("links").items())
-    cluster.links.push_back(read_link(item, settings, parts, name + "/"));
+    cluster.links.push_back(read_link(item, settings, parts, prefix));
 }
 
 }  // namespace stepcast

@@ -16,6 +16,8 @@
 namespace stepcast {
 namespace {
 
+constexpr int kMostLevels = 4;  // of PCIe switches; a file may join them to a ring
+
 std::string counted(std::size_t count, const std::string& what) {
   const bool plural_in_es = what.ends_with("ch");
   return std::to_string(count) + " " + what + (count == 1 ? "" : plural_in_es ? "es" : "s");
@@ -105,14 +107,32 @@ class HostText {
     if (above != nullptr) out += "  " + std::string(to_text(above->kind)) + " " + to_text(above->bandwidth);
     out += uplinks(node, with_switches) + "\n";
     std::vector<std::pair<int, const Link*>> below;
-    for (const Link* link : links_of(node)) {
-      const int other = other_end(*link, node);
-      if (link->kind == LinkKind::kPcie && cluster_.node(other).host == cluster_.node(node).host &&
-          cluster_.node(other).kind != NodeKind::kSocket)
-        below.emplace_back(other, link);
-    }
+    for (const Link* link : links_below(node)) below.emplace_back(first_end(*link, node, kMostLevels), link);
     std::sort(below.begin(), below.end());
-    for (const auto& [other, link] : below) add_tree(other, link, depth + 1, with_switches, seen, out);
+    for (const auto& [order, link] : below)
+      add_tree(other_end(*link, node), link, depth + 1, with_switches, seen, out);
+  }
+
+  /// What a node's PCIe links lead to within its host, sockets apart.
+  [[nodiscard]] std::vector<const Link*> links_below(int node) const {
+    std::vector<const Link*> below;
+    for (const Link* link : links_of(node)) {
+      const Node& other = cluster_.node(other_end(*link, node));
+      if (link->kind == LinkKind::kPcie && other.host == cluster_.node(node).host &&
+          other.kind != NodeKind::kSocket)
+        below.push_back(link);
+    }
+    return below;
+  }
+
+  /// The first device or NIC that a link leads to from `above`, by which the tree is ordered.
+  [[nodiscard]] int first_end(const Link& link, int above, int levels) const {
+    const int node = other_end(link, above);
+    if (cluster_.node(node).kind != NodeKind::kPcieSwitch || levels == 0) return node;
+    int first = static_cast<int>(cluster_.nodes.size());
+    for (const Link* below : links_below(node))
+      if (below != &link) first = std::min(first, first_end(*below, node, levels - 1));
+    return first;
   }
 
   /// `  SMP 20.0 GB/s: socket0-socket1`; pairs of one bandwidth share a line.
@@ -133,7 +153,7 @@ class HostText {
         if (same == lines.end())
           lines.emplace_back(what, pair);
         else
-          same->second += ", " + pair;
+          same->second.append(", ").append(pair);
       }
     std::string text;
     for (const auto& [what, pairs] : lines) text += "  " + what + ": " + pairs + "\n";
