@@ -103,7 +103,8 @@ struct Cluster {
 ///
 /// Instead of `switches` and `links`, `network: {kind: star, bandwidth: 50GB/s, latency: 500ns}` generates
 /// them; the kinds are the registry in topologies/network.hpp. What a host holds beside cores (devices, PCIe,
-/// NVLink, NICs) is described in topologies/host_parts.hpp.
+/// NVLink, NICs) is described in topologies/host_parts.hpp, or listed part by part:
+/// topologies/explicit_parts.hpp. A link may say what it is: `kind: infiniband`.
 ///
 ///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged.
 ///                                      # `network`, or `switches` and `links`, are replaced together. A path

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -7,6 +6,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/network.hpp"
 
@@ -119,17 +119,7 @@ Value find_named(const YamlNode& node, const std::string& what, const std::map<s
 
 void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   const std::map<std::string, int> nodes = name_nodes(node, cluster);
-  for (const YamlNode& item : node.items()) {
-    item.allow_only({"name", "between", "bandwidth", "latency"});
-    const std::vector<YamlNode> ends = item.at("between").items();
-    if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
-    std::array<int, 2> end{};
-    for (std::size_t i = 0; i < 2; ++i) end[i] = find_named(ends[i], "node", nodes);
-    const std::string name =
-        item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
-    cluster.links.push_back({name, end[0], end[1], settings.bytes_per_second(item.at("bandwidth")),
-                             settings.seconds(item.at("latency"))});
-  }
+  for (const YamlNode& item : node.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
 }
 
 void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {

@@ -4,15 +4,10 @@
 
 #include "sim/core/error.hpp"
 #include "topologies/devices.hpp"
+#include "topologies/explicit_parts.hpp"
 
 namespace stepcast {
 namespace {
-
-// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink (1
-// us) and PCIe (2 us), a socket's crossing, a network adapter.
-const Seconds kNvLinkLatency(500e-9);
-const Seconds kPcieLatency(500e-9);
-const Seconds kSmpLatency(500e-9);
 
 /// A link's bandwidth and latency.
 struct Wire {
@@ -38,14 +33,10 @@ class HostParts {
  private:
   [[nodiscard]] Host& host() { return cluster_.hosts[static_cast<std::size_t>(host_)]; }
   int add_node(const std::string& name, NodeKind kind, const std::string& device = "") {
-    return cluster_.add_node({host().name + "/" + name, kind, host_, device});
+    return add_part(cluster_, host_, name, kind, device);
   }
   void join(int a, int b, const Wire& wire, LinkKind kind) {
-    std::string name = cluster_.node_name(a) + "-";
-    const std::string other = cluster_.node_name(b);
-    const std::string prefix = host().name + "/";
-    name += other.starts_with(prefix) ? other.substr(prefix.size()) : other;
-    cluster_.links.push_back({name, a, b, wire.bandwidth, wire.latency, kind});
+    join_parts(cluster_, a, b, {"", a, b, wire.bandwidth, wire.latency, kind});
   }
   [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least) const {
     return node.has(key) ? settings_.integer(node.at(key), least) : standard;
@@ -88,7 +79,7 @@ class HostParts {
     sockets_ = {host().node};
     if (!node_.has("devices") && !node_.has("nics")) return;  // one node is enough
     cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/socket0";
-    Wire smp{BytesPerSecond(20e9), kSmpLatency};
+    Wire smp{kSmpBandwidth, kSmpLatency};
     if (node_.has("smp")) {
       node_.at("smp").allow_only({"bandwidth", "latency"});
       smp = wire(node_.at("smp"), smp);
@@ -124,7 +115,6 @@ class HostParts {
     const int count = integer(devices, "count", 1, 1);
     for (int i = 0; i < count; ++i) {
       const int device = add_node("gpu" + std::to_string(i), NodeKind::kDevice, model.name);
-      host().devices.push_back(device);
       join(device, root_of(i, count), pcie_, LinkKind::kPcie);
     }
   }
@@ -135,7 +125,6 @@ class HostParts {
     const int count = integer(nics, "count", 1, 1);
     for (int i = 0; i < count; ++i) {
       const int nic = add_node("nic" + std::to_string(i), NodeKind::kNic);
-      host().nics.push_back(nic);
       join(nic, root_of(i, count), pcie_, LinkKind::kPcie);
     }
   }
@@ -192,12 +181,34 @@ class HostParts {
 }  // namespace
 
 const std::vector<std::string>& host_part_keys() {
-  static const std::vector<std::string> keys{"sockets", "smp", "devices", "pcie", "nvlink", "nics"};
+  static const std::vector<std::string> keys{"sockets", "smp",  "devices", "pcie",
+                                             "nvlink",  "nics", "nodes",   "links"};
   return keys;
 }
 
 void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster) {
-  HostParts(node, settings, host, cluster).add();
+  if (node.has("nodes") || node.has("links"))
+    add_explicit_parts(node, settings, host, cluster);
+  else
+    HostParts(node, settings, host, cluster).add();
+}
+
+int add_part(Cluster& cluster, int host, const std::string& name, NodeKind kind, const std::string& device) {
+  Host& owner = cluster.hosts[static_cast<std::size_t>(host)];
+  const int node = cluster.add_node({owner.name + "/" + name, kind, host, device});
+  if (kind == NodeKind::kDevice) owner.devices.push_back(node);
+  if (kind == NodeKind::kNic) owner.nics.push_back(node);
+  return node;
+}
+
+void join_parts(Cluster& cluster, int a, int b, const Link& wire) {
+  const std::string prefix = cluster.host_of(a).name + "/";
+  const std::string other = cluster.node_name(b);
+  Link link = wire;
+  link.name = cluster.node_name(a) + "-" + (other.starts_with(prefix) ? other.substr(prefix.size()) : other);
+  link.a = a;
+  link.b = b;
+  cluster.links.push_back(std::move(link));
 }
 
 BytesPerSecond pcie_bandwidth(int generation, int width) {

@@ -1,5 +1,7 @@
 #include "topologies/network.hpp"
 
+#include <algorithm>
+
 namespace stepcast {
 namespace {
 
@@ -92,6 +94,18 @@ int add_switch(Cluster& cluster, const std::string& name) {
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire) {
   cluster.links.push_back(
       {cluster.node_name(a) + "-" + cluster.node_name(b), a, b, wire.bandwidth, wire.latency, wire.kind});
+}
+
+bool is_star(const Cluster& cluster) {
+  if (cluster.nodes.size() != cluster.links.size() + 1 || cluster.nodes.back().kind != NodeKind::kSwitch)
+    return false;
+  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
+  std::vector<int> links(cluster.nodes.size());
+  for (const Link& link : cluster.links) {
+    if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
+    ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
+  }
+  return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
 }
 
 }  // namespace stepcast

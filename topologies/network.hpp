@@ -59,4 +59,7 @@ int add_switch(Cluster& cluster, const std::string& name);
 /// Adds a link that is named after its ends: `node3/nic0-leaf0`.
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire);
 
+/// True when there is one switch, the last node, and every other node hangs on it by exactly one link.
+bool is_star(const Cluster& cluster);
+
 }  // namespace stepcast

@@ -13,6 +13,14 @@ Bytes bytes_option(const po::variables_map& values, const std::string& name) {
   }
 }
 
+BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name) {
+  try {
+    return parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
+  }
+}
+
 int int_option(const po::variables_map& values, const std::string& name, int least) {
   const int value = values[name].as<int>();
   if (value < least)

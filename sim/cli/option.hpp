@@ -11,6 +11,9 @@ namespace stepcast {
 /// \throws UsageError with an example when the value is not a size such as 25MiB
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
 
+/// \throws UsageError with an example when the value is not a rate such as 25GB/s
+BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
+
 /// \throws UsageError when the value is below `least`
 int int_option(const po::variables_map& values, const std::string& name, int least);
 

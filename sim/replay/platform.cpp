@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "topologies/network.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
@@ -51,19 +52,6 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   made->set_latency(link.latency.count());
   made->seal();
   return made;
-}
-
-/// True when there is one switch and every place hangs on it by exactly one link.
-bool is_star(const Cluster& cluster) {
-  if (cluster.nodes.size() != cluster.links.size() + 1 || cluster.nodes.back().kind != NodeKind::kSwitch)
-    return false;
-  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
-  std::vector<int> links(cluster.nodes.size());
-  for (const Link& link : cluster.links) {
-    if (std::max(link.a, link.b) != hub || std::min(link.a, link.b) == hub) return false;
-    ++links[static_cast<std::size_t>(std::min(link.a, link.b))];
-  }
-  return std::all_of(links.begin(), links.end() - 1, [](int count) { return count == 1; });
 }
 
 bool same_network(const Cluster& a, const Cluster& b) {

@@ -76,6 +76,7 @@ const std::vector<Library>& library_table() {
       {"nlohmann/",
        {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
+      {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/uuid/", {"sim/core"}, true},

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <utility>
+
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/core/file.hpp"
+#include "topologies/cluster_writer.hpp"
+#include "topologies/graphviz.hpp"
+#include "topologies/importer.hpp"
+#include "topologies/simgrid_xml.hpp"
+#include "topologies/tree_text.hpp"
+
+namespace stepcast {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// What --help says of the words.
+std::string describe_actions() {
+  return "what to do, and with what:\n"
+         "import FILE: turn what another tool prints of a host into a cluster file\n"
+         "show CLUSTER|FILE: print a cluster, or a file to import, as a tree with bandwidths\n"
+         "generate CLUSTER: write a cluster with every node and link listed\n"
+         "export CLUSTER|FILE: write it for another program\n"
+         "CLUSTER is a shipped cluster or a .yaml file, with settings: h100x8-hgx:nodes=16";
+}
+
+std::string describe_formats() {
+  std::string text = "of import, where the file does not show it; of export: simgrid";
+  for (const auto& entry : importers().entries()) text += "\n" + entry.name + ": " + entry.description;
+  return text + "\nsimgrid: a platform file of SimGrid, XML version 4.1";
+}
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("words", po::value<Words>(), describe_actions().c_str())
+      ("format", po::value<std::string>(), describe_formats().c_str())
+      ("device", po::value<std::string>(), "of import: the GPUs, a name in topologies/devices.yaml; else guessed from what is found")
+      ("smp-bandwidth", po::value<std::string>(), "of import: between two sockets, as 22GB/s; else what NCCL counts for the processor, or 20GB/s")
+      ("pcie-generation", po::value<int>(), "of import: 1 to 6; else what the file says, or the device's")
+      ("graphviz", po::value<std::string>(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")
+      ("output,o", po::value<std::string>(), "file to write; else standard output")
+      ("force", po::bool_switch(), "overwrite existing files");
+  // clang-format on
+}
+
+ImportOptions import_options(const po::variables_map& values) {
+  ImportOptions options;
+  if (values.count("device") != 0) options.device = values["device"].as<std::string>();
+  if (values.count("smp-bandwidth") != 0) {
+    options.smp_bandwidth = bytes_per_second_option(values, "smp-bandwidth");
+    if (!(options.smp_bandwidth->count() > 0.0)) throw UsageError("--smp-bandwidth must be above 0");
+  }
+  if (values.count("pcie-generation") != 0) {
+    options.pcie_generation = int_option(values, "pcie-generation", 1);
+    if (options.pcie_generation > 6) throw UsageError("--pcie-generation must be at most 6");
+  }
+  return options;
+}
+
+/// What was guessed goes to standard error.
+Cluster import_file(const std::string& path, const po::variables_map& values, const std::string& format) {
+  Imported imported = import_cluster(read_file(path), path, format, import_options(values));
+  for (const std::string& note : imported.notes) std::cerr << "stepcast: note: " << note << '\n';
+  return std::move(imported.cluster);
+}
+
+/// A file that is no YAML is imported; all else is a cluster.
+Cluster load_or_import(const std::string& name, const po::variables_map& values) {
+  const std::filesystem::path path(name);
+  const bool importable =
+      std::filesystem::is_regular_file(path) && path.extension() != ".yaml" && path.extension() != ".yml";
+  if (importable) return import_file(name, values, "");
+  for (const char* option : {"device", "smp-bandwidth", "pcie-generation"})
+    if (values.count(option) != 0)
+      throw UsageError("--" + std::string(option) + " is for files to import; '" + name + "' is a cluster");
+  return load_cluster(name);
+}
+
+/// To -o, or to standard output.
+void write(const po::variables_map& values, const std::string& text) {
+  if (values.count("output") == 0)
+    std::cout << text;
+  else
+    write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
+}
+
+/// A cluster file says who wrote it.
+std::string cluster_file(const Cluster& cluster) {
+  const RunContext context = make_run_context("", command_line());
+  std::string words;
+  for (const std::string& word : command_line()) words += " " + word;
+  for (char& c : words)
+    if (c == '\n' || c == '\r') c = ' ';
+  return "# Written by stepcast " + context.stepcast_version + " (" + context.git_revision + "):" + words +
+         "\n" + to_yaml(cluster);
+}
+
+/// Refuses an option that the action does not heed.
+void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
+  for (const char* option : {"format", "device", "smp-bandwidth", "pcie-generation", "graphviz", "output"})
+    if (values.count(option) != 0 && std::find(allowed.begin(), allowed.end(), option) == allowed.end())
+      throw UsageError("'topology " + action + "' does not heed --" + option);
+}
+
+void import(const std::string& name, const po::variables_map& values) {
+  allow_only(values, "import", {"format", "device", "smp-bandwidth", "pcie-generation", "output"});
+  const std::string format = values.count("format") == 0 ? "" : values["format"].as<std::string>();
+  write(values, cluster_file(import_file(name, values, format)));
+}
+
+void show(const std::string& name, const po::variables_map& values) {
+  allow_only(values, "show", {"device", "smp-bandwidth", "pcie-generation", "graphviz"});
+  const Cluster cluster = load_or_import(name, values);
+  if (values.count("graphviz") != 0)
+    write_file(values["graphviz"].as<std::string>(), to_graphviz(cluster), values["force"].as<bool>());
+  std::cout << tree_text(cluster);
+}
+
+void generate(const std::string& name, const po::variables_map& values) {
+  allow_only(values, "generate", {"output"});
+  write(values, cluster_file(load_cluster(name)));
+}
+
+void export_cluster(const std::string& name, const po::variables_map& values) {
+  allow_only(values, "export", {"format", "device", "smp-bandwidth", "pcie-generation", "output"});
+  if (values.count("format") == 0) throw UsageError("--format is missing: simgrid");
+  const std::string format = values["format"].as<std::string>();
+  if (format != "simgrid") throw UsageError(unknown_name("format", format, {"simgrid"}));
+  write(values, to_simgrid_xml(load_or_import(name, values)));
+}
+
+ExitCode run(const po::variables_map& values) {
+  static const std::vector<std::pair<std::string, void (*)(const std::string&, const po::variables_map&)>>
+      kActions{{"import", import}, {"show", show}, {"generate", generate}, {"export", export_cluster}};
+  if (values.count("words") == 0)
+    throw UsageError("say what to do: import, show, generate or export; see 'stepcast help topology'");
+  const Words words = values["words"].as<Words>();
+  const auto action = std::find_if(kActions.begin(), kActions.end(),
+                                   [&](const auto& each) { return each.first == words[0]; });
+  if (action == kActions.end())
+    throw UsageError(unknown_name("action", words[0], {"import", "show", "generate", "export"}));
+  if (words.size() != 2)
+    throw UsageError("'topology " + words[0] + "' takes one " + (words[0] == "import" ? "file" : "cluster") +
+                     ", got " + std::to_string(words.size() - 1) + "; see 'stepcast help topology'");
+  for (const char* file : {"output", "graphviz"})
+    if (values.count(file) != 0) check_writable(values[file].as<std::string>(), values["force"].as<bool>());
+  action->second(words[1], values);
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kTopology{
+    commands(),
+    {.name = "topology",
+     .description = "Shows clusters, imports them from nvidia-smi and NCCL, and writes them out.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "words",
+               .usage = "stepcast topology import FILE [--device NAME] [-o cluster.yaml]\n"
+                        "       stepcast topology show CLUSTER|FILE [--graphviz graph.dot]\n"
+                        "       stepcast topology generate CLUSTER [-o cluster.yaml]\n"
+                        "       stepcast topology export CLUSTER|FILE --format simgrid [-o platform.xml]",
+               .group = "Predict and compare"},
+     .order = 23}};
+
+}  // namespace
+}  // namespace stepcast

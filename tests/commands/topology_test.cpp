@@ -1,0 +1,77 @@
+#include <catch2/catch.hpp>
+
+#include "tests/commands/shell.hpp"
+
+namespace stepcast::tests {
+namespace {
+
+using Catch::Contains;
+
+const std::string kReference = std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference/";
+
+TEST_CASE("topology import writes a cluster that show and generate take", "[commands]") {
+  const Shell shell;
+  const Outcome imported =
+      shell.run("stepcast topology import " + kReference + "hopper-nvswitch.txt -o node.yaml");
+  REQUIRE(imported.exit_code == 0);
+  CHECK_THAT(imported.err, Contains("note: the GPUs are taken for h100-sxm, because of NV18"));
+  CHECK_THAT(shell.read("node.yaml"),
+             Catch::StartsWith("# Written by stepcast ") && Contains("kind: nvswitch"));
+  const Outcome shown = shell.run("stepcast topology show node.yaml");
+  REQUIRE(shown.exit_code == 0);
+  CHECK_THAT(shown.out, Contains("gpu0 .. gpu5: NVSwitch (NV18), 371 GB/s each"));
+  CHECK(shell.run("stepcast topology show --device h100-sxm " + kReference + "hopper-nvswitch.txt").out ==
+        shown.out);
+  CHECK(shell.run("stepcast topology generate node.yaml | tail -n +2 | diff - <(tail -n +2 node.yaml)")
+            .exit_code == 0);
+  CHECK(shell
+            .run("stepcast topology import --device h100-sxm " + kReference +
+                 "hopper-nvswitch.txt -o node.yaml")
+            .exit_code == 3);
+  CHECK(shell.run("stepcast topology import " + kReference + "hopper-nvswitch.xml -o node.yaml --force")
+            .exit_code == 0);
+}
+
+TEST_CASE("topology show draws a graph, and export writes a platform", "[commands]") {
+  const Shell shell;
+  const Outcome shown = shell.run("stepcast topology show h100x8-hgx:nodes=2 --graphviz graph.dot");
+  REQUIRE(shown.exit_code == 0);
+  CHECK_THAT(shown.out, Contains("node0 .. node1 (2 hosts like this)"));
+  CHECK_THAT(shell.read("graph.dot"), Catch::StartsWith("graph "));
+  REQUIRE(shell.run("stepcast topology export star:hosts=4 --format simgrid -o star.xml").exit_code == 0);
+  CHECK_THAT(shell.read("star.xml"), Contains("<platform version=\"4.1\">"));
+  CHECK(shell.run("stepcast topology export p100x4-pcie --format simgrid | grep -c '<route '").out == "12\n");
+}
+
+TEST_CASE("mistakes with topology end with a clear line and the right exit code", "[commands]") {
+  const Shell shell;
+  shell.write("bad.txt", "\tGPU0\tGPU1\nGPU0\t X \tNVX\nGPU1\tNVX\t X \n");
+  const auto refused = [&](const std::string& words, int exit_code, const std::string& message) {
+    INFO(words);
+    const Outcome outcome = shell.run("stepcast topology " + words);
+    CHECK(outcome.exit_code == exit_code);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, Catch::StartsWith("stepcast: ") && Contains(message));
+  };
+  refused("", 2, "say what to do");
+  refused("shwo star", 2, "did you mean 'show'");
+  refused("show", 2, "takes one cluster, got 0");
+  refused("show star laptop", 2, "got 2");
+  refused("show satr", 3, "did you mean 'star'");
+  refused("show star --device h100-sxm", 2, "--device is for files to import");
+  refused("show star -o x", 2, "does not heed --output");
+  refused("import bad.txt", 3, "bad.txt:2:10: found 'NVX', expected X, SYS");
+  refused("import nothing.txt", 3, "nothing.txt");
+  refused("import bad.txt --format nvidia-sim", 2, "did you mean 'nvidia-smi'");
+  refused("import bad.txt --smp-bandwidth 20", 2, "write for example");
+  refused("import bad.txt --pcie-generation 7", 2, "at most 6");
+  refused("export star", 2, "--format is missing");
+  refused("export star --format simgird", 2, "did you mean 'simgrid'");
+  refused("export h100x8-hgx:nodes=32 --format simgrid", 3, "256 places");
+  refused("generate star -o bad.txt", 3, "--force");
+  CHECK_THAT(shell.run("stepcast help topology").out,
+             Contains("topology import FILE") && Contains("nccl-xml"));
+}
+
+}  // namespace
+}  // namespace stepcast::tests

@@ -1,0 +1,99 @@
+#include <catch2/catch.hpp>
+
+#include "tests/topologies/imported.hpp"
+
+namespace stepcast::tests {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("NCCL's file tells PCIe switches, NVSwitch, NICs and processors of two sockets") {
+  const Imported imported = import_reference("hopper-nvswitch.xml");
+  const Cluster& cluster = imported.cluster;
+  CHECK(cluster.hosts[0].cores == 64);
+  CHECK(rate(cluster, "pcie0-socket0") == Approx(48.0));
+  CHECK(rate(cluster, "gpu0-pcie0") == Approx(48.0));
+  CHECK(rate(cluster, "mlx5_0-pcie0") == Approx(48.0));
+  CHECK(part(cluster, "pcie1") == -1);  // a disk is no part
+  CHECK(rate(cluster, "socket0-socket1") == Approx(22.0));
+  CHECK(rate(cluster, "gpu0-nvswitch") == Approx(370.8));
+  CHECK(rate(cluster, "gpu1-nvswitch") == Approx(370.8));
+  CHECK(cluster.hosts[0].nics.size() == 2);
+  CHECK(rate(cluster, "eth0-socket1") == Approx(48.0));
+  CHECK(cluster.node(part(cluster, "gpu1")).device == "h100-sxm");
+  REQUIRE(imported.notes.size() == 1);
+  CHECK_THAT(imported.notes[0], Contains("h100-sxm") && Contains("sm 90") && Contains("18 NVLinks"));
+}
+
+TEST_CASE("a rate without ' PCIe' and a width of 0 are read as NCCL reads them") {
+  CHECK(rate(import_reference("hopper-nvswitch.xml").cluster, "gpu1-socket1") == Approx(48.0));
+  const std::string half =
+      replaced(reference_text("hopper-nvswitch.xml"), "link_speed=\"32 GT/s\" link_width=\"0\"",
+               "link_speed=\"16.0 GT/s PCIe\" link_width=\"8\"");
+  CHECK(rate(import_text(half).cluster, "gpu1-socket1") == Approx(12.0));
+}
+
+TEST_CASE("direct NVLinks, a version 2, an unknown NUMA node and a card with two ports are read") {
+  const Cluster cluster = import_reference("volta-direct.xml").cluster;
+  CHECK(rate(cluster, "gpu0-gpu1") == Approx(40.0));
+  CHECK(rate(cluster, "gpu1-gpu2") == 0.0);
+  CHECK(rate(cluster, "gpu2-socket0") == Approx(12.0));
+  CHECK(rate(cluster, "pcie0-socket0") == Approx(6.0));
+  CHECK(rate(cluster, "mlx5_0-pcie0") == Approx(6.0));
+  CHECK(rate(cluster, "mlx5_1-pcie0") == Approx(6.0));
+  CHECK(cluster.node(part(cluster, "gpu2")).device == "v100-sxm");
+}
+
+TEST_CASE("the options go before what the file says") {
+  const Cluster cluster = import_reference("hopper-nvswitch.xml", {"h200", BytesPerSecond(30e9), 4}).cluster;
+  CHECK(rate(cluster, "gpu0-pcie0") == Approx(24.0));
+  CHECK(rate(cluster, "socket0-socket1") == Approx(30.0));
+  CHECK(cluster.node(part(cluster, "gpu0")).device == "h200");
+}
+
+TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the socket") {
+  const std::string text =
+      replaced(replaced(reference_text("volta-direct.xml"),
+                        "<nvlink target=\"0000:1c:00.0\" count=\"2\" tclass=\"0x030200\"/>",
+                        "<c2c bw=\"44712\" count=\"10\"/>"),
+               "<nvlink target=\"0000:1a:00.0\" count=\"2\" tclass=\"0x030200\"/>", "");
+  const Cluster cluster = import_text(text).cluster;
+  int found = 0;
+  for (const Link& link : cluster.links)
+    if (link.kind == LinkKind::kNvLink && link.bandwidth.count() == Approx(447.12e9)) ++found;
+  CHECK(found == 1);
+}
+
+TEST_CASE("a mistake in NCCL's file is named with line, column and what was expected") {
+  const std::string good = reference_text("hopper-nvswitch.xml");
+  CHECK_THAT(complaint(replaced(good, "</nic>", "</nik>")),
+             StartsWith("topo.txt:13:") && Contains("this is no XML"));
+  CHECK_THAT(complaint("<graphs version=\"1\"/>"), StartsWith("topo.txt:1:1: <graphs>: expected <system>"));
+  CHECK_THAT(complaint("<system/>"), StartsWith("topo.txt:1:1: <system>: expected at least one <cpu>"));
+  CHECK_THAT(complaint("<system>\n <cpu numaid=\"0\"/></system>"),
+             StartsWith("topo.txt:1:1: <system>: found no <gpu>"));
+  CHECK_THAT(complaint(replaced(good, "dev=\"0\" sm", "dev=\"a\" sm")),
+             StartsWith("topo.txt:5:9: <gpu>: found dev='a', expected a whole number"));
+  CHECK_THAT(complaint(replaced(good, " dev=\"0\" sm", " sm")),
+             StartsWith("topo.txt:5:9: <gpu>: attribute 'dev' is missing"));
+  CHECK_THAT(complaint(replaced(good, "count=\"9\"", "count=\"0\"")),
+             StartsWith("topo.txt:6:11: <nvlink>: found count='0'"));
+  CHECK_THAT(complaint(replaced(good, "0x068000", "0x999999")),
+             StartsWith("topo.txt:6:11: <nvlink>: found tclass='0x999999'"));
+  CHECK_THAT(complaint(replaced(good, "numaid=\"0x1\"", "numaid=\"0\"")),
+             StartsWith("topo.txt:18:3: <cpu>: found numaid '0' twice"));
+  CHECK_THAT(complaint(replaced(good, "0000:97", "0000:17")),
+             StartsWith("topo.txt:19:5: <pci>: found busid"));
+  CHECK_THAT(complaint(replaced(good, "ffffffff\"", "fffgffff\"")),
+             StartsWith("topo.txt:2:3: <cpu>: found 'g' in affinity"));
+  CHECK_THAT(complaint(replaced(good, "sm=\"90\"", "sm=\"12\"")),
+             StartsWith("topo.txt:5:9: nothing here tells which GPU"));
+  CHECK_THAT(complaint(good, {"v100-sxm"}),
+             StartsWith("topo.txt:5:9: <gpu>: found 18 NVLinks, expected at most the 6"));
+  CHECK_THAT(complaint(replaced(reference_text("volta-direct.xml"), "count=\"2\"", "count=\"1\"")),
+             Contains("<nvlink>: found 1 links from node/gpu0 to node/gpu1, expected 2"));
+}
+
+}  // namespace
+}  // namespace stepcast::tests

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/core/file.hpp"
+#include "topologies/importer.hpp"
+#include "topologies/paths.hpp"
+
+/// Files of other tools as tests use them, and short questions to a Cluster.
+namespace stepcast::tests {
+
+/// The files in tests/topologies/reference: one at least of every importer.
+inline std::vector<std::string> reference_names() {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference"))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+inline std::string reference_text(const std::string& name) {
+  return read_file(std::string(STEPCAST_SOURCE_DIR) + "/tests/topologies/reference/" + name);
+}
+
+inline Imported import_text(const std::string& text, const ImportOptions& options = {}) {
+  return import_cluster(text, "topo.txt", "", options);
+}
+inline Imported import_reference(const std::string& name, const ImportOptions& options = {}) {
+  return import_cluster(reference_text(name), name, "", options);
+}
+
+/// What an import of `text` complains of; "" when it does not.
+inline std::string complaint(const std::string& text, const ImportOptions& options = {}) {
+  try {
+    import_text(text, options);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// `text` with the first `from` replaced.
+inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+/// Index of `node/<name>`; -1 when there is none.
+inline int part(const Cluster& cluster, const std::string& name) {
+  const auto found = std::find_if(cluster.nodes.begin(), cluster.nodes.end(),
+                                  [&](const Node& node) { return node.name == "node/" + name; });
+  return found == cluster.nodes.end() ? -1 : static_cast<int>(found - cluster.nodes.begin());
+}
+
+/// The link `node/<name>`; null when there is none.
+inline const Link* link(const Cluster& cluster, const std::string& name) {
+  const auto found = std::find_if(cluster.links.begin(), cluster.links.end(),
+                                  [&](const Link& each) { return each.name == "node/" + name; });
+  return found == cluster.links.end() ? nullptr : &*found;
+}
+
+/// GB/s of the link `node/<name>`; 0 when there is none.
+inline double rate(const Cluster& cluster, const std::string& name) {
+  const Link* found = link(cluster, name);
+  return found == nullptr ? 0.0 : found->bandwidth.count() / 1e9;
+}
+
+}  // namespace stepcast::tests

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "sim/core/yaml.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/settings.hpp"
+
+/// A host whose parts and links are listed one by one, as importers and `topology generate` write it.
+///
+///     hosts:
+///       - name: node
+///         count: 16                                         # as for other hosts: node0 .. node15
+///         nodes:
+///           - {name: socket0, kind: socket}                 # the first one is a socket
+///           - {name: pcie0, kind: pcie_switch}
+///           - {name: gpu0, kind: device, device: h100-sxm}
+///           - {name: nic0, kind: nic}
+///         links:
+///           - {between: [pcie0, socket0], kind: pcie, bandwidth: 48GB/s, latency: 500ns}
+///           - {between: [gpu0, pcie0], kind: pcie, bandwidth: 48GB/s, latency: 500ns}
+///
+/// Names are those within the host: `gpu0` is the node `node3/gpu0` of the cluster.
+namespace stepcast {
+
+/// What the kinds are called in files: `socket`, `device`, `pcie_switch`, `nvswitch`, `nic`, `switch`.
+const std::map<std::string, NodeKind>& node_kind_keys();
+/// `network`, `nvlink`, `pcie`, `smp`, `ethernet`, `infiniband`.
+const std::map<std::string, LinkKind>& link_kind_keys();
+
+/// The key of a kind. \pre the kind is in the map
+template <class Kind>
+const std::string& key_of(const std::map<std::string, Kind>& keys, Kind kind) {
+  auto found = keys.begin();
+  while (found->second != kind) ++found;
+  return found->first;
+}
+
+/// A link of a file's `links`, between nodes of the given names. Its own name is `prefix` and `name`, or the
+/// two ends joined by a dash. \throws InputError that names file, line and key
+Link read_link(const YamlNode& item, const ClusterSettings& settings, const std::map<std::string, int>& nodes,
+               const std::string& prefix);
+
+/// Adds what the `nodes` and `links` of a host's entry list to host number `host`.
+/// \throws InputError that names file, line and key
+void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster);
+
+}  // namespace stepcast

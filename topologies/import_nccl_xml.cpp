@@ -1,0 +1,396 @@
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <pugixml.hpp>
+#include <set>
+#include <utility>
+
+#include "topologies/host_parts.hpp"
+#include "topologies/importer.hpp"
+
+/// Reads what NCCL writes to NCCL_TOPO_DUMP_FILE, and RCCL with it, the way NCCL does (src/graph/xml.cc,
+/// topo.cc).
+namespace stepcast {
+namespace {
+
+constexpr int kMostLevels = 32;  // of PCIe switches under each other
+constexpr int kMostNumber = 1'000'000;
+
+/// PCIe as NCCL counts it: 100 Mb/s per lane by the rate of a transfer, so that GB/s = lanes x that / 80.
+/// What is not in the table counts as generation 3, and 0 lanes as 16.
+BytesPerSecond pci_bandwidth(double transfers, int lanes) {
+  static const std::map<double, int> kPerLane{{2.5, 15},   {5.0, 30},   {8.0, 60},
+                                              {16.0, 120}, {32.0, 240}, {64.0, 480}};
+  const auto found = kPerLane.find(transfers);
+  const int per_lane = found == kPerLane.end() ? 60 : found->second;
+  return BytesPerSecond(1e9 * (lanes == 0 ? 16 : lanes) * per_lane / 80.0);
+}
+
+/// Between sockets by the processor (src/graph/topo.h); nothing where NCCL knows none.
+std::optional<BytesPerSecond> smp_bandwidth(const std::string& vendor, int family, int model) {
+  if (vendor == "AuthenticAMD") return BytesPerSecond(16e9);
+  if (vendor != "GenuineIntel" || family != 6) return std::nullopt;
+  if (model >= 207) return BytesPerSecond(40e9);  // Emerald Rapids
+  if (model >= 143) return BytesPerSecond(22e9);  // Sapphire Rapids
+  if (model >= 85) return BytesPerSecond(10e9);   // Skylake
+  return BytesPerSecond(6e9);                     // Broadwell
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+class XmlHost {
+ public:
+  XmlHost(const std::string& text, const std::string& file, const ImportOptions& options)
+      : text_(text), file_(file), options_(options) {}
+
+  Imported read() {
+    const pugi::xml_node system = parse();
+    choose_device(system);
+    Host host;
+    host.name = "node";
+    imported_.cluster.add_host(host);
+    add_sockets(system);
+    for (const auto& [socket, cpu] : sockets_) {
+      for (const pugi::xml_node& pci : cpu.children("pci")) add_pci(pci, socket, 1);
+      for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, generation_bandwidth());
+    }
+    if (gpus_.empty()) fail(system, "found no <gpu> in a <pci> in a <cpu>, expected at least one");
+    for (const auto& [node, gpu] : gpus_) add_nvlinks(node, gpu);
+    join_peers();
+    describe();
+    return std::move(imported_);
+  }
+
+ private:
+  [[nodiscard]] Cluster& cluster() { return imported_.cluster; }
+
+  // --- places and attributes ---
+
+  [[nodiscard]] TextPlace place_at(std::size_t offset) const {
+    const std::size_t end = std::min(offset, text_.size());
+    const std::size_t line_start = end == 0 ? std::string::npos : text_.rfind('\n', end - 1);
+    const auto lines = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    return {static_cast<std::size_t>(lines) + 1,
+            line_start == std::string::npos ? end + 1 : end - line_start};
+  }
+  [[nodiscard]] TextPlace place_of(const pugi::xml_node& element) const {
+    return place_at(
+        static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));  // its <
+  }
+  [[noreturn]] void fail(const pugi::xml_node& element, const std::string& message) const {
+    fail_at(file_, place_of(element), "<" + std::string(element.name()) + ">: " + message);
+  }
+  [[nodiscard]] std::string required(const pugi::xml_node& element, const char* name) const {
+    const pugi::xml_attribute attribute = element.attribute(name);
+    if (!attribute) fail(element, "attribute '" + std::string(name) + "' is missing");
+    return attribute.value();
+  }
+  /// A whole number from `least`, decimal or as 0x1f.
+  [[nodiscard]] int integer(const pugi::xml_node& element, const char* name, int least) const {
+    const std::string value = required(element, name);
+    const bool hex = value.starts_with("0x");
+    const char* begin = value.data() + (hex ? 2 : 0);
+    int number = 0;
+    const auto [end, status] = std::from_chars(begin, value.data() + value.size(), number, hex ? 16 : 10);
+    if (value.empty() || status != std::errc{} || end != value.data() + value.size() || number < least ||
+        number > kMostNumber)
+      fail(element, "found " + std::string(name) + "='" + value + "', expected a whole number from " +
+                        std::to_string(least) + " to " + std::to_string(kMostNumber));
+    return number;
+  }
+  [[nodiscard]] int integer_or(const pugi::xml_node& element, const char* name, int least,
+                               int otherwise) const {
+    return element.attribute(name) ? integer(element, name, least) : otherwise;
+  }
+
+  // --- the document ---
+
+  pugi::xml_node parse() {
+    const pugi::xml_parse_result result =
+        document_.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
+    if (!result)
+      fail_at(file_, place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
+              std::string("this is no XML: ") + result.description() +
+                  "; expected the file that NCCL_TOPO_DUMP_FILE names");
+    const pugi::xml_node root = document_.document_element();
+    if (std::string(root.name()) != "system")
+      fail(root, "expected <system>, as in the file that NCCL_TOPO_DUMP_FILE names");
+    if (!root.child("cpu")) fail(root, "expected at least one <cpu> in it");
+    return root;
+  }
+
+  /// Compute capability and links tell the GPU, where nobody says.
+  void choose_device(const pugi::xml_node& system) {
+    const pugi::xml_node first = system.find_node([](const pugi::xml_node& n) { return is(n, "gpu"); });
+    if (!first) fail(system, "found no <gpu>, expected at least one");
+    int most = 0;
+    for (const pugi::xpath_node& gpu : system.select_nodes(".//gpu")) {
+      int links = 0;
+      for (const pugi::xml_node& nvlink : gpu.node().children("nvlink")) links += integer(nvlink, "count", 1);
+      most = std::max(most, links);
+    }
+    const int capability = integer_or(first, "sm", 0, 0);
+    const DeviceModel* guess = nullptr;
+    for (const DeviceModel& device : device_models())
+      if (device.gpu && device.compute_capability == capability && device.nvlinks >= most &&
+          (guess == nullptr || device.nvlinks < guess->nvlinks))
+        guess = &device;
+    device_ = &imported_device(options_, guess == nullptr ? "" : guess->name, file_, place_of(first));
+    if (options_.device.empty())
+      imported_.notes.push_back("the GPUs are taken for " + device_->name + ", because of sm " +
+                                std::to_string(capability) + " and " + std::to_string(most) +
+                                " NVLinks; --device says otherwise");
+  }
+
+  static bool is(const pugi::xml_node& node, const std::string& name) { return node.name() == name; }
+
+  // --- sockets ---
+
+  void add_sockets(const pugi::xml_node& system) {
+    std::map<int, pugi::xml_node> cpus;
+    const std::string hash = system.child("cpu").attribute("host_hash").value();
+    int threads = 0;
+    for (const pugi::xml_node& cpu : system.children("cpu")) {
+      if (cpu.attribute("host_hash").value() != hash)
+        fail(cpu, "found a second host_hash, expected the topology of one host");
+      int number = integer_or(cpu, "numaid", -1, -1);
+      if (number < 0)
+        for (number = 0; cpus.contains(number);) ++number;
+      if (!cpus.emplace(number, cpu).second)
+        fail(cpu, "found numaid '" + std::to_string(number) + "' twice, expected another number");
+      threads += processors(cpu);
+    }
+    const pugi::xml_node cpu = cpus.begin()->second;
+    const std::optional<BytesPerSecond> known =
+        smp_bandwidth(cpu.attribute("vendor").value(), integer_or(cpu, "familyid", -1, 0),
+                      integer_or(cpu, "modelid", -1, 0));
+    const BytesPerSecond smp = options_.smp_bandwidth.value_or(known.value_or(kSmpBandwidth));
+    cluster().hosts[0].cores = std::max(1, threads);
+    for (const auto& [number, element] : cpus) {
+      const std::string name = "socket" + std::to_string(number);
+      int node = cluster().hosts[0].node;
+      if (sockets_.empty())
+        cluster().nodes[static_cast<std::size_t>(node)].name = "node/" + name;
+      else
+        node = add_part(cluster(), 0, name, NodeKind::kSocket);
+      for (const auto& [other, unused] : sockets_) join(other, node, smp, kSmpLatency, LinkKind::kSmp);
+      sockets_.emplace_back(node, element);
+    }
+  }
+
+  /// Logical processors in a mask such as `ffff0000,0000ffff`.
+  [[nodiscard]] int processors(const pugi::xml_node& cpu) const {
+    int bits = 0;
+    for (const char c : lower(cpu.attribute("affinity").value())) {
+      if (c == ',') continue;
+      const bool digit = c >= '0' && c <= '9';
+      if (!digit && !(c >= 'a' && c <= 'f'))
+        fail(cpu, std::string("found '") + c + "' in affinity, expected hexadecimal digits and commas");
+      bits += std::popcount(static_cast<unsigned>(digit ? c - '0' : c - 'a' + 10));
+    }
+    return bits;
+  }
+
+  // --- PCIe ---
+
+  void join(int a, int b, BytesPerSecond bandwidth, Seconds latency, LinkKind kind) {
+    join_parts(cluster(), a, b, {"", a, b, bandwidth, latency, kind});
+  }
+
+  /// Of the device's generation, for what has no rate of its own in the file.
+  [[nodiscard]] BytesPerSecond generation_bandwidth() const {
+    const int generation = options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
+    return pcie_bandwidth(generation, 16);
+  }
+
+  /// Of the link from a PCIe function to what is above it.
+  [[nodiscard]] BytesPerSecond bandwidth_of(const pugi::xml_node& pci) const {
+    if (options_.pcie_generation > 0) return pcie_bandwidth(options_.pcie_generation, lanes_of(pci));
+    const std::string speed = pci.attribute("link_speed").value();  // 32.0 GT/s PCIe
+    double transfers = 0.0;
+    std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
+    return pci_bandwidth(transfers, lanes_of(pci));
+  }
+  [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
+    const int lanes = integer_or(pci, "link_width", 0, 0);
+    if (lanes > 32) fail(pci, "found link_width='" + std::to_string(lanes) + "', expected at most 32 lanes");
+    return lanes == 0 ? 16 : lanes;
+  }
+
+  void add_pci(const pugi::xml_node& pci, int above, int level) {
+    if (level > kMostLevels)
+      fail(pci, "expected at most " + std::to_string(kMostLevels) + " levels of <pci>");
+    const bool holds = static_cast<bool>(
+        pci.find_node([](const pugi::xml_node& n) { return is(n, "gpu") || is(n, "net"); }));
+    if (!holds) return;  // a disk, or a bridge to nothing
+    const BytesPerSecond bandwidth = bandwidth_of(pci);
+    if (const pugi::xml_node gpu = pci.child("gpu")) {
+      add_gpu(pci, gpu, above, bandwidth);
+      return;
+    }
+    if (const pugi::xml_node nic = pci.child("nic"); nic && !pci.child("pci")) {
+      add_nets(nic, above, bandwidth);
+      return;
+    }
+    const int bridge = add_bridge(above, bandwidth);
+    for (const pugi::xml_node& below : pci.children("pci")) add_pci(below, bridge, level + 1);
+    for (const pugi::xml_node& nic : pci.children("nic")) add_nets(nic, bridge, bandwidth);
+  }
+
+  int add_bridge(int above, BytesPerSecond bandwidth) {
+    const int bridge = add_part(cluster(), 0, "pcie" + std::to_string(bridges_++), NodeKind::kPcieSwitch);
+    join(bridge, above, bandwidth, kPcieLatency, LinkKind::kPcie);
+    return bridge;
+  }
+
+  void add_gpu(const pugi::xml_node& pci, const pugi::xml_node& gpu, int above, BytesPerSecond bandwidth) {
+    const std::string name = "gpu" + std::to_string(integer(gpu, "dev", 0));
+    const int node = add_part(cluster(), 0, name, NodeKind::kDevice, device_->name);
+    join(node, above, bandwidth, kPcieLatency, LinkKind::kPcie);
+    if (!by_bus_.emplace(lower(required(pci, "busid")), node).second)
+      fail(pci, "found busid '" + required(pci, "busid") + "' twice, expected another");
+    gpus_.emplace_back(node, gpu);
+  }
+
+  /// The ports of a card. Several share its PCIe link.
+  void add_nets(const pugi::xml_node& nic, int above, BytesPerSecond bandwidth) {
+    const auto nets = nic.children("net");
+    const auto ports = std::distance(nets.begin(), nets.end());
+    const int over = ports > 1 ? add_bridge(above, bandwidth) : above;
+    for (const pugi::xml_node& net : nets) {
+      std::string name = net.attribute("name").value();
+      if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
+      join(add_part(cluster(), 0, name, NodeKind::kNic), over, bandwidth, kPcieLatency, LinkKind::kPcie);
+      if (net.attribute("speed")) rates_.insert(integer(net, "speed", 0));
+    }
+  }
+
+  // --- NVLink ---
+
+  [[nodiscard]] int socket_above(const pugi::xml_node& gpu) const {
+    pugi::xml_node at = gpu;
+    while (!is(at, "cpu")) at = at.parent();
+    for (const auto& [node, cpu] : sockets_)
+      if (cpu == at) return node;
+    return sockets_.front().first;
+  }
+
+  void add_nvlinks(int node, const pugi::xml_node& gpu) {
+    int to_switch = 0;
+    int to_processor = 0;
+    int all = 0;
+    for (const pugi::xml_node& nvlink : gpu.children("nvlink")) {
+      const int count = integer(nvlink, "count", 1);
+      const std::string what = required(nvlink, "tclass");
+      all += count;
+      if (what.starts_with("0x068000"))
+        to_switch += count;
+      else if (what.starts_with("0x068001"))
+        to_processor += count;
+      else if (what.starts_with("0x03"))
+        note_peer(node, nvlink, count);
+      else
+        fail(nvlink, "found tclass='" + what +
+                         "', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)");
+    }
+    if (all > device_->nvlinks)
+      fail(gpu, "found " + std::to_string(all) + " NVLinks, expected at most the " +
+                    std::to_string(device_->nvlinks) + " of device " + device_->name);
+    if (to_switch > 0) {
+      if (nvswitch_ < 0) nvswitch_ = add_part(cluster(), 0, "nvswitch", NodeKind::kNvSwitch);
+      join(node, nvswitch_, nvlinks(to_switch), kNvLinkLatency, LinkKind::kNvLink);
+    }
+    if (to_processor > 0) join_processor(node, gpu, nvlinks(to_processor));
+    if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
+      join_processor(node, gpu, BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)));
+  }
+  /// A link to the processor beside PCIe, as POWER9 and Grace have; PCIe's link has the usual name.
+  void join_processor(int node, const pugi::xml_node& gpu, BytesPerSecond bandwidth) {
+    join(node, socket_above(gpu), bandwidth, kNvLinkLatency, LinkKind::kNvLink);
+    cluster().links.back().name += "-nvlink";
+  }
+  [[nodiscard]] BytesPerSecond nvlinks(int count) const {
+    return static_cast<double>(count) * device_->nvlink_bandwidth;
+  }
+
+  struct Peers {
+    int links = 0;
+    pugi::xml_node element;  ///< where they were counted
+  };
+
+  void note_peer(int node, const pugi::xml_node& nvlink, int count) {
+    const std::string target = required(nvlink, "target");
+    const auto peer = by_bus_.find(lower(target));
+    if (peer == by_bus_.end()) {
+      imported_.notes.push_back(cluster().node_name(node) + " has " + std::to_string(count) + " NVLinks to " +
+                                target + ", which is not in the file; left out");
+      return;
+    }
+    if (peer->second == node) fail(nvlink, "found the GPU itself as target, expected another");
+    Peers& peers = peers_[{node, peer->second}];
+    peers.links += count;
+    peers.element = nvlink;
+  }
+
+  /// Each GPU lists its links to the other; both lists say the same.
+  void join_peers() {
+    for (const auto& [pair, peers] : peers_) {
+      const auto back = peers_.find({pair.second, pair.first});
+      const int links = back == peers_.end() ? 0 : back->second.links;
+      if (links != peers.links)
+        fail(peers.element, "found " + std::to_string(peers.links) + " links from " +
+                                cluster().node_name(pair.first) + " to " + cluster().node_name(pair.second) +
+                                ", expected " + std::to_string(links) + " as the other way");
+      if (pair.first < pair.second)
+        join(pair.first, pair.second, nvlinks(links), kNvLinkLatency, LinkKind::kNvLink);
+    }
+  }
+
+  void describe() {
+    std::string text =
+        "Imported from a topology file of NCCL; cores are the processors in its affinity masks";
+    if (rates_.size() == 1) text += "; NICs of " + std::to_string(*rates_.begin() / 1000) + " Gb/s";
+    cluster().description = text + ".";
+  }
+
+  const std::string& text_;
+  const std::string& file_;
+  const ImportOptions& options_;
+  pugi::xml_document document_;
+  const DeviceModel* device_ = nullptr;
+  std::vector<std::pair<int, pugi::xml_node>> sockets_;  ///< node, its <cpu>
+  std::vector<std::pair<int, pugi::xml_node>> gpus_;     ///< node, its <gpu>
+  std::map<std::string, int> by_bus_;                    ///< busid -> node of the GPU
+  std::map<std::pair<int, int>, Peers> peers_;           ///< from, to
+  std::set<int> rates_;                                  ///< of NICs, Mb/s
+  int bridges_ = 0;
+  int nvswitch_ = -1;
+  Imported imported_;
+};
+
+/// Its first character opens an element.
+bool recognises(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '<';
+}
+
+Imported read(const std::string& text, const std::string& file, const ImportOptions& options) {
+  return XmlHost(text, file, options).read();
+}
+
+const Registration<Importer> kNcclXml{importers(),
+                                      {.name = "nccl-xml",
+                                       .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
+                                       .thing = {.recognises = recognises, .read = read},
+                                       .order = 2}};
+
+}  // namespace
+}  // namespace stepcast

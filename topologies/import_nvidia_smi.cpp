@@ -1,0 +1,299 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "topologies/topology_matrix.hpp"
+
+/// Reads the matrix of `nvidia-smi topo -m`: columns parted by tabs or spaces, with or without colour codes,
+/// of any driver.
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kMostParts = 256;
+constexpr int kMostProcessors = 65'536;
+constexpr const char* kRelations = "X, SYS, NODE, PHB, PXB, PIX, SOC, or NV and a number";
+
+struct Word {
+  std::string text;
+  TextPlace place;
+  std::size_t tabs = 0;  ///< before it on its line
+};
+
+struct TextLine {
+  std::vector<Word> words;
+  TextPlace end;  ///< behind its last character
+};
+
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+/// Where a terminal's control sequence that starts here ends: `ESC [ 4 m`.
+std::size_t skip_control(std::string_view line, std::size_t at) {
+  if (line[at] != '\x1b') return at;
+  ++at;
+  if (at < line.size() && line[at] == '[') ++at;
+  while (at < line.size() && (line[at] < '@' || line[at] > '~')) ++at;
+  return std::min(at + 1, line.size());
+}
+
+TextLine words_of(std::string_view line, std::size_t number) {
+  TextLine result;
+  result.end = {number, line.size() + 1};
+  std::size_t tabs = 0;
+  bool inside = false;
+  for (std::size_t at = 0; at < line.size();) {
+    if (line[at] == '\x1b') {
+      at = skip_control(line, at);
+      continue;
+    }
+    if (is_space(line[at])) {
+      inside = false;
+      if (line[at] == '\t') ++tabs;
+    } else {
+      if (!inside) result.words.push_back({"", {number, at + 1}, tabs});
+      inside = true;
+      result.words.back().text += line[at];
+    }
+    ++at;
+  }
+  return result;
+}
+
+std::vector<TextLine> lines_of(const std::string& text) {
+  std::vector<TextLine> lines;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(words_of(std::string_view(text).substr(begin, end - begin), lines.size() + 1));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// A whole number of digits alone, at most `most`.
+std::optional<int> digits(std::string_view text, int most) {
+  int value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || text.front() == '-' || status != std::errc{} || end != text.data() + text.size() ||
+      value > most)
+    return std::nullopt;
+  return value;
+}
+
+bool is_gpu(std::string_view name) {
+  return name.starts_with("GPU") && digits(name.substr(3), 9999).has_value();
+}
+
+/// NICs are called NIC0, mlx5_0, bnxt_re0, ...
+bool is_part(std::string_view name) {
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                              c == '_' || c == '-' || c == '.';
+                     }) &&
+         !(name.front() >= '0' && name.front() <= '9');
+}
+
+std::optional<MatrixCell> cell_of(const Word& word) {
+  static const std::array<std::pair<std::string_view, Relation>, 7> kWords{{{"X", Relation::kSelf},
+                                                                            {"SYS", Relation::kSys},
+                                                                            {"SOC", Relation::kSys},
+                                                                            {"NODE", Relation::kNode},
+                                                                            {"PHB", Relation::kPhb},
+                                                                            {"PXB", Relation::kPxb},
+                                                                            {"PIX", Relation::kPix}}};
+  for (const auto& [text, relation] : kWords)
+    if (word.text == text) return MatrixCell{relation, 0, word.place};
+  if (!word.text.starts_with("NV")) return std::nullopt;
+  const std::optional<int> links = digits(std::string_view(word.text).substr(2), 999);
+  if (!links || *links == 0) return std::nullopt;
+  return MatrixCell{Relation::kNvLink, *links, word.place};
+}
+
+/// `0-19,40-59` as numbers; empty for `N/A`; nothing when it is neither.
+std::optional<std::vector<int>> number_list(std::string_view text) {
+  std::vector<int> numbers;
+  if (text == "N/A") return numbers;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view item = text.substr(0, comma);
+    const std::size_t dash = std::min(item.find('-'), item.size());
+    const std::optional<int> first = digits(item.substr(0, dash), kMostProcessors);
+    const std::optional<int> last =
+        dash == item.size() ? first : digits(item.substr(dash + 1), kMostProcessors);
+    if (!first || !last || *last < *first) return std::nullopt;
+    for (int i = *first; i <= *last; ++i) numbers.push_back(i);
+    if (comma == text.size()) return numbers;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+class MatrixReader {
+ public:
+  MatrixReader(const std::string& text, const std::string& file) : file_(file), lines_(lines_of(text)) {}
+
+  TopologyMatrix read() {
+    std::size_t line = read_header();
+    for (MatrixPart& part : matrix_.parts) {
+      ++line;
+      if (line >= lines_.size() || lines_[line].words.empty())
+        fail(line < lines_.size() ? lines_[line].end : lines_.back().end,
+             "found the end of the matrix, expected the row of " + part.name);
+      read_row(lines_[line], part);
+    }
+    check_symmetry();
+    return std::move(matrix_);
+  }
+
+ private:
+  [[noreturn]] void fail(TextPlace place, const std::string& message) const {
+    fail_at(file_, place, message);
+  }
+
+  /// Reads the first line that starts with a GPU; returns its index.
+  std::size_t read_header() {
+    const auto header = std::find_if(lines_.begin(), lines_.end(), [](const TextLine& line) {
+      return !line.words.empty() && is_gpu(line.words.front().text);
+    });
+    if (header == lines_.end())
+      fail({}, "found no line that starts with GPU0; expected the matrix that 'nvidia-smi topo -m' prints");
+    const std::vector<Word>& words = header->words;
+    if (words.size() > 1 && cell_of(words[1]))
+      fail(words[1].place,
+           "found '" + words[1].text + "', expected the header line with GPU0, GPU1, ... before the rows");
+    std::size_t at = 0;
+    while (at < words.size() && !starts_extra(words, at)) add_part_name(words[at++]);
+    while (at < words.size()) at = read_extra(words, at);
+    if (matrix_.parts.size() > kMostParts)
+      fail(words.front().place, "found " + std::to_string(matrix_.parts.size()) +
+                                    " columns, expected at most " + std::to_string(kMostParts));
+    return static_cast<std::size_t>(header - lines_.begin());
+  }
+
+  static bool starts_extra(const std::vector<Word>& words, std::size_t at) {
+    const std::string& text = words[at].text;
+    return text == "CPU" || text == "NUMA" || text == "GPU";
+  }
+
+  void add_part_name(const Word& word) {
+    if (!is_part(word.text))
+      fail(word.place,
+           "found '" + word.text + "', expected GPU0, GPU1, ..., NIC0, mlx5_0, ... or CPU Affinity");
+    if (!names_.insert(word.text).second)
+      fail(word.place, "found '" + word.text + "' twice, expected another name");
+    matrix_.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
+  }
+
+  /// One of the columns behind the matrix, whose names are of several words.
+  std::size_t read_extra(const std::vector<Word>& words, std::size_t at) {
+    static const std::vector<std::vector<std::string>> kExtras{
+        {"CPU", "Affinity"}, {"NUMA", "Affinity"}, {"GPU", "NUMA", "ID"}};
+    for (const std::vector<std::string>& extra : kExtras) {
+      const bool here =
+          words.size() - at >= extra.size() &&
+          std::equal(extra.begin(), extra.end(), words.begin() + static_cast<std::ptrdiff_t>(at),
+                     [](const std::string& name, const Word& word) { return name == word.text; });
+      if (!here) continue;
+      extras_.push_back(extra.front());
+      return at + extra.size();
+    }
+    fail(words[at].place,
+         "found '" + words[at].text + "', expected CPU Affinity, NUMA Affinity or GPU NUMA ID");
+  }
+
+  void read_row(const TextLine& line, MatrixPart& part) {
+    const std::size_t columns = matrix_.parts.size();
+    const Word& label = line.words.front();
+    if (label.text != part.name)
+      fail(label.place, "found '" + label.text + "', expected the row of " + part.name);
+    part.place = label.place;
+    std::vector<MatrixCell> row;
+    for (std::size_t i = 0; i < columns; ++i) {
+      if (i + 1 >= line.words.size())
+        fail(line.end, "found " + std::to_string(i) + (i == 1 ? " cell" : " cells") + " in the row of " +
+                           part.name + ", expected " + std::to_string(columns) + ", of " +
+                           matrix_.parts.front().name + " to " + matrix_.parts.back().name);
+      row.push_back(read_cell(line.words[i + 1], part, matrix_.parts[i]));
+    }
+    matrix_.cells.push_back(std::move(row));
+    read_affinities(line, part);
+  }
+
+  MatrixCell read_cell(const Word& word, const MatrixPart& row, const MatrixPart& column) {
+    const std::optional<MatrixCell> cell = cell_of(word);
+    if (!cell) fail(word.place, "found '" + word.text + "', expected " + kRelations);
+    const bool self = cell->relation == Relation::kSelf;
+    if (self != (row.name == column.name))
+      fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name + ", expected " +
+                           (self ? "X only where a part meets itself" : "X where a part meets itself"));
+    if (cell->relation == Relation::kNvLink && !(row.gpu && column.gpu))
+      fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name +
+                           ", expected NVLinks only between GPUs");
+    if (word.text == "SOC") matrix_.old_words = true;
+    return *cell;
+  }
+
+  /// The values behind the cells. A row of a NIC has none, and with tabs a value may be missing between two
+  /// others; two tabs stand before the GPU NUMA ID.
+  void read_affinities(const TextLine& line, MatrixPart& part) const {
+    const std::size_t columns = matrix_.parts.size();
+    for (std::size_t i = columns + 1; i < line.words.size(); ++i) {
+      const Word& word = line.words[i];
+      std::size_t extra = i - columns - 1;
+      if (word.tabs > columns) extra = word.tabs - columns - 1;
+      if (extras_.empty() || i - columns - 1 >= extras_.size())
+        fail(word.place, "found '" + word.text + "', expected the end of the row of " + part.name);
+      const std::optional<std::vector<int>> numbers = number_list(word.text);
+      if (!numbers) fail(word.place, "found '" + word.text + "', expected numbers as 0-19,40-59, or N/A");
+      const std::string& name = extras_[std::min(extra, extras_.size() - 1)];
+      if (name == "CPU") part.cpus = *numbers;
+      if (name == "NUMA" && numbers->size() == 1) part.numa = numbers->front();
+    }
+  }
+
+  void check_symmetry() const {
+    for (int a = 0; a < matrix_.size(); ++a)
+      for (int b = 0; b < a; ++b) {
+        const MatrixCell& here = matrix_.cell(a, b);
+        const MatrixCell& there = matrix_.cell(b, a);
+        if (here.relation == there.relation && here.links == there.links) continue;
+        fail(here.place, "found '" + text_of(here) + "' from " + matrix_.part(a).name + " to " +
+                             matrix_.part(b).name + ", expected '" + text_of(there) + "' as from " +
+                             matrix_.part(b).name + " to " + matrix_.part(a).name + " in line " +
+                             std::to_string(there.place.line));
+      }
+  }
+  static std::string text_of(const MatrixCell& cell) {
+    return to_text(cell.relation) + (cell.links > 0 ? std::to_string(cell.links) : "");
+  }
+
+  const std::string& file_;
+  const std::vector<TextLine> lines_;
+  TopologyMatrix matrix_;
+  std::set<std::string> names_;
+  std::vector<std::string> extras_;  ///< first words of the columns behind the matrix
+};
+
+/// Any of the first words of its lines is a GPU.
+bool recognises(const std::string& text) {
+  const std::vector<TextLine> lines = lines_of(text);
+  return std::any_of(lines.begin(), lines.end(), [](const TextLine& line) {
+    return !line.words.empty() && is_gpu(line.words.front().text);
+  });
+}
+
+Imported read(const std::string& text, const std::string& file, const ImportOptions& options) {
+  return host_of_matrix(MatrixReader(text, file).read(), file, options);
+}
+
+const Registration<Importer> kNvidiaSmi{importers(),
+                                        {.name = "nvidia-smi",
+                                         .description = "the matrix that 'nvidia-smi topo -m' prints",
+                                         .thing = {.recognises = recognises, .read = read},
+                                         .order = 1}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/registry.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/devices.hpp"
+
+/// Importers: what other tools print of a machine becomes a Cluster of one host. One file each.
+namespace stepcast {
+
+/// What such files do not say.
+struct ImportOptions {
+  std::string
+      device;  ///< of every GPU, a name in topologies/devices.yaml; "": the importer guesses and says so
+  std::optional<BytesPerSecond>
+      smp_bandwidth{};      ///< between sockets; else what the importer knows, or 20 GB/s
+  int pcie_generation = 0;  ///< 0: the device's
+};
+
+struct Imported {
+  Cluster cluster;
+  std::vector<std::string> notes{};  ///< what was guessed or left out, a sentence each
+};
+
+struct Importer {
+  /// True when the text looks like this format, well-formed or not.
+  std::function<bool(const std::string& text)> recognises;
+  /// `file` is the text's name in errors. \throws InputError that starts with file, line and column and says
+  /// what was expected
+  std::function<Imported(const std::string& text, const std::string& file, const ImportOptions&)> read;
+};
+
+Registry<Importer>& importers();
+
+/// Imports a text with the importer named `format`, or, where that is "", the first that recognises it. The
+/// cluster is named after the file. \throws InputError as the importer does; UsageError for an unknown format
+/// or device
+Imported import_cluster(const std::string& text, const std::string& file, const std::string& format,
+                        const ImportOptions& options);
+
+/// A place in an imported file; both count from 1, columns in bytes.
+struct TextPlace {
+  std::size_t line = 1;
+  std::size_t column = 1;
+};
+
+/// `topo.txt:3:14: ` + message. \throws InputError
+[[noreturn]] void fail_at(const std::string& file, TextPlace place, const std::string& message);
+
+/// The model of an imported GPU: the one that `options` name, else the one called `guess`. "" as a guess
+/// means that nothing in the file tells. \throws InputError at `place` that lists the known GPUs when there
+/// is neither; UsageError when the option names none
+const DeviceModel& imported_device(const ImportOptions& options, const std::string& guess,
+                                   const std::string& file, TextPlace place);
+
+}  // namespace stepcast

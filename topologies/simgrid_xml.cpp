@@ -1,0 +1,105 @@
+#include "topologies/simgrid_xml.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "sim/core/error.hpp"
+#include "topologies/devices.hpp"
+#include "topologies/network.hpp"
+#include "topologies/paths.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kHostSpeed = 1e9;  // of a core of a host whose processor nobody names
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '&')
+      result += "&amp;";
+    else if (c == '<')
+      result += "&lt;";
+    else if (c == '"')
+      result += "&quot;";
+    else
+      result += c;
+  }
+  return result;
+}
+
+/// With all digits, so that SimGrid reads the same number.
+std::string number(double value) {
+  std::array<char, 32> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.17g", value);
+  return buffer.data();
+}
+
+std::string host_text(const Cluster& cluster, int place) {
+  const Node& node = cluster.node(place);
+  const Host& host = cluster.host_of(place);
+  std::string text = "    <host id=\"" + escaped(node.name) + "\" speed=\"";
+  if (node.device.empty())
+    text += number(kHostSpeed * host.speed) + "f\" core=\"" + std::to_string(host.cores);
+  else
+    text += number(device_model(node.device).peak.at("float32").count()) + "f";
+  return text + "\"/>\n";
+}
+
+std::string link_text(const Link& link) {
+  return "    <link id=\"" + escaped(link.name) + "\" bandwidth=\"" + number(link.bandwidth.count()) +
+         "Bps\" latency=\"" + number(link.latency.count()) + "s\" sharing_policy=\"SPLITDUPLEX\"/>\n";
+}
+
+std::string star_text(const Cluster& cluster) {
+  std::string text = "  <zone id=\"" + escaped(cluster.name) + "\" routing=\"Cluster\">\n";
+  for (const int place : cluster.places()) text += host_text(cluster, place);
+  for (const Link& link : cluster.links) text += link_text(link);
+  const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
+  for (const Link& link : cluster.links) {
+    const bool from_host = link.b == hub;
+    text += "    <host_link id=\"" + escaped(cluster.node_name(from_host ? link.a : link.b)) + "\" up=\"" +
+            escaped(link.name) + (from_host ? "_UP" : "_DOWN") + "\" down=\"" + escaped(link.name) +
+            (from_host ? "_DOWN" : "_UP") + "\"/>\n";
+  }
+  return text + "  </zone>\n";
+}
+
+std::string full_text(const Cluster& cluster) {
+  const std::vector<int> places = cluster.places();
+  std::string text = "  <zone id=\"" + escaped(cluster.name) + "\" routing=\"Full\">\n";
+  for (const int place : places) text += host_text(cluster, place);
+  for (const Link& link : cluster.links) text += link_text(link);
+  const Paths paths(cluster);
+  for (const int from : places)
+    for (const int to : places) {
+      if (from == to) continue;
+      text += "    <route src=\"" + escaped(cluster.node_name(from)) + "\" dst=\"" +
+              escaped(cluster.node_name(to)) + "\" symmetrical=\"NO\">";
+      for (const Hop& hop : paths.between(from, to))
+        text += "<link_ctn id=\"" + escaped(cluster.links[static_cast<std::size_t>(hop.link)].name) +
+                "\" direction=\"" + (hop.forward ? "UP" : "DOWN") + "\"/>";
+      text += "</route>\n";
+    }
+  return text + "  </zone>\n";
+}
+
+}  // namespace
+
+std::string to_simgrid_xml(const Cluster& cluster) {
+  const auto places = static_cast<long long>(cluster.places().size());
+  const bool star = is_star(cluster);
+  if (!star && places > kMostSimgridPlaces)
+    throw InputError("cluster '" + cluster.specification + "' has " + std::to_string(places) +
+                     " places and so " + std::to_string(places * (places - 1)) +
+                     " routes; expected at most " + std::to_string(kMostSimgridPlaces) +
+                     " places, or a star of hosts without devices, which needs one route per host");
+  return "<?xml version=\"1.0\"?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+         "<platform version=\"4.1\">\n" +
+         (star ? star_text(cluster) : full_text(cluster)) + "</platform>\n";
+}
+
+}  // namespace stepcast

@@ -1,0 +1,293 @@
+#include "topologies/tree_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <map>
+#include <queue>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr int kMostLevels = 4;  // of PCIe switches; a file may join them to a ring
+
+std::string counted(std::size_t count, const std::string& what) {
+  const bool plural_in_es = what.ends_with("ch");
+  return std::to_string(count) + " " + what + (count == 1 ? "" : plural_in_es ? "es" : "s");
+}
+
+/// `gpu0 .. gpu7`, or the names one after the other.
+std::string range_of(const std::vector<std::string>& names) {
+  if (names.size() > 2) return names.front() + " .. " + names.back();
+  return names.size() == 2 ? names[0] + ", " + names[1] : names.front();
+}
+
+bool of_network(LinkKind kind) {
+  return kind == LinkKind::kNetwork || kind == LinkKind::kEthernet || kind == LinkKind::kInfiniband;
+}
+
+/// The text of one host at a time.
+class HostText {
+ public:
+  explicit HostText(const Cluster& cluster) : cluster_(cluster), links_of_(cluster.nodes.size()) {
+    for (const Link& link : cluster.links) {
+      links_of_[static_cast<std::size_t>(link.a)].push_back(&link);
+      links_of_[static_cast<std::size_t>(link.b)].push_back(&link);
+    }
+    for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
+      if (cluster.nodes[i].host >= 0) nodes_of_[cluster.nodes[i].host].push_back(static_cast<int>(i));
+  }
+
+  /// What follows the host's name; the same for equal hosts. Switches are named in it when `with_switches`.
+  [[nodiscard]] std::string text(int host, bool with_switches) const {
+    const Host& owner = cluster_.hosts[static_cast<std::size_t>(host)];
+    std::string out =
+        summary(owner) + (nodes_of_.at(host).size() == 1 ? uplinks(owner.node, with_switches) : "") + "\n";
+    if (nodes_of_.at(host).size() == 1) return out;
+    std::set<int> seen;
+    for (const int node : nodes_of_.at(host))
+      if (cluster_.node(node).kind == NodeKind::kSocket) add_tree(node, nullptr, 1, with_switches, seen, out);
+    for (const int node : nodes_of_.at(host))  // what no PCIe leads to
+      if (!seen.contains(node) && cluster_.node(node).kind != NodeKind::kNvSwitch)
+        add_tree(node, nullptr, 1, with_switches, seen, out);
+    return out + smp_text(host) + nvlink_text(host);
+  }
+
+ private:
+  [[nodiscard]] const std::vector<const Link*>& links_of(int node) const {
+    return links_of_[static_cast<std::size_t>(node)];
+  }
+  static int other_end(const Link& link, int node) { return link.a == node ? link.b : link.a; }
+  /// Without the host's name.
+  [[nodiscard]] std::string short_name(int node) const {
+    const std::string& name = cluster_.node_name(node);
+    const std::string prefix = cluster_.host_of(node).name + "/";
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  }
+
+  [[nodiscard]] std::string summary(const Host& host) const {
+    std::string text = counted(static_cast<std::size_t>(host.cores), "core");
+    if (host.memory.count() > 0.0) text += ", " + to_text(host.memory);
+    std::map<std::string, std::size_t> devices;
+    for (const int device : host.devices) ++devices[cluster_.node(device).device];
+    for (const auto& [device, count] : devices) text += ", " + std::to_string(count) + " " + device;
+    if (!host.nics.empty()) text += ", " + counted(host.nics.size(), "NIC");
+    if (host.speed != 1.0) {
+      std::array<char, 32> speed{};
+      std::snprintf(speed.data(), speed.size(), ", speed %g", host.speed);
+      text += speed.data();
+    }
+    return text;
+  }
+
+  /// ` -> leaf0, InfiniBand 48.0 GB/s` for every link of a node to the network.
+  [[nodiscard]] std::string uplinks(int node, bool with_switches) const {
+    std::string text;
+    for (const Link* link : links_of(node)) {
+      const int other = other_end(*link, node);
+      if (cluster_.node(other).host == cluster_.node(node).host) continue;
+      text += " -> " + (with_switches ? cluster_.node_name(other) + ", " : "") + to_text(link->kind) + " " +
+              to_text(link->bandwidth);
+    }
+    return text;
+  }
+
+  /// One line for the node and, indented, what hangs on it by PCIe.
+  void add_tree(int node, const Link* above, int depth, bool with_switches, std::set<int>& seen,
+                std::string& out) const {
+    if (!seen.insert(node).second) return;
+    out += std::string(2 * static_cast<std::size_t>(depth), ' ') + short_name(node);
+    if (above != nullptr) out += "  " + std::string(to_text(above->kind)) + " " + to_text(above->bandwidth);
+    out += uplinks(node, with_switches) + "\n";
+    std::vector<std::pair<int, const Link*>> below;
+    for (const Link* link : links_below(node)) below.emplace_back(first_end(*link, node, kMostLevels), link);
+    std::sort(below.begin(), below.end());
+    for (const auto& [order, link] : below)
+      add_tree(other_end(*link, node), link, depth + 1, with_switches, seen, out);
+  }
+
+  /// What a node's PCIe links lead to within its host, sockets apart.
+  [[nodiscard]] std::vector<const Link*> links_below(int node) const {
+    std::vector<const Link*> below;
+    for (const Link* link : links_of(node)) {
+      const Node& other = cluster_.node(other_end(*link, node));
+      if (link->kind == LinkKind::kPcie && other.host == cluster_.node(node).host &&
+          other.kind != NodeKind::kSocket)
+        below.push_back(link);
+    }
+    return below;
+  }
+
+  /// The first device or NIC that a link leads to from `above`, by which the tree is ordered.
+  [[nodiscard]] int first_end(const Link& link, int above, int levels) const {
+    const int node = other_end(link, above);
+    if (cluster_.node(node).kind != NodeKind::kPcieSwitch || levels == 0) return node;
+    int first = static_cast<int>(cluster_.nodes.size());
+    for (const Link* below : links_below(node))
+      if (below != &link) first = std::min(first, first_end(*below, node, levels - 1));
+    return first;
+  }
+
+  /// `  SMP 20.0 GB/s: socket0-socket1`; pairs of one bandwidth share a line.
+  [[nodiscard]] std::string pairs_text(int host, LinkKind kind) const {
+    std::vector<std::pair<std::string, std::string>> lines;  // what they are, the pairs
+    for (const int node : nodes_of_.at(host))
+      for (const Link* link : links_of(node)) {
+        const int other = other_end(*link, node);
+        if (link->a != node || link->kind != kind || cluster_.node(other).host != host) continue;
+        if (cluster_.node(other).kind == NodeKind::kNvSwitch ||
+            cluster_.node(node).kind == NodeKind::kNvSwitch)
+          continue;
+        const std::string what =
+            std::string(to_text(kind)) + link_count(*link) + " " + to_text(link->bandwidth);
+        const std::string pair = short_name(node) + "-" + short_name(other);
+        const auto same =
+            std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == what; });
+        if (same == lines.end())
+          lines.emplace_back(what, pair);
+        else
+          same->second.append(", ").append(pair);
+      }
+    std::string text;
+    for (const auto& [what, pairs] : lines) text += "  " + what + ": " + pairs + "\n";
+    return text;
+  }
+
+  /// ` (NV12)` of NVLinks of a device that is known.
+  [[nodiscard]] std::string link_count(const Link& link) const {
+    if (link.kind != LinkKind::kNvLink) return "";
+    const Node& a = cluster_.node(link.a);
+    const std::string device = a.device.empty() ? cluster_.node(link.b).device : a.device;
+    if (device.empty()) return "";
+    const BytesPerSecond one = device_model(device).nvlink_bandwidth;
+    const double count = one.count() > 0.0 ? link.bandwidth / one : 0.0;
+    if (count < 0.5 || std::abs(count - std::round(count)) > 1e-6) return "";
+    return " (NV" + std::to_string(std::lround(count)) + ")";
+  }
+
+  [[nodiscard]] std::string smp_text(int host) const { return pairs_text(host, LinkKind::kSmp); }
+
+  /// Devices at an NVSwitch by bandwidth, then direct links.
+  [[nodiscard]] std::string nvlink_text(int host) const {
+    std::map<std::string, std::vector<std::string>> at_switch;
+    for (const int node : cluster_.hosts[static_cast<std::size_t>(host)].devices)
+      for (const Link* link : links_of(node))
+        if (cluster_.node(other_end(*link, node)).kind == NodeKind::kNvSwitch)
+          at_switch["NVSwitch" + link_count(*link) + ", " + to_text(link->bandwidth) + " each"].push_back(
+              short_name(node));
+    std::string text;
+    for (const auto& [what, devices] : at_switch) text += "  " + range_of(devices) + ": " + what + "\n";
+    return text + pairs_text(host, LinkKind::kNvLink);
+  }
+
+  const Cluster& cluster_;
+  std::vector<std::vector<const Link*>> links_of_;  ///< by node
+  std::map<int, std::vector<int>> nodes_of_;        ///< by host
+};
+
+std::string hosts_text(const Cluster& cluster) {
+  const HostText hosts(cluster);
+  const auto count = static_cast<int>(cluster.hosts.size());
+  std::string out;
+  for (int first = 0; first < count;) {
+    const std::string text = hosts.text(first, false);
+    int last = first;
+    while (last + 1 < count && hosts.text(last + 1, false) == text) ++last;
+    const int equal = last - first + 1;
+    out += cluster.hosts[static_cast<std::size_t>(first)].name;
+    if (equal > 1)
+      out += " .. " + cluster.hosts[static_cast<std::size_t>(last)].name + " (" + std::to_string(equal) +
+             " hosts like this)";
+    out += ": " + (equal == 1 ? hosts.text(first, true) : text);
+    first = last + 1;
+  }
+  return out;
+}
+
+/// How many links lead from each switch to the network's ports, at least; 0 of other nodes.
+std::vector<int> tiers_of(const Cluster& cluster) {
+  std::vector<std::vector<int>> neighbours(cluster.nodes.size());
+  std::vector<int> tier(cluster.nodes.size(), -1);
+  std::queue<int> open;
+  for (const Link& link : cluster.links) {
+    if (!of_network(link.kind)) continue;
+    neighbours[static_cast<std::size_t>(link.a)].push_back(link.b);
+    neighbours[static_cast<std::size_t>(link.b)].push_back(link.a);
+  }
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
+    if (cluster.nodes[i].kind == NodeKind::kSwitch) continue;
+    tier[i] = 0;
+    open.push(static_cast<int>(i));
+  }
+  for (; !open.empty(); open.pop())
+    for (const int next : neighbours[static_cast<std::size_t>(open.front())]) {
+      if (tier[static_cast<std::size_t>(next)] >= 0) continue;
+      tier[static_cast<std::size_t>(next)] = tier[static_cast<std::size_t>(open.front())] + 1;
+      open.push(next);
+    }
+  return tier;
+}
+
+/// Of the links from a tier to the one below or above: how many, and how fast together.
+struct Bundle {
+  std::size_t links = 0;
+  BytesPerSecond bandwidth;
+  std::set<std::string> what;  ///< `InfiniBand 48.0 GB/s`
+  void add(const Link& link) {
+    ++links;
+    bandwidth += link.bandwidth;
+    what.insert(std::string(to_text(link.kind)) + " " + to_text(link.bandwidth));
+  }
+  [[nodiscard]] std::string text() const {
+    std::string kinds;
+    for (const std::string& each : what) kinds += (kinds.empty() ? "" : ", ") + each;
+    return counted(links, "link") + " (" + kinds + ")";
+  }
+};
+
+std::string network_text(const Cluster& cluster) {
+  const std::vector<int> tier = tiers_of(cluster);
+  std::map<int, std::vector<std::string>> switches;
+  std::map<int, Bundle> down;
+  std::map<int, Bundle> up;
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
+    if (tier[i] > 0) switches[tier[i]].push_back(cluster.nodes[i].name);
+  for (const Link& link : cluster.links) {
+    const int low = std::min(tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]);
+    const int high = std::max(tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]);
+    if (!of_network(link.kind) || low < 0 || low == high) continue;
+    down[high].add(link);
+    up[low].add(link);
+  }
+  if (switches.empty()) return "";
+  std::string text = "network: " + counted(cluster.hosts.size(), "host") + ", " +
+                     counted(cluster.places().size(), cluster.has_devices() ? "device" : "place") + "\n";
+  for (const auto& [number, names] : switches) {
+    text += "  tier " + std::to_string(number) + ": " + counted(names.size(), "switch") + " (" +
+            range_of(names) + "), " + down[number].text() + " down";
+    if (up.contains(number)) {
+      std::array<char, 32> ratio{};
+      std::snprintf(ratio.data(), ratio.size(), "%.3g", down[number].bandwidth / up[number].bandwidth);
+      text += ", " + up[number].text() + " up, oversubscription " + ratio.data() + ":1";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string tree_text(const Cluster& cluster) {
+  std::string text = cluster.name;
+  if (!cluster.description.empty()) text += ": " + cluster.description;
+  return text + "\n" + hosts_text(cluster) + network_text(cluster);
+}
+
+}  // namespace stepcast
