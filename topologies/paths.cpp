@@ -53,14 +53,26 @@ Paths::Paths(const Cluster& cluster)
   for (const int place : cluster.places()) place_number_[static_cast<std::size_t>(place)] = number++;
 }
 
-/// Dijkstra's algorithm from the destination until the start is reached; then from the start to ever nearer nodes.
+/// Whether all of `links` lead from outside into the host of `to`: to its NICs, of which neighbouring devices
+/// take different ones whatever forks came before.
+bool Paths::enters_host(const std::vector<int>& links, int at, int to) const {
+  const int host = cluster_.node(to).host;
+  return cluster_.node(at).host != host && std::all_of(links.begin(), links.end(), [&](int link) {
+           return cluster_.node(other_end(cluster_.links[static_cast<std::size_t>(link)], at)).host == host;
+         });
+}
+
+/// Dijkstra's algorithm from the destination until the start is reached; then from the start to ever nearer
+/// nodes.
 Path Paths::between(int from, int to) const {
   std::vector<Length> left(cluster_.nodes.size(), kUnreached);
   const auto length_of = [&left](int node) -> Length& { return left[static_cast<std::size_t>(node)]; };
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> open;
   length_of(to) = {};
   open.push({{}, to});
-  const auto forwards = [&](int node) { return node != to && place_number_[static_cast<std::size_t>(node)] >= 0; };
+  const auto forwards = [&](int node) {
+    return node != to && place_number_[static_cast<std::size_t>(node)] >= 0;
+  };
   while (!open.empty() && open.top().node != from) {
     const Arrival here = open.top();
     open.pop();
@@ -87,8 +99,10 @@ Path Paths::between(int from, int to) const {
         equal.push_back(index);
     }
     const auto choices = static_cast<int>(equal.size());
-    const int chosen = equal[static_cast<std::size_t>(digits % choices)];
-    digits /= choices;
+    const bool arrives = enters_host(equal, at, to);
+    const int digit = arrives ? std::max(0, place_number_[static_cast<std::size_t>(to)]) : digits;
+    const int chosen = equal[static_cast<std::size_t>(digit % choices)];
+    if (!arrives) digits /= choices;
     const Link& link = cluster_.links[static_cast<std::size_t>(chosen)];
     path.push_back({chosen, link.a == at});
     at = other_end(link, at);
