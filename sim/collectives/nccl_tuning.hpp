@@ -60,9 +60,8 @@ std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, By
 /// The least time of them. \pre graph.ranks > 1, kind is one that NCCL has: neither gather nor scatter
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message);
 
-/// Messages between two GPUs, at once as many as `flows` from or to one of them (a gather is n - 1 to its
-/// root): base latency and one hop of a ring. LL up to 16 KiB (NCCL_P2P_LL_THRESHOLD), else Simple; algbw is
-/// of the payload.
+/// A message between two GPUs: base latency and one hop of a ring. LL up to 16 KiB (NCCL_P2P_LL_THRESHOLD),
+/// else Simple; algbw is of the payload.
 NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message);
 
 /// Blocks, each of which occupies a multiprocessor, that a collective starts on every GPU: two per channel of

@@ -69,11 +69,10 @@ struct NcclCall {
 };
 NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places);
 
-/// A collective of NCCL: flows over the modelled links, each with the rate at which the protocol moves its
-/// bytes, and a timer for what the latency is longer than the wire's. Begins when all ranks have joined and
-/// ends on all at once; as long as it runs, its blocks take their multiprocessors from what the GPUs compute.
-/// `message_level`, of rings: every step is a flow per edge. \pre more than one rank; message_level:
-/// call.message > 0
+/// A collective of NCCL: flows over the modelled links, and NCCL's time as the least. Begins when all ranks
+/// have joined and ends on all at once; as long as it runs, its blocks take their multiprocessors from what
+/// the GPUs compute. `message_level`, of rings: every step is a flow per edge. \pre more than one rank;
+/// message_level: call.message > 0
 std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const Algorithm& algorithm,
                                              const NcclCall& nccl, const CollectiveCall& call,
                                              const std::vector<int>& ranks, bool message_level);

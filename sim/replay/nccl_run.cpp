@@ -11,8 +11,9 @@ namespace {
 /// A collective as NCCL runs it: begins when all ranks have joined, occupies a part of every GPU until it
 /// ends, and ends on all at once.
 ///
-/// Every flow has a rate that it does not exceed, so that alone it takes S / algbw: what the protocol and the
-/// GPUs make of the links. Links that others use too slow it down.
+/// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
+/// links, which others may use at the same time. Bytes that the GPUs move more slowly than the links could
+/// are on them early: as many as in truth, for a shorter while.
 class NcclRun : public CollectiveRun {
  public:
   NcclRun(const CollectiveWorld& world, const Algorithm& algorithm, const NcclCall& nccl,
@@ -25,20 +26,27 @@ class NcclRun : public CollectiveRun {
   }
 
  protected:
-  /// Starts the flows, of `seconds` each when nothing else uses their links. Every part that is under way is
+  /// Starts the flows; `seconds` is what the formulas say beside the latency. Every part that is under way is
   /// open.
   virtual void start(double seconds) = 0;
 
-  /// Moves payload and what the protocol and PCIe add to it. \param full what the flow would take all
-  /// `seconds`
-  void flow(int from, int to, double bytes, double full, double seconds, Callback arrived) {
+  /// Moves payload and what the protocol and PCIe add to it.
+  void flow(int from, int to, double bytes, Callback arrived) {
     const int here = world_.transport.node(rank(from));
     const int there = world_.transport.node(rank(to));
     const double per_byte = wire_factor(nccl_.cost.protocol) * world_.nccl->pair(here, there).overhead;
-    world_.network.start(here, there, bytes * per_byte, std::move(arrived), full * per_byte / seconds);
+    world_.network.start(here, there, bytes * per_byte, std::move(arrived));
   }
   [[nodiscard]] double wire_latency_s(int from, int to) const {
     return world_.transport.wire_latency_s(rank(from), rank(to));
+  }
+  /// What of a ring's latency its wires do not account for if all ranks keep step: passes before its first
+  /// byte moves. Other algorithms move bytes at once, and their latency passes after them.
+  [[nodiscard]] double latency_before_s() const {
+    if (nccl_.cost.algorithm != NcclAlgorithm::kRing || !algorithm_.ring) return 0.0;
+    double wire = 0.0;
+    for (const NcclFlow& one : nccl_.flows) wire = std::max(wire, wire_latency_s(one.from, one.to));
+    return std::max(0.0, nccl_.cost.latency.count() - nccl_ring_steps(nccl_.kind, call_.ranks) * wire);
   }
   void part_begins() { ++open_parts_; }
   void part_over() {
@@ -66,7 +74,7 @@ class NcclRun : public CollectiveRun {
   int open_parts_ = 0;
 };
 
-/// One flow for everything that a rank sends to another; the rest of the latency passes after it.
+/// One flow for everything that a rank sends to another.
 class NcclFlowsRun : public NcclRun {
  public:
   using NcclRun::NcclRun;
@@ -74,22 +82,28 @@ class NcclFlowsRun : public NcclRun {
  private:
   void start(double seconds) override {
     const double latency = nccl_.cost.latency.count();
+    const double before = latency_before_s();
     part_begins();
-    for (const NcclFlow& one : nccl_.flows) {
-      const double bytes = one.payload.count();
-      if (bytes <= 0.0) continue;
-      part_begins();
-      const double rest = std::max(0.0, latency - wire_latency_s(one.from, one.to));
-      flow(one.from, one.to, bytes, bytes, seconds,
-           [this, rest] { world_.clock.at(world_.clock.now() + rest, [this] { part_over(); }); });
-    }
-    world_.clock.at(world_.clock.now() + latency, [this] { part_over(); });
+    world_.clock.at(world_.clock.now() + latency + seconds, [this] { part_over(); });
+    part_begins();
+    world_.clock.at(world_.clock.now() + before, [this, left = latency - before] {
+      for (const NcclFlow& one : nccl_.flows) start_flow(one, left);
+      part_over();
+    });
+  }
+
+  void start_flow(const NcclFlow& one, double latency) {
+    const double bytes = one.payload.count();
+    if (bytes <= 0.0) return;
+    part_begins();
+    const double rest = std::max(0.0, latency - wire_latency_s(one.from, one.to));
+    flow(one.from, one.to, bytes,
+         [this, rest] { world_.clock.at(world_.clock.now() + rest, [this] { part_over(); }); });
   }
 };
 
 /// Every step of every ring is a flow per edge: a rank sends step k when it has received step k - 1 and its
-/// own step k - 1 is out. What of the latency the wires do not account for passes before the first; where the
-/// wires of all steps take longer than the latency, so does the collective.
+/// own step k - 1 is out. Where the wires of all steps take longer than the latency, so does the collective.
 class NcclRingRun : public NcclRun {
  public:
   using NcclRun::NcclRun;
@@ -104,11 +118,8 @@ class NcclRingRun : public NcclRun {
   void start(double seconds) override {
     steps_ = nccl_ring_steps(nccl_.kind, call_.ranks);
     seconds_ = seconds;
-    double wire = 0.0;
-    for (const NcclFlow& one : nccl_.flows) wire = std::max(wire, wire_latency_s(one.from, one.to));
-    const double before = std::max(0.0, nccl_.cost.latency.count() - steps_ * wire);
     part_begins();
-    world_.clock.at(world_.clock.now() + before, [this] {
+    world_.clock.at(world_.clock.now() + latency_before_s(), [this] {
       const auto rings = static_cast<int>(nccl_.graph->rings.size());
       members_.assign(static_cast<std::size_t>(rings), std::vector<Member>(ranks_.size()));
       for (int ring = 0; ring < rings; ++ring)
@@ -130,15 +141,22 @@ class NcclRingRun : public NcclRun {
     ++own.posted;
     const NcclRing& order = nccl_.graph->rings[static_cast<std::size_t>(ring)];
     const int next = (position + 1) % call_.ranks;
+    const int from = order.order[static_cast<std::size_t>(position)];
+    const int to = order.order[static_cast<std::size_t>(next)];
     const double bytes = order.share * call_.message.count() / call_.ranks;
-    flow(order.order[static_cast<std::size_t>(position)], order.order[static_cast<std::size_t>(next)], bytes,
-         bytes * steps_, seconds_, [this, ring, position, next] {
-           ++member(ring, position).sent;
-           ++member(ring, next).received;
-           send(ring, position);
-           send(ring, next);
-           if (member(ring, next).received == steps_) part_over();
-         });
+    const double earliest = world_.clock.now() + wire_latency_s(from, to) + seconds_ / steps_;
+    flow(from, to, bytes, [this, ring, position, earliest] {
+      world_.clock.at(earliest, [this, ring, position] { step_over(ring, position); });
+    });
+  }
+
+  void step_over(int ring, int position) {
+    const int next = (position + 1) % call_.ranks;
+    ++member(ring, position).sent;
+    ++member(ring, next).received;
+    send(ring, position);
+    send(ring, next);
+    if (member(ring, next).received == steps_) part_over();
   }
 
   int steps_ = 0;

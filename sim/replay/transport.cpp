@@ -68,25 +68,22 @@ void Transport::move(Transfer transfer) {
     network_.start(from, to, transfer.bytes, std::move(over));
 }
 
-/// The message of a kernel on both GPUs: latency + n / algbw where nothing else uses the links. A rank's own
-/// GPU is no stop on the way; sending is over with the arrival. What the kernels take of the GPUs is left
-/// out.
+/// The message of a kernel on both GPUs: no less than latency + n / algbw by NCCL's formulas, nor than its
+/// bytes need on the links. Sending is over with the arrival. What the kernels take of the GPUs is left out.
 void Transport::move_by_nccl(Transfer transfer) {
   const int from = node(transfer.from);
   const int to = node(transfer.to);
   const NcclPair& pair = nccl_->pair(from, to);
   const NcclCost cost = nccl_point_to_point(pair, Bytes(transfer.bytes));
-  const double on_wire = wire_factor(cost.protocol) * pair.overhead;
+  const double on_wire = transfer.bytes * wire_factor(cost.protocol) * pair.overhead;
   const double rest = std::max(0.0, (cost.latency - pair.latency).count());
-  network_.start(
-      from, to, transfer.bytes * on_wire,
-      [this, rest, transfer = std::move(transfer)] {
-        clock_.at(clock_.now() + rest, [transfer] {
-          if (transfer.sent) transfer.sent();
-          transfer.arrived();
-        });
-      },
-      cost.algbw.count() * on_wire);
+  const double earliest = clock_.now() + cost.time(Bytes(transfer.bytes)).count();
+  network_.start(from, to, on_wire, [this, rest, earliest, transfer = std::move(transfer)] {
+    clock_.at(std::max(earliest, clock_.now() + rest), [transfer] {
+      if (transfer.sent) transfer.sent();
+      transfer.arrived();
+    });
+  });
 }
 
 void Transport::begin(const MessagePtr& message) {
