@@ -114,26 +114,38 @@ class GraphOfGroup {
     return middles.size() <= 1 && bandwidths.size() <= 1;
   }
 
-  NcclWay way(int from, int to) {
+  NcclWay way_between(int from, int to) {
     return {&graphs_.path(place(from), place(to)), graphs_.pair(place(from), place(to)).overhead};
   }
 
-  void look_for_rings() {
-    NcclRingSearch search;
-    search.gpus = static_cast<int>(host(0).size());
-    search.several_hosts = several_hosts();
-    search.all_alike = all_alike();
+  /// In the first host, with the edges to the second.
+  NcclRings search() {
+    NcclRingSearch request;
+    request.gpus = static_cast<int>(host(0).size());
+    request.several_hosts = several_hosts();
+    request.all_alike = all_alike();
     for (const Link& link : cluster_.links)
-      search.capacity.insert(search.capacity.end(), 2, link.bandwidth.count());
-    search.way = [this](int from, int to, bool leaves) {
-      const std::vector<int>& there = host(leaves ? 1 : 0);
-      return way(host(0)[static_cast<std::size_t>(from)], there[static_cast<std::size_t>(to) % there.size()]);
+      request.capacity.insert(request.capacity.end(), 2, link.bandwidth.count());
+    const std::size_t gpus = host(0).size();
+    std::vector<NcclWay> known(2 * gpus * gpus);
+    request.way = [this, gpus, &known](int from, int to, bool leaves) {
+      const auto here = static_cast<std::size_t>(from);
+      const auto there = static_cast<std::size_t>(to);
+      NcclWay& way = known[(2 * here + (leaves ? 1 : 0)) * gpus + there];
+      const std::vector<int>& next = host(leaves ? 1 : 0);
+      if (way.path == nullptr) way = way_between(host(0)[here], next[there % next.size()]);
+      return way;
     };
-    NcclRings found = search_rings(search, speeds(graph_.compute_capability, several_hosts()));
+    NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
     if (found.orders.empty()) {
       found = {kFallbackSpeed, {{}}};
-      for (int gpu = 0; gpu < search.gpus; ++gpu) found.orders.front().push_back(gpu);
+      for (int gpu = 0; gpu < request.gpus; ++gpu) found.orders.front().push_back(gpu);
     }
+    return found;
+  }
+
+  void look_for_rings() {
+    const NcclRings found = search();
     graph_.channels = static_cast<int>(found.orders.size());
     graph_.bandwidth = BytesPerSecond(found.speed);
     const double share = 1.0 / graph_.channels;

@@ -60,7 +60,7 @@ TEST_CASE("trees win for small messages over many hosts, and their latency grows
   CHECK(small.latency.count() == Approx((6.8 + 2.0 * (7 * 0.6 + 5 * 5.0)) * 1e-6));
 }
 
-TEST_CASE("a collective never takes longer with more bandwidth, nor less time with more bytes") {
+TEST_CASE("NCCL never takes longer with more bandwidth, nor less time with more bytes") {
   for (const CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
     double last = 1e9;

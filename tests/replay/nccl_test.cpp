@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "sim/collectives/nccl_tuning.hpp"
+#include "sim/replay/backend.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 #include "tests/replay/small_world.hpp"
 
@@ -218,6 +219,19 @@ TEST_CASE("one rank communicates for free, and NCCL on hosts without GPUs is ref
   CHECK(time_of(CollectiveKind::kAllReduce, 1, 1e9, cluster) == 0.0);
   CHECK_THROWS_WITH(time_of(CollectiveKind::kAllReduce, 2, 1.0, cluster_named("laptop")),
                     Catch::Contains("'laptop' has no devices"));
+}
+
+TEST_CASE("the backend is the one asked for, the calibration's, or nccl where there are GPUs") {
+  using Catch::Contains;
+  const Cluster gpus = cluster_named("h100x4-nvlink");
+  const Cluster laptop = cluster_named("laptop");
+  const Calibration gloo = calibration();
+  CHECK(backend_for("", nullptr, gpus) == "nccl");
+  CHECK(backend_for("", nullptr, laptop).empty());
+  CHECK(backend_for("", &gloo, gpus) == "gloo");
+  CHECK(backend_for("gloo", nullptr, gpus) == "gloo");
+  CHECK_THROWS_WITH(backend_for("nccl", &gloo, gpus), Contains("calibration of gloo"));
+  CHECK_THROWS_WITH(backend_for("nccle", nullptr, gpus), Contains("did you mean 'nccl'"));
 }
 
 TEST_CASE("bytes sent by the busiest rank equal the closed form of the ring") {
