@@ -208,7 +208,8 @@ class GraphOfGroup {
     if (graph_.compute_capability > kAmpere && speed < kLeastSplitHopper && graph_.channels > kFewChannels)
       return;
     const int split = std::min(2 * graph_.channels, kMostChannels);
-    graph_.bandwidth = graph_.bandwidth / ((split + graph_.channels - 1) / graph_.channels);
+    const int parts = (split + graph_.channels - 1) / graph_.channels;
+    graph_.bandwidth = graph_.bandwidth / parts;
     graph_.channels = split;
   }
 

@@ -150,10 +150,10 @@ class Tuning {
   }
   [[nodiscard]] double tree_latency(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
-    const double intra = kTreeHop[index(graph_.intra)][p];
+    const int hops = graph_.ranks / graph_.nodes - 1;
+    const double between = inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
     return kTreeBase[p] +
-           2.0 * ((graph_.ranks / graph_.nodes - 1) * intra +
-                  floor_log2(graph_.nodes) * inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol));
+           2.0 * (hops * kTreeHop[index(graph_.intra)][p] + floor_log2(graph_.nodes) * between);
   }
 
   [[nodiscard]] NcclCost nvls() const {

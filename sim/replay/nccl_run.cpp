@@ -16,9 +16,9 @@ namespace {
 /// are on them early: as many as in truth, for a shorter while.
 class NcclRun : public CollectiveRun {
  public:
-  NcclRun(const CollectiveWorld& world, const Algorithm& algorithm, const NcclCall& nccl,
-          const CollectiveCall& call, const std::vector<int>& ranks)
-      : CollectiveRun(world, algorithm, call, ranks), nccl_(nccl) {}
+  NcclRun(const CollectiveWorld& world, const Algorithm& algorithm, NcclCall nccl, const CollectiveCall& call,
+          const std::vector<int>& ranks)
+      : CollectiveRun(world, algorithm, call, ranks), nccl_(std::move(nccl)) {}
 
   void join(int /*index*/, Callback done) override {
     waiting_.push_back(std::move(done));
