@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,8 @@ void declare(po::options_description& options) {
       ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
       ("calibration", po::value<std::string>()->default_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
+      ("backend", po::value<std::string>()->default_value("", "the calibration's, else nccl where there are GPUs"),
+       "library whose collectives are predicted: gloo or nccl")
       ("cluster", po::value<std::string>()->default_value("laptop"), "shipped name or YAML file")
       ("world-size", po::value<int>()->default_value(1), "number of ranks")
       ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
@@ -64,6 +67,7 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
   request.calibration = values["calibration"].as<std::string>();
+  request.backend = values["backend"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
   request.batch = optional_int(values, "batch");
   request.threads = optional_int(values, "threads");
@@ -115,6 +119,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
   CollectiveRequest request;
   request.collectives = list_option(values, "collectives");
   request.calibration = values["calibration"].as<std::string>();
+  request.backend = values["backend"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
   request.smallest = bytes_option(values, "min");
@@ -137,12 +142,19 @@ ExitCode predict_bench(const po::variables_map& values) {
     std::cout << json;
     return ExitCode::kDone;
   }
-  Table table({"collective", "message", "time", "algbw", "busbw"});
+  const bool chosen = std::any_of(bench.rows.begin(), bench.rows.end(),
+                                  [](const BenchRow& row) { return !row.algorithm.empty(); });
+  std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};
+  if (chosen) columns.emplace_back("algorithm");
+  Table table(columns);
   for (const BenchRow& row : bench.rows) {
     const double algbw = algbw_bytes_per_s(row);
-    table.add({row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
-               to_text(BytesPerSecond(algbw)),
-               to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))});
+    std::vector<std::string> cells{
+        row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
+        to_text(BytesPerSecond(algbw)),
+        to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))};
+    if (chosen) cells.push_back(row.algorithm);
+    table.add(cells);
   }
   std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n"
             << table.text();

@@ -18,6 +18,7 @@ struct BenchRow {
   std::vector<double> time_s;  ///< samples: back-to-back iterations, time per iteration, slowest rank
   std::vector<double> cpu_s;   ///< processor time per iteration and rank, where measured
   long long wrong = 0;         ///< elements that differed from the expected result
+  std::string algorithm{};     ///< predicted for NCCL: what it chooses, `ring/Simple 12x30 GB/s`; else ""
 
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };
@@ -38,6 +39,8 @@ double algbw_bytes_per_s(const BenchRow& row);
 /// 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double bus_factor(const std::string& collective, int world_size);
 
+void to_json(nlohmann::json& json, const BenchRow& row);
+void from_json(const nlohmann::json& json, BenchRow& row);
 void to_json(nlohmann::json& json, const Bench& bench);
 void from_json(const nlohmann::json& json, Bench& bench);
 

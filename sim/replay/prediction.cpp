@@ -4,8 +4,10 @@
 #include <set>
 #include <utility>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "sim/replay/backend.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
 namespace stepcast {
@@ -20,6 +22,8 @@ struct Inputs {
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
+  std::string backend;
+  std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster, set where it has found its place
   int batch = 1;
   int threads = 1;
 };
@@ -77,6 +81,8 @@ Inputs load_inputs(const PredictionRequest& request) {
     inputs.calibration = load_calibration(request.calibration);
     inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
   }
+  inputs.backend =
+      backend_for(request.backend, inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
   return inputs;
 }
 
@@ -87,7 +93,7 @@ bool communicates(const Schedule& schedule) {
   });
 }
 
-ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
+ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
   ReplayInput input;
   input.schedule = &schedule;
   input.model = &inputs.model;
@@ -97,6 +103,8 @@ ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request,
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
   input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
+  input.backend = inputs.backend;
+  input.nccl_graphs = inputs.nccl_graphs ? &*inputs.nccl_graphs : nullptr;
   input.fidelity = request.fidelity;
   input.batch = inputs.batch;
   input.threads = inputs.threads;
@@ -121,8 +129,7 @@ Result replay_replicas(ReplayInput input, int replicas) {
 }
 
 /// What `single` predicts on one rank: the step without any communication.
-double single_step_time_s(const Inputs& inputs, const PredictionRequest& request,
-                          const TrainingConfig& training) {
+double single_step_time_s(Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
   TrainingConfig alone = training;
   alone.world_size = 1;  // the options of other strategies are not looked at
   const Schedule schedule = build_schedule("single", inputs.model, alone);
@@ -149,6 +156,7 @@ Result predict(const PredictionRequest& request) {
   if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
   static_cast<void>(strategies().find(request.strategy));  // before any file is read
   Inputs inputs = load_inputs(request);
+  inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
   if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();
@@ -163,7 +171,7 @@ Result predict(const PredictionRequest& request) {
   result.origin = Origin::kPredicted;
   result.configuration = configuration_of(schedule, inputs.model, training);
   result.configuration.threads = inputs.threads;
-  if (inputs.calibration) result.configuration.backend = inputs.calibration->backend;
+  if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
   result.configuration.cluster = inputs.cluster.name;
   result.configuration.steps = request.steps * request.replicas;
   result.configuration.warmup_steps = request.warmup_steps;

@@ -13,7 +13,8 @@ struct PredictionRequest {
   std::string strategy;
   std::string model;        ///< specification; "": the trace's model
   std::string trace;        ///< path; "": the model declares its own times
-  std::string calibration;  ///< path; "": communication costs only what the wire costs
+  std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
+  std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
   std::string cluster = "laptop";
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count

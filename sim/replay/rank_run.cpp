@@ -27,6 +27,13 @@ RankRun::RankRun(ReplayWorld& world, int rank)
   }
 }
 
+RankRun::Queue& RankRun::queue_of(const Op& op) {
+  const auto* collective = std::get_if<Collective>(&op.action);
+  const bool by_group =
+      collective != nullptr && op.stream == Stream::kComm && world_.collectives.stream_per_group();
+  return by_group ? group_queues_[collective->group] : queue(op.stream);
+}
+
 void RankRun::start() {
   begin_step();
   wake();
@@ -87,6 +94,7 @@ void RankRun::wake() {
     if (finished()) break;
     advance_main();
     for (Queue& one : queues_) advance_queue(one);
+    for (auto& [group, one] : group_queues_) advance_queue(one);
     advance_messages();
     if (open_ops_ > 0 || closing_ || finished()) continue;
     closing_ = main_busy_ = true;
@@ -170,7 +178,7 @@ void RankRun::issue(int index) {
   if (is_message(op(index)))
     messages_.push_back(index);
   else
-    queue(op(index).stream).issued.push_back(index);
+    queue_of(op(index)).issued.push_back(index);
   wake_again_ = true;
 }
 
@@ -243,7 +251,7 @@ void RankRun::finish(int index) {
   if (op(index).stream == Stream::kCompute)
     main_busy_ = false;
   else if (!is_message(op(index)))
-    --queue(op(index).stream).under_way;
+    --queue_of(op(index)).under_way;
   wake();
 }
 
@@ -270,10 +278,13 @@ std::vector<std::string> RankRun::waiting() const {
                           op(before).name);
     }
   }
-  for (const Queue& one : queues_)
+  const auto add_queue = [&](const Queue& one) {
     if (!one.issued.empty() && ready(one.issued.front()))
       lines.push_back("rank " + std::to_string(rank_) + ": " + op(one.issued.front()).name +
                       " waits for its turn in the stream");
+  };
+  for (const Queue& one : queues_) add_queue(one);
+  for (const auto& [group, one] : group_queues_) add_queue(one);
   return lines;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct OpDates {
 /// queue
 ///   starts its operations in order, when what they come after is done, and as many at a time as it may have
 ///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
+///   NCCL has one communication stream per group, each with one collective under way.
 /// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
 /// after
 ///   is done.
@@ -75,6 +77,7 @@ class RankRun {
   [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
   [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
   [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
+  [[nodiscard]] Queue& queue_of(const Op& op);
   [[nodiscard]] bool ready(int index) const;
   /// Where among the measured steps this one's time is taken from.
   [[nodiscard]] double place(int micro_batch) const;
@@ -113,7 +116,8 @@ class RankRun {
   Job backward_job_;
   double backward_done_ = 0.0;  ///< part of its time that has passed
   std::array<Queue, 4> queues_;
-  std::vector<int> messages_;  ///< issued, waiting for what they come after
+  std::map<int, Queue> group_queues_;  ///< NCCL's streams, by group
+  std::vector<int> messages_;          ///< issued, waiting for what they come after
 
   bool waking_ = false;
   bool wake_again_ = false;

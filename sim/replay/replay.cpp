@@ -5,7 +5,9 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <string>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/error.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
@@ -22,13 +24,16 @@ class Replay {
  public:
   explicit Replay(const ReplayInput& input)
       : input_(input),
+        backend_(backend(input)),
+        own_graphs_(*input.cluster),
         platform_(*input.cluster, used_nodes(input)),
         network_(platform_),
         processors_(clock_, cores(*input.cluster), cores_per_rank(input),
                     input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
-        transport_(clock_, network_, platform_, processors_, input.calibration, input.node_of_rank),
-        collective_world_{clock_, transport_, network_, processors_, input.calibration},
-        collectives_(collective_world_, *input.schedule, input.fidelity),
+        transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
+                   input.node_of_rank),
+        collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
+        collectives_(collective_world_, *input.schedule, input.fidelity, backend_),
         point_to_point_(clock_, transport_),
         costs_(input),
         world_{input,        clock_,          processors_, transport_,
@@ -45,6 +50,18 @@ class Replay {
   }
 
  private:
+  /// \throws UsageError when NCCL cannot run where the ranks are
+  static std::string backend(const ReplayInput& input) {
+    std::string backend = input.backend;
+    if (backend.empty() && input.calibration != nullptr) backend = input.calibration->backend;
+    if (backend == "nccl") check_nccl_places(*input.cluster, input.node_of_rank);
+    return backend;
+  }
+  [[nodiscard]] NcclGraphs* nccl_graphs() {
+    if (backend_ != "nccl") return nullptr;
+    return input_.nccl_graphs != nullptr ? input_.nccl_graphs : &own_graphs_;
+  }
+
   static std::vector<int> used_nodes(const ReplayInput& input) {
     std::vector<int> nodes = input.node_of_rank;
     std::sort(nodes.begin(), nodes.end());
@@ -114,6 +131,8 @@ class Replay {
     result.bytes_sent_per_rank =
         *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
+    if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
+      result.notes["nccl"] = choices;
     add_details(result);
     return result;
   }
@@ -126,7 +145,7 @@ class Replay {
     configuration.data_parallel = input_.schedule->data_parallel;
     configuration.micro_batches = input_.schedule->micro_batches;
     configuration.threads = input_.threads;
-    if (input_.calibration != nullptr) configuration.backend = input_.calibration->backend;
+    if (!backend_.empty()) configuration.backend = backend_;
     configuration.cluster = input_.cluster->name;
     configuration.steps = input_.steps;
     configuration.warmup_steps = input_.warmup_steps;
@@ -193,6 +212,8 @@ class Replay {
   }
 
   const ReplayInput& input_;
+  const std::string backend_;
+  NcclGraphs own_graphs_;
   Platform platform_;
   Clock clock_;
   Network network_;

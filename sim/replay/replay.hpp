@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "models/model.hpp"
@@ -14,6 +15,8 @@
 /// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from
 /// the Calibration, compute times from the Trace.
 namespace stepcast {
+
+class NcclGraphs;
 
 /// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow
 /// per link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
@@ -30,6 +33,11 @@ struct ReplayInput {
   const TraceEntry* accumulating = nullptr;
   const Calibration* calibration =
       nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
+  /// Library whose collectives are replayed: `gloo`, or `nccl`, which needs every rank on a GPU of its own;
+  /// "": the calibration's, without one the ideal algorithms.
+  std::string backend{};
+  NcclGraphs* nccl_graphs =
+      nullptr;  ///< of the cluster, for several replays that share a search; null: its own
   Fidelity fidelity = Fidelity::kAutomatic;
   int batch = 1;    ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
@@ -44,8 +52,9 @@ struct ReplayInput {
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
-/// was no ring. \throws RunError with a deadlock report that names the waiting operations, when some
-/// operation never starts.
+/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose. \throws UsageError when the
+/// backend does not fit the cluster. \throws RunError with a deadlock report that names the waiting
+/// operations, when some operation never starts.
 Result replay(const ReplayInput& input);
 
 }  // namespace stepcast

@@ -127,6 +127,24 @@ TEST_CASE("predicted collectives are compared with measured ones", "[commands]")
   CHECK(shell.run("stepcast compare p.json p.json").exit_code == 3);
 }
 
+TEST_CASE("where a cluster has GPUs, predictions say what NCCL chooses; elsewhere NCCL is refused",
+          "[commands]") {
+  const Shell shell;
+  const Outcome table = shell.run(
+      "stepcast predict --collectives all_reduce --cluster h100x8-hgx --world-size 8 --min 100MiB --max "
+      "100MiB");
+  CHECK(table.exit_code == 0);
+  CHECK_THAT(table.out, Catch::Contains("nccl") && Catch::Contains("NVLS/Simple 8x40 GB/s"));
+  const Outcome step = shell.run(
+      "stepcast predict --model synthetic:layers=4 --strategy ddp --cluster h100x4-nvlink --world-size 4 "
+      "--json");
+  CHECK(step.exit_code == 0);
+  CHECK_THAT(step.out, Catch::Contains("\"backend\": \"nccl\"") && Catch::Contains("ring/"));
+  const Outcome refused = shell.run(kPredict + "--strategy ddp --world-size 4 --backend nccl");
+  CHECK(refused.exit_code == 2);
+  CHECK_THAT(refused.err, Catch::Contains("'star' has no devices"));
+}
+
 TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script again", "[commands]") {
   const Shell shell;
   REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o p.json").exit_code == 0);

@@ -122,6 +122,22 @@ TEST_CASE("each of two GPUs behind one PCIe switch uses an adapter of its own, a
   }
 }
 
+TEST_CASE("GPUs of one host are reached from outside through adapters of their own") {
+  const Cluster cluster = load_cluster("h100x8-hgx:nodes=2");
+  const std::vector<int> gpus = cluster.places();
+  const Paths paths(cluster);
+  std::set<int> leaving;
+  std::set<int> arriving;
+  for (std::size_t gpu = 0; gpu < 8; ++gpu) {
+    for (const Hop& hop : paths.between(gpus[gpu], gpus[8 + (gpu + 1) % 8])) {
+      const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+      if (link.kind == LinkKind::kInfiniband) (hop.forward ? leaving : arriving).insert(hop.link);
+    }
+  }
+  CHECK(leaving.size() == 8);
+  CHECK(arriving.size() == 8);
+}
+
 TEST_CASE("GPUs of one host reach each other over NVLink where there is some, else over PCIe") {
   const Cluster nvlink = load_cluster("h100x4-nvlink");
   const std::vector<int> gpus = nvlink.places();
