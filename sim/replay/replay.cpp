@@ -30,9 +30,10 @@ class Replay {
         collective_world_{clock_, transport_, network_, processors_, input.calibration},
         collectives_(collective_world_, *input.schedule, input.fidelity),
         point_to_point_(clock_, transport_),
+        copies_(network_, input),
         costs_(input),
-        world_{input,        clock_,          processors_, transport_,
-               collectives_, point_to_point_, costs_,      recorded_steps(input)} {
+        world_{input,           clock_,  processors_, transport_,           collectives_,
+               point_to_point_, copies_, costs_,      recorded_steps(input)} {
     for (int rank = 0; rank < input.schedule->world_size; ++rank)
       ranks_.push_back(std::make_unique<RankRun>(world_, rank));
   }
@@ -47,6 +48,8 @@ class Replay {
  private:
   static std::vector<int> used_nodes(const ReplayInput& input) {
     std::vector<int> nodes = input.node_of_rank;
+    const std::vector<int> copied = Copies::nodes(input);
+    nodes.insert(nodes.end(), copied.begin(), copied.end());
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     return nodes;
@@ -110,12 +113,18 @@ class Replay {
         result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
-    const std::vector<double>& sent = transport_.bytes_sent();
-    result.bytes_sent_per_rank =
-        *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
+    result.bytes_sent_per_rank = bytes_per_step();
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
     add_details(result);
     return result;
+  }
+
+  /// What a rank sent, and what the copies that it issued moved; of the rank with most.
+  [[nodiscard]] double bytes_per_step() const {
+    double most = 0.0;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      most = std::max(most, transport_.bytes_sent()[rank] + copies_.bytes_moved()[rank]);
+    return most / (input_.steps + input_.warmup_steps);
   }
 
   void configure(Configuration& configuration) const {
@@ -201,6 +210,7 @@ class Replay {
   CollectiveWorld collective_world_;
   Collectives collectives_;
   PointToPoint point_to_point_;
+  Copies copies_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> ranks_;

@@ -20,6 +20,13 @@ namespace stepcast {
 /// `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
 
+/// What copies between the memories of a host and its devices cost beside the links.
+struct CopyCosts {
+  BytesPerSecond pinned{0};       ///< most that one from or to pinned memory moves; 0: what the links carry
+  BytesPerSecond pageable{10e9};  ///< the same of other memory: one thread fills or empties a staging buffer
+  Seconds launch{5e-6};  ///< of the calling thread, to issue one: a call of cudaMemcpyAsync takes 5 to 10 us
+};
+
 struct ReplayInput {
   const Schedule* schedule = nullptr;
   const Model* model = nullptr;
@@ -31,6 +38,7 @@ struct ReplayInput {
   const Calibration* calibration =
       nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
   Fidelity fidelity = Fidelity::kAutomatic;
+  CopyCosts copies{};
   int batch = 1;    ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
   int steps = 1;
@@ -45,7 +53,7 @@ struct ReplayInput {
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
 /// was no ring. \throws RunError with a deadlock report that names the waiting operations, when some
-/// operation never starts.
+/// operation never starts; UsageError when the Schedule copies to devices that the cluster does not have.
 Result replay(const ReplayInput& input);
 
 }  // namespace stepcast
