@@ -38,8 +38,8 @@ void declare(po::options_description& options) {
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
       ("pageable-rate", po::value<std::string>()->default_value("10GB/s"),
        "copies: what one thread stages between pageable host memory and a device")
-      ("pinned-rate", po::value<std::string>()->default_value("", "the links'"),
-       "copies: most that one from or to pinned host memory moves")
+      ("pcie-rate", po::value<std::string>()->default_value("", "the cluster's"),
+       "usable bandwidth of every PCIe link and direction: what a copy from pinned memory gets alone")
       ("copy-launch", po::value<std::string>()->default_value("5us"), "copies: host time to issue one")
       ("collectives", po::value<std::string>(),
        "predict a bench file instead of a step: 'all' or names separated by commas")
@@ -64,24 +64,23 @@ std::optional<int> optional_int(const po::variables_map& values, const std::stri
   return values.count(name) != 0 ? std::optional(values[name].as<int>()) : std::nullopt;
 }
 
-/// \throws UsageError when a rate is zero or has no unit
-CopyCosts copy_costs(const po::variables_map& values) {
-  const auto text = [&](const char* name) { return values[name].as<std::string>(); };
-  const auto rate = [&](const char* name) {
-    const BytesPerSecond result = parse_bytes_per_second(text(name), std::string("--") + name);
-    if (result <= BytesPerSecond(0)) throw UsageError(std::string("--") + name + " must be above 0 B/s");
-    return result;
-  };
+/// A rate above 0. \throws UsageError
+BytesPerSecond rate_option(const po::variables_map& values, const std::string& name) {
+  const BytesPerSecond rate = parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
+  if (rate <= BytesPerSecond(0)) throw UsageError("--" + name + " must be above 0 B/s");
+  return rate;
+}
+
+/// \throws UsageError when a value is not positive or has no unit
+void read_copy_options(const po::variables_map& values, PredictionRequest& request) {
   try {
-    CopyCosts costs;
-    costs.pageable = rate("pageable-rate");
-    if (!text("pinned-rate").empty()) costs.pinned = rate("pinned-rate");
-    costs.launch = parse_seconds(text("copy-launch"), "--copy-launch");
-    if (costs.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
-    return costs;
+    request.copies.pageable = rate_option(values, "pageable-rate");
+    if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
+    request.copies.launch = parse_seconds(values["copy-launch"].as<std::string>(), "--copy-launch");
   } catch (const InputError& error) {
     throw UsageError(error.what());
   }
+  if (request.copies.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
 }
 
 PredictionRequest step_request(const po::variables_map& values) {
@@ -96,7 +95,7 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.threads = optional_int(values, "threads");
   request.training.world_size = values["world-size"].as<int>();
   request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
-  request.copies = copy_costs(values);
+  read_copy_options(values, request);
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = values["steps"].as<int>();
   request.warmup_steps = values["warmup"].as<int>();

@@ -89,6 +89,9 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   else
     load_no_model(inputs, request);
   inputs.cluster = load_cluster(request.cluster);
+  if (request.pcie)
+    for (Link& link : inputs.cluster.links)
+      if (link.kind == LinkKind::kPcie) link.bandwidth = *request.pcie;
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
   if (!request.calibration.empty()) {
@@ -105,11 +108,9 @@ bool copies(const Schedule& schedule) {
   });
 }
 
-/// `pageable memory at 10.0 GB/s, pinned at the links' rate, 5.00 us to issue one`
+/// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
 std::string in_words(const CopyCosts& costs) {
-  return "pageable memory at " + to_text(costs.pageable) + ", pinned at " +
-         (costs.pinned > BytesPerSecond(0) ? to_text(costs.pinned) : "the links' rate") + ", " +
-         to_text(costs.launch) + " to issue one";
+  return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
 }
 
 bool communicates(const Schedule& schedule) {
@@ -196,6 +197,7 @@ Result predict(const PredictionRequest& request) {
     add_trivial_predictions(result, schedule, line, single);
   }
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
+  if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   result.origin = Origin::kPredicted;
   result.configuration = configuration_of(schedule, inputs.model, training);
   result.configuration.threads = inputs.threads;

@@ -20,6 +20,7 @@ struct PredictionRequest {
   TrainingConfig training;     ///< its batch is set from `batch`
   Fidelity fidelity = Fidelity::kAutomatic;
   CopyCosts copies{};
+  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link, in place of the cluster's
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;

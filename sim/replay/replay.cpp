@@ -22,7 +22,8 @@ class Replay {
  public:
   explicit Replay(const ReplayInput& input)
       : input_(input),
-        platform_(*input.cluster, used_nodes(input)),
+        cluster_(Copies::with_staging(input)),
+        platform_(cluster_, used_nodes(input, cluster_)),
         network_(platform_),
         processors_(clock_, cores(*input.cluster), cores_per_rank(input),
                     input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
@@ -30,7 +31,7 @@ class Replay {
         collective_world_{clock_, transport_, network_, processors_, input.calibration},
         collectives_(collective_world_, *input.schedule, input.fidelity),
         point_to_point_(clock_, transport_),
-        copies_(network_, input),
+        copies_(network_, input, cluster_),
         costs_(input),
         world_{input,           clock_,  processors_, transport_,           collectives_,
                point_to_point_, copies_, costs_,      recorded_steps(input)} {
@@ -46,9 +47,9 @@ class Replay {
   }
 
  private:
-  static std::vector<int> used_nodes(const ReplayInput& input) {
+  static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
     std::vector<int> nodes = input.node_of_rank;
-    const std::vector<int> copied = Copies::nodes(input);
+    const std::vector<int> copied = Copies::nodes(input, cluster);
     nodes.insert(nodes.end(), copied.begin(), copied.end());
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
@@ -202,6 +203,7 @@ class Replay {
   }
 
   const ReplayInput& input_;
+  const Cluster cluster_;
   Platform platform_;
   Clock clock_;
   Network network_;

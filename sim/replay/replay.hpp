@@ -22,8 +22,9 @@ enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
 
 /// What copies between the memories of a host and its devices cost beside the links.
 struct CopyCosts {
-  BytesPerSecond pinned{0};       ///< most that one from or to pinned memory moves; 0: what the links carry
-  BytesPerSecond pageable{10e9};  ///< the same of other memory: one thread fills or empties a staging buffer
+  /// of a host between memory that is not pinned and its devices, all such copies together: one thread fills
+  /// or empties a staging buffer. (From pinned memory a copy goes as fast as the links.)
+  BytesPerSecond pageable{10e9};
   Seconds launch{5e-6};  ///< of the calling thread, to issue one: a call of cudaMemcpyAsync takes 5 to 10 us
 };
 

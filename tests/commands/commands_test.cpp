@@ -162,10 +162,10 @@ TEST_CASE("broadcast is predicted without a model, and refused by run, which dri
   };
   CHECK(step_s("--pageable-rate 8GB/s") == Approx(2.0).epsilon(1e-3));
   CHECK(step_s("--method relay --pageable-rate 8GB/s") == Approx(0.5 + 3.0 * 4.0 / 370.8).epsilon(1e-3));
-  CHECK(step_s("--method chunked --pinned --pinned-rate 40GB/s --chunk 4MB") ==
+  CHECK(step_s("--method chunked --pinned --pcie-rate 40GB/s --chunk 4MB") ==
         Approx(0.1 + 3.0 * 0.004 / 370.8).epsilon(2e-3));
   const Outcome text = shell.run(predict + "--method chunked --pinned");
-  CHECK_THAT(text.out, Catch::Contains("method chunked") && Catch::Contains("pinned at the links' rate") &&
+  CHECK_THAT(text.out, Catch::Contains("method chunked") && Catch::Contains("pageable memory at 10.0 GB/s") &&
                            !Catch::Contains("samples/s"));
   const Outcome foreign = shell.run(predict + "--model synthetic");
   CHECK(foreign.exit_code == 2);

@@ -154,18 +154,6 @@ TEST_CASE("a copy from pageable memory is staged at 4 B/s, and the thread waits 
         Approx(1.0));
 }
 
-TEST_CASE("a pinned rate below the links' bounds each copy") {
-  const Model model;
-  const Cluster cluster = node(2);
-  const Schedule schedule =
-      driven_by_first(2, {copy("a", {}, device(0), 20.0), copy("b", {}, device(1), 20.0)});
-  ReplayInput input = free_launches(schedule, model, cluster);
-  input.copies.pinned = BytesPerSecond(5.0);
-  CHECK(replay(input).median_step_time_s() == Approx(4.0));
-  input.copies.pinned = BytesPerSecond(50.0);
-  CHECK(replay(input).median_step_time_s() == Approx(2.0));
-}
-
 TEST_CASE("a second step of copies takes as long as the first one") {
   const Model model;
   const Cluster cluster = node(2);
