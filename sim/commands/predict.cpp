@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "sim/cli/command.hpp"
@@ -37,6 +38,11 @@ void declare(po::options_description& options) {
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
       ("fidelity", po::value<std::string>()->default_value("auto"), "of collectives: auto, message or aggregate")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
+      ("pageable-rate", po::value<std::string>()->default_value("10GB/s"),
+       "copies: what one thread stages between pageable host memory and a device")
+      ("pcie-rate", po::value<std::string>()->default_value("", "the cluster's"),
+       "usable bandwidth of every PCIe link and direction: what a copy from pinned memory gets alone")
+      ("copy-launch", po::value<std::string>()->default_value("5us"), "copies: host time to issue one")
       ("collectives", po::value<std::string>(),
        "predict a bench file instead of a step: 'all' or names separated by commas")
       ("min", po::value<std::string>()->default_value("4B"), "with --collectives: smallest message")
@@ -60,6 +66,25 @@ std::optional<int> optional_int(const po::variables_map& values, const std::stri
   return values.count(name) != 0 ? std::optional(values[name].as<int>()) : std::nullopt;
 }
 
+/// A rate above 0. \throws UsageError
+BytesPerSecond rate_option(const po::variables_map& values, const std::string& name) {
+  const BytesPerSecond rate = parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
+  if (rate <= BytesPerSecond(0)) throw UsageError("--" + name + " must be above 0 B/s");
+  return rate;
+}
+
+/// \throws UsageError when a value is not positive or has no unit
+void read_copy_options(const po::variables_map& values, PredictionRequest& request) {
+  try {
+    request.copies.pageable = rate_option(values, "pageable-rate");
+    if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
+    request.copies.launch = parse_seconds(values["copy-launch"].as<std::string>(), "--copy-launch");
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
+  }
+  if (request.copies.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
+}
+
 PredictionRequest step_request(const po::variables_map& values) {
   PredictionRequest request;
   request.training = training_config(values);
@@ -73,6 +98,7 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.threads = optional_int(values, "threads");
   request.training.world_size = values["world-size"].as<int>();
   request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
+  read_copy_options(values, request);
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = values["steps"].as<int>();
   request.warmup_steps = values["warmup"].as<int>();
@@ -84,13 +110,15 @@ PredictionRequest step_request(const po::variables_map& values) {
 
 void print_summary(const Result& result) {
   std::vector<double> all;
-  for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
+  for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
+    std::copy_if(rank.begin(), rank.end(), std::back_inserter(all), [](double time) { return time > 0.0; });
+  if (all.empty()) all = result.step_time_s.front();
   std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
   table.add(
       {"step time", to_text(Seconds(result.median_step_time_s())),
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
-  table.add({"throughput", throughput_text(result), ""});
+  if (result.configuration.data_parallel > 0) table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
   for (const auto& [key, value] : result.notes) table.add({key, value, ""});
   std::cout << table.text() << '\n' << rank_table(result) << balance_line(result);

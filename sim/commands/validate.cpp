@@ -80,15 +80,16 @@ std::string error_text(const PublishedRow& row, const std::string& key, const Pr
 }
 
 std::string name_of(const PublishedRow& row) {
-  std::string name = row.text("strategy", row.text("method", "")) + " x" + std::to_string(row.world_size);
+  std::string name = row.text("strategy", row.text("method", ""));
+  if (row.facts.contains("strategy")) name += " x" + std::to_string(row.world_size);
   if (row.facts.contains("split")) name += " " + row.text("split", "");
   return name + (row.fit ? " [fitted]" : "");
 }
 
 /// In the order in which people ask.
-constexpr std::array kQuantities{"throughput_samples_per_s", "step_time_s",   "peak_memory_mb_per_rank",
-                                 "mean_peak_memory_mb",      "stage_time_cv", "memory_cv",
-                                 "bubble_fraction"};
+constexpr std::array kQuantities{
+    "throughput_samples_per_s", "step_time_s",   "time_s",    "peak_memory_mb_per_rank",
+    "mean_peak_memory_mb",      "stage_time_cv", "memory_cv", "bubble_fraction"};
 
 /// One line per value of what stays open.
 std::string in_lines(std::string text) {

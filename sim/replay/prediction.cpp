@@ -60,22 +60,43 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
 }
 
-Inputs load_inputs(const PredictionRequest& request) {
+void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
     throw UsageError("give --trace, or --model with declared times");
-  if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
-  if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
-  Inputs inputs;
-  inputs.batch = request.batch.value_or(1);
-  inputs.threads = request.threads.value_or(1);
   if (!request.model.empty()) inputs.model = load_model(request.model);
   if (!request.trace.empty())
     load_trace_into(inputs, request);
   else if (!inputs.model.has_fixed_times())
     throw UsageError("--trace is missing; '" + inputs.model.specification +
                      "' does not declare its times (stepcast measure makes a trace)");
+}
+
+/// The place of a model where nothing is trained.
+void load_no_model(Inputs& inputs, const PredictionRequest& request) {
+  for (const auto& [option, given] :
+       {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
+        std::pair{"batch", request.batch.has_value()}})
+    if (given)
+      throw UsageError(std::string("--") + option + " means nothing to strategy '" + request.strategy +
+                       "', which trains no model");
+  inputs.model.name = inputs.model.specification = "no model";
+}
+
+Inputs load_inputs(const PredictionRequest& request, bool trains) {
+  if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
+  if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
+  Inputs inputs;
+  inputs.batch = request.batch.value_or(1);
+  inputs.threads = request.threads.value_or(1);
+  if (trains)
+    load_model_into(inputs, request);
+  else
+    load_no_model(inputs, request);
   inputs.cluster = load_cluster(request.cluster);
-  inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
+  if (request.pcie)
+    for (Link& link : inputs.cluster.links)
+      if (link.kind == LinkKind::kPcie) link.bandwidth = *request.pcie;
+  if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
   if (!request.calibration.empty()) {
     inputs.calibration = load_calibration(request.calibration);
@@ -84,6 +105,18 @@ Inputs load_inputs(const PredictionRequest& request) {
   inputs.backend =
       backend_for(request.backend, inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
   return inputs;
+}
+
+bool copies(const Schedule& schedule) {
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(),
+                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+  });
+}
+
+/// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
+std::string in_words(const CopyCosts& costs) {
+  return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
 }
 
 bool communicates(const Schedule& schedule) {
@@ -106,6 +139,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.backend = inputs.backend;
   input.nccl_graphs = inputs.nccl_graphs ? &*inputs.nccl_graphs : nullptr;
   input.fidelity = request.fidelity;
+  input.copies = request.copies;
   input.batch = inputs.batch;
   input.threads = inputs.threads;
   input.steps = request.steps;
@@ -154,8 +188,8 @@ Result predict(const PredictionRequest& request) {
   if (request.steps < 1) throw UsageError("--steps must be at least 1");
   if (request.warmup_steps < 0) throw UsageError("--warmup must be at least 0");
   if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
-  static_cast<void>(strategies().find(request.strategy));  // before any file is read
-  Inputs inputs = load_inputs(request);
+  const bool trains = strategies().find(request.strategy).trains;  // before any file is read
+  Inputs inputs = load_inputs(request, trains);
   inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
@@ -163,11 +197,15 @@ Result predict(const PredictionRequest& request) {
   const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
 
   Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
-  const double single = schedule.world_size == 1 && request.strategy == "single"
-                            ? result.median_step_time_s()
-                            : single_step_time_s(inputs, request, training);
-  const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-  add_trivial_predictions(result, schedule, line, single);
+  if (trains) {
+    const double single = schedule.world_size == 1 && request.strategy == "single"
+                              ? result.median_step_time_s()
+                              : single_step_time_s(inputs, request, training);
+    const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
+    add_trivial_predictions(result, schedule, line, single);
+  }
+  if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
+  if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   result.origin = Origin::kPredicted;
   result.configuration = configuration_of(schedule, inputs.model, training);
   result.configuration.threads = inputs.threads;

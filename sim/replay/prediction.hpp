@@ -20,6 +20,8 @@ struct PredictionRequest {
   std::optional<int> threads;  ///< unset: the trace's only thread count
   TrainingConfig training;     ///< its batch is set from `batch`
   Fidelity fidelity = Fidelity::kAutomatic;
+  CopyCosts copies{};
+  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link, in place of the cluster's
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;
@@ -29,9 +31,10 @@ struct PredictionRequest {
 };
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),
-/// and fills in configuration, lineage and seed; the command adds the rest of the context. \throws InputError
-/// when the trace belongs to another model (both are named), or is missing though the model declares no
-/// times, or when several batch sizes or thread counts are possible and none was chosen.
+/// and fills in configuration, lineage and seed; the command adds the rest of the context. A strategy that
+/// does not train gets no model, and has no trivial predictors. \throws InputError when the trace belongs to
+/// another model (both are named), or is missing though the model declares no times, or when several batch
+/// sizes or thread counts are possible and none was chosen.
 Result predict(const PredictionRequest& request);
 
 }  // namespace stepcast

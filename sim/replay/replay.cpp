@@ -26,7 +26,8 @@ class Replay {
       : input_(input),
         backend_(backend(input)),
         own_graphs_(*input.cluster),
-        platform_(*input.cluster, used_nodes(input)),
+        cluster_(Copies::with_staging(input)),
+        platform_(cluster_, used_nodes(input, cluster_)),
         network_(platform_),
         processors_(clock_, cores(*input.cluster), cores_per_rank(input),
                     input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
@@ -35,9 +36,10 @@ class Replay {
         collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
         collectives_(collective_world_, *input.schedule, input.fidelity, backend_),
         point_to_point_(clock_, transport_),
+        copies_(network_, input, cluster_),
         costs_(input),
-        world_{input,        clock_,          processors_, transport_,
-               collectives_, point_to_point_, costs_,      recorded_steps(input)} {
+        world_{input,           clock_,  processors_, transport_,           collectives_,
+               point_to_point_, copies_, costs_,      recorded_steps(input)} {
     for (int rank = 0; rank < input.schedule->world_size; ++rank)
       ranks_.push_back(std::make_unique<RankRun>(world_, rank));
   }
@@ -62,8 +64,10 @@ class Replay {
     return input_.nccl_graphs != nullptr ? input_.nccl_graphs : &own_graphs_;
   }
 
-  static std::vector<int> used_nodes(const ReplayInput& input) {
+  static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
     std::vector<int> nodes = input.node_of_rank;
+    const std::vector<int> copied = Copies::nodes(input, cluster);
+    nodes.insert(nodes.end(), copied.begin(), copied.end());
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     return nodes;
@@ -127,14 +131,20 @@ class Replay {
         result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
-    const std::vector<double>& sent = transport_.bytes_sent();
-    result.bytes_sent_per_rank =
-        *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
+    result.bytes_sent_per_rank = bytes_per_step();
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
     if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
       result.notes["nccl"] = choices;
     add_details(result);
     return result;
+  }
+
+  /// What a rank sent, and what the copies that it issued moved; of the rank with most.
+  [[nodiscard]] double bytes_per_step() const {
+    double most = 0.0;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      most = std::max(most, transport_.bytes_sent()[rank] + copies_.bytes_moved()[rank]);
+    return most / (input_.steps + input_.warmup_steps);
   }
 
   void configure(Configuration& configuration) const {
@@ -214,6 +224,7 @@ class Replay {
   const ReplayInput& input_;
   const std::string backend_;
   NcclGraphs own_graphs_;
+  const Cluster cluster_;
   Platform platform_;
   Clock clock_;
   Network network_;
@@ -222,6 +233,7 @@ class Replay {
   CollectiveWorld collective_world_;
   Collectives collectives_;
   PointToPoint point_to_point_;
+  Copies copies_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> ranks_;

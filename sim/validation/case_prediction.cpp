@@ -35,8 +35,10 @@ std::vector<RowPrediction> ranges_of(const std::vector<const Candidate*>& candid
   return rows;
 }
 
-/// `6-2-2-2 748.5 to 752.1 samples/s, mean peak 5210 MB`
+/// `6-2-2-2 748.5 to 752.1 samples/s, mean peak 5210 MB`; of a row without throughput `0.063 to 0.098 s`
 std::string row_summary(const PublishedRow& row, const RowPrediction& values) {
+  if (!values.contains("throughput_samples_per_s"))
+    return range_text(values.at(leading_quantity(row))) + " s";
   std::string text = row.text("split", row.text("strategy", row.strategy));
   text = text.substr(0, text.find(" ("));
   text += " " + range_text(values.at("throughput_samples_per_s")) + " samples/s, step " +
