@@ -58,8 +58,14 @@ ExitCode run(const po::variables_map& values) {
   const RunContext context = make_run_context("", command_line());
   const std::string machine = input.results.empty() ? input.benches.front().context.cpu_model
                                                     : input.results.front().result.context.cpu_model;
-  render(figure.draw(input), output,
+  const Drawing drawing = figure.draw(input);
+  render(drawing, output,
          "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine, force);
+  if (!drawing.table.empty()) {
+    Table table(drawing.table.front());
+    for (auto row = drawing.table.begin() + 1; row != drawing.table.end(); ++row) table.add(*row);
+    std::cout << table.text() << '\n';
+  }
   std::cout << output << '\n';
   return ExitCode::kDone;
 }
@@ -67,7 +73,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlot{
     commands(),
     {.name = "plot",
-     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline, memory, microbatches.",
+     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline, memory, microbatches, sensitivity.",
      .thing = {.declare = declare,
                .run = run,
                .positional = "figure",

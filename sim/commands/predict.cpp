@@ -10,9 +10,19 @@
 #include "sim/core/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
+
+/// What --help says of --device: every GPU and CPU that is known.
+std::string describe_devices() {
+  std::string text =
+      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the model's "
+      "layers alone";
+  for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
+  return text;
+}
 
 void declare(po::options_description& options) {
   declare_training_options(options);
@@ -20,6 +30,12 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
       ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("device", po::value<std::string>()->default_value("", "the traced one"),
+       describe_devices().c_str())
+      ("trace-device", po::value<std::string>()->default_value("", "as the trace says"),
+       "with --device and --trace: the known device that is most like the traced one")
+      ("dtype", po::value<std::string>()->default_value("float32"),
+       "with --device and without --trace: float32, or tf32 for tensor cores in products of float32 matrices")
       ("calibration", po::value<std::string>()->default_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
       ("cluster", po::value<std::string>()->default_value("laptop"), "shipped name or YAML file")
@@ -63,6 +79,9 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.strategy = values["strategy"].as<std::string>();
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
+  request.device = values["device"].as<std::string>();
+  request.trace_device = values["trace-device"].as<std::string>();
+  request.dtype = values["dtype"].as<std::string>();
   request.calibration = values["calibration"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
   request.batch = optional_int(values, "batch");
@@ -127,6 +146,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
 ExitCode predict_bench(const po::variables_map& values) {
   for (const char* name : {"strategy", "timeline"})
     if (values.count(name) != 0) throw UsageError(std::string("--collectives goes without --") + name);
+  if (!values["device"].defaulted()) throw UsageError("--collectives goes without --device");
   const bool force = values["force"].as<bool>();
   if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
   Bench bench = predict_collectives(collective_request(values));
