@@ -94,8 +94,9 @@ class SegmentAccount {
     return static_cast<int>(activations_.size()) - 1;
   }
 
-  /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables forward
-  /// reads the rows that are looked up, which are in its traffic, and backward makes a gradient of the whole table.
+  /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
+  /// forward reads the rows that are looked up, which are in its traffic, and backward makes a gradient of
+  /// the whole table.
   static void add_work(Segment& segment, const Layer& layer, const LayerCost& cost, double gradients) {
     if (cost.is_view) return;
     double elements = 0.0;

@@ -70,8 +70,8 @@ struct LayerCost {
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
   /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.
   int kernels = 1;
-  /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which compute next to
-  /// nothing (attention's copies, softmax and dropout).
+  /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which
+  /// compute next to nothing (attention's copies, softmax and dropout).
   Bytes forward_aside{}, backward_aside{};
 };
 

@@ -57,11 +57,11 @@ struct LayerRow {
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline.
 struct LayerWork {
-  Flop forward, backward;                     ///< per sample; backward 0 where no gradient is needed
-  Bytes forward_traffic, backward_traffic;    ///< per sample: activations read and written
-  Bytes forward_weights, backward_weights;    ///< whatever the batch: weights read, their gradients written
-  int forward_kernels = 0;                    ///< launched on a GPU
-  int backward_kernels = 0;                   ///< two for each forward one of a layer with weights: dx and dw
+  Flop forward, backward;                   ///< per sample; backward 0 where no gradient is needed
+  Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written
+  Bytes forward_weights, backward_weights;  ///< whatever the batch: weights read, their gradients written
+  int forward_kernels = 0;                  ///< launched on a GPU
+  int backward_kernels = 0;                 ///< two for each forward one of a layer with weights: dx and dw
 };
 
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,

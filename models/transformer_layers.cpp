@@ -219,8 +219,8 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 ///
 /// Backward twice that, as each product has two, each element-wise step reads a second tensor, and copies go
 /// both ways. Kept: x, q, k, v and p; with dropout also its noise and what is left of p. Softmax's flop are
-/// left out. Copies and what happens to p between its products are kernels of their own: three for splitting, one each
-/// for scale, softmax, mask, dropout and joining.
+/// left out. Copies and what happens to p between its products are kernels of their own: three for splitting,
+/// one each for scale, softmax, mask, dropout and joining.
 LayerCost attention_cost(const Layer& layer) {
   const double s = sequence(layer);
   const auto h = static_cast<double>(layer.input[1]);
@@ -231,7 +231,8 @@ LayerCost attention_cost(const Layer& layer) {
   const double vectors = (is_fused(layer) ? 4.0 : 6.0) + 2.0 + 2.0 + copied;
   const double softmax = 4.0 + (causal ? 2.0 : 0.0);
   const double matrices = 1.0 + softmax + 1.0;
-  const int kernels = (is_fused(layer) ? 1 : 3) + 3 + 2 + 2 + 1 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0);
+  const int kernels =
+      (is_fused(layer) ? 1 : 3) + 3 + 2 + 2 + 1 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0);
   return {.forward = Flop(6.0 * s * h * h + 4.0 * s * s * h),
           .forward_traffic = elements(vectors * s * h + (matrices + drop.forward) * p),
           .backward_traffic = elements(2.0 * vectors * s * h + (2.0 * matrices + drop.backward) * p),

@@ -9,8 +9,8 @@
 #include "plots/style.hpp"
 #include "sim/core/error.hpp"
 
-/// What a faster interconnect buys: predicted speed-up over one rank on clusters that differ in their links. Groups of
-/// bars by the number of ranks, a bar per cluster, the ideal as a dashed mark over each group.
+/// What a faster interconnect buys: predicted speed-up over one rank on clusters that differ in their links.
+/// Groups of bars by the number of ranks, a bar per cluster, the ideal as a dashed mark over each group.
 ///
 ///     speed-up = n * T_1 / T_n      same batch per rank (weak)
 ///
@@ -63,7 +63,9 @@ std::vector<Panel> panels_of(const std::vector<ResultFile>& files) {
     if (panel == panels.end()) panel = panels.insert(panels.end(), Panel{title, {}});
     const double single = result.trivial_step_time_s.at("ideal_scaling");
     const double step = result.median_step_time_s();
-    if (!panel->clusters[c.cluster].emplace(c.world_size, Bar{single, c.world_size * single / step, step}).second)
+    if (!panel->clusters[c.cluster]
+             .emplace(c.world_size, Bar{single, c.world_size * single / step, step})
+             .second)
       throw InputError(file.path + ": a second prediction of " + describe(c) + " on cluster " + c.cluster +
                        "; give one of them");
   }
@@ -112,7 +114,8 @@ std::string blocks(const Panel& panel, const std::vector<std::string>& clusters)
     const auto found = panel.clusters.find(clusters[c]);
     int group = 0;
     for (const int count : ranks) {
-      const double place = group++ + width * (static_cast<double>(c) - 0.5 * static_cast<double>(clusters.size() - 1));
+      const double place =
+          group++ + width * (static_cast<double>(c) - 0.5 * static_cast<double>(clusters.size() - 1));
       if (found == panel.clusters.end() || !found->second.contains(count)) continue;
       const double speedup = found->second.at(count).speedup;
       data += style::number(place) + " " + style::number(0.92 * width) + " " + std::to_string(count) + " " +
@@ -123,7 +126,8 @@ std::string blocks(const Panel& panel, const std::vector<std::string>& clusters)
   data += "# ideal: left ranks length\n";
   int group = 0;
   for (const int count : ranks)
-    data += style::number(group++ - 0.5 * kGroup) + " " + std::to_string(count) + " " + style::number(kGroup) + "\n";
+    data += style::number(group++ - 0.5 * kGroup) + " " + std::to_string(count) + " " +
+            style::number(kGroup) + "\n";
   return data + "\n\n";
 }
 
@@ -133,18 +137,20 @@ std::string axes(const Panel& panel) {
   int group = 0;
   for (const int count : ranks)
     tics += (tics.empty() ? "" : ", ") + style::quote(std::to_string(count)) + " " + std::to_string(group++);
-  return "set xrange [-0.6:" + style::number(static_cast<double>(ranks.size()) - 0.4) + "]\nset yrange [0:" +
-         style::number(kHeadroom * *ranks.rbegin()) + "]\nset xtics (" + tics + ") scale 0\n";
+  return "set xrange [-0.6:" + style::number(static_cast<double>(ranks.size()) - 0.4) +
+         "]\nset yrange [0:" + style::number(kHeadroom * *ranks.rbegin()) + "]\nset xtics (" + tics +
+         ") scale 0\n";
 }
 
 std::string plot_command(std::size_t clusters, std::size_t first_block) {
-  std::string plot = "plot NaN";
   const auto block = [&](std::size_t i) { return ", data index " + std::to_string(first_block + i); };
+  std::string plot =
+      "plot NaN" + block(clusters) + " using 1:2:3:(0) with vectors nohead dt 2 lw 1.5 lc rgb '#888888'";
   for (std::size_t c = 0; c < clusters; ++c)
     plot += block(c) + " using 1:4:2 with boxes lc rgb " + style::quote(style::series_colour(c));
   for (std::size_t c = 0; c < clusters; ++c)
-    plot += block(c) + " using 1:4:5 with labels offset 0,0.6 font ',8' textcolor rgb '#333333'";
-  return plot + block(clusters) + " using 1:2:3:(0) with vectors nohead dt 2 lw 1.5 lc rgb '#888888'\n";
+    plot += block(c) + " using 1:4:5 with labels boxed offset 0,0.7 font ',8' textcolor rgb '#333333'";
+  return plot + "\n";
 }
 
 std::vector<std::string> legend(const std::vector<std::string>& clusters) {
@@ -155,7 +161,8 @@ std::vector<std::string> legend(const std::vector<std::string>& clusters) {
   return entries;
 }
 
-/// A row per panel and cluster, two columns per number of ranks. One panel needs no title, which the figure has.
+/// A row per panel and cluster, two columns per number of ranks. One panel needs no title, which the figure
+/// has.
 std::vector<std::vector<std::string>> table_of(const std::vector<Panel>& panels,
                                                const std::vector<std::string>& clusters) {
   std::set<int> ranks;
@@ -186,21 +193,26 @@ std::vector<std::vector<std::string>> table_of(const std::vector<Panel>& panels,
 Drawing draw(const FigureInput& input) {
   const std::vector<Panel> all = panels_of(input.results);
   if (all.empty())
-    throw InputError("nothing to draw: give predictions of several ranks that each have a batch of their own");
+    throw InputError(
+        "nothing to draw: give predictions of several ranks that each have a batch of their own");
   const std::vector<std::string> clusters = clusters_of(all);
   std::size_t longest = 0;
   for (const std::string& name : clusters) longest = std::max(longest, name.size());
   style::PanelSize size = kPanel;
   size.head = style::head_height(clusters.size() + 1, longest, size.width);
   const style::Panels panels(all.size(), 1, size);
-  Drawing drawing{"", panels.begin("Speed-up over one rank by interconnect, predicted; same batch per rank (weak)",
-                                   legend(clusters)),
-                  panels.width(), panels.height(), table_of(all, clusters)};
+  Drawing drawing{
+      "",
+      panels.begin("Speed-up over one rank by interconnect, predicted; same batch per rank (weak)",
+                   legend(clusters)),
+      panels.width(), panels.height(), table_of(all, clusters)};
+  // White behind the labels, which may lie on the ideal.
+  drawing.script += "set style textbox opaque noborder fillcolor rgb '#ffffff' margins 0.5,0.3\n";
   drawing.script += "set xlabel 'ranks' offset 0,0.4\nset ylabel 'speed-up (throughput ratio)' offset 1,0\n";
   for (std::size_t i = 0; i < all.size(); ++i) {
     drawing.data += blocks(all[i], clusters);
-    drawing.script +=
-        panels.panel(i, all[i].title) + axes(all[i]) + plot_command(clusters.size(), i * (clusters.size() + 1));
+    drawing.script += panels.panel(i, all[i].title) + axes(all[i]) +
+                      plot_command(clusters.size(), i * (clusters.size() + 1));
   }
   drawing.script += panels.end();
   return drawing;
@@ -209,8 +221,9 @@ Drawing draw(const FigureInput& input) {
 const Registration<Figure> kSensitivity{
     figures(),
     {.name = "sensitivity",
-     .description = "Predicted speed-up by number of ranks, a bar per cluster: what a faster interconnect buys. "
-                    "Prints the numbers too.",
+     .description =
+         "Predicted speed-up by number of ranks, a bar per cluster: what a faster interconnect buys. "
+         "Prints the numbers too.",
      .thing = {draw},
      .order = 18}};
 

@@ -15,8 +15,8 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
 }
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
-  node.allow_only({"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak", "memory",
-                   "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "source"});
+  node.allow_only({"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
+                   "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "source"});
   DeviceModel device;
   device.name = name;
   device.description = node.at("description").text();

@@ -15,10 +15,13 @@
 namespace stepcast {
 namespace {
 
+constexpr std::size_t kWidestNote = 40;
+
 /// What --help says of --device: every GPU and CPU that is known.
 std::string describe_devices() {
   std::string text =
-      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the model's "
+      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the "
+      "model's "
       "layers alone";
   for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
   return text;
@@ -107,8 +110,14 @@ void print_summary(const Result& result) {
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
   table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
-  for (const auto& [key, value] : result.notes) table.add({key, value, ""});
-  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result);
+  std::string sentences;  // would make the table wider than a screen
+  for (const auto& [key, value] : result.notes) {
+    if (value.size() <= kWidestNote)
+      table.add({key, value, ""});
+    else
+      sentences.append(key).append(": ").append(value).append("\n");
+  }
+  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
 
 ExitCode predict_step(const po::variables_map& values) {

@@ -37,7 +37,8 @@ int choose(const std::optional<int>& asked, const std::set<int>& measured, const
   throw UsageError("--" + what + " is missing; " + path + " holds " + values);
 }
 
-/// On a GPU, pace means nothing: what makes a step slower after a wait are a core's caches and branch predictors.
+/// On a GPU, pace means nothing: what makes a step slower after a wait are a core's caches and branch
+/// predictors.
 void keep_one_pace(Inputs& inputs) {
   inputs.waiting_trace = inputs.trace;
   inputs.accumulating_trace.reset();
@@ -49,7 +50,8 @@ void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest&
   for (auto* entry : {&inputs.trace, &inputs.waiting_trace, &inputs.accumulating_trace})
     if (*entry) *entry = moved(**entry, inputs.model, trace.dtype, traced, *inputs.device);
   if (inputs.device->gpu) keep_one_pace(inputs);
-  inputs.notes["device"] = inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
+  inputs.notes["device"] =
+      inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
 }
 
 /// Where there is no trace.
@@ -63,7 +65,7 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   inputs.trace = estimated(inputs.model, request.dtype, *inputs.device, samples, inputs.threads);
   keep_one_pace(inputs);
   inputs.notes["estimate"] = estimate_note(request.dtype);
-  inputs.notes["expected error"] = estimate_error_note();
+  inputs.notes["expected error"] = estimate_error_note(*inputs.device);
 }
 
 /// The device with what it needs and excludes.

@@ -8,9 +8,9 @@
 namespace stepcast {
 namespace {
 
-constexpr double kElement = 4.0;     // bytes of a float32
+constexpr double kElement = 4.0;  // bytes of a float32
 constexpr double kLossAccesses = 6.0;
-constexpr int kLossKernels = 4;      // log-softmax and likelihood, forward and backward
+constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and backward
 
 Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
   return std::max(flop / rates.peak, traffic / rates.memory);
@@ -49,7 +49,8 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
   return {share * found->second, share * device.memory_bandwidth, device.kernel_launch};
 }
 
-Seconds roofline_time(const Model& model, int segment, WorkPhase phase, double samples, const DeviceRates& rates) {
+Seconds roofline_time(const Model& model, int segment, WorkPhase phase, double samples,
+                      const DeviceRates& rates) {
   if (phase == WorkPhase::kLoss) {
     const auto outputs = static_cast<double>(numel(model.segments.back().output));
     return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
@@ -60,8 +61,10 @@ Seconds roofline_time(const Model& model, int segment, WorkPhase phase, double s
   const bool forward = phase == WorkPhase::kForward;
   Seconds total(0);
   for (const LayerWork& work : segment_of(model, segment).work)
-    total += forward ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
-                     : slower(samples * work.backward, samples * work.backward_traffic + work.backward_weights, rates);
+    total +=
+        forward
+            ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
+            : slower(samples * work.backward, samples * work.backward_traffic + work.backward_weights, rates);
   return total;
 }
 

@@ -32,10 +32,12 @@ Trace mlp_trace(const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("predict --device without a trace says that it is an estimate, and how wrong it may be", "[commands]") {
+TEST_CASE("predict --device without a trace says that it is an estimate, and how wrong it may be",
+          "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run(
-      "stepcast predict --model resnet18-cifar --batch 128 --strategy ddp --device h100-sxm --cluster h100x8-hgx "
+      "stepcast predict --model resnet18-cifar --batch 128 --strategy ddp --device h100-sxm --cluster "
+      "h100x8-hgx "
       "--world-size 8 -o x.json");
   CHECK(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("on h100-sxm") && Catch::Contains("ESTIMATE") &&
@@ -49,7 +51,8 @@ TEST_CASE("predict --device moves a trace, and keeps what the host does", "[comm
   const Shell shell;
   shell.write("cpu.json", nlohmann::json(mlp_trace("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz")).dump(1));
   shell.write("other.json", nlohmann::json(mlp_trace("Some Processor")).dump(1));
-  const std::string predict = "stepcast predict --strategy single --device p100-pcie-12gb --force -o x.json --trace ";
+  const std::string predict =
+      "stepcast predict --strategy single --device p100-pcie-12gb --force -o x.json --trace ";
   CHECK_THAT(shell.run(predict + "cpu.json").out, Catch::Contains("measured on xeon-e5-2680-v4"));
   const auto moved = nlohmann::json::parse(shell.read("x.json"));
   CHECK(moved["step_time_s"][0][0].get<double>() > 2e-3);
@@ -81,7 +84,8 @@ TEST_CASE("plot sensitivity prints its numbers beside drawing them", "[commands]
   const Shell shell;
   for (const char* rate : {"1Gb/s", "100Gb/s"})
     REQUIRE(shell
-                .run("stepcast predict --model resnet18-cifar --batch 128 --strategy ddp --device h100-sxm --cluster "
+                .run("stepcast predict --model resnet18-cifar --batch 128 --strategy ddp --device h100-sxm "
+                     "--cluster "
                      "h100-hosts:rate=" +
                      std::string(rate) + " --world-size 2 --steps 2 -o " + std::string(1, rate[2]) + ".json")
                 .exit_code == 0);

@@ -28,7 +28,8 @@ Drawing draw(const std::vector<ResultFile>& files) {
 
 }  // namespace
 
-TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fast, slow clusters first", "[plots]") {
+TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fast, slow clusters first",
+          "[plots]") {
   const Drawing drawing =
       draw({prediction("fast", 4, 1.0), prediction("slow", 4, 2.0), prediction("slow", 2, 1.25)});
   const std::vector<std::vector<std::string>> expected = {
@@ -40,7 +41,8 @@ TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fas
   CHECK_THAT(drawing.script, Catch::Contains("m, ddp, batch 128 per rank"));
 }
 
-TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, and what shares a batch", "[plots]") {
+TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, and what shares a batch",
+          "[plots]") {
   CHECK_THROWS_WITH(draw({prediction("a", 2, 1.0), prediction("a", 2, 2.0)}),
                     Catch::Contains("a2.json") && Catch::Contains("cluster a"));
   std::vector<ResultFile> many;

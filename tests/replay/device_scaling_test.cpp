@@ -23,7 +23,8 @@ DeviceModel device(double peak, double memory, double launch_s = 0.0) {
   return result;
 }
 
-/// One segment of two layers: per sample the first computes 100 flop over 10 B, the second 10 flop over 100 B.
+/// One segment of two layers: per sample the first computes 100 flop over 10 B, the second 10 flop over 100
+/// B.
 Model two_layers() {
   Model model;
   model.name = model.specification = "two layers";
@@ -124,7 +125,7 @@ TEST_CASE("ResNet-18 launches 67 kernels in its forward and 107 in its backward"
     forward += kernels_of(model, i, WorkPhase::kForward);
     backward += kernels_of(model, i, WorkPhase::kBackward);
   }
-  CHECK(forward == 20 + 20 + 17 + 8 + 2);         // convolutions, norms, ReLU, additions, pooling and fc
+  CHECK(forward == 20 + 20 + 17 + 8 + 2);      // convolutions, norms, ReLU, additions, pooling and fc
   CHECK(backward == 2 * 41 - 1 + 17 + 8 + 1);  // no gradient of the images
 }
 
@@ -185,9 +186,10 @@ TEST_CASE("of a CPU, threads take their part of the cores") {
 
 TEST_CASE("the traced device is recognised from what its driver calls it, or named") {
   Trace trace;
-  for (const auto& [words, name] : {std::pair("NVIDIA H100 80GB HBM3", "h100-sxm"), std::pair("Tesla P100-PCIE-12GB", "p100-pcie-12gb"),
-                                    std::pair("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "xeon-e5-2680-v4"),
-                                    std::pair("NVIDIA H100 PCIe", "h100-pcie")}) {
+  for (const auto& [words, name] :
+       {std::pair("NVIDIA H100 80GB HBM3", "h100-sxm"), std::pair("Tesla P100-PCIE-12GB", "p100-pcie-12gb"),
+        std::pair("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "xeon-e5-2680-v4"),
+        std::pair("NVIDIA H100 PCIe", "h100-pcie")}) {
     trace.device = words;
     CHECK(traced_device(trace, "t.json", "").name == name);
   }
@@ -199,7 +201,8 @@ TEST_CASE("the traced device is recognised from what its driver calls it, or nam
   CHECK_THROWS_WITH(traced_device(trace, "t.json", "v100-sxn"), Catch::Contains("did you mean 'v100-sxm'"));
 }
 
-TEST_CASE("an estimate of every model on every device grows with the batch and shrinks with nothing but launches") {
+TEST_CASE(
+    "an estimate of every model on every device grows with the batch and shrinks with nothing but launches") {
   for (const std::string& name : model_names()) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) {
@@ -233,14 +236,15 @@ TEST_CASE("a device is not placed where another one sits, and is where a host st
   CHECK_NOTHROW(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm")));
 }
 
-// What `estimate_error_note` says. Rows of role `fit` in calibration/data/published.json; nothing is fitted to them.
-TEST_CASE("the estimate of BERT-base with DDP on four H100 is within 20 % of the published step") {
+// What `estimate_error_note` says. Rows of role `fit` in calibration/data/published.json; nothing is fitted
+// to them.
+TEST_CASE("the estimate of BERT-base with DDP on four H100 is 2 % above the published step") {
   PredictionRequest request = estimate_of("bert-base:sequence=512", "h100-sxm", 16);
   request.strategy = "ddp";
   request.cluster = "h100x4-nvlink";
   request.training.world_size = 4;
   const Result result = predict(request);
-  CHECK(result.median_step_time_s() / 0.154155 == Approx(1.0).margin(0.2));
+  CHECK(result.median_step_time_s() / 0.154155 == Approx(1.02).margin(0.01));
   CHECK(result.configuration.device == "h100-sxm");
   CHECK(result.notes.contains("estimate"));
   CHECK_THAT(result.notes.at("expected error"), Catch::Contains("BERT-base"));
@@ -248,9 +252,10 @@ TEST_CASE("the estimate of BERT-base with DDP on four H100 is within 20 % of the
                     [](const Ancestor& ancestor) { return ancestor.role == "devices"; }));
 }
 
-TEST_CASE("the estimate of the MLP on a P100 is more than ten times too fast, for Python is not in it") {
+TEST_CASE("the estimate of the MLP on a P100 is some 33 times too fast, for Python is not in it") {
   const Result result = predict(estimate_of("netflix-mlp", "p100-pcie-12gb", 64));
-  CHECK(2.49e-3 / result.median_step_time_s() > 10.0);
+  CHECK(2.49e-3 / result.median_step_time_s() == Approx(33.0).margin(2.0));
+  CHECK_THAT(result.notes.at("expected error"), Catch::Contains("33 times"));
 }
 
 TEST_CASE("devices that go with nothing are refused") {
