@@ -12,9 +12,22 @@
 #include "sim/core/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
+
+constexpr std::size_t kWidestNote = 40;
+
+/// What --help says of --device: every GPU and CPU that is known.
+std::string describe_devices() {
+  std::string text =
+      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the "
+      "model's "
+      "layers alone";
+  for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
+  return text;
+}
 
 void declare(po::options_description& options) {
   declare_training_options(options);
@@ -22,6 +35,12 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
       ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("device", po::value<std::string>()->default_value("", "the traced one"),
+       describe_devices().c_str())
+      ("trace-device", po::value<std::string>()->default_value("", "as the trace says"),
+       "with --device and --trace: the known device that is most like the traced one")
+      ("dtype", po::value<std::string>()->default_value("float32"),
+       "with --device and without --trace: float32, or tf32 for tensor cores in products of float32 matrices")
       ("calibration", po::value<std::string>()->default_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
       ("backend", po::value<std::string>()->default_value("", "the calibration's, else nccl where there are GPUs"),
@@ -91,6 +110,9 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.strategy = values["strategy"].as<std::string>();
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
+  request.device = values["device"].as<std::string>();
+  request.trace_device = values["trace-device"].as<std::string>();
+  request.dtype = values["dtype"].as<std::string>();
   request.calibration = values["calibration"].as<std::string>();
   request.backend = values["backend"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
@@ -120,8 +142,14 @@ void print_summary(const Result& result) {
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
   if (result.configuration.data_parallel > 0) table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
-  for (const auto& [key, value] : result.notes) table.add({key, value, ""});
-  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result);
+  std::string sentences;  // would make the table wider than a screen
+  for (const auto& [key, value] : result.notes) {
+    if (value.size() <= kWidestNote)
+      table.add({key, value, ""});
+    else
+      sentences.append(key).append(": ").append(value).append("\n");
+  }
+  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
 
 ExitCode predict_step(const po::variables_map& values) {
@@ -160,6 +188,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
 ExitCode predict_bench(const po::variables_map& values) {
   for (const char* name : {"strategy", "timeline"})
     if (values.count(name) != 0) throw UsageError(std::string("--collectives goes without --") + name);
+  if (!values["device"].defaulted()) throw UsageError("--collectives goes without --device");
   const bool force = values["force"].as<bool>();
   if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
   Bench bench = predict_collectives(collective_request(values));

@@ -8,6 +8,7 @@
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
 #include "sim/replay/backend.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
 namespace stepcast {
@@ -24,6 +25,8 @@ struct Inputs {
   std::vector<Ancestor> lineage;
   std::string backend;
   std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster, set where it has found its place
+  std::map<std::string, std::string> notes;
+  const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
   int batch = 1;
   int threads = 1;
 };
@@ -36,6 +39,51 @@ int choose(const std::optional<int>& asked, const std::set<int>& measured, const
   std::string values;
   for (const int value : measured) values += (values.empty() ? "" : ", ") + std::to_string(value);
   throw UsageError("--" + what + " is missing; " + path + " holds " + values);
+}
+
+/// On a GPU, pace means nothing: what makes a step slower after a wait are a core's caches and branch
+/// predictors.
+void keep_one_pace(Inputs& inputs) {
+  inputs.waiting_trace = inputs.trace;
+  inputs.accumulating_trace.reset();
+  inputs.threads = 1;  // a device is one, whatever the threads of its host
+}
+
+void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest& request) {
+  const DeviceModel& traced = traced_device(trace, request.trace, request.trace_device);
+  for (auto* entry : {&inputs.trace, &inputs.waiting_trace, &inputs.accumulating_trace})
+    if (*entry) *entry = moved(**entry, inputs.model, trace.dtype, traced, *inputs.device);
+  if (inputs.device->gpu) keep_one_pace(inputs);
+  inputs.notes["device"] =
+      inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
+}
+
+/// Where there is no trace.
+void estimate(Inputs& inputs, const PredictionRequest& request) {
+  if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
+  const std::vector<std::string> dtypes{"float32", "tf32"};
+  if (std::find(dtypes.begin(), dtypes.end(), request.dtype) == dtypes.end())
+    throw UsageError(unknown_name("dtype", request.dtype, dtypes) +
+                     " (activations of other sizes are not modelled)");
+  const int samples = std::max(1, inputs.batch / request.training.micro_batches);
+  inputs.trace = estimated(inputs.model, request.dtype, *inputs.device, samples, inputs.threads);
+  keep_one_pace(inputs);
+  inputs.notes["estimate"] = estimate_note(request.dtype);
+  inputs.notes["expected error"] = estimate_error_note(*inputs.device);
+}
+
+/// The device with what it needs and excludes.
+void choose_device(Inputs& inputs, const PredictionRequest& request) {
+  if (request.device.empty()) {
+    if (!request.trace_device.empty())
+      throw UsageError("--trace-device goes with --device, to which the trace is moved");
+    return;
+  }
+  if (request.trace.empty() && !request.trace_device.empty())
+    throw UsageError("--trace-device goes with --trace; without one, --device is estimated");
+  if (!request.trace.empty() && request.dtype != "float32")
+    throw UsageError("--dtype goes without --trace, which has a dtype of its own");
+  inputs.device = &device_model(request.device);
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
@@ -58,24 +106,28 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   if (trace.has(Pace::kAccumulating))
     inputs.accumulating_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kAccumulating);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
+  if (inputs.device != nullptr) move_to_device(inputs, trace, request);
 }
 
 void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
-    throw UsageError("give --trace, or --model with declared times");
+    throw UsageError("give --trace, or --model with declared times or with --device");
+  choose_device(inputs, request);
   if (!request.model.empty()) inputs.model = load_model(request.model);
   if (!request.trace.empty())
     load_trace_into(inputs, request);
+  else if (inputs.device != nullptr)
+    estimate(inputs, request);
   else if (!inputs.model.has_fixed_times())
     throw UsageError("--trace is missing; '" + inputs.model.specification +
-                     "' does not declare its times (stepcast measure makes a trace)");
+                     "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
 }
 
 /// The place of a model where nothing is trained.
 void load_no_model(Inputs& inputs, const PredictionRequest& request) {
   for (const auto& [option, given] :
        {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
-        std::pair{"batch", request.batch.has_value()}})
+        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()}})
     if (given)
       throw UsageError(std::string("--") + option + " means nothing to strategy '" + request.strategy +
                        "', which trains no model");
@@ -98,6 +150,10 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
       if (link.kind == LinkKind::kPcie) link.bandwidth = *request.pcie;
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
+  if (inputs.device != nullptr) {
+    check_places(inputs.cluster, *inputs.device);
+    inputs.lineage.push_back(make_ancestor("devices", device_file().string()));
+  }
   if (!request.calibration.empty()) {
     inputs.calibration = load_calibration(request.calibration);
     inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
@@ -210,7 +266,13 @@ Result predict(const PredictionRequest& request) {
   result.configuration = configuration_of(schedule, inputs.model, training);
   result.configuration.threads = inputs.threads;
   if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
-  result.configuration.cluster = inputs.cluster.name;
+  result.configuration.cluster = inputs.cluster.specification;
+  if (inputs.device != nullptr) {
+    result.configuration.device = inputs.device->name;
+    const std::string warning = memory_warning(result, *inputs.device);
+    if (!warning.empty()) inputs.notes["memory"] = warning;
+  }
+  result.notes.merge(inputs.notes);
   result.configuration.steps = request.steps * request.replicas;
   result.configuration.warmup_steps = request.warmup_steps;
   result.lineage = std::move(inputs.lineage);
