@@ -35,7 +35,7 @@ struct Node {
   std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
   NodeKind kind = NodeKind::kSwitch;
   int host = -1;       ///< index of the host that it is part of; -1: of the network
-  std::string device;  ///< of a device: its name in topologies/devices.yaml
+  std::string device{};  ///< of a device: its name in topologies/devices.yaml
 };
 
 /// A full-duplex link between two nodes; each direction has the whole bandwidth, which is what is usable of
@@ -51,7 +51,7 @@ struct Link {
 struct Host {
   std::string name;
   int cores = 1;  ///< of all its sockets
-  Bytes memory;
+  Bytes memory{};
   double speed =
       1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
   int node = -1;               ///< its first socket

@@ -90,6 +90,13 @@ void finish(const po::variables_map& values, Result& result, const Model& model,
     print_summary(result);
 }
 
+/// Of a pipeline, the last stage of the first replica; -1 where nothing is trained.
+int first_rank_with_loss(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.world_size; ++rank)
+    if (computes(schedule.program(rank), Phase::kLoss)) return rank;
+  return -1;
+}
+
 ExitCode run(const po::variables_map& values) {
   const std::string strategy = required(values, "strategy");
   const Model model = load_model(required(values, "model"));
@@ -112,7 +119,8 @@ ExitCode run(const po::variables_map& values) {
   require_thread_environment(values["threads"].as<int>(), command_line());
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
-    Result result = run_schedule(model, schedule, *session.backend, run_options(values, is_first));
+    const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
+    Result result = run_schedule(model, schedule, *session.backend, run_options(values, prints));
     if (!is_first) return ExitCode::kDone;
     result.configuration = configuration_of(schedule, model, training);
     result.configuration.threads = values["threads"].as<int>();

@@ -38,7 +38,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
                          own.segments);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
-  RankLog log(own, options.warmup_steps, options.steps);
+  RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
   std::uint64_t sent_before = 0;
   for (int step = -options.warmup_steps; step < options.steps; ++step) {
     if (step == 0) {

@@ -55,21 +55,15 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   return slowest[(slowest.size() - 1) / 2].second;
 }
 
-bool computes(const Program& program, Phase phase) {
-  return std::any_of(program.ops.begin(), program.ops.end(), [phase](const Op& op) {
-    const auto* compute = std::get_if<Compute>(&op.action);
-    return compute != nullptr && compute->phase == phase;
-  });
-}
-
 }  // namespace
 
-RankLog::RankLog(const Program& program, int warmup_steps, int steps) : program_(program) {
+RankLog::RankLog(const Schedule& schedule, int rank, int warmup_steps, int steps)
+    : schedule_(schedule), program_(schedule.program(rank)) {
   warmup_step_time_s_.reserve(static_cast<std::size_t>(warmup_steps));
   start_s_.reserve(static_cast<std::size_t>(steps));
   step_time_s_.reserve(static_cast<std::size_t>(steps));
   loss_.reserve(static_cast<std::size_t>(steps));
-  stamps_.reserve(static_cast<std::size_t>(steps) * program.ops.size());
+  stamps_.reserve(static_cast<std::size_t>(steps) * program_.ops.size());
 }
 
 void RankLog::add(int step, Clock::time_point start, Clock::time_point end, const std::vector<Stamp>& stamps,
@@ -154,18 +148,16 @@ Result RankLog::report(Backend& backend) const {
   notes.breakdown = {median_breakdown(backend.rank())};
   notes.loss = loss_;
   notes.memory.push_back(memory_use(backend.rank()));
-  const bool computes_loss = computes(program_, Phase::kLoss);
-  notes.notes["computes_loss"] = computes_loss ? "yes" : "";
   const std::vector<std::string> texts = gather_text(backend, nlohmann::json(notes).dump());
   result.warmup_step_time_s = warmup_step_time_s_;
   result.loss.assign(texts.empty() ? 0 : steps, 0.0);
   int losses = 0;  // ranks that compute one: the last stages of pipelines
-  for (const std::string& text : texts) {
-    const auto theirs = nlohmann::json::parse(text).get<Result>();
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    const auto theirs = nlohmann::json::parse(texts[r]).get<Result>();
     result.spans.insert(result.spans.end(), theirs.spans.begin(), theirs.spans.end());
     result.breakdown.push_back(theirs.breakdown.front());
     result.memory.push_back(theirs.memory.front());
-    if (theirs.notes.at("computes_loss").empty()) continue;
+    if (!computes(schedule_.program(static_cast<int>(r)), Phase::kLoss)) continue;
     ++losses;
     for (std::size_t i = 0; i < steps; ++i) result.loss[i] += theirs.loss[i];
   }

@@ -22,7 +22,7 @@ struct Stamp {
 /// first step.
 class RankLog {
  public:
-  RankLog(const Program& program, int warmup_steps, int steps);
+  RankLog(const Schedule& schedule, int rank, int warmup_steps, int steps);
 
   /// The instant at which the ranks left the barrier before the first measured step.
   void leave_barrier(std::chrono::steady_clock::time_point instant) { barrier_ = instant; }
@@ -43,6 +43,7 @@ class RankLog {
   [[nodiscard]] Breakdown median_breakdown(int rank) const;
   [[nodiscard]] MemoryUse memory_use(int rank) const;
 
+  const Schedule& schedule_;
   const Program& program_;
   std::chrono::steady_clock::time_point barrier_{};
   double bytes_sent_ = 0.0;

@@ -1,5 +1,6 @@
 #include "sim/core/schedule.hpp"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -124,6 +125,13 @@ void check_messages(const Schedule& schedule) {
 }
 
 }  // namespace
+
+bool computes(const Program& program, Phase phase) {
+  return std::any_of(program.ops.begin(), program.ops.end(), [phase](const Op& op) {
+    const auto* compute = std::get_if<Compute>(&op.action);
+    return compute != nullptr && compute->phase == phase;
+  });
+}
 
 void validate(const Schedule& schedule) {
   if (schedule.world_size < 1 ||

@@ -171,7 +171,8 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
   const int node = input_.node_of_rank[static_cast<std::size_t>(rank)];
   Job job;
   job.seconds = seconds / input_.cluster->host_of(node).speed;
-  job.cores = cores;
+  // A device is one processor, which the traced threads were the host's part of.
+  job.cores = input_.cluster->node(node).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
   job.rank = rank;
   job.memory_bytes_per_s = job.seconds > 0.0 ? traffic.count() / job.seconds : 0.0;
   return job;
