@@ -150,6 +150,12 @@ std::string trivial_text(const RowComparison& row, const std::string& predictor)
   return found->second.error ? value + " (" + percent_of(found->second.error) + ")" : value;
 }
 
+/// Names of rows may be whole sentences.
+std::string shortened(const std::string& name) {
+  constexpr std::size_t kMost = 44;
+  return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
+}
+
 /// Every row of every case, by the quantity that it is judged by.
 void print_all(const std::vector<RowComparison>& rows) {
   Table table({"case", "row", "what", "measured", "predicted", "error", "copy fit row", "ideal scaling",
@@ -158,7 +164,7 @@ void print_all(const std::vector<RowComparison>& rows) {
   for (const RowComparison& row : rows) {
     const std::string name = row.case_id == last ? "" : row.case_id;
     last = row.case_id;
-    table.add({name, row.name, row.quantity, row.measured ? short_number(*row.measured) : "-",
+    table.add({name, shortened(row.name), row.quantity, row.measured ? short_number(*row.measured) : "-",
                row.predicted ? with_range(*row.predicted) : "-", percent_of(row.error),
                trivial_text(row, "copy"), trivial_text(row, "ideal_scaling"), trivial_text(row, "alpha_beta"),
                to_text(row.standing)});

@@ -215,10 +215,12 @@ double mean_of(const std::vector<double>& values) {
 
 std::string short_number(double value) {
   std::array<char, 32> text{};
-  const int decimals = std::abs(value) >= 1000.0  ? 0
-                       : std::abs(value) >= 100.0 ? 1
-                       : std::abs(value) >= 10.0  ? 2
-                                                  : 3;
+  const double size = std::abs(value);
+  if (size < 1.0) {
+    std::snprintf(text.data(), text.size(), "%.3g", value);
+    return text.data();
+  }
+  const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
   std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
   return text.data();
 }

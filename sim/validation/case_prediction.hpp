@@ -104,7 +104,7 @@ double mean_of(const std::vector<double>& values);
 /// `748.5 to 752.1`, or `748.5` where that is the same on paper; one per rank with ` | ` between.
 std::string range_text(const PredictedValue& value);
 
-/// Four significant digits.
+/// Four significant digits, three below 1.
 std::string short_number(double value);
 /// `1.4 %` of 0.014.
 std::string percent_text(double ratio);

@@ -12,10 +12,8 @@ namespace {
 
 constexpr int kBatch = 64;  // per rank; loss sums and epoch sizes of the source agree
 constexpr double kMicro = 1e-6;
-constexpr double kPartly = 0.0;  // implausibility: uses every fit row
-constexpr double kAllAlike = 1.0;
-constexpr double kAllGrows = 1.0;
-constexpr double kChart = 2.0;  // the logs come before the charts
+constexpr double kLeavesARowOut = 1.0;  // implausibility of what does not use every fit row
+constexpr double kChart = 2.0;          // the logs come before the charts
 
 /// What of DDP's additional host time per step grows with the ranks.
 enum class Overhead : std::uint8_t { kConstant, kPartly, kGrows };
@@ -132,9 +130,9 @@ class HostBoundCase {
       double implausibility;
     };
     constexpr std::array<Kind, 3> kKinds{
-        {{"the same at every size", kAllAlike},
-         {"a constant as of FSDP's wrapper at one rank, the rest grows with the other ranks", kPartly},
-         {"grows with the other ranks", kAllGrows}}};
+        {{"the same at every size", kLeavesARowOut},
+         {"a constant as of FSDP's wrapper at one rank, the rest grows with the other ranks", 0.0},
+         {"grows with the other ranks", kLeavesARowOut}}};
     const Kind& kind = kKinds.at(static_cast<std::size_t>(assumptions.overhead));
     Candidate result;
     result.choice = {{"host_overhead_of_ddp", kind.name},

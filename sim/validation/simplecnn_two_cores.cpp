@@ -47,8 +47,8 @@ class TwoCoresCase {
         batch_(static_cast<int>(published.number("batch_per_rank").value_or(128))) {
     for (const PublishedRow& row : published.rows) require_strategy(row, {"single", "all_reduce", "ddp"});
     const double steps = alone_.number("iterations").value_or(0.0);
-    compute_s_ = alone_.number("compute_time_s").value_or(0.0) / steps;
-    if (!(compute_s_ > 0.0) || compute_s_ > *alone_.number("mean_iteration_s"))
+    if (steps > 0.0) compute_s_ = alone_.number("compute_time_s").value_or(0.0) / steps;
+    if (compute_s_ <= 0.0 || compute_s_ > *alone_.number("mean_iteration_s"))
       alone_.fail(
           "keys 'compute_time_s' and 'iterations': expected both above 0, so that compute takes less than "
           "mean_iteration_s");
