@@ -34,7 +34,7 @@ const char* to_text(LinkKind kind);
 struct Node {
   std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
   NodeKind kind = NodeKind::kSwitch;
-  int host = -1;       ///< index of the host that it is part of; -1: of the network
+  int host = -1;         ///< index of the host that it is part of; -1: of the network
   std::string device{};  ///< of a device: its name in topologies/devices.yaml
 };
 
@@ -53,8 +53,8 @@ struct Host {
   int cores = 1;  ///< of all its sockets
   Bytes memory{};
   double speed =
-      1.0;  ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
-  int node = -1;               ///< its first socket
+      1.0;        ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
+  int node = -1;  ///< its first socket
   std::vector<int> devices{};  ///< node indices
   std::vector<int> nics{};     ///< node indices
 };
@@ -79,8 +79,8 @@ struct Cluster {
     return hosts[static_cast<std::size_t>(node(index).host)];
   }
   [[nodiscard]] bool has_devices() const;
-  /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts, where
-  /// no host has a device. Node indices.
+  /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts,
+  /// where no host has a device. Node indices.
   [[nodiscard]] std::vector<int> places() const;
 };
 

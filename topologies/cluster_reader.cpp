@@ -13,8 +13,9 @@ namespace stepcast {
 
 namespace {
 
-const std::vector<std::string> kClusterKeys{"include", "name",    "description", "settings",   "hosts",
-                                            "switches", "links", "network",     "slow_hosts", "degraded_links"};
+const std::vector<std::string> kClusterKeys{"include",    "name",          "description", "settings",
+                                            "hosts",      "switches",      "links",       "network",
+                                            "slow_hosts", "degraded_links"};
 
 /// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
 class ClusterFile {
@@ -129,7 +130,8 @@ void read_network(const ClusterFile& file, const ClusterSettings& settings, Clus
     return;
   }
   if (file.has("switches"))
-    for (const YamlNode& item : file.at("switches").items()) cluster.add_node({item.text(), NodeKind::kSwitch});
+    for (const YamlNode& item : file.at("switches").items())
+      cluster.add_node({item.text(), NodeKind::kSwitch});
   if (file.has("links")) read_links(file.at("links"), settings, cluster);
 }
 
@@ -179,8 +181,8 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
     if (find(place) != find(places.front()))
-      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what + " '" +
-                cluster.node_name(place) + "'");
+      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what +
+                " '" + cluster.node_name(place) + "'");
 }
 
 }  // namespace

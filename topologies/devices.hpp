@@ -19,11 +19,11 @@ struct DeviceModel {
   std::map<std::string, FlopPerSecond> peak{};  ///< dense, by dtype: `float32`, `bfloat16`
   Bytes memory;
   BytesPerSecond memory_bandwidth;
-  int nvlinks = 0;                   ///< links per GPU
-  BytesPerSecond nvlink_raw;         ///< of one link, one direction
-  BytesPerSecond nvlink_bandwidth;   ///< what NCCL counts of it
+  int nvlinks = 0;                  ///< links per GPU
+  BytesPerSecond nvlink_raw;        ///< of one link, one direction
+  BytesPerSecond nvlink_bandwidth;  ///< what NCCL counts of it
   int pcie_generation = 0;
-  Seconds kernel_launch{0};          ///< host time per kernel
+  Seconds kernel_launch{0};  ///< host time per kernel
   std::string source;
 };
 

@@ -8,8 +8,8 @@
 namespace stepcast {
 namespace {
 
-// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink (1 us) and PCIe
-// (2 us), a socket's crossing, a network adapter.
+// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink (1
+// us) and PCIe (2 us), a socket's crossing, a network adapter.
 const Seconds kNvLinkLatency(500e-9);
 const Seconds kPcieLatency(500e-9);
 const Seconds kSmpLatency(500e-9);
@@ -159,7 +159,8 @@ class HostParts {
     if (nvlink.has("all_to_all")) {
       const Wire wire = wire_of(settings_.integer(nvlink.at("all_to_all"), 1));
       for (std::size_t a = 0; a < devices.size(); ++a)
-        for (std::size_t b = a + 1; b < devices.size(); ++b) join(devices[a], devices[b], wire, LinkKind::kNvLink);
+        for (std::size_t b = a + 1; b < devices.size(); ++b)
+          join(devices[a], devices[b], wire, LinkKind::kNvLink);
     }
     if (nvlink.has("pairs"))
       for (const YamlNode& pair : nvlink.at("pairs").items()) {

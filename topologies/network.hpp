@@ -29,10 +29,10 @@ struct NetworkWire {
 /// The keys that `network_wire` reads.
 const std::vector<std::string>& network_wire_keys();
 
-/// Reads either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the protocol
-/// leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290), 0.941 of Ethernet (TCP with an MTU
-/// of 1,500) unless the file says so. `latency` of one link: 500 ns for InfiniBand and 2 us for Ethernet unless set.
-/// \throws InputError that names file, line and key
+/// Reads either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the
+/// protocol leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290), 0.941 of Ethernet
+/// (TCP with an MTU of 1,500) unless the file says so. `latency` of one link: 500 ns for InfiniBand and 2 us
+/// for Ethernet unless set. \throws InputError that names file, line and key
 NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings);
 
 /// The nodes that a network joins, host after host: the host's NICs, or its socket where it has none.

@@ -53,14 +53,17 @@ Paths::Paths(const Cluster& cluster)
   for (const int place : cluster.places()) place_number_[static_cast<std::size_t>(place)] = number++;
 }
 
-/// Dijkstra's algorithm from the destination until the start is reached; then from the start to ever nearer nodes.
+/// Dijkstra's algorithm from the destination until the start is reached; then from the start to ever nearer
+/// nodes.
 Path Paths::between(int from, int to) const {
   std::vector<Length> left(cluster_.nodes.size(), kUnreached);
   const auto length_of = [&left](int node) -> Length& { return left[static_cast<std::size_t>(node)]; };
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> open;
   length_of(to) = {};
   open.push({{}, to});
-  const auto forwards = [&](int node) { return node != to && place_number_[static_cast<std::size_t>(node)] >= 0; };
+  const auto forwards = [&](int node) {
+    return node != to && place_number_[static_cast<std::size_t>(node)] >= 0;
+  };
   while (!open.empty() && open.top().node != from) {
     const Arrival here = open.top();
     open.pop();

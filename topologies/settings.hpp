@@ -17,8 +17,8 @@ class ClusterSettings {
   /// The part before the settings: `star`, or a path.
   [[nodiscard]] const std::string& file() const { return file_; }
 
-  /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has one
-  /// counts. \throws InputError when an override has no default
+  /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has
+  /// one counts. \throws InputError when an override has no default
   void read_defaults(const std::vector<YamlNode>& files);
 
   /// The value of a scalar, which is the value itself or the name of a setting.

@@ -12,7 +12,8 @@ void generate_star(const YamlNode& node, const ClusterSettings& settings, Cluste
   const NetworkWire wire = network_wire(node, settings);
   const int hub = cluster.add_node({"switch", NodeKind::kSwitch});
   for (const int port : network_ports(cluster))
-    cluster.links.push_back({cluster.node_name(port) + "-switch", port, hub, wire.bandwidth, wire.latency, wire.kind});
+    cluster.links.push_back(
+        {cluster.node_name(port) + "-switch", port, hub, wire.bandwidth, wire.latency, wire.kind});
 }
 
 const Registration<NetworkKind> kStar{network_kinds(),

@@ -238,7 +238,8 @@ struct Schedule {
   }
 };
 
-/// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the loss.
+/// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the
+/// loss.
 bool computes(const Program& program, Phase phase);
 
 /// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the

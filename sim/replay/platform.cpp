@@ -79,8 +79,11 @@ bool same_network(const Cluster& a, const Cluster& b) {
 /// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
 class Platform::Built {
  public:
-  Built(const Cluster& cluster, const std::vector<int>& nodes)
-      : cluster_(cluster), nodes_(nodes), paths_(cluster_), hosts_(cluster.nodes.size()) {
+  Built(Cluster cluster, std::vector<int> nodes)
+      : cluster_(std::move(cluster)),
+        nodes_(std::move(nodes)),
+        paths_(cluster_),
+        hosts_(cluster_.nodes.size()) {
     make_engine();
     if (is_star(cluster_))
       make_star();
@@ -94,8 +97,8 @@ class Platform::Built {
   }
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
-  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a million
-  /// pairs, of which a ring uses 1,024.
+  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
+  /// million pairs, of which a ring uses 1,024.
   void need_route(int from, int to) {
     if (links_.empty() || !known_.emplace(from, to).second) return;
     std::vector<s4u::LinkInRoute> route;
@@ -111,7 +114,8 @@ class Platform::Built {
     zone_ = s4u::create_star_zone("cluster");
     const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
     std::vector<const Link*> link_of(cluster_.nodes.size());
-    for (const Link& link : cluster_.links) link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
+    for (const Link& link : cluster_.links)
+      link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
     for (const int node : nodes_) {
       make_host(node);
       const Link& link = *link_of[static_cast<std::size_t>(node)];
@@ -138,12 +142,13 @@ class Platform::Built {
   const std::vector<int> nodes_;
   const Paths paths_;
   s4u::NetZone* zone_ = nullptr;
-  std::vector<s4u::Host*> hosts_;           ///< by node; null where nothing sits
+  std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::set<std::pair<int, int>> known_;
 };
 
-Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes) : built_(built_for(cluster, nodes)) {}
+Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
+    : built_(built_for(cluster, nodes)) {}
 
 Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
   static std::unique_ptr<Built> built;
