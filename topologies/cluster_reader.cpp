@@ -187,8 +187,15 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
     if (find(place) != find(places.front()))
-      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what +
-                " '" + cluster.node_name(place) + "'");
+      node.fail(std::string("no links lead from ")
+                    .append(what)
+                    .append(" '")
+                    .append(cluster.node_name(places.front()))
+                    .append("' to ")
+                    .append(what)
+                    .append(" '")
+                    .append(cluster.node_name(place))
+                    .append("'"));
 }
 
 }  // namespace

@@ -65,7 +65,10 @@ class FatTree {
       aggregations_.push_back(add_switch(cluster_, "aggregation" + std::to_string(number)));
       if (cores_.empty()) continue;
       for (int i = 0; i < half_; ++i)
-        join(cluster_, aggregations_.back(), cores_[static_cast<std::size_t>(j * half_ + i)], wire_);
+        join(cluster_, aggregations_.back(),
+             cores_[static_cast<std::size_t>(j) * static_cast<std::size_t>(half_) +
+                    static_cast<std::size_t>(i)],
+             wire_);
     }
   }
 

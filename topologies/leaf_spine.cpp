@@ -22,6 +22,7 @@ void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, 
   const int spine_count = settings.integer(node.at("spines"), 1);
   const NetworkWire uplink = uplink_wire(node, settings, wire, ports_per_leaf, spine_count);
   std::vector<int> spines;
+  spines.reserve(static_cast<std::size_t>(spine_count));
   for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
   int free_ports = 0;
   int leaves = 0;

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <stdlib.h>
-
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
