@@ -58,7 +58,7 @@ constexpr int kNvlsBlocks = 16;
 constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
 constexpr std::size_t index(NcclHardware hardware) { return static_cast<std::size_t>(hardware); }
 
-int floor_log2(int value) { return std::bit_width(static_cast<unsigned>(value)) - 1; }
+int floor_log2(int value) { return static_cast<int>(std::bit_width(static_cast<unsigned>(value))) - 1; }
 
 /// The model for one graph and collective; microseconds and GB/s.
 class Tuning {
