@@ -94,7 +94,7 @@ TEST_CASE("the graph has a box per host, every node and every link once, and quo
   Cluster odd;
   odd.name = "a \"b\" \\c";
   odd.add_host({"h"});
-  CHECK_THAT(to_graphviz(odd), Contains("graph \"a \\\"b\\\" \\\\c\" {"));
+  CHECK_THAT(to_graphviz(odd), Contains(R"(graph "a \"b\" \\c" {)"));
 }
 
 }  // namespace
