@@ -77,13 +77,11 @@ class SegmentAccount {
     const LayerKind& kind = layer_kind(layer.kind);
     const LayerCost cost = kind.cost(layer);
     const bool has_parameters = !kind.parameters(layer).empty();
+    const double gradients = needs_gradient_ ? 2.0 : (has_parameters ? 1.0 : 0.0);  // dx and dw, or dw alone
     segment.forward += cost.forward;
-    if (needs_gradient_) {
-      segment.backward += 2.0 * cost.forward;
-    } else if (has_parameters) {
-      segment.backward += cost.forward;
-    }
+    segment.backward += gradients * cost.forward;
     needs_gradient_ = needs_gradient_ || has_parameters;
+    add_work(segment, layer, cost, gradients);
     segment.forward_traffic += cost.forward_traffic;
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
@@ -94,6 +92,35 @@ class SegmentAccount {
     activations_.push_back(
         {Bytes(kElement * static_cast<double>(numel(layer.output))), true, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
+  }
+
+  /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
+  /// forward reads the rows that are looked up, which are in its traffic, and backward makes a gradient of
+  /// the whole table.
+  static void add_work(Segment& segment, const Layer& layer, const LayerCost& cost, double gradients) {
+    if (cost.is_view) return;
+    double elements = 0.0;
+    for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer))
+      elements += static_cast<double>(numel(tensor.shape));
+    if (layer.kind == "tied_linear")
+      elements = static_cast<double>(layer.sizes.at("rows") * layer.sizes.at("columns"));
+    const Bytes weights(kElement * elements);
+    const bool computes_backward = gradients > 0.0;
+    LayerWork work;
+    work.forward = cost.forward;
+    work.backward = gradients * cost.forward;
+    work.forward_traffic = cost.forward_traffic - cost.forward_aside;
+    if (computes_backward) work.backward_traffic = cost.backward_traffic - cost.backward_aside;
+    if (layer.kind != "embedding") work.forward_weights = weights;
+    if (computes_backward) work.backward_weights = 2.0 * weights;
+    work.forward_kernels = cost.kernels;
+    if (computes_backward) work.backward_kernels = (elements > 0.0 && gradients > 1.0 ? 2 : 1) * cost.kernels;
+    segment.work.push_back(work);
+    if (cost.forward_aside <= Bytes(0)) return;
+    LayerWork aside;  // its kernels are among those of the layer
+    aside.forward_traffic = cost.forward_aside;
+    if (computes_backward) aside.backward_traffic = cost.backward_aside;
+    segment.work.push_back(aside);
   }
 
   static void add_row(Segment& segment, const Layer& layer, const LayerKind& kind, const LayerCost& cost) {

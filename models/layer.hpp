@@ -68,6 +68,11 @@ struct LayerCost {
   bool saves_input = false;  ///< autograd keeps the input for the backward
   bool saves_output = false;
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
+  /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.
+  int kernels = 1;
+  /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which
+  /// compute next to nothing (attention's copies, softmax and dropout).
+  Bytes forward_aside{}, backward_aside{};
 };
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.

@@ -55,6 +55,15 @@ struct LayerRow {
   Flop forward;  ///< per sample, 2 per multiply-add
 };
 
+/// What one kernel, or several that are much alike, must do: the input of a roofline.
+struct LayerWork {
+  Flop forward, backward;                   ///< per sample; backward 0 where no gradient is needed
+  Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written
+  Bytes forward_weights, backward_weights;  ///< whatever the batch: weights read, their gradients written
+  int forward_kernels = 0;                  ///< launched on a GPU
+  int backward_kernels = 0;                 ///< two for each forward one of a layer with weights: dx and dw
+};
+
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
 /// detached at the boundaries.
 struct Segment {
@@ -66,6 +75,7 @@ struct Segment {
       tied;  ///< parameters that the segment uses but an earlier one owns (a tied language model head)
   std::vector<int> buffers;  ///< indices into Model::buffers
   std::vector<LayerRow> rows;
+  std::vector<LayerWork> work;  ///< layer by layer, in forward order
   bool repeated = false;  ///< one of the equal blocks of a `repeat`, which a pipeline deals out to its stages
   Shape input, output;    ///< per sample
   Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient

@@ -281,11 +281,7 @@ Model load_model(const std::string& specification) {
 }
 
 std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(home_folder() / "models"))
-    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
+  return resource_names("models", ".yaml");
 }
 
 }  // namespace stepcast

@@ -66,7 +66,8 @@ LayerCost embedding_cost(const Layer& layer) {
   return {.forward_traffic =
               elements((2.0 * count + 3.0 * (count - 1.0)) * out(layer)) + Bytes(kIndex * in(layer)),
           .backward_traffic = elements(3.0 * count * out(layer)) + Bytes(kIndex * in(layer)),
-          .saves_input = true};
+          .saves_input = true,
+          .kernels = static_cast<int>(2.0 * count - 1.0)};
 }
 
 LayerKind embedding() {
@@ -218,19 +219,28 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 ///
 /// Backward twice that, as each product has two, each element-wise step reads a second tensor, and copies go
 /// both ways. Kept: x, q, k, v and p; with dropout also its noise and what is left of p. Softmax's flop are
-/// left out.
+/// left out. Copies and what happens to p between its products are kernels of their own: three for splitting,
+/// one each for scale, softmax, mask, dropout and joining.
 LayerCost attention_cost(const Layer& layer) {
   const double s = sequence(layer);
   const auto h = static_cast<double>(layer.input[1]);
   const double p = static_cast<double>(layer.sizes.at("heads")) * s * s;
   const DropoutCost drop = dropout_cost(layer.sizes.at("dropout"));
-  const double vectors = (is_fused(layer) ? 4.0 : 6.0) + 6.0 + 2.0 + 2.0 + 2.0;
-  const double matrices = 1.0 + 4.0 + (layer.sizes.at("causal") != 0 ? 2.0 : 0.0) + 1.0;
+  const bool causal = layer.sizes.at("causal") != 0;
+  const double copied = 6.0 + 2.0;
+  const double vectors = (is_fused(layer) ? 4.0 : 6.0) + 2.0 + 2.0 + copied;
+  const double softmax = 4.0 + (causal ? 2.0 : 0.0);
+  const double matrices = 1.0 + softmax + 1.0;
+  const int kernels =
+      (is_fused(layer) ? 1 : 3) + 3 + 2 + 2 + 1 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0);
   return {.forward = Flop(6.0 * s * h * h + 4.0 * s * s * h),
           .forward_traffic = elements(vectors * s * h + (matrices + drop.forward) * p),
           .backward_traffic = elements(2.0 * vectors * s * h + (2.0 * matrices + drop.backward) * p),
           .saves_input = true,
-          .saved_besides = elements(3.0 * s * h + (1.0 + 2.0 * drop.kept) * p)};
+          .saved_besides = elements(3.0 * s * h + (1.0 + 2.0 * drop.kept) * p),
+          .kernels = kernels,
+          .forward_aside = elements(copied * s * h + (softmax + drop.forward) * p),
+          .backward_aside = elements(2.0 * copied * s * h + (2.0 * softmax + drop.backward) * p)};
 }
 
 LayerKind self_attention() {

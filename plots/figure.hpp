@@ -28,6 +28,9 @@ struct Drawing {
   std::string script;
   int width = 900;  ///< points
   int height = 500;
+  /// What the figure shows, in numbers, for people to quote: the header and the rows. Empty: no table is
+  /// printed.
+  std::vector<std::vector<std::string>> table{};
 };
 
 struct Figure {

@@ -46,6 +46,9 @@ struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
   LinkKind kind = LinkKind::kNetwork;
+  /// What `degraded_links` left of the bandwidth. Paths are chosen as if it were whole: routing tables do not
+  /// know of a link that loses packets.
+  double remaining = 1.0;
 };
 
 struct Host {
@@ -103,7 +106,9 @@ struct Cluster {
 /// NVLink, NICs) is described in topologies/host_parts.hpp, or listed part by part:
 /// topologies/explicit_parts.hpp. A link may say what it is: `kind: infiniband`.
 ///
-///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged
+///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged.
+///                                      # `network`, or `switches` and `links`, are replaced together. A path
+///                                      # is relative to the file
 ///     slow_hosts: [{host: node3, speed: 0.7}]
 ///     degraded_links: [{link: node3/nic0-leaf0, factor: 0.5}]
 ///

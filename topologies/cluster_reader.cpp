@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -11,6 +12,8 @@
 
 namespace stepcast {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 const std::vector<std::string> kClusterKeys{"include",    "name",          "description", "settings",
@@ -20,28 +23,40 @@ const std::vector<std::string> kClusterKeys{"include",    "name",          "desc
 /// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
 class ClusterFile {
  public:
-  explicit ClusterFile(const std::string& path) { add(path); }
+  explicit ClusterFile(const fs::path& path) { add(path); }
 
   [[nodiscard]] bool has(const std::string& key) const { return find(key) != nullptr; }
   [[nodiscard]] YamlNode at(const std::string& key) const {
     const YamlNode* file = find(key);
     return file == nullptr ? files_.front().at(key) : file->at(key);
   }
+  /// The nearest file that describes the wires: `network`, or `switches` and `links`, which belong together.
+  [[nodiscard]] const YamlNode& wires() const {
+    const auto has_wires = [](const YamlNode& file) {
+      return file.has("network") || file.has("links") || file.has("switches");
+    };
+    const auto found = std::find_if(files_.begin(), files_.end(), has_wires);
+    return found == files_.end() ? files_.front() : *found;
+  }
   /// Those that come last hold the defaults.
   [[nodiscard]] const std::vector<YamlNode>& files() const { return files_; }
 
  private:
-  void add(const std::string& path) {
-    if (!paths_.insert(path).second) files_.back().at("include").fail("the file includes itself");
-    files_.push_back(YamlNode::load(path));
+  void add(const fs::path& path) {
+    if (!paths_.insert(fs::weakly_canonical(path)).second)
+      files_.back().at("include").fail("the file includes itself");
+    files_.push_back(YamlNode::load(path.string()));
     const YamlNode file = files_.back();
     file.allow_only(kClusterKeys);
     if (!file.has("include")) return;
-    add(included(file.at("include")));
+    add(included(file.at("include"), path.parent_path()));
   }
-  static std::string included(const YamlNode& name) {
+  /// A shipped cluster, or a path that is relative to the folder of the file that includes it.
+  static fs::path included(const YamlNode& name, const fs::path& folder) {
+    const std::string text = name.text();
+    const bool is_path = text.find('/') != std::string::npos || text.ends_with(".yaml");
     try {
-      return find_resource("topologies", name.text(), ".yaml").string();
+      return find_resource("topologies", is_path ? (folder / text).string() : text, ".yaml");
     } catch (const InputError& error) {
       name.fail(error.what());
     }
@@ -52,7 +67,7 @@ class ClusterFile {
     return found == files_.end() ? nullptr : &*found;
   }
 
-  std::set<std::string> paths_;
+  std::set<fs::path> paths_;
   std::vector<YamlNode> files_;
 };
 
@@ -63,13 +78,13 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   node.allow_only(keys);
   Host host;
   host.name = node.has("name") ? node.at("name").text() : "host";
-  if (node.has("cores")) host.cores = static_cast<int>(settings.integer(node.at("cores"), 1));
+  if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
   if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
   if (node.has("speed")) host.speed = settings.number(node.at("speed"));
   if (!(host.speed > 0.0)) node.at("speed").fail("expected a factor above 0");
   const bool numbered = node.has("count");
-  const long long count = numbered ? settings.integer(node.at("count"), 1) : 1;
-  for (long long i = 0; i < count; ++i) {
+  const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
+  for (int i = 0; i < count; ++i) {
     Host one = host;
     if (numbered) one.name += std::to_string(i);
     const int index = cluster.add_host(std::move(one));
@@ -107,7 +122,7 @@ void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   for (const YamlNode& item : node.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
 }
 
-void read_network(const ClusterFile& file, const ClusterSettings& settings, Cluster& cluster) {
+void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {
   if (file.has("network")) {
     const YamlNode network = file.at("network");
     if (file.has("links") || file.has("switches"))
@@ -142,9 +157,10 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
   for (const YamlNode& item : node.items()) {
     item.allow_only({"link", "factor"});
     const double factor = settings.number(item.at("factor"));
-    if (!(factor > 0.0)) item.at("factor").fail("expected a factor above 0");
+    if (!(factor > 0.0 && factor <= 1.0)) item.at("factor").fail("expected a factor above 0 and at most 1");
     Link* link = find_named(item.at("link"), "link", links);
     link->bandwidth = link->bandwidth * factor;
+    link->remaining *= factor;
   }
 }
 
@@ -192,7 +208,7 @@ Cluster load_cluster(const std::string& specification) {
   else
     read_hosts(hosts, settings, cluster);
   if (cluster.hosts.empty()) hosts.fail("expected at least one host");
-  read_network(file, settings, cluster);
+  read_network(file.wires(), settings, cluster);
   if (file.has("slow_hosts")) slow_down(file.at("slow_hosts"), settings, cluster);
   if (file.has("degraded_links")) degrade(file.at("degraded_links"), settings, cluster);
   check_network(file.files().front(), cluster);

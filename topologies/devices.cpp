@@ -15,11 +15,13 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
 }
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
-  node.allow_only({"description", "kind", "compute_capability", "multiprocessors", "peak", "memory",
-                   "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "source"});
+  node.allow_only({"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
+                   "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "source"});
   DeviceModel device;
   device.name = name;
   device.description = node.at("description").text();
+  if (node.has("reported_as"))
+    for (const YamlNode& words : node.at("reported_as").items()) device.reported_as.push_back(words.text());
   const std::string kind = node.at("kind").text();
   if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
   device.gpu = kind == "gpu";
@@ -39,10 +41,12 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
 
 }  // namespace
 
+std::filesystem::path device_file() { return home_folder() / "topologies" / "devices.yaml"; }
+
 const std::vector<DeviceModel>& device_models() {
   static const std::vector<DeviceModel> models = [] {
     std::vector<DeviceModel> result;
-    const YamlNode file = YamlNode::load(find_resource("topologies", "devices", ".yaml").string());
+    const YamlNode file = YamlNode::load(device_file().string());
     for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
     return result;
   }();
@@ -56,6 +60,13 @@ const DeviceModel& device_model(const std::string& name) {
     known.push_back(device.name);
   }
   throw InputError(unknown_name("device", name, known));
+}
+
+const DeviceModel* reported_device(const std::string& text) {
+  for (const DeviceModel& device : device_models())
+    for (const std::string& words : device.reported_as)
+      if (text.find(words) != std::string::npos) return &device;
+  return nullptr;
 }
 
 }  // namespace stepcast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@ namespace stepcast {
 struct DeviceModel {
   std::string name;  ///< `h100-sxm`
   std::string description;
+  /// Parts of what a driver or /proc/cpuinfo calls it: `H100 80GB HBM3`.
+  std::vector<std::string> reported_as{};
   bool gpu = false;
   int compute_capability = 0;                   ///< 90 for 9.0; 0 for a CPU
   int multiprocessors = 1;                      ///< streaming multiprocessors; cores of a CPU
@@ -27,10 +30,16 @@ struct DeviceModel {
   std::string source;
 };
 
+/// topologies/devices.yaml, as it is installed here.
+std::filesystem::path device_file();
+
 /// All of them, in the order of the file. \throws InputError that names file, line and key
 const std::vector<DeviceModel>& device_models();
 
 /// \throws InputError that lists the known names and the nearest one
 const DeviceModel& device_model(const std::string& name);
+
+/// The one whose `reported_as` is part of `text`, or null: `Tesla P100-PCIE-12GB` is p100-pcie-12gb.
+const DeviceModel* reported_device(const std::string& text);
 
 }  // namespace stepcast

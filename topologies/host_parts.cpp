@@ -39,7 +39,7 @@ class HostParts {
     join_parts(cluster_, a, b, {"", a, b, wire.bandwidth, wire.latency, kind});
   }
   [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least) const {
-    return node.has(key) ? static_cast<int>(settings_.integer(node.at(key), least)) : standard;
+    return node.has(key) ? settings_.integer(node.at(key), least) : standard;
   }
   [[nodiscard]] Wire wire(const YamlNode& node, const Wire& standard) const {
     Wire result = standard;
@@ -137,7 +137,7 @@ class HostParts {
     if (model.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
     Seconds latency = kNvLinkLatency;
     if (nvlink.has("latency")) latency = settings_.seconds(nvlink.at("latency"));
-    const auto wire_of = [&](long long links) {
+    const auto wire_of = [&](int links) {
       return Wire{static_cast<double>(links) * model.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = host().devices;

@@ -23,7 +23,7 @@ NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings)
     node.at("efficiency").fail("expected a factor above 0 and at most 1");
   return {infiniband ? LinkKind::kInfiniband : LinkKind::kEthernet,
           efficiency * settings.bytes_per_second(node.at("rate")),
-          infiniband ? kInfinibandLatency : kEthernetLatency};
+          infiniband ? kInfinibandLatency : kEthernetLatency, efficiency};
 }
 
 }  // namespace
@@ -45,10 +45,35 @@ NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) 
       node.at("bandwidth").fail("stands beside 'protocol'; expected either bandwidth, or protocol and rate");
     wire = protocol_wire(node, settings);
   } else {
+    for (const char* key : {"rate", "efficiency"})
+      if (node.has(key)) node.at(key).fail("belongs to 'protocol', which is missing");
     wire.bandwidth = settings.bytes_per_second(node.at("bandwidth"));
   }
   if (node.has("latency") || !node.has("protocol")) wire.latency = settings.seconds(node.at("latency"));
   return wire;
+}
+
+const std::vector<std::string>& uplink_keys() {
+  static const std::vector<std::string> keys{"oversubscription", "uplink"};
+  return keys;
+}
+
+NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                        int ports, int spines) {
+  NetworkWire result = wire;
+  if (node.has("uplink")) {
+    if (node.has("oversubscription"))
+      node.at("uplink").fail("stands beside 'oversubscription'; expected one of both");
+    result.bandwidth = wire.efficiency * settings.bytes_per_second(node.at("uplink"));
+    return result;
+  }
+  const double oversubscription =
+      node.has("oversubscription") ? settings.number(node.at("oversubscription")) : 1.0;
+  if (!(oversubscription >= 1.0))
+    node.at("oversubscription")
+        .fail("expected a factor of at least 1; 'uplink' sets the bandwidth of one uplink");
+  result.bandwidth = wire.bandwidth * (ports / oversubscription / spines);
+  return result;
 }
 
 std::vector<int> network_ports(const Cluster& cluster) {
@@ -60,6 +85,15 @@ std::vector<int> network_ports(const Cluster& cluster) {
       ports.insert(ports.end(), host.nics.begin(), host.nics.end());
   }
   return ports;
+}
+
+int add_switch(Cluster& cluster, const std::string& name) {
+  return cluster.add_node({name, NodeKind::kSwitch, -1, ""});
+}
+
+void join(Cluster& cluster, int a, int b, const NetworkWire& wire) {
+  cluster.links.push_back(
+      {cluster.node_name(a) + "-" + cluster.node_name(b), a, b, wire.bandwidth, wire.latency, wire.kind});
 }
 
 bool is_star(const Cluster& cluster) {

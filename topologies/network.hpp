@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "sim/core/registry.hpp"
@@ -24,6 +25,7 @@ struct NetworkWire {
   LinkKind kind = LinkKind::kNetwork;
   BytesPerSecond bandwidth;
   Seconds latency{0};
+  double efficiency = 1.0;  ///< what the protocol leaves of a rate; 1 where bandwidths are stated as usable
 };
 
 /// The keys that `network_wire` reads.
@@ -35,8 +37,27 @@ const std::vector<std::string>& network_wire_keys();
 /// for Ethernet unless set. \throws InputError that names file, line and key
 NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings);
 
+/// The keys that `uplink_wire` reads.
+const std::vector<std::string>& uplink_keys();
+
+/// The wire between a switch with `ports` ports of `wire` and each of `spines` spines:
+///
+///     bandwidth = ports * wire.bandwidth / oversubscription / spines
+///
+/// so that all uplinks of a switch together carry its ports' bandwidth divided by `oversubscription: 2` (1
+/// unless set); or what `uplink: 100Gb/s` says of one uplink, meant like the `rate` or the `bandwidth` beside
+/// it. \throws InputError that names file, line and key \pre ports >= 1, spines >= 1
+NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                        int ports, int spines);
+
 /// The nodes that a network joins, host after host: the host's NICs, or its socket where it has none.
 std::vector<int> network_ports(const Cluster& cluster);
+
+/// Adds a switch.
+int add_switch(Cluster& cluster, const std::string& name);
+
+/// Adds a link that is named after its ends: `node3/nic0-leaf0`.
+void join(Cluster& cluster, int a, int b, const NetworkWire& wire);
 
 /// True when there is one switch, the last node, and every other node hangs on it by exactly one link.
 bool is_star(const Cluster& cluster);

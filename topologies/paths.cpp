@@ -2,99 +2,130 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <queue>
-#include <tuple>
 
 namespace stepcast {
 namespace {
 
-/// Length of a path; compared in this order. Whole numbers, so that equal paths are equal.
-struct Length {
-  int through_places = 0;
-  std::int64_t cost = 0;  ///< sum of 1 / bandwidth in fs/B
-  int links = 0;
-  std::int64_t latency_ps = 0;
-  [[nodiscard]] auto key() const { return std::tie(through_places, cost, links, latency_ps); }
-  friend bool operator<(const Length& a, const Length& b) { return a.key() < b.key(); }
-  friend bool operator==(const Length& a, const Length& b) { return a.key() == b.key(); }
-};
-
 struct Arrival {
   Length length;
   int node = 0;
-  friend bool operator>(const Arrival& a, const Arrival& b) {
-    return b.length < a.length || (a.length == b.length && b.node < a.node);
-  }
+  friend auto operator<=>(const Arrival& a, const Arrival& b) = default;
 };
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
-const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0};
+const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0, 0};
 
-int other_end(const Link& link, int node) { return link.a == node ? link.b : link.a; }
+Length length_of(const Link& link) {
+  return {0, std::llround(kFemto * link.remaining / link.bandwidth.count()), 1,
+          std::llround(kPico * link.latency.count()), 0};
+}
 
-Length longer(const Length& length, const Link& link, bool through_place) {
-  return {length.through_places + (through_place ? 1 : 0),
-          length.cost + std::llround(kFemto / link.bandwidth.count()), length.links + 1,
-          length.latency_ps + std::llround(kPico * link.latency.count())};
+Length operator+(const Length& a, const Length& b) {
+  return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links,
+          a.latency_ps + b.latency_ps, a.other_ports + b.other_ports};
 }
 
 }  // namespace
 
 Paths::Paths(const Cluster& cluster)
-    : cluster_(cluster), links_of_(cluster.nodes.size()), place_number_(cluster.nodes.size(), -1) {
+    : cluster_(cluster),
+      ways_(cluster.nodes.size()),
+      place_number_(cluster.nodes.size(), -1),
+      ports_(cluster.hosts.size()),
+      is_port_(cluster.links.size()),
+      left_(cluster.nodes.size(), kUnreached) {
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
-    links_of_[static_cast<std::size_t>(cluster.links[i].a)].push_back(static_cast<int>(i));
-    links_of_[static_cast<std::size_t>(cluster.links[i].b)].push_back(static_cast<int>(i));
+    const Link& link = cluster.links[i];
+    const Length length = length_of(link);
+    ways_[static_cast<std::size_t>(link.a)].push_back({static_cast<int>(i), link.b, length});
+    ways_[static_cast<std::size_t>(link.b)].push_back({static_cast<int>(i), link.a, length});
   }
   int number = 0;
   for (const int place : cluster.places()) place_number_[static_cast<std::size_t>(place)] = number++;
+  number = 0;
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
+    if (cluster.nodes[i].host >= 0) continue;
+    for (const Way& way : ways_[i])
+      if (const int host = node(way.to).host; host >= 0) {
+        ports_[static_cast<std::size_t>(host)].push_back({way.to, way.link, number++});
+        is_port_[static_cast<std::size_t>(way.link)] = true;
+      }
+  }
 }
 
-/// Dijkstra's algorithm from the destination until the start is reached; then from the start to ever nearer
-/// nodes.
 Path Paths::between(int from, int to) const {
-  std::vector<Length> left(cluster_.nodes.size(), kUnreached);
-  const auto length_of = [&left](int node) -> Length& { return left[static_cast<std::size_t>(node)]; };
+  Path path;
+  if (from != to && (search(from, to, false) || search(from, to, true))) path = walk(from, to);
+  return path;
+}
+
+Length Paths::left_by(const Way& way, int to) const {
+  Length length = left(way.to) + way.length;
+  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0) ++length.through_places;
+  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && node(way.to).host == node(to).host;
+  if (comes_in && entry_ != nullptr && way.link != entry_->link) ++length.other_ports;
+  return length;
+}
+
+/// Dijkstra's algorithm from the destination until the start is reached.
+bool Paths::search(int from, int to, bool through_hosts) const {
+  for (const int node : visited_) left(node) = kUnreached;
+  visited_.assign(1, to);
+  entry_ = nullptr;
+  left(to) = {};
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> open;
-  length_of(to) = {};
   open.push({{}, to});
-  const auto forwards = [&](int node) {
-    return node != to && place_number_[static_cast<std::size_t>(node)] >= 0;
-  };
   while (!open.empty() && open.top().node != from) {
     const Arrival here = open.top();
     open.pop();
-    if (length_of(here.node) < here.length) continue;
-    for (const int index : links_of_[static_cast<std::size_t>(here.node)]) {
-      const Link& link = cluster_.links[static_cast<std::size_t>(index)];
-      const int next = other_end(link, here.node);
-      const Length length = longer(here.length, link, forwards(here.node));
-      if (!(length < length_of(next))) continue;
-      length_of(next) = length;
-      open.push({length, next});
+    if (left(here.node) < here.length) continue;
+    for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
+      const int host = node(way.to).host;
+      if (!through_hosts && host >= 0 && host != node(from).host && host != node(to).host) continue;
+      const bool comes_in = host < 0 && node(here.node).host >= 0 && node(here.node).host == node(to).host;
+      if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
+      const Length length = left_by({way.link, here.node, way.length}, to);
+      if (!(length < left(way.to))) continue;
+      if (left(way.to) == kUnreached) visited_.push_back(way.to);
+      left(way.to) = length;
+      open.push({length, way.to});
     }
   }
+  return !open.empty();
+}
+
+/// All that are equally near have been reached when the search leaves the host by the first of them.
+const Paths::Port& Paths::entry_of(int to) const {
+  Length least = kUnreached;
+  std::vector<const Port*> nearest;
+  for (const Port& port : ports_[static_cast<std::size_t>(node(to).host)]) {
+    if (left(port.node) == kUnreached || left(port.node) > least) continue;
+    if (left(port.node) < least) nearest.clear();
+    least = left(port.node);
+    nearest.push_back(&port);
+  }
+  return *nearest[static_cast<std::size_t>(place_number(to)) % nearest.size()];
+}
+
+/// From the start to ever nearer nodes.
+Path Paths::walk(int from, int to) const {
+  const int place = place_number(to);
+  int port = entry_ == nullptr ? 0 : entry_->number;
   Path path;
-  if (length_of(from) == kUnreached) return path;
-  int digits = std::max(0, place_number_[static_cast<std::size_t>(to)]);
-  std::vector<int> equal;
+  std::vector<const Way*> equal;
   for (int at = from; at != to;) {
     equal.clear();
-    for (const int index : links_of_[static_cast<std::size_t>(at)]) {
-      const Link& link = cluster_.links[static_cast<std::size_t>(index)];
-      const int next = other_end(link, at);
-      if (!(length_of(next) == kUnreached) && longer(length_of(next), link, forwards(next)) == length_of(at))
-        equal.push_back(index);
-    }
+    for (const Way& way : ways_[static_cast<std::size_t>(at)])
+      if (left(way.to) != kUnreached && left_by(way, to) == left(at)) equal.push_back(&way);
     const auto choices = static_cast<int>(equal.size());
-    const int chosen = equal[static_cast<std::size_t>(digits % choices)];
-    digits /= choices;
-    const Link& link = cluster_.links[static_cast<std::size_t>(chosen)];
-    path.push_back({chosen, link.a == at});
-    at = other_end(link, at);
+    const bool in_network = node(at).host < 0 && node(equal.front()->to).host < 0;
+    const Way& way = *equal[static_cast<std::size_t>((in_network ? port : place) % choices)];
+    if (in_network) port /= choices;
+    path.push_back({way.link, cluster_.links[static_cast<std::size_t>(way.link)].a == at});
+    at = way.to;
   }
   return path;
 }

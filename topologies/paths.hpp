@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <compare>
+#include <cstdint>
 #include <vector>
 
 #include "topologies/cluster.hpp"
@@ -10,17 +13,34 @@ namespace stepcast {
 struct Hop {
   int link = 0;
   bool forward = true;  ///< from `a` to `b`
+  friend bool operator==(const Hop& a, const Hop& b) = default;
 };
 using Path = std::vector<Hop>;
+
+/// Length of a path; compared in this order. Whole numbers, so that equal paths are equal.
+struct Length {
+  int through_places = 0;
+  std::int64_t cost = 0;  ///< sum of 1 / bandwidth in fs/B
+  int links = 0;
+  std::int64_t latency_ps = 0;
+  int other_ports = 0;  ///< 1 when it comes in by another port than the destination should be reached by
+  friend auto operator<=>(const Length& a, const Length& b) = default;
+};
 
 /// Finds paths through a cluster.
 ///
 /// A path has the least sum of 1 / bandwidth over its links, as OSPF counts it by default, so that NVLink
-/// goes before PCIe; then the fewest links, then the least latency. Where several are equal (a fat tree has
-/// many), they are spread over by the destination: the place number of the destination, taken apart into
-/// digits, says which of the equal links is taken at each fork, as D-mod-k routing does (Zahavi, "D-Mod-K
-/// routing providing non-blocking traffic for shift permutations on real life fat trees", 2010). Places of
-/// ranks do not forward: a path leads through them only where there is no other way.
+/// goes before PCIe; then the fewest links, then the least latency. A degraded link counts as a whole one.
+///
+/// Where several are equal (a fat tree has many), they are spread over by the destination, as D-mod-k routing
+/// does (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
+/// trees", 2010): the ports of the network are numbered switch after switch, and the digits of the
+/// destination's port number, the lowest first, say which of the equal links is taken at each fork from
+/// switch to switch. Where several ports are equally near to the destination, its place number says by which
+/// a path comes in, and so it does at forks inside a host: devices behind one PCIe switch use different NICs.
+///
+/// A path stays out of the insides of other hosts, and places of ranks do not forward, unless there is no
+/// other way. An object serves one thread at a time.
 class Paths {
  public:
   explicit Paths(const Cluster& cluster);
@@ -29,9 +49,39 @@ class Paths {
   [[nodiscard]] Path between(int from, int to) const;
 
  private:
+  /// A link as one of its ends sees it.
+  struct Way {
+    int link = 0;
+    int to = 0;
+    Length length;  ///< of this link
+  };
+  /// Where a host meets a switch.
+  struct Port {
+    int node = 0;  ///< of the host
+    int link = 0;
+    int number = 0;
+  };
+  [[nodiscard]] bool search(int from, int to, bool through_hosts) const;
+  [[nodiscard]] Path walk(int from, int to) const;
+  /// The port by which a path should come to `to`. \pre the nearest ones have been reached
+  [[nodiscard]] const Port& entry_of(int to) const;
+  [[nodiscard]] int place_number(int node) const {
+    return std::max(0, place_number_[static_cast<std::size_t>(node)]);
+  }
+  [[nodiscard]] const Node& node(int index) const { return cluster_.node(index); }
+  [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
+  /// What is left to go from `way`'s start when it is taken. \pre its end has been reached
+  [[nodiscard]] Length left_by(const Way& way, int to) const;
+
   const Cluster& cluster_;
-  std::vector<std::vector<int>> links_of_;  ///< by node
-  std::vector<int> place_number_;           ///< by node; -1: no place
+  std::vector<std::vector<Way>> ways_;    ///< by node
+  std::vector<int> place_number_;         ///< by node; -1: no place
+  std::vector<std::vector<Port>> ports_;  ///< by host
+  std::vector<bool> is_port_;             ///< by link
+  // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
+  mutable std::vector<Length> left_;  ///< by node, to the destination
+  mutable std::vector<int> visited_;
+  mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
 
 Seconds latency(const Cluster& cluster, const Path& path);

@@ -48,12 +48,16 @@ YamlNode ClusterSettings::resolve(const YamlNode& node) const {
   return holder.at(found->first);
 }
 
-long long ClusterSettings::integer(const YamlNode& node, long long least) const {
+int ClusterSettings::integer(const YamlNode& node, int least) const {
+  constexpr int kMost =
+      1'000'000;  // of anything that a cluster has; more is a slip that would fill the memory
   const YamlNode value = resolve(node);
   const long long result = value.integer();
   if (result < least)
     value.fail("expected at least " + std::to_string(least) + ", found " + std::to_string(result));
-  return result;
+  if (result > kMost)
+    value.fail("expected at most " + std::to_string(kMost) + ", found " + std::to_string(result));
+  return static_cast<int>(result);
 }
 
 double ClusterSettings::number(const YamlNode& node) const { return resolve(node).number(); }

@@ -23,7 +23,7 @@ class ClusterSettings {
 
   /// The value of a scalar, which is the value itself or the name of a setting.
   /// \throws InputError that names file, line and key
-  [[nodiscard]] long long integer(const YamlNode& node, long long least) const;
+  [[nodiscard]] int integer(const YamlNode& node, int least) const;  ///< at most 1,000,000
   [[nodiscard]] double number(const YamlNode& node) const;
   [[nodiscard]] std::string text(const YamlNode& node) const;
   [[nodiscard]] Seconds seconds(const YamlNode& node) const;

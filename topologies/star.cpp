@@ -10,10 +10,8 @@ void generate_star(const YamlNode& node, const ClusterSettings& settings, Cluste
   keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
   node.allow_only(keys);
   const NetworkWire wire = network_wire(node, settings);
-  const int hub = cluster.add_node({"switch", NodeKind::kSwitch});
-  for (const int port : network_ports(cluster))
-    cluster.links.push_back(
-        {cluster.node_name(port) + "-switch", port, hub, wire.bandwidth, wire.latency, wire.kind});
+  const int hub = add_switch(cluster, "switch");
+  for (const int port : network_ports(cluster)) join(cluster, port, hub, wire);
 }
 
 const Registration<NetworkKind> kStar{network_kinds(),

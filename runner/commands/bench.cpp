@@ -10,6 +10,7 @@
 
 #include "runner/bench_collectives.hpp"
 #include "runner/commands/rank_options.hpp"
+#include "runner/copy_bench.hpp"
 #include "sim/core/file.hpp"
 
 namespace stepcast {
@@ -19,13 +20,17 @@ void declare(po::options_description& options) {
   options.add_options()  //
       ("collectives", po::value<std::string>()->default_value("", "all"),
        "comma-separated: send_recv, all_reduce, gather, scatter, broadcast, all_gather, reduce_scatter")  //
-      ("min", po::value<std::string>()->default_value("4B"), "smallest message")                          //
-      ("max", po::value<std::string>()->default_value("64MiB"), "largest message")                        //
-      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                    //
-      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")      //
-      ("rounds", po::value<int>()->default_value(9), "samples per collective and size")                   //
-      ("output,o", po::value<std::string>(), "file for the samples")                                      //
-      ("json", po::bool_switch(), "print the samples as JSON")                                            //
+      ("copies", po::value<std::string>()->implicit_value("all")->value_name("[=NAMES]"),
+       "copies between this host and a GPU instead, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
+       "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")                              //
+      ("gpu", po::value<int>()->default_value(0), "number of the GPU, with --copies")                 //
+      ("min", po::value<std::string>()->default_value("4B"), "smallest message")                      //
+      ("max", po::value<std::string>(), "largest message; default: 64MiB, of copies 256MiB")          //
+      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                //
+      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")  //
+      ("rounds", po::value<int>()->default_value(9), "samples per collective and size")               //
+      ("output,o", po::value<std::string>(), "file for the samples")                                  //
+      ("json", po::bool_switch(), "print the samples as JSON")                                        //
       ("force", po::bool_switch(), "overwrite an existing file");
   declare_rank_options(options, 2);
 }
@@ -37,21 +42,27 @@ std::vector<std::string> split_names(const std::string& text) {
   return names;
 }
 
-BenchSettings settings_of(const po::variables_map& options) {
+/// Sizes and samples. \param largest unless the command line says one
+BenchSettings settings_of(const po::variables_map& options, const std::string& largest) {
   BenchSettings settings;
-  settings.collectives = split_names(options["collectives"].as<std::string>());
-  const auto& known = benched_collectives();
-  for (const std::string& name : settings.collectives)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name("collective", name, known));
+  const std::string max = options.count("max") != 0 ? options["max"].as<std::string>() : largest;
   settings.sizes = bench_sizes(parse_bytes(options["min"].as<std::string>(), "--min").count(),
-                               parse_bytes(options["max"].as<std::string>(), "--max").count(),
-                               options["factor"].as<double>());
+                               parse_bytes(max, "--max").count(), options["factor"].as<double>());
   settings.iterations = options["iterations"].as<int>();
   settings.rounds = options["rounds"].as<int>();
   if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
   if (settings.iterations < 0)
     throw UsageError("--iterations must be at least 1 (leave it out for a fitting number)");
+  return settings;
+}
+
+BenchSettings collective_settings(const po::variables_map& options) {
+  BenchSettings settings = settings_of(options, "64MiB");
+  settings.collectives = split_names(options["collectives"].as<std::string>());
+  const auto& known = benched_collectives();
+  for (const std::string& name : settings.collectives)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw UsageError(unknown_name("collective", name, known));
   return settings;
 }
 
@@ -65,8 +76,12 @@ std::string number(double value, const char* format) {
 void print_table(const Bench& bench) {
   constexpr double kGiga = 1e9;
   constexpr double kMicro = 1e6;
-  std::cout << "# stepcast bench: " << bench.backend << ", " << bench.world_size << " ranks, "
-            << bench.context.cpu_model << "; size is the total array, time that of the slowest rank\n";
+  std::cout << "# stepcast bench: " << bench.backend << ", ";
+  if (bench.context.libraries.contains("device"))
+    std::cout << bench.context.libraries.at("device") << ", " << bench.context.cpu_model << '\n';
+  else
+    std::cout << bench.world_size << " ranks, " << bench.context.cpu_model
+              << "; size is the total array, time that of the slowest rank\n";
   Table table({"collective", "size (B)", "count", "type", "time (us)", "p10..p90 (us)", "cpu (us)",
                "algbw (GB/s)", "busbw (GB/s)", "#wrong"});
   long long wrong = 0;
@@ -105,8 +120,42 @@ ExitCode report(const po::variables_map& options, const Bench& bench) {
   return ExitCode::kDone;
 }
 
+/// \throws CapabilityError where this build cannot drive GPUs, or this machine has none
+ExitCode run_copies(const po::variables_map& options) {
+  for (const char* other : {"collectives", "nproc", "backend"})
+    if (!options[other].defaulted()) throw UsageError(std::string("--copies goes without --") + other);
+  BenchSettings settings = settings_of(options, "256MiB");
+  if (options["copies"].as<std::string>() != "all")
+    settings.collectives = split_names(options["copies"].as<std::string>());
+  if (options.count("output") != 0)
+    check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
+  if (copy_engines().entries().empty())
+    throw CapabilityError(
+        "this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
+        "(-DCUDAToolkit_ROOT=...)");
+  const auto& factory = copy_engines().entries().front();
+  const auto engine = factory.thing.make(options["gpu"].as<int>(),
+                                         *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  Bench bench;
+  bench.context = make_run_context("stepcast.bench/1", command_line());
+  const std::size_t space = factory.thing.library.find(' ');
+  bench.context.libraries[factory.thing.library.substr(0, space)] = factory.thing.library.substr(space + 1);
+  bench.context.libraries["device"] = engine->device();
+  bench.context.warnings = engine->warnings();
+  bench.backend = factory.name;
+  bench.world_size = 1;
+  const std::size_t names =
+      settings.collectives.empty() ? engine->kinds().size() : settings.collectives.size();
+  std::optional<Progress> progress;
+  progress.emplace("bench", static_cast<int>(names * settings.sizes.size()) * settings.rounds);
+  bench.rows = bench_copies(*engine, settings, [&](const std::string& now) { progress->advance(now); });
+  progress.reset();
+  return report(options, bench);
+}
+
 ExitCode run(const po::variables_map& options) {
-  const BenchSettings settings = settings_of(options);
+  if (options.count("copies") != 0) return run_copies(options);
+  const BenchSettings settings = collective_settings(options);
   if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
   if (options.count("output") != 0)
     check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
@@ -131,7 +180,8 @@ ExitCode run(const po::variables_map& options) {
 const Registration<Command> kBench{
     commands(),
     {.name = "bench",
-     .description = "Times collectives and messages over their sizes, as nccl-tests does.",
+     .description =
+         "Times collectives and messages, or copies of a GPU, over their sizes, as nccl-tests does.",
      .thing = {.declare = declare,
                .run = run,
                .positional = "",

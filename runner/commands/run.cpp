@@ -99,6 +99,11 @@ int first_rank_with_loss(const Schedule& schedule) {
 
 ExitCode run(const po::variables_map& values) {
   const std::string strategy = required(values, "strategy");
+  if (!strategies().find(strategy).trains)
+    throw CapabilityError(
+        "strategy '" + strategy +
+        "' copies between the memories of GPUs, and this stepcast-runner drives none; 'stepcast "
+        "predict' forecasts it, 'stepcast bench --copies' measures copies where there is a GPU");
   const Model model = load_model(required(values, "model"));
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +

@@ -220,6 +220,10 @@ CompiledProgram::Function CompiledProgram::resolve(const UpdateUnit& action) {
   return [unit] { unit->update(); };
 }
 
+CompiledProgram::Function CompiledProgram::resolve(const Copy& /*action*/) {
+  throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
+}
+
 CompiledProgram::Function CompiledProgram::resolve(const Synchronize& /*action*/) {
   return [] {};
 }

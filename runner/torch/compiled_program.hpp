@@ -73,6 +73,7 @@ class CompiledProgram {
   Function resolve(const UnitMemory& action);
   Function resolve(const UpdateUnit& action);
   Function resolve(const Synchronize& action);
+  static Function resolve(const Copy& action);  ///< \throws CapabilityError
   Function update(const Compute& action);
   Launch resolve_send(const Send& action, std::size_t index);
   Launch resolve_recv(const Recv& action);

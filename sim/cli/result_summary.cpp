@@ -27,11 +27,16 @@ const MemoryUse* memory_of(const Result& result, int rank) {
 }  // namespace
 
 std::string describe_run(const Configuration& c) {
-  std::string text = c.model + ", " + c.strategy + ", world size " + std::to_string(c.world_size) +
-                     ", batch " + std::to_string(c.batch);
-  if (c.data_parallel == c.world_size) text += " per rank";
-  if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
-  text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
+  const bool trains = c.data_parallel > 0;
+  std::string text =
+      (trains ? c.model + ", " : "") + c.strategy + ", world size " + std::to_string(c.world_size);
+  if (trains) {
+    text += ", batch " + std::to_string(c.batch);
+    if (c.data_parallel == c.world_size) text += " per rank";
+    if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
+    text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
+  }
+  if (!c.device.empty()) text += ", on " + c.device;
   for (const auto& [key, value] : c.extra) text.append(", ").append(key).append(" ").append(value);
   return text;
 }
@@ -65,7 +70,8 @@ std::string rank_table(const Result& result) {
 }
 
 std::string balance_line(const Result& result) {
-  if (result.configuration.data_parallel == result.configuration.world_size) return "";
+  const int data_parallel = result.configuration.data_parallel;
+  if (data_parallel == 0 || data_parallel == result.configuration.world_size) return "";
   return "bubble " + percent(result.bubble_fraction()) +
          " of the ranks' time; across ranks, compute varies by " + percent(result.stage_time_cv()) +
          " and peak memory by " + percent(result.memory_cv()) + " (standard deviation over mean)\n";

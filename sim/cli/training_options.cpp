@@ -70,7 +70,14 @@ void declare_training_options(po::options_description& options) {
        "fsdp: gather the next unit while one computes its forward")
       ("backward-prefetch", text(standard.backward_prefetch), "fsdp: the same in the backward: pre, post or none")
       ("limit-all-gathers", po::value<int>()->default_value(standard.limit_all_gathers),
-       "fsdp: units gathered and not yet freed; 0 is no limit");
+       "fsdp: units gathered and not yet freed; 0 is no limit")
+      ("method", text(standard.method),
+       "broadcast: sequential (every GPU copies from the host, one after another), relay (host to GPU 0, then GPU 0 to "
+       "each other GPU, one after another), chunked (host to GPU 0 in chunks on asynchronous streams, each chunk "
+       "passed on while the next arrives)")
+      ("buffer", text("1GB"), "broadcast: bytes that go to every GPU")
+      ("chunk", text("64MiB"), "broadcast: bytes that are passed on at once, with --method chunked")
+      ("pinned", po::bool_switch(), "broadcast: the buffer of the host is pinned memory, else pageable");
   // clang-format on
 }
 
@@ -94,6 +101,10 @@ TrainingConfig training_config(const po::variables_map& values) {
   config.forward_prefetch = values["forward-prefetch"].as<bool>();
   config.backward_prefetch = text("backward-prefetch");
   config.limit_all_gathers = int_option(values, "limit-all-gathers", 0);
+  config.method = text("method");
+  config.buffer = bytes_option(values, "buffer");
+  config.chunk = bytes_option(values, "chunk");
+  config.pinned = values["pinned"].as<bool>();
   return config;
 }
 

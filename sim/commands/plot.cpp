@@ -37,6 +37,13 @@ FigureInput load_inputs(const Words& words) {
   return input;
 }
 
+/// What the first input was measured on, or moved to.
+std::string machine_of(const FigureInput& input) {
+  if (input.results.empty()) return input.benches.front().context.cpu_model;
+  const Result& first = input.results.front().result;
+  return first.configuration.device.empty() ? first.context.cpu_model : first.configuration.device;
+}
+
 ExitCode run(const po::variables_map& values) {
   if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
   const Words words = values["figure"].as<Words>();
@@ -56,24 +63,29 @@ ExitCode run(const po::variables_map& values) {
   input.strong_scaling = scaling == "strong";
   input.capacity = capacity;
   const RunContext context = make_run_context("", command_line());
-  const std::string machine = input.results.empty() ? input.benches.front().context.cpu_model
-                                                    : input.results.front().result.context.cpu_model;
-  render(figure.draw(input), output,
-         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine, force);
+  const Drawing drawing = figure.draw(input);
+  render(drawing, output,
+         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine_of(input),
+         force);
+  if (!drawing.table.empty()) {
+    Table table(drawing.table.front());
+    for (auto row = drawing.table.begin() + 1; row != drawing.table.end(); ++row) table.add(*row);
+    std::cout << table.text() << '\n';
+  }
   std::cout << output << '\n';
   return ExitCode::kDone;
 }
 
-const Registration<Command> kPlot{
-    commands(),
-    {.name = "plot",
-     .description = "Draws results: speedup, breakdown, accuracy, bandwidth, timeline, memory, microbatches.",
-     .thing = {.declare = declare,
-               .run = run,
-               .positional = "figure",
-               .usage = "stepcast plot FIGURE FILE... -o figure.svg",
-               .group = "Predict and compare"},
-     .order = 22}};
+const Registration<Command> kPlot{commands(),
+                                  {.name = "plot",
+                                   .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
+                                                  "timeline, memory, microbatches, sensitivity.",
+                                   .thing = {.declare = declare,
+                                             .run = run,
+                                             .positional = "figure",
+                                             .usage = "stepcast plot FIGURE FILE... -o figure.svg",
+                                             .group = "Predict and compare"},
+                                   .order = 22}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "sim/cli/command.hpp"
@@ -10,9 +12,22 @@
 #include "sim/core/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
+
+constexpr std::size_t kWidestNote = 40;
+
+/// What --help says of --device: every GPU and CPU that is known.
+std::string describe_devices() {
+  std::string text =
+      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the "
+      "model's "
+      "layers alone";
+  for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
+  return text;
+}
 
 void declare(po::options_description& options) {
   declare_training_options(options);
@@ -20,8 +35,16 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
       ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("device", po::value<std::string>()->default_value("", "the traced one"),
+       describe_devices().c_str())
+      ("trace-device", po::value<std::string>()->default_value("", "as the trace says"),
+       "with --device and --trace: the known device that is most like the traced one")
+      ("dtype", po::value<std::string>()->default_value("float32"),
+       "with --device and without --trace: float32, or tf32 for tensor cores in products of float32 matrices")
       ("calibration", po::value<std::string>()->default_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
+      ("backend", po::value<std::string>()->default_value("", "the calibration's, else nccl where there are GPUs"),
+       "library whose collectives are predicted: gloo or nccl")
       ("cluster", po::value<std::string>()->default_value("laptop"), "shipped name or YAML file")
       ("world-size", po::value<int>()->default_value(1), "number of ranks")
       ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
@@ -34,6 +57,11 @@ void declare(po::options_description& options) {
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
       ("fidelity", po::value<std::string>()->default_value("auto"), "of collectives: auto, message or aggregate")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
+      ("pageable-rate", po::value<std::string>()->default_value("10GB/s"),
+       "copies: what one thread stages between pageable host memory and a device")
+      ("pcie-rate", po::value<std::string>()->default_value("", "the cluster's"),
+       "usable bandwidth of every PCIe link and direction: what a copy from pinned memory gets alone")
+      ("copy-launch", po::value<std::string>()->default_value("5us"), "copies: host time to issue one")
       ("collectives", po::value<std::string>(),
        "predict a bench file instead of a step: 'all' or names separated by commas")
       ("min", po::value<std::string>()->default_value("4B"), "with --collectives: smallest message")
@@ -57,18 +85,42 @@ std::optional<int> optional_int(const po::variables_map& values, const std::stri
   return values.count(name) != 0 ? std::optional(values[name].as<int>()) : std::nullopt;
 }
 
+/// A rate above 0. \throws UsageError
+BytesPerSecond rate_option(const po::variables_map& values, const std::string& name) {
+  const BytesPerSecond rate = parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
+  if (rate <= BytesPerSecond(0)) throw UsageError("--" + name + " must be above 0 B/s");
+  return rate;
+}
+
+/// \throws UsageError when a value is not positive or has no unit
+void read_copy_options(const po::variables_map& values, PredictionRequest& request) {
+  try {
+    request.copies.pageable = rate_option(values, "pageable-rate");
+    if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
+    request.copies.launch = parse_seconds(values["copy-launch"].as<std::string>(), "--copy-launch");
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
+  }
+  if (request.copies.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
+}
+
 PredictionRequest step_request(const po::variables_map& values) {
   PredictionRequest request;
   request.training = training_config(values);
   request.strategy = values["strategy"].as<std::string>();
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
+  request.device = values["device"].as<std::string>();
+  request.trace_device = values["trace-device"].as<std::string>();
+  request.dtype = values["dtype"].as<std::string>();
   request.calibration = values["calibration"].as<std::string>();
+  request.backend = values["backend"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
   request.batch = optional_int(values, "batch");
   request.threads = optional_int(values, "threads");
   request.training.world_size = values["world-size"].as<int>();
   request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
+  read_copy_options(values, request);
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = values["steps"].as<int>();
   request.warmup_steps = values["warmup"].as<int>();
@@ -80,16 +132,24 @@ PredictionRequest step_request(const po::variables_map& values) {
 
 void print_summary(const Result& result) {
   std::vector<double> all;
-  for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
+  for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
+    std::copy_if(rank.begin(), rank.end(), std::back_inserter(all), [](double time) { return time > 0.0; });
+  if (all.empty()) all = result.step_time_s.front();
   std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
   table.add(
       {"step time", to_text(Seconds(result.median_step_time_s())),
        "p10 " + to_text(Seconds(quantile(all, 0.1))) + ", p90 " + to_text(Seconds(quantile(all, 0.9)))});
-  table.add({"throughput", throughput_text(result), ""});
+  if (result.configuration.data_parallel > 0) table.add({"throughput", throughput_text(result), ""});
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
-  for (const auto& [key, value] : result.notes) table.add({key, value, ""});
-  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result);
+  std::string sentences;  // would make the table wider than a screen
+  for (const auto& [key, value] : result.notes) {
+    if (value.size() <= kWidestNote)
+      table.add({key, value, ""});
+    else
+      sentences.append(key).append(": ").append(value).append("\n");
+  }
+  std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
 
 ExitCode predict_step(const po::variables_map& values) {
@@ -115,6 +175,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
   CollectiveRequest request;
   request.collectives = list_option(values, "collectives");
   request.calibration = values["calibration"].as<std::string>();
+  request.backend = values["backend"].as<std::string>();
   request.cluster = values["cluster"].as<std::string>();
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
   request.smallest = bytes_option(values, "min");
@@ -127,6 +188,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
 ExitCode predict_bench(const po::variables_map& values) {
   for (const char* name : {"strategy", "timeline"})
     if (values.count(name) != 0) throw UsageError(std::string("--collectives goes without --") + name);
+  if (!values["device"].defaulted()) throw UsageError("--collectives goes without --device");
   const bool force = values["force"].as<bool>();
   if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
   Bench bench = predict_collectives(collective_request(values));
@@ -137,12 +199,19 @@ ExitCode predict_bench(const po::variables_map& values) {
     std::cout << json;
     return ExitCode::kDone;
   }
-  Table table({"collective", "message", "time", "algbw", "busbw"});
+  const bool chosen = std::any_of(bench.rows.begin(), bench.rows.end(),
+                                  [](const BenchRow& row) { return !row.algorithm.empty(); });
+  std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};
+  if (chosen) columns.emplace_back("algorithm");
+  Table table(columns);
   for (const BenchRow& row : bench.rows) {
     const double algbw = algbw_bytes_per_s(row);
-    table.add({row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
-               to_text(BytesPerSecond(algbw)),
-               to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))});
+    std::vector<std::string> cells{
+        row.collective, to_text(Bytes(row.message_bytes)), to_text(Seconds(row.median_time_s())),
+        to_text(BytesPerSecond(algbw)),
+        to_text(BytesPerSecond(algbw * bus_factor(row.collective, bench.world_size)))};
+    if (chosen) cells.push_back(row.algorithm);
+    table.add(cells);
   }
   std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n"
             << table.text();

@@ -10,6 +10,7 @@
 #include "sim/validation/case_json.hpp"
 #include "sim/validation/case_prediction.hpp"
 #include "sim/validation/published.hpp"
+#include "sim/validation/row_comparison.hpp"
 
 namespace stepcast {
 namespace {
@@ -71,24 +72,33 @@ std::string measured_text(const PublishedRow& row, const std::string& key) {
   return listed(row.facts[key].get<std::vector<double>>());
 }
 
-std::string error_text(const PublishedRow& row, const std::string& key, const PredictedValue& value) {
-  const auto error = relative_error(row, key, value);
+/// In the order in which people ask.
+constexpr std::array kQuantities{"throughput_samples_per_s",
+                                 "total_time_s",
+                                 "epoch_time_s",
+                                 "mean_iteration_s",
+                                 "time_s",
+                                 "step_time_s",
+                                 "compute_time_s",
+                                 "communication_time_s",
+                                 "speedup",
+                                 "efficiency",
+                                 "peak_memory_mb_per_rank",
+                                 "mean_peak_memory_mb",
+                                 "stage_time_cv",
+                                 "memory_cv",
+                                 "bubble_fraction"};
+
+std::string percent_of(const std::optional<double>& error) {
   if (!error) return "-";
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%+.1f %%", 100.0 * *error);
   return text.data();
 }
 
-std::string name_of(const PublishedRow& row) {
-  std::string name = row.text("strategy", row.text("method", "")) + " x" + std::to_string(row.world_size);
-  if (row.facts.contains("split")) name += " " + row.text("split", "");
-  return name + (row.fit ? " [fitted]" : "");
+std::string marked(const RowComparison& row) {
+  return row.name + (row.standing == RowStanding::kFitted ? " [fitted]" : "");
 }
-
-/// In the order in which people ask.
-constexpr std::array kQuantities{"throughput_samples_per_s", "step_time_s",   "peak_memory_mb_per_rank",
-                                 "mean_peak_memory_mb",      "stage_time_cv", "memory_cv",
-                                 "bubble_fraction"};
 
 /// One line per value of what stays open.
 std::string in_lines(std::string text) {
@@ -98,29 +108,68 @@ std::string in_lines(std::string text) {
   return text;
 }
 
-void print_case(const PublishedCase& published, const CasePrediction& prediction) {
-  std::cout << published.id << "\n" << published.text("source", "") << "\n\n";
+void print_quantities(const PublishedCase& published, const CasePrediction& prediction,
+                      const std::vector<RowComparison>& comparisons) {
   Table table({"row", "what", "measured", "predicted", "error"});
   for (std::size_t i = 0; i < published.rows.size(); ++i) {
     const PublishedRow& row = published.rows[i];
+    std::string name = marked(comparisons[i]);
     if (prediction.rows[i].empty()) {
       const std::string what = leading_quantity(row);
-      table.add({name_of(row), what, measured_text(row, what), "not predicted yet", "-"});
+      table.add({name, what, measured_text(row, what), "not predicted yet", "-"});
       continue;
     }
-    std::string name = name_of(row);
     for (const char* key : kQuantities) {
       if (!prediction.rows[i].contains(key)) continue;
       const PredictedValue& value = prediction.rows[i].at(key);
       table.add({std::exchange(name, ""), key, measured_text(row, key), with_range(value),
-                 error_text(row, key, value)});
+                 percent_of(relative_error(row, key, value))});
     }
+    if (const auto all = error_of_all_ranks(row, comparisons[i]))
+      table.add({"", "  of all ranks' mean", "", "", percent_of(all)});
   }
   std::cout << table.text() << '\n';
+}
+
+void print_case(const PublishedCase& published, const CasePrediction& prediction,
+                const std::vector<RowComparison>& comparisons) {
+  std::cout << published.id << "\n" << published.text("source", "") << "\n\n";
+  print_quantities(published, prediction, comparisons);
   if (!prediction.not_predicted.empty()) std::cout << prediction.not_predicted << '\n';
   for (const std::string& line : prediction.assumed) std::cout << "assumed: " << line << '\n';
   for (const std::string& line : prediction.unidentified) std::cout << in_lines(line) << '\n';
+  for (const std::string& line : verdict(comparisons, prediction.limits)) std::cout << line << '\n';
   std::cout << '\n';
+}
+
+/// `1.745 (+15.9 %)`
+std::string trivial_text(const RowComparison& row, const std::string& predictor) {
+  const auto found = row.trivial.find(predictor);
+  if (found == row.trivial.end()) return "-";
+  const std::string value = short_number(found->second.value);
+  return found->second.error ? value + " (" + percent_of(found->second.error) + ")" : value;
+}
+
+/// Names of rows may be whole sentences.
+std::string shortened(const std::string& name) {
+  constexpr std::size_t kMost = 44;
+  return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
+}
+
+/// Every row of every case, by the quantity that it is judged by.
+void print_all(const std::vector<RowComparison>& rows) {
+  Table table({"case", "row", "what", "measured", "predicted", "error", "copy fit row", "ideal scaling",
+               "alpha-beta", "counts as"});
+  std::string last;
+  for (const RowComparison& row : rows) {
+    const std::string name = row.case_id == last ? "" : row.case_id;
+    last = row.case_id;
+    table.add({name, shortened(row.name), row.quantity, row.measured ? short_number(*row.measured) : "-",
+               row.predicted ? with_range(*row.predicted) : "-", percent_of(row.error),
+               trivial_text(row, "copy"), trivial_text(row, "ideal_scaling"), trivial_text(row, "alpha_beta"),
+               to_text(row.standing)});
+  }
+  std::cout << table.text() << '\n' << to_text(summarize(rows)) << '\n';
 }
 
 ExitCode run(const po::variables_map& values) {
@@ -128,11 +177,16 @@ ExitCode run(const po::variables_map& values) {
     check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
   const std::vector<PublishedCase> cases = chosen_cases(values);
   nlohmann::json all{{"cases", nlohmann::json::array()}};
+  std::vector<RowComparison> rows;
   for (const PublishedCase& one : cases) {
     const CasePrediction prediction = predict_case(one);
-    all["cases"].push_back(case_json(one, prediction));
-    if (!values["json"].as<bool>()) print_case(one, prediction);
+    const std::vector<RowComparison> comparisons = compare_rows(one, prediction);
+    all["cases"].push_back(case_json(one, prediction, comparisons));
+    if (!values["json"].as<bool>()) print_case(one, prediction, comparisons);
+    rows.insert(rows.end(), comparisons.begin(), comparisons.end());
   }
+  if (!values["json"].as<bool>()) print_all(rows);
+  all["summary"] = summary_json(summarize(rows));
   all["context"] = make_run_context(kValidationSchema, command_line());
   all["lineage"] = nlohmann::json::array({make_ancestor("published cases", published_path())});
   if (values.count("cases") != 0)

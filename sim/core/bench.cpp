@@ -5,7 +5,23 @@
 
 namespace stepcast {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BenchRow, collective, message_bytes, time_s, cpu_s, wrong)
+void to_json(nlohmann::json& json, const BenchRow& row) {
+  json = {{"collective", row.collective},
+          {"message_bytes", row.message_bytes},
+          {"time_s", row.time_s},
+          {"cpu_s", row.cpu_s},
+          {"wrong", row.wrong}};
+  if (!row.algorithm.empty()) json["algorithm"] = row.algorithm;
+}
+
+void from_json(const nlohmann::json& json, BenchRow& row) {
+  json.at("collective").get_to(row.collective);
+  json.at("message_bytes").get_to(row.message_bytes);
+  json.at("time_s").get_to(row.time_s);
+  json.at("cpu_s").get_to(row.cpu_s);
+  json.at("wrong").get_to(row.wrong);
+  row.algorithm = json.value("algorithm", "");
+}
 
 double algbw_bytes_per_s(const BenchRow& row) {
   const double time = row.median_time_s();
@@ -15,7 +31,7 @@ double algbw_bytes_per_s(const BenchRow& row) {
 double bus_factor(const std::string& collective, int world_size) {
   const double n = world_size;
   if (collective == "all_reduce") return 2.0 * (n - 1.0) / n;
-  if (collective == "broadcast" || collective == "send_recv") return 1.0;
+  if (collective == "broadcast" || collective == "send_recv" || collective.starts_with("copy_")) return 1.0;
   return (n - 1.0) / n;
 }
 

@@ -7,17 +7,19 @@
 #include "sim/core/result.hpp"
 #include "sim/core/run_context.hpp"
 
-/// Times of single collectives over message sizes, as nccl-tests reports them; measured by `stepcast bench`,
-/// predicted by `stepcast predict --collectives`.
+/// Times of single collectives, or of copies between a host and its GPUs, over message sizes, as nccl-tests
+/// reports them; measured by `stepcast bench`, predicted by `stepcast predict --collectives`.
 namespace stepcast {
 
 struct BenchRow {
   std::string collective;      ///< `all_reduce`, `gather`, `scatter`, `broadcast`, `all_gather`,
-                               ///< `reduce_scatter`, `send_recv`
+                               ///< `reduce_scatter`, `send_recv`; a copy of one process: `copy_h2d_pinned`,
+                               ///< `copy_h2d_pageable`, `copy_d2h_pinned`, `copy_d2h_pageable`, `copy_p2p`
   double message_bytes = 0.0;  ///< the total array, never the shard
   std::vector<double> time_s;  ///< samples: back-to-back iterations, time per iteration, slowest rank
   std::vector<double> cpu_s;   ///< processor time per iteration and rank, where measured
   long long wrong = 0;         ///< elements that differed from the expected result
+  std::string algorithm{};     ///< predicted for NCCL: what it chooses, `ring/Simple 12x30 GB/s`; else ""
 
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };
@@ -34,10 +36,12 @@ struct Bench {
 /// algbw = S / t.
 double algbw_bytes_per_s(const BenchRow& row);
 /// busbw = algbw * f: all_reduce 2(n-1)/n; all_gather, reduce_scatter, gather, scatter (n-1)/n; broadcast,
-/// send_recv
+/// send_recv, copies
 /// 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double bus_factor(const std::string& collective, int world_size);
 
+void to_json(nlohmann::json& json, const BenchRow& row);
+void from_json(const nlohmann::json& json, BenchRow& row);
 void to_json(nlohmann::json& json, const Bench& bench);
 void from_json(const nlohmann::json& json, Bench& bench);
 

@@ -136,18 +136,27 @@ fs::path home_folder() {
   return STEPCAST_SOURCE_DIR;
 }
 
+std::vector<std::string> resource_names(const std::string& folder, const std::string& extension) {
+  const fs::path where = home_folder() / folder;
+  std::vector<std::string> names;
+  if (!fs::is_directory(where)) return names;
+  for (const auto& entry : fs::directory_iterator(where)) {
+    const std::string name = entry.path().stem().string();
+    const bool is_cluster = folder != "topologies" || name != "devices";
+    if (entry.path().extension() == extension && is_cluster) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 fs::path find_resource(const std::string& folder, const std::string& name, const std::string& extension) {
   if (name.find('/') != std::string::npos || name.ends_with(extension)) {
     if (!fs::exists(name)) throw InputError(name + ": no such file");
     return name;
   }
-  const fs::path where = home_folder() / folder;
-  if (fs::exists(where / (name + extension))) return where / (name + extension);
-  std::vector<std::string> known;
-  if (fs::is_directory(where))
-    for (const auto& entry : fs::directory_iterator(where))
-      if (entry.path().extension() == extension) known.push_back(entry.path().stem().string());
-  std::sort(known.begin(), known.end());
+  const std::vector<std::string> known = resource_names(folder, extension);
+  if (std::binary_search(known.begin(), known.end(), name))
+    return home_folder() / folder / (name + extension);
   throw InputError(unknown_name(folder == "models" ? "model" : "cluster", name, known) + " (or a path to a " +
                    extension + " file)");
 }

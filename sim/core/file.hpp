@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/core/run_context.hpp"
 
@@ -43,6 +44,10 @@ Ancestor make_ancestor(const std::string& role, const std::filesystem::path& pat
 /// lists the names there are, and the nearest.
 std::filesystem::path find_resource(const std::string& folder, const std::string& name,
                                     const std::string& extension);
+
+/// The names that `find_resource` knows, sorted. `topologies/devices.yaml` describes processors and is no
+/// cluster.
+std::vector<std::string> resource_names(const std::string& folder, const std::string& extension);
 
 /// The folder that holds `models/` and `topologies/`.
 std::filesystem::path home_folder();

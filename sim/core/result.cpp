@@ -11,7 +11,7 @@ namespace stepcast {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel,
-                                   micro_batches, threads, backend, cluster, bucket_cap_bytes,
+                                   micro_batches, threads, backend, cluster, device, bucket_cap_bytes,
                                    first_bucket_cap_bytes, steps, warmup_steps, extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
@@ -183,7 +183,9 @@ void from_json(const nlohmann::json& json, Result& r) {
   json.at("context").get_to(r.context);
   json.at("origin").get_to(r.origin);
   json.at("lineage").get_to(r.lineage);
-  json.at("configuration").get_to(r.configuration);
+  nlohmann::json configuration = json.at("configuration");
+  configuration.emplace("device", "");  // a file from before traces were moved to devices has none
+  configuration.get_to(r.configuration);
   json.at("step_time_s").get_to(r.step_time_s);
   json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
   json.at("loss").get_to(r.loss);

@@ -80,7 +80,8 @@ struct Configuration {
   int micro_batches = 1;
   int threads = 1;
   std::string backend = "gloo";
-  std::string cluster;  ///< name; "" for a measured run on this machine
+  std::string cluster;  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
+  std::string device;   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
   double bucket_cap_bytes = 0.0;
   double first_bucket_cap_bytes = 0.0;
   int steps = 0;

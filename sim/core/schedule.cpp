@@ -74,6 +74,24 @@ void check_program(const Schedule& schedule, const Program& program) {
   }
 }
 
+/// Copies move something from one place to another, both of ranks that exist.
+void check_copies(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.world_size; ++rank) {
+    for (const Op& op : schedule.program(rank).ops) {
+      const auto* copy = std::get_if<Copy>(&op.action);
+      if (copy == nullptr) continue;
+      if (op.stream != Stream::kCopy || op.within >= 0)
+        violated("copies elsewhere than on the copy stream", op);
+      if (copy->from == copy->to) violated("copies from a place to itself", op);
+      if (copy->message <= Bytes(0)) violated("copies nothing", op);
+      for (const MemoryPlace& place : {copy->from, copy->to})
+        if (place.kind == MemoryPlace::Kind::kDevice &&
+            (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
+          violated("copies from or to the device of a rank outside the world", op);
+    }
+  }
+}
+
 using CallKey = std::tuple<CollectiveKind, double, int>;
 
 std::vector<CallKey> calls_of(const Program& program, int group) {
@@ -150,6 +168,7 @@ void validate(const Schedule& schedule) {
   for (const Program& program : schedule.programs) check_program(schedule, program);
   check_collectives(schedule);
   check_messages(schedule);
+  check_copies(schedule);
 }
 
 }  // namespace stepcast

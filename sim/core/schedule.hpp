@@ -139,11 +139,39 @@ struct Recv {
   Payload payload{};
 };
 
+/// Where an array lies: in the memory of the host that the own rank's device sits in (of its first socket),
+/// or in that of the device of the rank that is `offset` above the own one.
+struct MemoryPlace {
+  enum class Kind : std::uint8_t { kHost, kDevice };
+  Kind kind = Kind::kHost;
+  int offset = 0;  ///< of a device only
+  friend bool operator==(const MemoryPlace&, const MemoryPlace&) = default;
+};
+
+/// A copy between two memories of one host: host to device, device to host, or device to device (peer to
+/// peer). A process may drive several devices, so that both places may be those of other ranks, which then
+/// have nothing to do. Copies do not queue, as messages do not: each starts when it has been issued and what
+/// it comes after is done; the order within a CUDA stream is written as `after`.
+///
+/// A copy from or to host memory that is not pinned goes through a staging buffer, which the calling thread
+/// fills or empties: it starts only when what it comes after is done, and the thread waits for its end. All
+/// others are asynchronous. Source: CUDA driver API, "API synchronization behavior".
+struct Copy {
+  MemoryPlace from;
+  MemoryPlace to;
+  Bytes message;
+  bool pinned = false;  ///< the host's side; means nothing to a copy between devices
+  [[nodiscard]] bool touches_host() const {
+    return from.kind == MemoryPlace::Kind::kHost || to.kind == MemoryPlace::Kind::kHost;
+  }
+  [[nodiscard]] bool staged() const { return touches_host() && !pinned; }
+};
+
 /// Does nothing; joins what it comes after (a `wait()` of the host).
 struct Synchronize {};
 
 using Action = std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, ScaleUnit, UnitMemory,
-                            UpdateUnit, Send, Recv, Synchronize>;
+                            UpdateUnit, Send, Recv, Copy, Synchronize>;
 
 /// What memory is held for, as training frameworks report it.
 enum class MemoryCategory : std::uint8_t {
@@ -227,7 +255,7 @@ struct Schedule {
   std::vector<Bucket> buckets;
   std::vector<FsdpUnit> units;
   int micro_batches = 1;        ///< equal parts of each rank's batch; their mean is the batch's gradient
-  int data_parallel = 1;        ///< how many batches a step trains on
+  int data_parallel = 1;        ///< how many batches a step trains on; 0: it only moves data
   std::vector<int> data_index;  ///< by rank: which of them it works on; empty: rank r on batch r
 
   [[nodiscard]] int data_index_of(int rank) const {
@@ -245,7 +273,9 @@ bool computes(const Program& program, Phase phase);
 /// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the
 /// same stream and before the next operation that is not a hook of the same one, names are unique, groups and
 /// programs are in range, ranks of a group issue the same collectives in the same order, sends and receives
-/// pair up. \throws std::logic_error that names the first violation (a strategy is wrong, not the user).
+/// pair up, copies lead from one place to another and stand on the copy stream outside of hooks.
+/// A program may be empty. \throws std::logic_error that names the first violation (a strategy is wrong, not
+/// the user).
 void validate(const Schedule& schedule);
 
 }  // namespace stepcast

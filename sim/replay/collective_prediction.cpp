@@ -6,8 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "sim/replay/backend.hpp"
 
 namespace stepcast {
 namespace {
@@ -137,9 +139,11 @@ Bench predict_collectives(const CollectiveRequest& request) {
   bench.lineage.push_back(make_ancestor("cluster", cluster.path));
   if (!request.calibration.empty()) {
     calibration = load_calibration(request.calibration);
-    bench.backend = calibration->backend;
     bench.lineage.push_back(make_ancestor("calibration", request.calibration));
   }
+  const std::string backend = backend_for(request.backend, calibration ? &*calibration : nullptr, cluster);
+  if (!backend.empty()) bench.backend = backend;
+  NcclGraphs graphs(cluster);
   bench.origin = Origin::kPredicted;
   bench.world_size = request.world_size;
 
@@ -149,6 +153,8 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.cluster = &cluster;
   input.node_of_rank = place_ranks(cluster, request.world_size);
   input.calibration = calibration ? &*calibration : nullptr;
+  input.backend = backend;
+  input.nccl_graphs = &graphs;
   input.fidelity = request.fidelity;
   input.steps = kIterations;
   input.warmup_steps = kWarmupIterations;
@@ -163,7 +169,10 @@ Bench predict_collectives(const CollectiveRequest& request) {
       BenchRow row;
       row.collective = name;
       row.message_bytes = size.count();
-      row.time_s = slowest_rank(replay(input));
+      const Result result = replay(input);
+      row.time_s = slowest_rank(result);
+      if (const auto nccl = result.notes.find("nccl"); nccl != result.notes.end())
+        row.algorithm = nccl->second.substr(nccl->second.find(": ") + 2);
       if (!kind)
         for (double& time : row.time_s) time /= 2.0 * kRoundTrips;
       bench.rows.push_back(std::move(row));

@@ -11,7 +11,8 @@ namespace stepcast {
 
 struct CollectiveRequest {
   std::vector<std::string> collectives;  ///< empty: all of them
-  std::string calibration;               ///< path; "": communication costs only what the wire costs
+  std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
+  std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
   std::string cluster = "laptop";
   int world_size = 2;
   Bytes smallest{4.0};

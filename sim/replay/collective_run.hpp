@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
+#include "sim/collectives/nccl_flows.hpp"
 #include "sim/replay/transport.hpp"
 
 namespace stepcast {
@@ -15,6 +16,7 @@ struct CollectiveWorld {
   Network& network;
   Processors& processors;
   const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
+  NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
 
   [[nodiscard]] double reduce_s(double bytes) const;
   [[nodiscard]] double copy_s(double bytes) const;
@@ -56,5 +58,23 @@ std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, co
 /// long as its steps would take if all ranks kept step (`lockstep_seconds`). \pre algorithm.ring
 std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
                                                   const CollectiveCall& call, const std::vector<int>& ranks);
+
+/// What NCCL has chosen for a call.
+struct NcclCall {
+  const NcclGraph* graph = nullptr;  ///< null: gather or scatter, which NCCL does by messages
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  NcclCost cost{};
+  std::vector<NcclFlow> flows{};
+  int blocks = 0;  ///< multiprocessors that it occupies
+};
+NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places);
+
+/// A collective of NCCL: flows over the modelled links, and NCCL's time as the least. Begins when all ranks
+/// have joined and ends on all at once; as long as it runs, its blocks take their multiprocessors from what
+/// the GPUs compute. `message_level`, of rings: every step is a flow per edge. \pre more than one rank;
+/// message_level: call.message > 0
+std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const Algorithm& algorithm,
+                                             const NcclCall& nccl, const CollectiveCall& call,
+                                             const std::vector<int>& ranks, bool message_level);
 
 }  // namespace stepcast

@@ -1,12 +1,16 @@
 #include "sim/replay/collectives.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace stepcast {
 
-Collectives::Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity)
+Collectives::Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity,
+                         std::string backend)
     : world_(world),
       schedule_(schedule),
       fidelity_(fidelity),
-      backend_(world.calibration == nullptr ? "" : world.calibration->backend),
+      backend_(std::move(backend)),
       index_of_rank_(schedule.groups.size()),
       calls_(schedule.groups.size()) {
   for (std::size_t g = 0; g < schedule.groups.size(); ++g) {
@@ -20,12 +24,38 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
                                                      const std::vector<int>& ranks) {
   const Algorithm& algorithm = algorithm_for(collective.kind, backend_);
   const CollectiveCall call{collective.message, static_cast<int>(ranks.size()), collective.root};
+  if (world_.nccl != nullptr && call.ranks > 1) return make_nccl(collective, algorithm, call, ranks);
   const bool aggregate =
       algorithm.ring && (fidelity_ == Fidelity::kAggregate ||
                          (fidelity_ == Fidelity::kAutomatic && call.ranks > kLargestMessageGroup));
   if (algorithm.ring && call.ranks > 1) used_.insert(aggregate ? "aggregate" : "message");
   return aggregate ? make_aggregate_run(world_, algorithm, call, ranks)
                    : make_message_run(world_, algorithm, call, ranks);
+}
+
+/// Rings go message by message only where that was asked for: NCCL cuts messages into chunks that follow each
+/// other, so that one flow per edge is nearer to what it does.
+std::unique_ptr<CollectiveRun> Collectives::make_nccl(const Collective& collective,
+                                                      const Algorithm& algorithm, const CollectiveCall& call,
+                                                      const std::vector<int>& ranks) {
+  const auto [found, is_new] = nccl_calls_.try_emplace(
+      {collective.group, collective.kind, collective.root, collective.message.count()});
+  NcclCall& nccl = found->second;
+  if (is_new) {
+    std::vector<int> places;
+    places.reserve(ranks.size());
+    for (const int rank : ranks) places.push_back(world_.transport.node(rank));
+    nccl = nccl_call(*world_.nccl, collective, places);
+    const std::string choice = nccl.graph == nullptr ? "messages" : to_text(*nccl.graph, nccl.cost);
+    const auto [chosen, is_first] =
+        nccl_chosen_.try_emplace({collective.kind, choice}, Chosen{call.message, call.message});
+    chosen->second.smallest = std::min(chosen->second.smallest, call.message);
+    chosen->second.largest = std::max(chosen->second.largest, call.message);
+  }
+  const bool message_level = fidelity_ == Fidelity::kMessage && algorithm.ring &&
+                             call.message.count() > 0.0 && nccl.cost.algorithm == NcclAlgorithm::kRing;
+  used_.insert(message_level ? "message" : "aggregate");
+  return make_nccl_run(world_, algorithm, nccl, call, ranks, message_level);
 }
 
 void Collectives::join(int rank, const Collective& collective, Callback done) {
@@ -44,6 +74,21 @@ void Collectives::leave(const std::pair<int, long long>& key, const Callback& do
   if (--open_.at(key).left == 0)  // its own code is still running
     world_.clock.at(world_.clock.now(), [this, key] { open_.erase(key); });
   done();
+}
+
+std::string Collectives::nccl_choices() const {
+  std::vector<std::pair<std::pair<CollectiveKind, std::string>, Chosen>> all(nccl_chosen_.begin(),
+                                                                             nccl_chosen_.end());
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first.first, a.second.smallest) < std::pair(b.first.first, b.second.smallest);
+  });
+  std::string text;
+  for (const auto& [what, sizes] : all) {
+    text += (text.empty() ? "" : "; ") + std::string(to_text(what.first)) + " " + to_text(sizes.smallest);
+    if (sizes.largest > sizes.smallest) text += " to " + to_text(sizes.largest);
+    text += ": " + what.second;
+  }
+  return text;
 }
 
 std::string Collectives::fidelity_used() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,13 +19,21 @@ class Collectives {
   /// Up to this group size, rings are replayed message by message when the choice is automatic.
   static constexpr int kLargestMessageGroup = 16;
 
-  Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity);
+  /// \param backend "": the ideal algorithms
+  Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity, std::string backend);
 
   /// Rank `rank` calls a collective of its group; `done` is called when its part is over.
   void join(int rank, const Collective& collective, Callback done);
 
+  /// Whether collectives of different groups run beside each other on one rank, those of one group one at a
+  /// time.
+  [[nodiscard]] bool stream_per_group() const { return world_.nccl != nullptr; }
+
   /// `message`, `aggregate`, `message and aggregate`, or `none` when there was no ring.
   [[nodiscard]] std::string fidelity_used() const;
+  /// What NCCL chose, by kind and size: `all_reduce 25 MiB: ring/Simple 12x30 GB/s; ...`; "" where it chose
+  /// nothing.
+  [[nodiscard]] std::string nccl_choices() const;
 
  private:
   struct Open {
@@ -32,6 +41,8 @@ class Collectives {
     int left = 0;  ///< ranks that are not done
   };
   std::unique_ptr<CollectiveRun> make_run(const Collective& collective, const std::vector<int>& ranks);
+  std::unique_ptr<CollectiveRun> make_nccl(const Collective& collective, const Algorithm& algorithm,
+                                           const CollectiveCall& call, const std::vector<int>& ranks);
   void leave(const std::pair<int, long long>& key, const Callback& done);
 
   const CollectiveWorld& world_;
@@ -42,6 +53,14 @@ class Collectives {
   std::vector<std::vector<long long>> calls_;       ///< by group and index in it: calls so far
   std::map<std::pair<int, long long>, Open> open_;  ///< by group and number of the call
   std::set<std::string> used_;
+
+  /// Calls of one choice, from the smallest to the largest message.
+  struct Chosen {
+    Bytes smallest, largest;
+  };
+  std::map<std::tuple<int, CollectiveKind, int, double>, NcclCall>
+      nccl_calls_;  ///< by group, kind, root, bytes
+  std::map<std::pair<CollectiveKind, std::string>, Chosen> nccl_chosen_;
 };
 
 }  // namespace stepcast

@@ -33,7 +33,7 @@ void Network::watch_completions() {
   static_cast<void>(watching);
 }
 
-void Network::start(int from, int to, double bytes, Callback arrived, double most_bytes_per_s) {
+void Network::start(int from, int to, double bytes, Callback arrived) {
   if (free_.empty()) {
     pool_.push_back(std::make_unique<Flow>());
     pool_.back()->network = this;
@@ -44,7 +44,6 @@ void Network::start(int from, int to, double bytes, Callback arrived, double mos
   flow->arrived = std::move(arrived);
   platform_.need_route(from, to);
   flow->comm = s4u::Comm::sendto_init(platform_.host(from), platform_.host(to));
-  if (most_bytes_per_s > 0.0) flow->comm->set_rate(most_bytes_per_s * kUnitsPerByte);
   flow->comm->set_payload_size(static_cast<std::uint64_t>(std::llround(bytes * kUnitsPerByte)));
   flow->comm->set_data(flow);
   flow->comm->start();

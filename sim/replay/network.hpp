@@ -20,8 +20,8 @@ class Network {
   ~Network();
 
   /// Moves `bytes` between two different nodes and calls back when the last byte has arrived.
-  /// \param most_bytes_per_s that the endpoints move; 0: as fast as the links \pre bytes > 0
-  void start(int from, int to, double bytes, Callback arrived, double most_bytes_per_s = 0.0);
+  /// \pre bytes > 0
+  void start(int from, int to, double bytes, Callback arrived);
 
   [[nodiscard]] long long flows() const { return flows_; }
 

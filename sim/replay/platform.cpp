@@ -56,7 +56,8 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
 
 bool same_network(const Cluster& a, const Cluster& b) {
   const auto same_link = [](const Link& x, const Link& y) {
-    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency;
+    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency &&
+           x.remaining == y.remaining;
   };
   return a.nodes.size() == b.nodes.size() &&
          std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same_link);

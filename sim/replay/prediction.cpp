@@ -4,8 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "sim/replay/backend.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
 namespace stepcast {
@@ -20,6 +23,10 @@ struct Inputs {
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
+  std::string backend;
+  std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster, set where it has found its place
+  std::map<std::string, std::string> notes;
+  const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
   int batch = 1;
   int threads = 1;
 };
@@ -32,6 +39,51 @@ int choose(const std::optional<int>& asked, const std::set<int>& measured, const
   std::string values;
   for (const int value : measured) values += (values.empty() ? "" : ", ") + std::to_string(value);
   throw UsageError("--" + what + " is missing; " + path + " holds " + values);
+}
+
+/// On a GPU, pace means nothing: what makes a step slower after a wait are a core's caches and branch
+/// predictors.
+void keep_one_pace(Inputs& inputs) {
+  inputs.waiting_trace = inputs.trace;
+  inputs.accumulating_trace.reset();
+  inputs.threads = 1;  // a device is one, whatever the threads of its host
+}
+
+void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest& request) {
+  const DeviceModel& traced = traced_device(trace, request.trace, request.trace_device);
+  for (auto* entry : {&inputs.trace, &inputs.waiting_trace, &inputs.accumulating_trace})
+    if (*entry) *entry = moved(**entry, inputs.model, trace.dtype, traced, *inputs.device);
+  if (inputs.device->gpu) keep_one_pace(inputs);
+  inputs.notes["device"] =
+      inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
+}
+
+/// Where there is no trace.
+void estimate(Inputs& inputs, const PredictionRequest& request) {
+  if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
+  const std::vector<std::string> dtypes{"float32", "tf32"};
+  if (std::find(dtypes.begin(), dtypes.end(), request.dtype) == dtypes.end())
+    throw UsageError(unknown_name("dtype", request.dtype, dtypes) +
+                     " (activations of other sizes are not modelled)");
+  const int samples = std::max(1, inputs.batch / request.training.micro_batches);
+  inputs.trace = estimated(inputs.model, request.dtype, *inputs.device, samples, inputs.threads);
+  keep_one_pace(inputs);
+  inputs.notes["estimate"] = estimate_note(request.dtype);
+  inputs.notes["expected error"] = estimate_error_note(*inputs.device);
+}
+
+/// The device with what it needs and excludes.
+void choose_device(Inputs& inputs, const PredictionRequest& request) {
+  if (request.device.empty()) {
+    if (!request.trace_device.empty())
+      throw UsageError("--trace-device goes with --device, to which the trace is moved");
+    return;
+  }
+  if (request.trace.empty() && !request.trace_device.empty())
+    throw UsageError("--trace-device goes with --trace; without one, --device is estimated");
+  if (!request.trace.empty() && request.dtype != "float32")
+    throw UsageError("--dtype goes without --trace, which has a dtype of its own");
+  inputs.device = &device_model(request.device);
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
@@ -54,30 +106,73 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   if (trace.has(Pace::kAccumulating))
     inputs.accumulating_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kAccumulating);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
+  if (inputs.device != nullptr) move_to_device(inputs, trace, request);
 }
 
-Inputs load_inputs(const PredictionRequest& request) {
+void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
-    throw UsageError("give --trace, or --model with declared times");
+    throw UsageError("give --trace, or --model with declared times or with --device");
+  choose_device(inputs, request);
+  if (!request.model.empty()) inputs.model = load_model(request.model);
+  if (!request.trace.empty())
+    load_trace_into(inputs, request);
+  else if (inputs.device != nullptr)
+    estimate(inputs, request);
+  else if (!inputs.model.has_fixed_times())
+    throw UsageError("--trace is missing; '" + inputs.model.specification +
+                     "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
+}
+
+/// The place of a model where nothing is trained.
+void load_no_model(Inputs& inputs, const PredictionRequest& request) {
+  for (const auto& [option, given] :
+       {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
+        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()}})
+    if (given)
+      throw UsageError(std::string("--") + option + " means nothing to strategy '" + request.strategy +
+                       "', which trains no model");
+  inputs.model.name = inputs.model.specification = "no model";
+}
+
+Inputs load_inputs(const PredictionRequest& request, bool trains) {
   if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
   if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
   Inputs inputs;
   inputs.batch = request.batch.value_or(1);
   inputs.threads = request.threads.value_or(1);
-  if (!request.model.empty()) inputs.model = load_model(request.model);
-  if (!request.trace.empty())
-    load_trace_into(inputs, request);
-  else if (!inputs.model.has_fixed_times())
-    throw UsageError("--trace is missing; '" + inputs.model.specification +
-                     "' does not declare its times (stepcast measure makes a trace)");
+  if (trains)
+    load_model_into(inputs, request);
+  else
+    load_no_model(inputs, request);
   inputs.cluster = load_cluster(request.cluster);
-  inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
+  if (request.pcie)
+    for (Link& link : inputs.cluster.links)
+      if (link.kind == LinkKind::kPcie) link.bandwidth = *request.pcie;
+  if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
+  if (inputs.device != nullptr) {
+    check_places(inputs.cluster, *inputs.device);
+    inputs.lineage.push_back(make_ancestor("devices", device_file().string()));
+  }
   if (!request.calibration.empty()) {
     inputs.calibration = load_calibration(request.calibration);
     inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
   }
+  inputs.backend =
+      backend_for(request.backend, inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
   return inputs;
+}
+
+bool copies(const Schedule& schedule) {
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(),
+                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+  });
+}
+
+/// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
+std::string in_words(const CopyCosts& costs) {
+  return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
 }
 
 bool communicates(const Schedule& schedule) {
@@ -87,7 +182,7 @@ bool communicates(const Schedule& schedule) {
   });
 }
 
-ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
+ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
   ReplayInput input;
   input.schedule = &schedule;
   input.model = &inputs.model;
@@ -97,7 +192,10 @@ ReplayInput replay_input(const Inputs& inputs, const PredictionRequest& request,
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
   input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
+  input.backend = inputs.backend;
+  input.nccl_graphs = inputs.nccl_graphs ? &*inputs.nccl_graphs : nullptr;
   input.fidelity = request.fidelity;
+  input.copies = request.copies;
   input.batch = inputs.batch;
   input.threads = inputs.threads;
   input.steps = request.steps;
@@ -121,8 +219,7 @@ Result replay_replicas(ReplayInput input, int replicas) {
 }
 
 /// What `single` predicts on one rank: the step without any communication.
-double single_step_time_s(const Inputs& inputs, const PredictionRequest& request,
-                          const TrainingConfig& training) {
+double single_step_time_s(Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
   TrainingConfig alone = training;
   alone.world_size = 1;  // the options of other strategies are not looked at
   const Schedule schedule = build_schedule("single", inputs.model, alone);
@@ -147,24 +244,35 @@ Result predict(const PredictionRequest& request) {
   if (request.steps < 1) throw UsageError("--steps must be at least 1");
   if (request.warmup_steps < 0) throw UsageError("--warmup must be at least 0");
   if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
-  static_cast<void>(strategies().find(request.strategy));  // before any file is read
-  Inputs inputs = load_inputs(request);
+  const bool trains = strategies().find(request.strategy).trains;  // before any file is read
+  Inputs inputs = load_inputs(request, trains);
+  inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
   if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();
   const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
 
   Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
-  const double single = schedule.world_size == 1 && request.strategy == "single"
-                            ? result.median_step_time_s()
-                            : single_step_time_s(inputs, request, training);
-  const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-  add_trivial_predictions(result, schedule, line, single);
+  if (trains) {
+    const double single = schedule.world_size == 1 && request.strategy == "single"
+                              ? result.median_step_time_s()
+                              : single_step_time_s(inputs, request, training);
+    const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
+    add_trivial_predictions(result, schedule, line, single);
+  }
+  if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
+  if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   result.origin = Origin::kPredicted;
   result.configuration = configuration_of(schedule, inputs.model, training);
   result.configuration.threads = inputs.threads;
-  if (inputs.calibration) result.configuration.backend = inputs.calibration->backend;
-  result.configuration.cluster = inputs.cluster.name;
+  if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
+  result.configuration.cluster = inputs.cluster.specification;
+  if (inputs.device != nullptr) {
+    result.configuration.device = inputs.device->name;
+    const std::string warning = memory_warning(result, *inputs.device);
+    if (!warning.empty()) inputs.notes["memory"] = warning;
+  }
+  result.notes.merge(inputs.notes);
   result.configuration.steps = request.steps * request.replicas;
   result.configuration.warmup_steps = request.warmup_steps;
   result.lineage = std::move(inputs.lineage);

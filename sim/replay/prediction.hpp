@@ -11,14 +11,20 @@ namespace stepcast {
 
 struct PredictionRequest {
   std::string strategy;
-  std::string model;        ///< specification; "": the trace's model
-  std::string trace;        ///< path; "": the model declares its own times
-  std::string calibration;  ///< path; "": communication costs only what the wire costs
+  std::string model;              ///< specification; "": the trace's model
+  std::string trace;              ///< path; "": the model declares its own times, or `device` is estimated
+  std::string device;             ///< name of the device that the trace is moved to; "": the traced one
+  std::string trace_device;       ///< name of the device that was traced; "": recognised from the trace
+  std::string dtype = "float32";  ///< of an estimate without a trace: float32 or tf32
+  std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
+  std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
   std::string cluster = "laptop";
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count
   TrainingConfig training;     ///< its batch is set from `batch`
   Fidelity fidelity = Fidelity::kAutomatic;
+  CopyCosts copies{};
+  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link, in place of the cluster's
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;
@@ -28,9 +34,11 @@ struct PredictionRequest {
 };
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),
-/// and fills in configuration, lineage and seed; the command adds the rest of the context. \throws InputError
-/// when the trace belongs to another model (both are named), or is missing though the model declares no
-/// times, or when several batch sizes or thread counts are possible and none was chosen.
+/// and fills in configuration, lineage and seed; the command adds the rest of the context. A strategy that
+/// does not train gets no model, and has no trivial predictors. \throws InputError when the trace belongs to
+/// another model (both are named), or is missing though the model declares no times and no device is named, or
+/// when several batch sizes or thread counts are possible and none was chosen. With a device,
+/// `notes["device"]` says what was done, and `notes["memory"]` warns of a peak that it does not hold.
 Result predict(const PredictionRequest& request);
 
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #include "sim/replay/processors.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace stepcast {
@@ -17,6 +18,24 @@ void Processors::run(int host, const Job& job, Callback ended) {
   const auto index = static_cast<std::size_t>(host);
   const int id = hosts_[index].shared.add(job, clock_.now());
   hosts_[index].callbacks.emplace_back(id, std::move(ended));
+  arm(index);
+}
+
+int Processors::occupy(int host, double cores, int rank) {
+  const auto index = static_cast<std::size_t>(host);
+  Job job;
+  job.seconds = std::numeric_limits<double>::infinity();
+  job.cores = cores;
+  job.rank = rank;
+  job.communication = true;
+  const int id = hosts_[index].shared.add(job, clock_.now());
+  arm(index);
+  return id;
+}
+
+void Processors::release(int host, int job) {
+  const auto index = static_cast<std::size_t>(host);
+  hosts_[index].shared.remove(job, clock_.now());
   arm(index);
 }
 

@@ -19,6 +19,10 @@ class Processors {
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
   void run(int host, const Job& job, Callback ended);
 
+  /// Takes `cores` of `host` for communication of `rank` until they are released. \return what to release
+  int occupy(int host, double cores, int rank);
+  void release(int host, int job);
+
  private:
   struct Host {
     SharedHost shared;

@@ -1,23 +1,32 @@
 #include "sim/replay/rank_run.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
 namespace stepcast {
 namespace {
 
-bool is_message(const Op& op) {
-  return std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action);
+bool is_copy(const Op& op) { return std::holds_alternative<Copy>(op.action); }
+
+/// Starts when it is ready, whatever else its stream has.
+bool queues_nowhere(const Op& op) {
+  return std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action) || is_copy(op);
 }
 
 }  // namespace
 
 RankRun::RankRun(ReplayWorld& world, int rank)
-    : world_(world), rank_(rank), program_(world.input.schedule->program(rank)) {
+    : world_(world),
+      rank_(rank),
+      program_(world.input.schedule->program(rank)),
+      followers_(program_.ops.size()) {
   if (world.input.calibration != nullptr)
     queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
+  for (std::size_t i = 0; i < program_.ops.size(); ++i)
+    if (queues_nowhere(program_.ops[i]))
+      for (const int before : program_.ops[i].after)
+        followers_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
   places_ = world.costs.places(rank);
   std::set<std::pair<Phase, int>> ran;
@@ -25,6 +34,13 @@ RankRun::RankRun(ReplayWorld& world, int rank)
     const auto* compute = std::get_if<Compute>(&each.action);
     follows_.push_back(compute != nullptr && !ran.emplace(compute->phase, compute->segment).second ? 1 : 0);
   }
+}
+
+RankRun::Queue& RankRun::queue_of(const Op& op) {
+  const auto* collective = std::get_if<Collective>(&op.action);
+  const bool by_group =
+      collective != nullptr && op.stream == Stream::kComm && world_.collectives.stream_per_group();
+  return by_group ? group_queues_[collective->group] : queue(op.stream);
 }
 
 void RankRun::start() {
@@ -63,6 +79,7 @@ bool RankRun::has_hooks(int index) const {
 void RankRun::begin_step() {
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
+  issued_.assign(program_.ops.size(), 0);
   open_ops_ = static_cast<int>(program_.ops.size());
   next_ = 0;
 }
@@ -87,7 +104,8 @@ void RankRun::wake() {
     if (finished()) break;
     advance_main();
     for (Queue& one : queues_) advance_queue(one);
-    advance_messages();
+    for (auto& [group, one] : group_queues_) advance_queue(one);
+    start_due();
     if (open_ops_ > 0 || closing_ || finished()) continue;
     closing_ = main_busy_ = true;
     if (!run_job(world_.costs.rest_of_step(rank_, place(0)), [this] {
@@ -111,6 +129,10 @@ void RankRun::advance_main() {
     }
     if (next_ == count) return;
     const int index = next_;
+    if (is_copy(op(index))) {
+      if (!launch_copy(index)) return;
+      continue;
+    }
     if (op(index).stream != Stream::kCompute) {
       ++next_;
       issue(index);
@@ -167,11 +189,30 @@ bool RankRun::run_piece(double until) {
 }
 
 void RankRun::issue(int index) {
-  if (is_message(op(index)))
-    messages_.push_back(index);
-  else
-    queue(op(index).stream).issued.push_back(index);
+  if (!queues_nowhere(op(index))) {
+    queue_of(op(index)).issued.push_back(index);
+  } else {
+    issued_[static_cast<std::size_t>(index)] = 1;
+    if (ready(index)) due_.push_back(index);
+  }
   wake_again_ = true;
+}
+
+/// False when it is staged and what it comes after is not done: the main thread waits.
+bool RankRun::launch_copy(int index) {
+  const bool staged = std::get<Copy>(op(index).action).staged();
+  if (staged && !ready(index)) return false;
+  ++next_;
+  main_busy_ = true;
+  world_.clock.at(world_.clock.now() + world_.copies.launch_s(rank_), [this, index, staged] {
+    if (staged)
+      staging_ = index;
+    else
+      main_busy_ = false;
+    issue(index);
+    wake();
+  });
+  return true;
 }
 
 void RankRun::advance_queue(Queue& one) {
@@ -184,13 +225,12 @@ void RankRun::advance_queue(Queue& one) {
   }
 }
 
-void RankRun::advance_messages() {
-  std::vector<int> due;
-  const auto is_due = [&](int index) { return ready(index); };
-  std::copy_if(messages_.begin(), messages_.end(), std::back_inserter(due), is_due);
-  if (due.empty()) return;
-  std::erase_if(messages_, is_due);
+/// Starts the messages and copies that have become ready, in program order.
+void RankRun::start_due() {
+  std::vector<int> due = std::exchange(due_, {});
+  std::sort(due.begin(), due.end());
   for (const int index : due) {
+    if (states_[static_cast<std::size_t>(index)] != State::kIdle) continue;
     begin(index);
     perform(index);
   }
@@ -217,6 +257,8 @@ void RankRun::perform(int index) {
   } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
     world_.point_to_point.post(false, rank_ + recv->offset, rank_, recv->tag, recv->message,
                                [this, index] { finish(index); });
+  } else if (const auto* copy = std::get_if<Copy>(&which.action)) {
+    world_.copies.start(rank_, *copy, [this, index] { finish(index); });
   } else if (!run_job(job(index), [this, index] { finish(index); })) {
     finish(index);
   }
@@ -240,10 +282,13 @@ void RankRun::finish(int index) {
   states_[static_cast<std::size_t>(index)] = State::kDone;
   now_dates_[static_cast<std::size_t>(index)].end = world_.clock.now();
   --open_ops_;
-  if (op(index).stream == Stream::kCompute)
+  if (op(index).stream == Stream::kCompute || index == staging_)
     main_busy_ = false;
-  else if (!is_message(op(index)))
-    --queue(op(index).stream).under_way;
+  else if (!queues_nowhere(op(index)))
+    --queue_of(op(index)).under_way;
+  if (index == staging_) staging_ = -1;
+  for (const int follower : followers_[static_cast<std::size_t>(index)])
+    if (issued_[static_cast<std::size_t>(follower)] != 0 && ready(follower)) due_.push_back(follower);
   wake();
 }
 
@@ -270,10 +315,13 @@ std::vector<std::string> RankRun::waiting() const {
                           op(before).name);
     }
   }
-  for (const Queue& one : queues_)
+  const auto add_queue = [&](const Queue& one) {
     if (!one.issued.empty() && ready(one.issued.front()))
       lines.push_back("rank " + std::to_string(rank_) + ": " + op(one.issued.front()).name +
                       " waits for its turn in the stream");
+  };
+  for (const Queue& one : queues_) add_queue(one);
+  for (const auto& [group, one] : group_queues_) add_queue(one);
   return lines;
 }
 

@@ -3,10 +3,12 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "sim/replay/collectives.hpp"
+#include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/replay/point_to_point.hpp"
 
@@ -20,6 +22,7 @@ struct ReplayWorld {
   Transport& transport;
   Collectives& collectives;
   PointToPoint& point_to_point;
+  Copies& copies;
   const Costs& costs;
   int recorded_steps = 0;  ///< measured steps of which operations' dates are kept
 };
@@ -38,9 +41,11 @@ struct OpDates {
 /// queue
 ///   starts its operations in order, when what they come after is done, and as many at a time as it may have
 ///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
+///   NCCL has one communication stream per group, each with one collective under way.
 /// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
 /// after
-///   is done.
+///   is done. Copies do the same, but to issue one takes the main thread a while, and one that is staged
+///   keeps it until the copy ends.
 /// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
 /// advanced to
 ///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued
@@ -75,6 +80,7 @@ class RankRun {
   [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
   [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
   [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
+  [[nodiscard]] Queue& queue_of(const Op& op);
   [[nodiscard]] bool ready(int index) const;
   /// Where among the measured steps this one's time is taken from.
   [[nodiscard]] double place(int micro_batch) const;
@@ -86,7 +92,8 @@ class RankRun {
   void wake();
   void advance_main();
   void advance_queue(Queue& queue);
-  void advance_messages();
+  void start_due();
+  bool launch_copy(int index);
   void advance_backward();
   bool run_piece(double until);
   void issue(int index);
@@ -113,7 +120,11 @@ class RankRun {
   Job backward_job_;
   double backward_done_ = 0.0;  ///< part of its time that has passed
   std::array<Queue, 4> queues_;
-  std::vector<int> messages_;  ///< issued, waiting for what they come after
+  std::map<int, Queue> group_queues_;        ///< NCCL's streams, by group
+  int staging_ = -1;                         ///< copy for whose end the main thread waits; -1: none
+  std::vector<std::vector<int>> followers_;  ///< by operation: messages and copies that come after it
+  std::vector<char> issued_;                 ///< by operation, of messages and copies
+  std::vector<int> due_;                     ///< of these, issued and ready to start
 
   bool waking_ = false;
   bool wake_again_ = false;

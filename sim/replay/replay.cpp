@@ -5,7 +5,9 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <string>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/error.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
@@ -22,17 +24,22 @@ class Replay {
  public:
   explicit Replay(const ReplayInput& input)
       : input_(input),
-        platform_(*input.cluster, used_nodes(input)),
+        backend_(backend(input)),
+        own_graphs_(*input.cluster),
+        cluster_(Copies::with_staging(input)),
+        platform_(cluster_, used_nodes(input, cluster_)),
         network_(platform_),
         processors_(clock_, cores(*input.cluster), cores_per_rank(input),
                     input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
-        transport_(clock_, network_, platform_, processors_, input.calibration, input.node_of_rank),
-        collective_world_{clock_, transport_, network_, processors_, input.calibration},
-        collectives_(collective_world_, *input.schedule, input.fidelity),
+        transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
+                   input.node_of_rank),
+        collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
+        collectives_(collective_world_, *input.schedule, input.fidelity, backend_),
         point_to_point_(clock_, transport_),
+        copies_(network_, input, cluster_),
         costs_(input),
-        world_{input,        clock_,          processors_, transport_,
-               collectives_, point_to_point_, costs_,      recorded_steps(input)} {
+        world_{input,           clock_,  processors_, transport_,           collectives_,
+               point_to_point_, copies_, costs_,      recorded_steps(input)} {
     for (int rank = 0; rank < input.schedule->world_size; ++rank)
       ranks_.push_back(std::make_unique<RankRun>(world_, rank));
   }
@@ -45,8 +52,22 @@ class Replay {
   }
 
  private:
-  static std::vector<int> used_nodes(const ReplayInput& input) {
+  /// \throws UsageError when NCCL cannot run where the ranks are
+  static std::string backend(const ReplayInput& input) {
+    std::string backend = input.backend;
+    if (backend.empty() && input.calibration != nullptr) backend = input.calibration->backend;
+    if (backend == "nccl") check_nccl_places(*input.cluster, input.node_of_rank);
+    return backend;
+  }
+  [[nodiscard]] NcclGraphs* nccl_graphs() {
+    if (backend_ != "nccl") return nullptr;
+    return input_.nccl_graphs != nullptr ? input_.nccl_graphs : &own_graphs_;
+  }
+
+  static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
     std::vector<int> nodes = input.node_of_rank;
+    const std::vector<int> copied = Copies::nodes(input, cluster);
+    nodes.insert(nodes.end(), copied.begin(), copied.end());
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     return nodes;
@@ -110,12 +131,20 @@ class Replay {
         result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
-    const std::vector<double>& sent = transport_.bytes_sent();
-    result.bytes_sent_per_rank =
-        *std::max_element(sent.begin(), sent.end()) / (input_.steps + input_.warmup_steps);
+    result.bytes_sent_per_rank = bytes_per_step();
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
+    if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
+      result.notes["nccl"] = choices;
     add_details(result);
     return result;
+  }
+
+  /// What a rank sent, and what the copies that it issued moved; of the rank with most.
+  [[nodiscard]] double bytes_per_step() const {
+    double most = 0.0;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      most = std::max(most, transport_.bytes_sent()[rank] + copies_.bytes_moved()[rank]);
+    return most / (input_.steps + input_.warmup_steps);
   }
 
   void configure(Configuration& configuration) const {
@@ -126,7 +155,7 @@ class Replay {
     configuration.data_parallel = input_.schedule->data_parallel;
     configuration.micro_batches = input_.schedule->micro_batches;
     configuration.threads = input_.threads;
-    if (input_.calibration != nullptr) configuration.backend = input_.calibration->backend;
+    if (!backend_.empty()) configuration.backend = backend_;
     configuration.cluster = input_.cluster->name;
     configuration.steps = input_.steps;
     configuration.warmup_steps = input_.warmup_steps;
@@ -193,6 +222,9 @@ class Replay {
   }
 
   const ReplayInput& input_;
+  const std::string backend_;
+  NcclGraphs own_graphs_;
+  const Cluster cluster_;
   Platform platform_;
   Clock clock_;
   Network network_;
@@ -201,6 +233,7 @@ class Replay {
   CollectiveWorld collective_world_;
   Collectives collectives_;
   PointToPoint point_to_point_;
+  Copies copies_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> ranks_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "models/model.hpp"
@@ -15,10 +16,20 @@
 /// the Calibration, compute times from the Trace.
 namespace stepcast {
 
+class NcclGraphs;
+
 /// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow
 /// per link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
 /// `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
+
+/// What copies between the memories of a host and its devices cost beside the links.
+struct CopyCosts {
+  /// of a host between memory that is not pinned and its devices, all such copies together: one thread fills
+  /// or empties a staging buffer. (From pinned memory a copy goes as fast as the links.)
+  BytesPerSecond pageable{10e9};
+  Seconds launch{5e-6};  ///< of the calling thread, to issue one: a call of cudaMemcpyAsync takes 5 to 10 us
+};
 
 struct ReplayInput {
   const Schedule* schedule = nullptr;
@@ -30,7 +41,13 @@ struct ReplayInput {
   const TraceEntry* accumulating = nullptr;
   const Calibration* calibration =
       nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
+  /// Library whose collectives are replayed: `gloo`, or `nccl`, which needs every rank on a GPU of its own;
+  /// "": the calibration's, without one the ideal algorithms.
+  std::string backend{};
+  NcclGraphs* nccl_graphs =
+      nullptr;  ///< of the cluster, for several replays that share a search; null: its own
   Fidelity fidelity = Fidelity::kAutomatic;
+  CopyCosts copies{};
   int batch = 1;    ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
   int steps = 1;
@@ -44,8 +61,10 @@ struct ReplayInput {
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
-/// was no ring. \throws RunError with a deadlock report that names the waiting operations, when some
-/// operation never starts.
+/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose. \throws UsageError when the
+/// backend does not fit the cluster, or the Schedule copies to devices that the cluster does not have.
+/// \throws RunError with a deadlock report that names the waiting operations, when some operation never
+/// starts.
 Result replay(const ReplayInput& input);
 
 }  // namespace stepcast

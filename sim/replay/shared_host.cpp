@@ -87,11 +87,16 @@ int SharedHost::add(const Job& job, double now) {
   return next_id_++;
 }
 
+void SharedHost::remove(int id, double now) {
+  std::erase_if(running_, [id](const Running& one) { return one.id == id; });
+  share(now);
+}
+
 std::optional<double> SharedHost::next_end() const {
   if (running_.empty()) return std::nullopt;
   double end = kInfinite;
   for (const Running& one : running_) end = std::min(end, one.end);
-  return end;
+  return end < kInfinite ? std::optional(end) : std::nullopt;
 }
 
 std::vector<int> SharedHost::take_ended(double now) {

@@ -39,9 +39,12 @@ class SharedHost {
   SharedHost(double cores, const SharingCost& sharing, double cores_per_rank = 0.0)
       : cores_(cores), cores_per_rank_(cores_per_rank), sharing_(sharing) {}
 
-  /// Starts a job at `now` and returns its id, unique on this host.
+  /// Starts a job at `now` and returns its id, unique on this host. A job of infinitely many seconds runs
+  /// until it is removed.
   int add(const Job& job, double now);
-  /// When the next job ends if the set does not change before.
+  /// Ends a job before its time, if need be, and lets the others speed up.
+  void remove(int id, double now);
+  /// When the next job ends if the set does not change before; never where all run until they are removed.
   [[nodiscard]] std::optional<double> next_end() const;
   /// Removes the jobs that end at or before `now`, in the order of their ids, and lets the others speed up.
   std::vector<int> take_ended(double now);

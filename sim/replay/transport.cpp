@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/collectives/nccl_tuning.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -11,15 +13,16 @@ constexpr double kGlooPreambleBytes = 48.0;  // six 8-byte fields before every m
 }  // namespace
 
 Transport::Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
-                     const Calibration* calibration, std::vector<int> node_of_rank)
+                     const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank)
     : clock_(clock),
       network_(network),
       platform_(platform),
       processors_(processors),
+      nccl_(nccl),
       node_of_rank_(std::move(node_of_rank)),
       engines_(node_of_rank_.size()),
       bytes_sent_(node_of_rank_.size()) {
-  if (calibration == nullptr || calibration->paths.empty()) return;
+  if (nccl != nullptr || calibration == nullptr || calibration->paths.empty()) return;
   local_ = remote_ = calibration->paths.data();
   for (const PathCost& path : calibration->paths) {
     if (path.path_class == "same_host") local_ = &path;
@@ -38,6 +41,10 @@ double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
 
 void Transport::move(Transfer transfer) {
   count_sent(transfer.from, transfer.bytes);
+  if (nccl_ != nullptr) {
+    move_by_nccl(std::move(transfer));
+    return;
+  }
   const PathCost* cost = path(transfer.from, transfer.to);
   if (cost != nullptr) {
     auto message = std::make_shared<Message>();
@@ -59,6 +66,24 @@ void Transport::move(Transfer transfer) {
     clock_.at(clock_.now(), std::move(over));
   else
     network_.start(from, to, transfer.bytes, std::move(over));
+}
+
+/// The message of a kernel on both GPUs: no less than latency + n / algbw by NCCL's formulas, nor than its
+/// bytes need on the links. Sending is over with the arrival. What the kernels take of the GPUs is left out.
+void Transport::move_by_nccl(Transfer transfer) {
+  const int from = node(transfer.from);
+  const int to = node(transfer.to);
+  const NcclPair& pair = nccl_->pair(from, to);
+  const NcclCost cost = nccl_point_to_point(pair, Bytes(transfer.bytes));
+  const double on_wire = transfer.bytes * wire_factor(cost.protocol) * pair.overhead;
+  const double rest = std::max(0.0, (cost.latency - pair.latency).count());
+  const double earliest = clock_.now() + cost.time(Bytes(transfer.bytes)).count();
+  network_.start(from, to, on_wire, [this, rest, earliest, transfer = std::move(transfer)] {
+    clock_.at(std::max(earliest, clock_.now() + rest), [transfer] {
+      if (transfer.sent) transfer.sent();
+      transfer.arrived();
+    });
+  });
 }
 
 void Transport::begin(const MessagePtr& message) {

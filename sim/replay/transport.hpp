@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/calibration.hpp"
 #include "sim/replay/network.hpp"
 #include "sim/replay/processors.hpp"
@@ -37,8 +38,9 @@ struct Transfer {
 class Transport {
  public:
   /// \param calibration null: endpoints are free
+  /// \param nccl of the backend `nccl`, whose messages cost what NCCL's formulas say; null: another backend
   Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
-            const Calibration* calibration, std::vector<int> node_of_rank);
+            const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
@@ -73,6 +75,7 @@ class Transport {
     std::deque<Service> waiting;
     bool busy = false;
   };
+  void move_by_nccl(Transfer transfer);
   void begin(const MessagePtr& message);
   void serve(int rank);
   void engine_started(const MessagePtr& message);
@@ -84,6 +87,7 @@ class Transport {
   Network& network_;
   const Platform& platform_;
   Processors& processors_;
+  NcclGraphs* nccl_;
   std::vector<int> node_of_rank_;
   const PathCost* local_ = nullptr;
   const PathCost* remote_ = nullptr;

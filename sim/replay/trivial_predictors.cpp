@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "sim/collectives/algorithm.hpp"
+#include "topologies/paths.hpp"
 
 namespace stepcast {
 
@@ -30,6 +31,13 @@ AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster) {
   if (calibration != nullptr && !calibration->paths.empty())
     line = fit_alpha_beta(calibration->paths.front().latency);
   if (cluster.links.empty()) return line;
+  const std::vector<int> places = cluster.places();
+  if (cluster.has_devices() && places.size() > 1) {
+    const Path path = Paths(cluster).between(places.front(), places.back());
+    line.alpha_s += latency(cluster, path).count();
+    line.beta_s_per_byte += 1.0 / bandwidth(cluster, path).count();
+    return line;
+  }
   const auto slowest =
       std::min_element(cluster.links.begin(), cluster.links.end(),
                        [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; });

@@ -19,7 +19,8 @@ struct AlphaBeta {
 AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
 
 /// The line of one message between two ranks: fitted to the endpoint's latency table, plus, where the cluster
-/// has links, two hops over its slowest link.
+/// has links, two hops over its slowest link; between GPUs, the way from the first to the last of the
+/// cluster.
 AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster);
 
 /// Time of one collective that has the network to itself: the closed form of the ideal algorithm of its kind.

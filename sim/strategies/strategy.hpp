@@ -41,6 +41,12 @@ struct TrainingConfig {
   bool forward_prefetch = false;  ///< all-gather the next unit before this one computes
   std::string backward_prefetch = "pre";  ///< `pre`, `post`, `none`
   int limit_all_gathers = 2;              ///< units gathered and not yet freed; 0: no limit
+
+  // broadcast
+  std::string method = "sequential";  ///< `sequential`, `relay`, `chunked`
+  Bytes buffer{1e9};                  ///< from the host to every device
+  Bytes chunk{64 * kMebi};            ///< chunked: what is passed on at once
+  bool pinned = false;                ///< whether the host's memory is
 };
 
 struct Strategy {
@@ -49,6 +55,8 @@ struct Strategy {
   /// Options of the command line that it heeds, without dashes; `world-size`, `batch` and `micro-batches` are
   /// everybody's.
   std::vector<std::string> options{};
+  /// False where it only moves data: it looks at no model, which is empty then, and at no batch.
+  bool trains = true;
 };
 
 Registry<Strategy>& strategies();

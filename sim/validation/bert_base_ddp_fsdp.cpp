@@ -104,13 +104,17 @@ class DataParallelCase {
     return words;
   }
 
-  [[nodiscard]] Result replayed(const PublishedRow& row, const FittedCosts& costs) const {
+  [[nodiscard]] TrainingConfig training(const PublishedRow& row) const {
     TrainingConfig config;
     config.world_size = row.world_size;
     config.batch = batch_per_rank(row);
     config.sharding = sharding(row);
     config.wrap = wrap_;
-    return replay_fitted(model_, cluster_, row.strategy, config, gradients_, costs, device_);
+    return config;
+  }
+
+  [[nodiscard]] Result replayed(const PublishedRow& row, const FittedCosts& costs) const {
+    return replay_fitted(model_, cluster_, row.strategy, training(row), gradients_, costs, device_);
   }
 
   [[nodiscard]] int batch_per_rank(const PublishedRow& row) const {
@@ -157,8 +161,11 @@ class DataParallelCase {
         {"sequence", std::to_string(sequence)}, {"fsdp_wrap", wrap_}, {"gradients", to_text(gradients_)}};
     result.implausibility = std::abs(std::log(costs.activation_scale)) + implausibility(gradients_);
     result.fitted = to_text(costs);
-    for (const PublishedRow& row : published_.rows)
+    for (const PublishedRow& row : published_.rows) {
       result.rows.push_back(row_values(replayed(row, costs), costs.process_bytes));
+      result.alpha_beta.push_back(
+          alpha_beta_values(model_, cluster_, row.strategy, training(row), costs, device_));
+    }
     return result;
   }
 
@@ -170,7 +177,8 @@ class DataParallelCase {
         "DDP has its buckets (25 MiB) beside the gradients; FSDP prefetches "
         "in the backward and has at most two units gathered; the host's own time for FSDP is not charged");
     lines.emplace_back(
-        "MB is 2^20 bytes; cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, one ring at a time");
+        "MB is 2^20 bytes; cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, one ring at a "
+        "time");
   }
 
   const PublishedCase& published_;

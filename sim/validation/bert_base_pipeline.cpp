@@ -232,7 +232,11 @@ class PipelineCase {
                         {"gradients", to_text(assumptions.gradients)}};
     candidate.implausibility = scale + implausibility(assumptions.gradients);
     candidate.fitted = to_text(costs);
-    for (const PublishedRow& row : published_.rows) candidate.rows.push_back(values(row, assumptions, costs));
+    for (const PublishedRow& row : published_.rows) {
+      candidate.rows.push_back(values(row, assumptions, costs));
+      candidate.alpha_beta.push_back(
+          alpha_beta_values(model_, cluster_, "pipeline", training(row, assumptions), costs, device_));
+    }
     candidates.push_back(std::move(candidate));
     return true;
   }

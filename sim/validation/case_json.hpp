@@ -2,14 +2,23 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/validation/case_prediction.hpp"
+#include "sim/validation/row_comparison.hpp"
 
 namespace stepcast {
 
-/// {"id", "source", "rows": [{the row's own keys, "role", "withheld", "predicted", "relative_error",
-/// "relative_errors"}], "assumed", "unidentified"}: `predicted` is null where there is none, and
-/// `not_predicted` says why; ranges stand as <key>_low and <key>_high beside <key>. `relative_error` is of
-/// the quantity by which the row is judged, null where nothing was measured.
-nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction);
+/// {"id", "source", "rows": [{the row's own keys, "role", "withheld", "standing", "quantity", "measured",
+/// "predicted", "relative_error", "relative_errors", "trivial", "trivial_relative_error"}], "assumed",
+/// "unidentified", "verdict"}: `predicted` is null where there is none, and `not_predicted` says why; ranges
+/// stand as <key>_low and <key>_high beside <key>. `relative_error`, `measured` and `trivial` are of
+/// `quantity`, by which the row is judged; the error is null where nothing was measured. Where `measured`
+/// leaves ranks out, as reporting something else, `relative_error_all_ranks` counts them. \param rows of
+/// `compare_rows`
+nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction,
+                         const std::vector<RowComparison>& rows);
+
+/// {"predicted_and_measured": {"rows", "median_absolute_relative_error", "worst_absolute_relative_error",
+/// "worst_row"}, "trivial": {"copy": {...}, ...}, "repeated": {...}, "fitted": {...}, "withheld",
+/// "not_predicted"}
+nlohmann::json summary_json(const ValidationSummary& summary);
 
 }  // namespace stepcast

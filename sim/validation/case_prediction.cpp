@@ -35,12 +35,18 @@ std::vector<RowPrediction> ranges_of(const std::vector<const Candidate*>& candid
   return rows;
 }
 
-/// `6-2-2-2 748.5 to 752.1 samples/s, mean peak 5210 MB`
+/// `6-2-2-2 748.5 to 752.1 samples/s, step 0.04 s, mean peak 5210 MB`, `ddp x4 28.1 to 34.0 s (epoch_time_s)`
 std::string row_summary(const PublishedRow& row, const RowPrediction& values) {
-  std::string text = row.text("split", row.text("strategy", row.strategy));
-  text = text.substr(0, text.find(" ("));
-  text += " " + range_text(values.at("throughput_samples_per_s")) + " samples/s, step " +
-          range_text(values.at("step_time_s")) + " s";
+  std::string name = row.text("split", row_name(row));
+  name = name.substr(0, name.find(" (")) + " ";
+  const auto throughput = values.find("throughput_samples_per_s");
+  const std::string leading = leading_quantity(row);
+  std::string text;
+  if (throughput != values.end())
+    text = name + range_text(throughput->second) + " samples/s, step " +
+           range_text(values.at("step_time_s")) + " s";
+  else if (values.contains(leading))
+    text = name + range_text(values.at(leading)) + " s (" + leading + ")";
   const auto memory = values.find("mean_peak_memory_mb");
   return memory == values.end() ? text : text + ", mean peak " + range_text(memory->second) + " MB";
 }
@@ -97,6 +103,7 @@ CasePrediction combine(const PublishedCase& published, const std::vector<Candida
     return a->implausibility < b->implausibility;
   });
   prediction.rows = ranges_of(sorted);
+  prediction.alpha_beta = sorted.front()->alpha_beta;
   std::string central = "central prediction:";
   for (const auto& [name, value] : sorted.front()->choice)
     central.append(" ").append(name).append(" ").append(value).append(",");
@@ -126,12 +133,32 @@ void forget_memory(std::vector<Candidate>& candidates) {
 }
 
 Model published_model(const PublishedCase& published, const std::string& settings) {
-  const std::string name = published.text("model", "bert-base");
+  std::string name = published.text("model", "bert-base");
+  name = name.substr(0, name.find(' '));
   try {
-    return load_model(name + ":" + settings);
+    return load_model(settings.empty() ? name : name + ":" + settings);
   } catch (const InputError& error) {
     published.fail("key 'model': found '" + name + "': " + error.what());
   }
+}
+
+const PublishedRow& fit_row(const PublishedCase& published, const std::string& strategy,
+                            const std::string& key) {
+  const auto found = std::find_if(published.rows.begin(), published.rows.end(), [&](const PublishedRow& row) {
+    return row.fit && row.strategy == strategy && row.measured(key).value_or(0.0) > 0.0;
+  });
+  if (found == published.rows.end())
+    published.fail("key 'rows': found no row of role fit and strategy '" + strategy + "' with a value of '" +
+                   key + "', expected one");
+  return *found;
+}
+
+void require_strategy(const PublishedRow& row, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), row.strategy) == known.end())
+    row.fail("key 'strategy': " + unknown_name("strategy", row.strategy, known));
+  if (row.strategy == "single" && row.world_size != 1)
+    row.fail("key 'world_size': found " + std::to_string(row.world_size) +
+             ", expected 1 of strategy 'single'");
 }
 
 RowValues row_values(const Result& result, double process_bytes) {
@@ -162,7 +189,7 @@ std::string range_text(const PredictedValue& value) {
 
 std::optional<double> relative_error(const PublishedRow& row, const std::string& key,
                                      const PredictedValue& value) {
-  const std::optional<double> measured = row.number(key);
+  const std::optional<double> measured = row.measured(key);
   if (!measured || *measured <= 0.0) return std::nullopt;
   return mean_of(value.central) / *measured - 1.0;
 }
@@ -174,16 +201,26 @@ std::string leading_quantity(const PublishedRow& row) {
   return "step_time_s";
 }
 
+std::string row_name(const PublishedRow& row) {
+  std::string name = row.text("strategy", row.text("method", ""));
+  if (row.facts.contains("world_size")) name += " x" + std::to_string(row.world_size);
+  if (row.facts.contains("split")) name += " " + row.text("split", "");
+  if (row.facts.contains("cores")) name += " " + std::to_string(row.facts["cores"].get<int>()) + " cores";
+  return name;
+}
+
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 std::string short_number(double value) {
   std::array<char, 32> text{};
-  const int decimals = std::abs(value) >= 1000.0  ? 0
-                       : std::abs(value) >= 100.0 ? 1
-                       : std::abs(value) >= 10.0  ? 2
-                                                  : 3;
+  const double size = std::abs(value);
+  if (size < 1.0) {
+    std::snprintf(text.data(), text.size(), "%.3g", value);
+    return text.data();
+  }
+  const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
   std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
   return text.data();
 }

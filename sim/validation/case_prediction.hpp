@@ -31,6 +31,9 @@ struct Candidate {
   double implausibility = 0.0;                              ///< the least one gives the central prediction
   std::string fitted;                                       ///< the costs that were fitted, for people
   std::vector<RowValues> rows;                              ///< as the case's rows
+  /// What a rank alone plus uncontended alpha-beta communication says, as `rows`; empty where it is not
+  /// known.
+  std::vector<RowValues> alpha_beta{};
 };
 
 /// The central prediction and the smallest and largest of all candidates.
@@ -43,6 +46,9 @@ struct CasePrediction {
   std::string not_predicted;                                ///< the reason, or ""
   std::vector<std::string> assumed;
   std::vector<std::string> unidentified;  ///< what stays open, and how the answer changes with it
+  std::vector<RowValues> alpha_beta;      ///< of the central prediction; empty where it is not known
+  std::string
+      limits;  ///< what the fit rows cannot say, in one sentence; the reason where a trivial predictor wins
 };
 
 struct CasePredictor {
@@ -66,27 +72,39 @@ std::string summary(const PublishedCase& published, const std::vector<const Cand
 /// Takes the memory out of predictions whose fit rows say nothing of it.
 void forget_memory(std::vector<Candidate>& candidates);
 
-/// The case's model (BERT-base unless it says otherwise) with settings. \throws InputError that names the
-/// case
+/// The case's model (BERT-base unless it says otherwise) with settings; words behind its name are for people.
+/// \throws InputError that names the case
 Model published_model(const PublishedCase& published, const std::string& settings);
+
+/// The first row of role fit and this strategy that has a value above 0. \throws InputError that names the
+/// case
+const PublishedRow& fit_row(const PublishedCase& published, const std::string& strategy,
+                            const std::string& key);
+
+/// \throws InputError that names the row when its strategy is none of these, or `single` on several ranks
+void require_strategy(const PublishedRow& row, const std::vector<std::string>& known);
 
 /// Step time, throughput, peak memory, unevenness and bubble of a replay. \param process_bytes that every
 /// rank holds besides
 RowValues row_values(const Result& result, double process_bytes);
 
-/// Predicted over measured - 1 of the mean over the ranks; nothing where the row has no such value.
+/// Predicted over measured - 1 of the mean over the ranks (`PublishedRow::measured`); nothing where the row
+/// has no such value.
 std::optional<double> relative_error(const PublishedRow& row, const std::string& key,
                                      const PredictedValue& value);
 
 /// The quantity by which a row is judged: throughput, else step time, else what else it has.
 std::string leading_quantity(const PublishedRow& row);
 
+/// `ddp x4`, `pipeline x4 6-2-2-2`, `ddp x2 8 cores`
+std::string row_name(const PublishedRow& row);
+
 double mean_of(const std::vector<double>& values);
 
 /// `748.5 to 752.1`, or `748.5` where that is the same on paper; one per rank with ` | ` between.
 std::string range_text(const PredictedValue& value);
 
-/// Four significant digits.
+/// Four significant digits, three below 1.
 std::string short_number(double value);
 /// `1.4 %` of 0.014.
 std::string percent_text(double ratio);

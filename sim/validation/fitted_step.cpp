@@ -7,6 +7,7 @@
 
 #include "calibration/fit.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/replay/trivial_predictors.hpp"
 #include "sim/validation/case_prediction.hpp"
 
 namespace stepcast {
@@ -149,6 +150,21 @@ Result replay_fitted(const Model& model, const Cluster& cluster, const std::stri
   input.warmup_steps = 1;
   input.record_spans = false;
   return replay(input);
+}
+
+RowValues alpha_beta_values(const Model& model, const Cluster& cluster, const std::string& strategy,
+                            const TrainingConfig& training, const FittedCosts& costs, const Device& device) {
+  const Schedule schedule = build_schedule(strategy, model, training);
+  const double samples = static_cast<double>(training.batch) / training.micro_batches;
+  double alone = 0.0;
+  for (const SegmentTrace& segment : fitted_trace(model, schedule, costs, samples, device).segments)
+    alone += training.micro_batches * (segment.forward_s.front() + segment.backward_s.front()) +
+             segment.zero_grad_s.front() + segment.optimizer_s.front();
+  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel;
+  const double step =
+      alpha_beta_step_time(schedule, message_line(nullptr, cluster), Seconds(alone / stages)).count();
+  return {{"step_time_s", {step}},
+          {"throughput_samples_per_s", {training.batch * schedule.data_parallel / step}}};
 }
 
 FittedCosts fit_costs(const std::vector<MeasuredStep>& measured, FittedCosts start,

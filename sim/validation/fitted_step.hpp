@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,13 @@ void free_gradients(Schedule& schedule, const Model& model);
 Result replay_fitted(const Model& model, const Cluster& cluster, const std::string& strategy,
                      const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
                      const Device& device);
+
+/// The trivial predictor of the same step: a rank's part of the trace alone, plus each of its messages and
+/// collectives as if the network were idle. A pipeline's ranks have equal parts. Step time and throughput.
+std::map<std::string, std::vector<double>> alpha_beta_values(const Model& model, const Cluster& cluster,
+                                                             const std::string& strategy,
+                                                             const TrainingConfig& training,
+                                                             const FittedCosts& costs, const Device& device);
 
 /// What a step costs under some `FittedCosts`.
 struct StepCost {

@@ -7,6 +7,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/statistics.hpp"
 
 namespace stepcast {
 namespace {
@@ -45,7 +46,7 @@ constexpr std::array kCaseKeys{"id",
                                "profile_us",
                                "rows"};
 
-constexpr std::array<KnownKey, 28> kRowKeys{{{"strategy", Value::kText},
+constexpr std::array<KnownKey, 29> kRowKeys{{{"strategy", Value::kText},
                                              {"method", Value::kText},
                                              {"world_size", Value::kCount},
                                              {"batch", Value::kCount},
@@ -68,6 +69,7 @@ constexpr std::array<KnownKey, 28> kRowKeys{{{"strategy", Value::kText},
                                              {"speedup", Value::kAmount},
                                              {"efficiency", Value::kAmount},
                                              {"total_time_s", Value::kAmount},
+                                             {"total_time_s_in_chart", Value::kAmount},
                                              {"time_s", Value::kAmount},
                                              {"compute_time_s", Value::kAmount},
                                              {"communication_time_s", Value::kAmount},
@@ -175,6 +177,32 @@ std::optional<double> number_in(const json& facts, const std::string& key) {
 }  // namespace
 
 std::optional<double> PublishedRow::number(const std::string& key) const { return number_in(facts, key); }
+
+std::vector<int> PublishedRow::ranks_left_out(const std::string& key) const {
+  constexpr std::size_t kFewest = 3;  // of two that differ, either may be right
+  constexpr double kTolerance = 0.05;
+  if (key != "step_time_s" || !facts.contains(key) || !facts[key].is_array() || facts[key].size() < kFewest)
+    return {};
+  const auto values = facts[key].get<std::vector<double>>();
+  const double middle = median(values);
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (std::abs(values[i] - middle) > kTolerance * middle) ranks.push_back(static_cast<int>(i));
+  return ranks.size() < values.size() ? ranks : std::vector<int>{};
+}
+
+std::optional<double> PublishedRow::measured(const std::string& key) const {
+  const std::vector<int> left_out = ranks_left_out(key);
+  if (left_out.empty()) return number(key);
+  double sum = 0.0;
+  int count = 0;
+  for (std::size_t i = 0; i < facts[key].size(); ++i) {
+    if (std::find(left_out.begin(), left_out.end(), static_cast<int>(i)) != left_out.end()) continue;
+    sum += facts[key][i].get<double>();
+    ++count;
+  }
+  return sum / count;
+}
 
 std::string PublishedRow::text(const std::string& key, const std::string& fallback) const {
   return facts.value(key, fallback);

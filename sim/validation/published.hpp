@@ -23,6 +23,11 @@ struct PublishedRow {
 
   /// A value, or the mean of several; nothing where the row has none. \pre the key's values are numbers
   [[nodiscard]] std::optional<double> number(const std::string& key) const;
+  /// The same, but of three step times or more the mean of those within 5 % of their median: the ranks of a
+  /// synchronous run take equally long, and one that says otherwise has timed something else.
+  [[nodiscard]] std::optional<double> measured(const std::string& key) const;
+  /// Numbers of the ranks that `measured` leaves out.
+  [[nodiscard]] std::vector<int> ranks_left_out(const std::string& key) const;
   [[nodiscard]] std::string text(const std::string& key, const std::string& fallback) const;
   /// \throws InputError that names file, case and row
   [[noreturn]] void fail(const std::string& message) const;

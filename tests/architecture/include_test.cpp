@@ -55,6 +55,7 @@ const std::map<std::string, Folders>& module_table() {
       {"runner", kRunner},
       {"runner/torch", kRunner},
       {"runner/backends", kRunner},
+      {"runner/devices", kRunner},
       {"runner/commands", kRunnerCommands},
       {"runner/main", kRunnerCommands + Folders{"runner/commands"}},
   };
@@ -87,7 +88,7 @@ const std::vector<Library>& library_table() {
       {"c10/", kTorch, true},
       {"gloo/", kCommunication, true},
       {"nccl.h", kCommunication, true},
-      {"cuda", kCommunication, true},
+      {"cuda", kCommunication + Folders{"runner/devices"}, true},
       {"gnuplot-iostream.h", {"plots"}, true},
   };
   return kTable;

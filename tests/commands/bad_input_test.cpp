@@ -61,6 +61,8 @@ TEST_CASE("a misspelt command, option, strategy, model or cluster gets the neare
                 {"'syntetic'", "did you mean 'synthetic'", "netflix-mlp"});
   check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster labtop", 3,
                 {"'labtop'", "did you mean 'laptop'"});
+  check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster devices", 3,
+                {"unknown cluster 'devices'", "known: a100x8"});
   check_refusal(shell, "stepcast predict --collectives al_reduce", 2, {"did you mean 'all_reduce'"});
   check_refusal(shell, "stepcast plot speedupp x.json -o x.svg", 2, {"did you mean 'speedup'"});
 }

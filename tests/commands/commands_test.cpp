@@ -127,6 +127,24 @@ TEST_CASE("predicted collectives are compared with measured ones", "[commands]")
   CHECK(shell.run("stepcast compare p.json p.json").exit_code == 3);
 }
 
+TEST_CASE("where a cluster has GPUs, predictions say what NCCL chooses; elsewhere NCCL is refused",
+          "[commands]") {
+  const Shell shell;
+  const Outcome table = shell.run(
+      "stepcast predict --collectives all_reduce --cluster h100x8-hgx --world-size 8 --min 100MiB --max "
+      "100MiB");
+  CHECK(table.exit_code == 0);
+  CHECK_THAT(table.out, Catch::Contains("nccl") && Catch::Contains("NVLS/Simple 8x40 GB/s"));
+  const Outcome step = shell.run(
+      "stepcast predict --model synthetic:layers=4 --strategy ddp --cluster h100x4-nvlink --world-size 4 "
+      "--json");
+  CHECK(step.exit_code == 0);
+  CHECK_THAT(step.out, Catch::Contains("\"backend\": \"nccl\"") && Catch::Contains("ring/"));
+  const Outcome refused = shell.run(kPredict + "--strategy ddp --world-size 4 --backend nccl");
+  CHECK(refused.exit_code == 2);
+  CHECK_THAT(refused.err, Catch::Contains("'star' has no devices"));
+}
+
 TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script again", "[commands]") {
   const Shell shell;
   REQUIRE(shell.run(kPredict + "--strategy ddp --world-size 4 -o p.json").exit_code == 0);
@@ -149,6 +167,33 @@ TEST_CASE("doctor names what is missing and how to mend it", "[commands]") {
              Catch::Contains("gnuplot-nox") && Catch::Contains("MISSING") && Catch::Contains("BLAS"));
   const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast doctor --json").out);
   CHECK(json.is_array());
+}
+
+TEST_CASE("broadcast is predicted without a model, and refused by run, which drives no GPU", "[commands]") {
+  const Shell shell;
+  const std::string predict =
+      "stepcast predict --strategy broadcast --cluster h100x4-nvlink --world-size 4 --buffer 4GB ";
+  const auto step_s = [&](const std::string& options) {
+    const Outcome outcome = shell.run(predict + options + " --json");
+    REQUIRE(outcome.exit_code == 0);
+    return nlohmann::json::parse(outcome.out).get<Result>().median_step_time_s();
+  };
+  CHECK(step_s("--pageable-rate 8GB/s") == Approx(2.0).epsilon(1e-3));
+  CHECK(step_s("--method relay --pageable-rate 8GB/s") == Approx(0.5 + 3.0 * 4.0 / 370.8).epsilon(1e-3));
+  CHECK(step_s("--method chunked --pinned --pcie-rate 40GB/s --chunk 4MB") ==
+        Approx(0.1 + 3.0 * 0.004 / 370.8).epsilon(2e-3));
+  const Outcome text = shell.run(predict + "--method chunked --pinned");
+  CHECK_THAT(text.out, Catch::Contains("method chunked") && Catch::Contains("pageable memory at 10.0 GB/s") &&
+                           !Catch::Contains("samples/s"));
+  const Outcome foreign = shell.run(predict + "--model synthetic");
+  CHECK(foreign.exit_code == 2);
+  CHECK_THAT(foreign.err, Catch::Contains("--model means nothing"));
+  const Outcome no_devices = shell.run("stepcast predict --strategy broadcast --world-size 2");
+  CHECK(no_devices.exit_code == 2);
+  CHECK_THAT(no_devices.err, Catch::Contains("laptop") && Catch::Contains("h100x4-nvlink"));
+  const Outcome strange = shell.run(kPredict + "--strategy ddp --world-size 2 --method relay");
+  CHECK(strange.exit_code == 2);
+  CHECK_THAT(strange.err, Catch::Contains("broadcast takes it"));
 }
 
 }  // namespace stepcast::tests

@@ -1,4 +1,6 @@
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/commands/shell.hpp"
@@ -12,8 +14,38 @@ TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones 
   CHECK(outcome.exit_code == 0);
   for (const char* text :
        {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "no measurement here",
-        "assumed:", "unidentified: micro_batches", "not predicted yet", "netflix-mlp-cpu-gloo", "memory_cv"})
+        "assumed:", "unidentified: micro_batches", "netflix-mlp-cpu-gloo", "memory_cv", "thread_efficiency",
+        "summary: ", "nearer than copying the fit row", "repeats a fit row", "withheld", "alpha-beta"})
     CHECK_THAT(outcome.out, Catch::Contains(text));
+}
+
+TEST_CASE("validate shows every row of every case, with trivial predictors, within seconds", "[commands]") {
+  const Shell shell;
+  const auto start = std::chrono::steady_clock::now();
+  const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast validate --json").out);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK(took.count() < 30.0);  // 5 s on an idle machine; tests run beside others and unoptimised
+  std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
+  const nlohmann::json published = nlohmann::json::parse(file)["cases"];
+  REQUIRE(json["cases"].size() == published.size());
+  int withheld = 0;
+  for (std::size_t c = 0; c < published.size(); ++c) {
+    INFO(published[c]["id"]);
+    CHECK(json["cases"][c]["id"] == published[c]["id"]);
+    REQUIRE(json["cases"][c]["rows"].size() == published[c]["rows"].size());
+    for (std::size_t i = 0; i < published[c]["rows"].size(); ++i) {
+      const nlohmann::json& row = json["cases"][c]["rows"][i];
+      for (const auto& [key, value] : published[c]["rows"][i].items()) CHECK(row[key] == value);
+      CHECK(row["withheld"] == published[c]["rows"][i].value("withheld", false));
+      for (const char* key : {"role", "predicted", "relative_error", "trivial", "standing"})
+        CHECK(row.contains(key));
+      for (const char* key : {"copy", "ideal_scaling", "alpha_beta"}) CHECK(row["trivial"].contains(key));
+      if (row["withheld"] == true) ++withheld;
+    }
+  }
+  CHECK(json["summary"]["withheld"] == withheld);
+  CHECK(json["summary"]["repeated"]["rows"] == 3);
+  CHECK(json["summary"]["predicted_and_measured"]["rows"] >= 4);
 }
 
 TEST_CASE("validate as JSON has each row's own keys, its prediction and its error", "[commands]") {

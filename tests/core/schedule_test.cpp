@@ -62,6 +62,32 @@ TEST_CASE("ranks of a group that call different collectives are refused") {
   CHECK_THROWS_WITH(validate(schedule), Catch::Contains("different collectives"));
 }
 
+TEST_CASE("copies lead from one place to another one of the world, on the copy stream") {
+  const MemoryPlace host;
+  const MemoryPlace own{MemoryPlace::Kind::kDevice, 0};
+  const MemoryPlace next{MemoryPlace::Kind::kDevice, 1};
+  const auto schedule_of = [](const MemoryPlace& from, const MemoryPlace& to, double bytes, Stream stream) {
+    Op op;
+    op.name = "copy";
+    op.stream = stream;
+    op.action = Copy{.from = from, .to = to, .message = Bytes(bytes)};
+    Schedule schedule;
+    schedule.world_size = 2;
+    schedule.programs = {Program{{op}}, Program{}};  // one process drives both devices
+    schedule.program_of_rank = {0, 1};
+    return schedule;
+  };
+  CHECK_NOTHROW(validate(schedule_of(host, own, 8, Stream::kCopy)));
+  CHECK_NOTHROW(validate(schedule_of(own, next, 8, Stream::kCopy)));
+  CHECK_NOTHROW(validate(schedule_of(next, host, 8, Stream::kCopy)));
+  CHECK_THROWS_WITH(validate(schedule_of(host, host, 8, Stream::kCopy)), Catch::Contains("to itself"));
+  CHECK_THROWS_WITH(validate(schedule_of(own, next, 0, Stream::kCopy)), Catch::Contains("copies nothing"));
+  CHECK_THROWS_WITH(validate(schedule_of(own, next, 8, Stream::kCompute)), Catch::Contains("copy stream"));
+  Schedule outside = schedule_of(own, next, 8, Stream::kCopy);
+  outside.program_of_rank = {1, 0};
+  CHECK_THROWS_WITH(validate(outside), Catch::Contains("'copy'") && Catch::Contains("outside the world"));
+}
+
 TEST_CASE("a send without its receive is refused") {
   Schedule schedule;
   schedule.world_size = 2;

@@ -65,6 +65,7 @@ double activations(const Result& result, std::size_t rank) {
 TEST_CASE("when a step is over, what is held is what was held before it, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const int micro_batches = GENERATE(1, 4);
+  if (!strategies().find(strategy).trains) return;
   CAPTURE(strategy, micro_batches);
   const Model model = load_model("bert-base:layers=4,hidden=64,sequence=8");
   TrainingConfig config;

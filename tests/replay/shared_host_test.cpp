@@ -90,6 +90,23 @@ TEST_CASE("a job that is slowed for a while is late by what it missed") {
   CHECK(*host.next_end() == Approx(1.25));
 }
 
+TEST_CASE(
+    "a job without an end takes its share until it is removed: 1 s beside 0.2 of a core for 0.5 s ends at "
+    "1.1 s") {
+  SharedHost host(1, {});
+  const int id = host.add(compute(1.0, 0), 0.0);
+  Job open = communication(std::numeric_limits<double>::infinity(), 0);
+  open.cores = 0.2;
+  const int other = host.add(open, 0.0);
+  CHECK(host.rate(id) == Approx(0.8));
+  host.remove(other, 0.5);
+  CHECK(host.rate(id) == 1.0);
+  CHECK(*host.next_end() == Approx(1.1));
+  CHECK(host.take_ended(*host.next_end()) == std::vector<int>{id});
+  host.add(open, 2.0);
+  CHECK_FALSE(host.next_end());
+}
+
 TEST_CASE("fair shares fill the capacity and nobody gets more than it wants") {
   CHECK(fair_share({{1.0}, {2.0}}, 3.0) == std::numeric_limits<double>::infinity());
   CHECK(fair_share({{1.0}, {4.0}, {4.0}}, 5.0) == Approx(2.0));

@@ -47,4 +47,10 @@ TEST_CASE("sizes grow by the factor and are whole elements per rank where parts 
   CHECK(message_sizes(request, "gather") == std::vector<Bytes>{Bytes(32), Bytes(64)});
 }
 
+TEST_CASE("between GPUs the trivial line is that of the way from the first to the last") {
+  const AlphaBeta line = message_line(nullptr, load_cluster("h100x4-nvlink"));
+  CHECK(line.alpha_s == Approx(1e-6));
+  CHECK(line.beta_s_per_byte == Approx(1.0 / 370.8e9));
+}
+
 }  // namespace stepcast

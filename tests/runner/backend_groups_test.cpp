@@ -148,8 +148,8 @@ TEST_CASE("over all ranks broadcast sends (n - 1) S, and root ceil(log2 n) S of 
       for (int rank = 0; rank < ranks; ++rank)
         total += gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, rank, ranks);
       CAPTURE(ranks, root);
-      CHECK(total == 1000U * static_cast<unsigned>(ranks - 1));
-      CHECK(gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, root, ranks) == 1000U * (ranks > 8   ? 4
+      CHECK(total == 1000UL * static_cast<std::uint64_t>(ranks - 1));
+      CHECK(gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, root, ranks) == 1000UL * (ranks > 8   ? 4
                                                                                                : ranks > 4 ? 3
                                                                                                : ranks > 2
                                                                                                    ? 2

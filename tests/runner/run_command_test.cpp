@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "sim/core/bench.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/trace.hpp"
 
@@ -119,7 +120,26 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy ddp --model simple-cnn --steps 0", 2, "--steps");
   refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 2, "25MiB");
   refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
+  refused("run --strategy broadcast --nproc 4", 5, "drives none");
+  refused("bench --copies --nproc 2", 2, "--copies goes without --nproc");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
+  CHECK(std::filesystem::is_empty(folder.path));
+}
+
+TEST_CASE("bench --copies measures a GPU, or says that this build or this machine has none") {
+  const Folder folder;
+  const Outcome outcome =
+      call("bench --copies --min 4KiB --max 64KiB --rounds 2 -o " + folder.file("a.json"));
+  INFO(outcome.text);
+  if (outcome.code == 0) {
+    const Bench bench = load_bench(folder.file("a.json"));
+    CHECK(bench.backend == "cuda");
+    CHECK(bench.rows.size() >= 12);
+    CHECK(bench.rows.front().collective == "copy_h2d_pinned");
+    return;
+  }
+  CHECK(outcome.code == 5);
+  CHECK_THAT(outcome.text, Catch::Contains("without CUDA") || Catch::Contains("no GPU"));
   CHECK(std::filesystem::is_empty(folder.path));
 }
 

@@ -80,6 +80,8 @@ std::vector<int> segments_of(const Program& program, Phase phase) {
   return segments;
 }
 
+bool trains(const std::string& strategy) { return strategies().find(strategy).trains; }
+
 bool has_collectives(const Schedule& schedule) {
   for (const Program& program : schedule.programs)
     for (const Op& op : program.ops)
@@ -90,11 +92,12 @@ bool has_collectives(const Schedule& schedule) {
 }  // namespace
 
 TEST_CASE(
-    "every strategy runs each segment once forward and once backward, backward in reverse, optimizer last") {
+    "every strategy that trains runs each segment once forward and once backward, backward in reverse, "
+    "optimizer last") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const auto model_name = GENERATE(from_range(model_names()));
   const int world_size = GENERATE(1, 2, 4);
-  if (strategy == "single" && world_size > 1) return;
+  if ((strategy == "single" && world_size > 1) || !trains(strategy)) return;
   const Model model = load_model(model_name);
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
@@ -130,7 +133,7 @@ TEST_CASE("every strategy that trains on several batches reduces every gradient 
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
   const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
-  if (schedule.data_parallel == 1) return;
+  if (schedule.data_parallel <= 1) return;
   for (int rank = 0; rank < world_size; ++rank) {
     const Program& program = schedule.program(rank);
     const auto count = reductions_of(schedule, program);
@@ -158,13 +161,26 @@ TEST_CASE("world size 1 has no communication, whatever the strategy") {
   CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), config_of(1))));
 }
 
+TEST_CASE("a strategy that does not train says the same whatever the model, and has no batch") {
+  const auto strategy = GENERATE(from_range(strategies().names()));
+  if (trains(strategy)) return;
+  CAPTURE(strategy);
+  for (const int world_size : {1, 2, 4}) {
+    const Schedule without = build_schedule(strategy, Model{}, config_of(world_size));
+    const Schedule with = build_schedule(strategy, load_model("simple-cnn"), config_of(world_size));
+    CHECK(without.data_parallel == 0);
+    for (int rank = 0; rank < world_size; ++rank)
+      CHECK(names(without.program(rank)) == names(with.program(rank)));
+  }
+}
+
 TEST_CASE("gradients are averaged: every reduction over n ranks is scaled by 1/n exactly once") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   if (strategy == "single") return;
   CAPTURE(strategy);
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule(strategy, model, config_of(4));
-  if (schedule.data_parallel == 1) return;
+  if (schedule.data_parallel <= 1) return;
   std::map<int, double> scales;
   const auto scaled = [&](int tensor, double by) { scales.try_emplace(tensor, 1.0).first->second *= by; };
   for (const Op& op : schedule.program(0).ops) {

@@ -1,38 +1,18 @@
 #include "topologies/cluster.hpp"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "sim/core/error.hpp"
-#include "topologies/network.hpp"
+#include "tests/topologies/cluster_files.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Loads a cluster from text, by way of a file that is removed again.
-Cluster cluster_of(const std::string& text, const std::string& settings = "") {
-  const auto path = std::filesystem::temp_directory_path() / "stepcast_cluster_test.yaml";
-  std::ofstream(path) << text;
-  struct Removal {
-    std::filesystem::path path;
-    ~Removal() { std::filesystem::remove(path); }
-  } removal{path};
-  return load_cluster(path.string() + settings);
-}
-
-std::string message_of(const std::string& text, const std::string& settings = "") {
-  try {
-    cluster_of(text, settings);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 using Catch::Matchers::Contains;
+using cluster_files::cluster_of;
+using cluster_files::message_of;
 
 TEST_CASE("the laptop is one host with two cores and no links") {
   const Cluster cluster = load_cluster("laptop");
@@ -55,14 +35,6 @@ TEST_CASE("the star has 64 hosts at 50 GB/s and 500 ns unless set otherwise") {
   CHECK(other.hosts.size() == 3);
   CHECK(other.links[0].latency.count() == Approx(2e-6));
   CHECK(other.specification == "star:hosts=3,latency=2us");
-}
-
-TEST_CASE("every kind of network joins all hosts") {
-  for (const auto& kind : network_kinds().entries()) {
-    const Cluster cluster = cluster_of("name: t\nhosts: {count: 5}\nnetwork: {kind: " + kind.name +
-                                       ", bandwidth: 1GB/s, latency: 1us}\n");
-    CHECK(cluster.links.size() >= 4);
-  }
 }
 
 TEST_CASE("hosts, switches and links can be listed one by one") {
@@ -105,6 +77,13 @@ TEST_CASE("mistakes in a cluster file are named with their place and the nearest
   CHECK_THAT(message_of("name: t\nsettings: {hosts: 2}\nhosts: {count: hosts}\n", ":host=3"),
              Contains("host") && Contains("did you mean 'hosts'"));
   CHECK_THAT(message_of("name: t\nhosts: {}\n", ":hosts"), Contains("no such file"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2000000}\n"),
+             Contains(":2: hosts.count: expected at most 1000000"));
+  CHECK_THAT(
+      message_of(
+          "name: t\nhosts: {count: 2}\nlinks:\n  - {between: [host0, host1], bandwidth: 1GB/s, latency: "
+          "1us}\n  - {between: [host0, host1], bandwidth: 1GB/s, latency: 1us}\n"),
+      Contains("two links have the name 'host0-host1'"));
   CHECK_THROWS_AS(load_cluster("satr"), InputError);
 }
 

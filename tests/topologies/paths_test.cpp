@@ -4,15 +4,12 @@
 #include <set>
 #include <string>
 
+#include "tests/topologies/cluster_files.hpp"
+
 namespace stepcast {
 namespace {
 
-int node_named(const Cluster& cluster, const std::string& name) {
-  for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
-    if (cluster.nodes[i].name == name) return static_cast<int>(i);
-  FAIL("no node " << name);
-  return -1;
-}
+using cluster_files::node_named;
 
 std::string text(const Cluster& cluster, const Path& path) {
   std::string result;
@@ -88,6 +85,57 @@ TEST_CASE("equal paths are spread over by the destination") {
   std::set<int> first;
   for (int host = 4; host < 8; ++host) first.insert(paths.between(0, host)[1].link);
   CHECK(first.size() == 4);
+}
+
+TEST_CASE("a path stays out of other hosts, even where the way through one is faster") {
+  Cluster cluster = cluster_files::cluster_of(
+      "name: t\n"
+      "hosts: {count: 3, devices: {model: h100-pcie, count: 1}, nics: {count: 2}}\n"
+      "switches: [left, right]\n"
+      "links:\n"
+      "  - {between: [host0/nic0, left], bandwidth: 10GB/s, latency: 1us}\n"
+      "  - {between: [host1/nic0, left], bandwidth: 10GB/s, latency: 1us}\n"
+      "  - {between: [host1/nic1, right], bandwidth: 10GB/s, latency: 1us}\n"
+      "  - {between: [host2/nic1, right], bandwidth: 10GB/s, latency: 1us}\n"
+      "  - {between: [left, right], bandwidth: 1GB/s, latency: 1us}\n");
+  const int from = node_named(cluster, "host0/gpu0");
+  const int to = node_named(cluster, "host2/gpu0");
+  CHECK(bandwidth(cluster, Paths(cluster).between(from, to)).count() == Approx(1e9));
+  cluster.links.pop_back();
+  CHECK(bandwidth(cluster, Paths(cluster).between(from, to)).count() == Approx(10e9));
+}
+
+TEST_CASE("each of two GPUs behind one PCIe switch uses an adapter of its own, at both ends") {
+  const Cluster cluster = load_cluster("h100-fat-tree");
+  const Paths paths(cluster);
+  const std::vector<int> gpus = cluster.places();
+  for (std::size_t shift : {8U, 64U, 512U}) {
+    std::set<int> first;
+    std::set<int> last;
+    for (std::size_t gpu = 0; gpu < 8; ++gpu) {
+      const Path path = paths.between(gpus[gpu], gpus[gpu + shift]);
+      first.insert(path[1].link);
+      last.insert(path[path.size() - 2].link);
+    }
+    CHECK(first.size() == 8);
+    CHECK(last.size() == 8);
+  }
+}
+
+TEST_CASE("GPUs of one host are reached from outside through adapters of their own") {
+  const Cluster cluster = load_cluster("h100x8-hgx:nodes=2");
+  const std::vector<int> gpus = cluster.places();
+  const Paths paths(cluster);
+  std::set<int> leaving;
+  std::set<int> arriving;
+  for (std::size_t gpu = 0; gpu < 8; ++gpu) {
+    for (const Hop& hop : paths.between(gpus[gpu], gpus[8 + (gpu + 1) % 8])) {
+      const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+      if (link.kind == LinkKind::kInfiniband) (hop.forward ? leaving : arriving).insert(hop.link);
+    }
+  }
+  CHECK(leaving.size() == 8);
+  CHECK(arriving.size() == 8);
 }
 
 TEST_CASE("GPUs of one host reach each other over NVLink where there is some, else over PCIe") {

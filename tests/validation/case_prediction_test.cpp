@@ -5,47 +5,19 @@
 
 #include "sim/core/error.hpp"
 #include "sim/validation/fitted_step.hpp"
+#include "tests/validation/predictions.hpp"
 
 namespace stepcast {
 namespace {
 
+using tests::prediction_of;
+using tests::shipped;
+
 const std::string kPipeline = "bert-base-pipeline-h100x4";
 const std::string kDataParallel = "bert-base-ddp-fsdp-h100x4";
 
-PublishedCase shipped(const std::string& id) {
-  for (PublishedCase& one : load_published(""))
-    if (one.id == id) return one;
-  throw std::runtime_error("no case " + id);
-}
-
-/// Predicted once for all tests: it takes a second or two.
-const CasePrediction& prediction_of(const std::string& id) {
-  static std::map<std::string, CasePrediction> known;
-  if (!known.contains(id)) known[id] = predict_case(shipped(id));
-  return known.at(id);
-}
-
 double central(const std::string& id, std::size_t row, const std::string& key) {
   return mean_of(prediction_of(id).rows.at(row).at(key).central);
-}
-
-/// The clock of the simulator, which runs on from replay to replay, rounds: a picosecond or so.
-void check_close(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]).epsilon(1e-7).margin(1e-9));
-}
-
-void check_same(const CasePrediction& a, const CasePrediction& b) {
-  REQUIRE(a.rows.size() == b.rows.size());
-  for (std::size_t i = 0; i < a.rows.size(); ++i) {
-    CHECK(a.rows[i].size() == b.rows[i].size());
-    for (const auto& [key, value] : a.rows[i]) {
-      INFO("row " << i << " " << key);
-      check_close(value.central, b.rows[i].at(key).central);
-      check_close(value.low, b.rows[i].at(key).low);
-      check_close(value.high, b.rows[i].at(key).high);
-    }
-  }
 }
 
 }  // namespace
@@ -105,18 +77,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("every published row to be predicted has a prediction or a stated reason") {
-  for (const PublishedCase& one : load_published("")) {
-    const bool modelled = one.id == kPipeline || one.id == kDataParallel;
-    const CasePrediction prediction = modelled ? prediction_of(one.id) : predict_case(one);
-    INFO(one.id);
-    REQUIRE(prediction.rows.size() == one.rows.size());
-    CHECK(prediction.not_predicted.empty() == modelled);
-    for (std::size_t i = 0; i < one.rows.size(); ++i) CHECK(prediction.rows[i].empty() != modelled);
-    if (!modelled) CHECK_THAT(prediction.not_predicted, Catch::Contains("not predicted yet"));
-  }
-}
-
 TEST_CASE("fitted rows are reproduced: throughput within two standard deviations, memory within 1 %") {
   for (const std::string& id : {kPipeline, kDataParallel}) {
     const PublishedCase published = shipped(id);
@@ -130,19 +90,6 @@ TEST_CASE("fitted rows are reproduced: throughput within two standard deviations
           row.number("mean_peak_memory_mb").value_or(row.number("peak_memory_mb_per_rank").value_or(0));
       CHECK(central(id, i, "mean_peak_memory_mb") == Approx(memory).epsilon(0.01));
     }
-  }
-}
-
-TEST_CASE("a prediction uses rows to fit and no others") {
-  for (const std::string& id : {kPipeline, kDataParallel}) {
-    PublishedCase changed = shipped(id);
-    for (PublishedRow& row : changed.rows) {
-      if (row.fit) continue;
-      row.facts["throughput_samples_per_s"] = 1.0;
-      row.facts["peak_memory_mb_per_rank"] = {1.0, 2.0, 3.0, 4.0};
-      row.facts["withheld"] = row.withheld = false;
-    }
-    check_same(predict_case(changed), prediction_of(id));
   }
 }
 

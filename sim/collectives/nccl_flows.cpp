@@ -1,0 +1,123 @@
+#include "sim/collectives/nccl_flows.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace stepcast {
+namespace {
+
+/// `ncclGetBtree`: parent in a binary tree over `count` whose leaves are the odd numbers; -1: the root, 0.
+int parent_in_tree(int number, int count) {
+  if (number == 0) return -1;
+  const int bit = number & -number;
+  const int up = (number ^ bit) | (bit << 1);
+  return up < count ? up : number ^ bit;
+}
+
+/// `ncclGetDtree`: the second tree is the first one mirrored, or shifted by one where the count is odd, so
+/// that inner hosts of one are leaves of the other.
+int parent_in_second_tree(int number, int count) {
+  const auto there = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + count - 1) % count; };
+  const auto back = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + 1) % count; };
+  const int parent = parent_in_tree(there(number), count);
+  return parent < 0 ? -1 : back(parent);
+}
+
+class Flows {
+ public:
+  Flows(const NcclGraph& graph, const CollectiveCall& call) : graph_(graph), call_(call) {}
+
+  void add_rings(CollectiveKind kind) {
+    const bool broadcast = kind == CollectiveKind::kBroadcast;
+    const double of_message =
+        broadcast ? 1.0 : static_cast<double>(nccl_ring_steps(kind, graph_.ranks)) / graph_.ranks;
+    for (const NcclRing& ring : graph_.rings)
+      for (std::size_t i = 0; i < ring.order.size(); ++i) {
+        const int to = ring.order[(i + 1) % ring.order.size()];
+        if (!broadcast || to != call_.root) add(ring.order[i], to, ring.share * of_message);
+      }
+  }
+
+  void add_trees() {
+    for (const NcclRing& ring : graph_.rings) {
+      std::vector<int> doors;
+      for (std::size_t i = 0; i < ring.order.size(); ++i) {
+        if (i == 0 || host(ring.order[i]) != host(ring.order[i - 1]))
+          doors.push_back(ring.order[i]);
+        else
+          add_both_ways(ring.order[i - 1], ring.order[i], ring.share);
+      }
+      add_trees_over(doors, ring.share);
+    }
+  }
+
+  void add_nvls() {
+    std::vector<std::vector<int>> hosts(static_cast<std::size_t>(graph_.nodes));
+    for (int rank = 0; rank < graph_.ranks; ++rank)
+      hosts[static_cast<std::size_t>(host(rank))].push_back(rank);
+    const std::size_t heads = hosts.front().size();
+    for (const std::vector<int>& ranks : hosts)
+      for (std::size_t i = 0; i < heads; ++i)
+        add(ranks[i], ranks[(i + 1) % heads], 1.0 + 1.0 / static_cast<double>(heads));
+    if (graph_.nodes == 1) return;
+    for (std::size_t head = 0; head < heads; ++head) {
+      std::vector<int> doors;
+      for (const std::vector<int>& ranks : hosts) doors.push_back(ranks[head]);
+      add_trees_over(doors, 1.0 / static_cast<double>(heads));
+    }
+  }
+
+  [[nodiscard]] std::vector<NcclFlow> flows() const {
+    std::vector<NcclFlow> result;
+    for (const auto& [ends, part] : parts_) result.push_back({ends.first, ends.second, part * call_.message});
+    return result;
+  }
+
+ private:
+  [[nodiscard]] int host(int rank) const { return graph_.node_of_rank[static_cast<std::size_t>(rank)]; }
+  void add(int from, int to, double part) { parts_[{from, to}] += part; }
+  void add_both_ways(int a, int b, double part) {
+    add(a, b, part);
+    add(b, a, part);
+  }
+  void add_trees_over(const std::vector<int>& doors, double share) {
+    const auto count = static_cast<int>(doors.size());
+    for (int number = 0; number < count; ++number)
+      for (const int parent : {parent_in_tree(number, count), parent_in_second_tree(number, count)})
+        if (parent >= 0)
+          add_both_ways(doors[static_cast<std::size_t>(number)], doors[static_cast<std::size_t>(parent)],
+                        0.5 * share);
+  }
+
+  const NcclGraph& graph_;
+  const CollectiveCall& call_;
+  std::map<std::pair<int, int>, double> parts_;  ///< of the message, by ends
+};
+
+}  // namespace
+
+int nccl_ring_steps(CollectiveKind kind, int ranks) {
+  return kind == CollectiveKind::kAllReduce ? 2 * (ranks - 1) : ranks - 1;
+}
+
+std::vector<NcclFlow> nccl_flows(const NcclGraph& graph, const NcclCost& choice, CollectiveKind kind,
+                                 const CollectiveCall& call) {
+  if (graph.ranks == 1) return {};
+  Flows flows(graph, call);
+  switch (choice.algorithm) {
+    case NcclAlgorithm::kRing:
+      flows.add_rings(kind);
+      break;
+    case NcclAlgorithm::kTree:
+      flows.add_trees();
+      break;
+    case NcclAlgorithm::kNvls:
+    case NcclAlgorithm::kNvlsTree:
+      flows.add_nvls();
+      break;
+  }
+  return flows.flows();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,307 @@
+#include "sim/collectives/nccl_graph.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "sim/collectives/nccl_search.hpp"
+#include "sim/core/error.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr double kCpuRouted = 6.0 / 5.0;        // INTEL_P2P_OVERHEAD
+constexpr double kFallbackSpeed = 0.1 * kGiga;  // of one ring in natural order, where none fits
+constexpr double kLeastSplit = 25.0 * kGiga;
+constexpr double kLeastSplitHopper = 50.0 * kGiga;
+constexpr int kFewChannels = 4;
+constexpr int kMostChannels = 32;  // MAXCHANNELS / 2
+constexpr int kAmpere = 80;
+constexpr int kHopper = 90;
+constexpr int kBlackwell = 100;
+
+/// The speeds that NCCL tries, in GB/s: `speedArrayIntra` and the like in src/graph/search.cc.
+const std::vector<double>& speeds_gb_per_s(int compute_capability, bool several_hosts) {
+  static const std::vector<double> kIntra{40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3};
+  static const std::vector<double> kInter{48, 30, 28, 24, 20, 18,  15,  12,   10,  9,
+                                          7,  6,  5,  4,  3,  2.4, 1.2, 0.24, 0.12};
+  static const std::vector<double> kIntraHopper{60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3};
+  static const std::vector<double> kInterHopper{48,   45, 42, 40, 30,  24,  22,   20,  17.5,
+                                                15.0, 12, 6,  3,  2.4, 1.2, 0.24, 0.12};
+  static const std::vector<double> kIntraBlackwell{90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18};
+  static const std::vector<double> kInterBlackwell{96, 86,   80, 48, 45.1, 42, 40,  30,  24,   22,
+                                                   20, 17.5, 15, 12, 6,    3,  2.4, 1.2, 0.24, 0.12};
+  if (compute_capability >= kBlackwell) return several_hosts ? kInterBlackwell : kIntraBlackwell;
+  if (compute_capability >= kHopper) return several_hosts ? kInterHopper : kIntraHopper;
+  return several_hosts ? kInter : kIntra;
+}
+
+std::vector<double> speeds(int compute_capability, bool several_hosts) {
+  std::vector<double> result = speeds_gb_per_s(compute_capability, several_hosts);
+  for (double& speed : result) speed *= kGiga;
+  return result;
+}
+
+std::size_t slot(const Hop& hop) { return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1); }
+
+int arrival(const Cluster& cluster, const Hop& hop) {
+  const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+  return hop.forward ? link.b : link.a;
+}
+
+/// Builds the graph of one group.
+class GraphOfGroup {
+ public:
+  GraphOfGroup(NcclGraphs& graphs, const std::vector<int>& places)
+      : graphs_(graphs), cluster_(graphs.cluster()), places_(places) {}
+
+  NcclGraph build() {
+    graph_.ranks = static_cast<int>(places_.size());
+    group_by_host();
+    graph_.compute_capability = capability();
+    if (graph_.ranks == 1) {
+      graph_.rings = {{{0}, 1.0}};
+      return graph_;
+    }
+    look_for_rings();
+    describe_edges();
+    split_channels();
+    graph_.nvswitch = at_nvswitch();
+    if (graph_.nvswitch) add_nvls();
+    return graph_;
+  }
+
+ private:
+  [[nodiscard]] int place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const std::vector<int>& host(std::size_t index) const { return hosts_[index]; }
+  [[nodiscard]] bool several_hosts() const { return hosts_.size() > 1; }
+
+  void group_by_host() {
+    std::map<int, std::size_t> known;
+    for (int rank = 0; rank < graph_.ranks; ++rank) {
+      const auto [found, is_new] = known.try_emplace(cluster_.node(place(rank)).host, hosts_.size());
+      if (is_new) hosts_.emplace_back();
+      hosts_[found->second].push_back(rank);
+      graph_.node_of_rank.push_back(static_cast<int>(found->second));
+    }
+    graph_.nodes = static_cast<int>(hosts_.size());
+  }
+
+  [[nodiscard]] int capability() const {
+    int least = device_model(cluster_.node(places_.front()).device).compute_capability;
+    for (const int each : places_)
+      least = std::min(least, device_model(cluster_.node(each).device).compute_capability);
+    return least;
+  }
+
+  /// Every way inside the first host has two equal links that meet at one node.
+  [[nodiscard]] bool all_alike() {
+    std::set<int> middles;
+    std::set<double> bandwidths;
+    for (const int from : host(0))
+      for (const int to : host(0)) {
+        if (from == to) continue;
+        const Path& path = graphs_.path(place(from), place(to));
+        if (path.size() != 2) return host(0).size() <= 2;
+        middles.insert(arrival(cluster_, path.front()));
+        for (const Hop& hop : path)
+          bandwidths.insert(cluster_.links[static_cast<std::size_t>(hop.link)].bandwidth.count());
+      }
+    return middles.size() <= 1 && bandwidths.size() <= 1;
+  }
+
+  NcclWay way_between(int from, int to) {
+    return {&graphs_.path(place(from), place(to)), graphs_.pair(place(from), place(to)).overhead};
+  }
+
+  /// In the first host, with the edges to the second.
+  NcclRings search() {
+    NcclRingSearch request;
+    request.gpus = static_cast<int>(host(0).size());
+    request.several_hosts = several_hosts();
+    request.all_alike = all_alike();
+    for (const Link& link : cluster_.links)
+      request.capacity.insert(request.capacity.end(), 2, link.bandwidth.count());
+    const std::size_t gpus = host(0).size();
+    std::vector<NcclWay> known(2 * gpus * gpus);
+    request.way = [this, gpus, &known](int from, int to, bool leaves) {
+      const auto here = static_cast<std::size_t>(from);
+      const auto there = static_cast<std::size_t>(to);
+      NcclWay& way = known[(2 * here + (leaves ? 1 : 0)) * gpus + there];
+      const std::vector<int>& next = host(leaves ? 1 : 0);
+      if (way.path == nullptr) way = way_between(host(0)[here], next[there % next.size()]);
+      return way;
+    };
+    NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
+    if (found.orders.empty()) {
+      found = {kFallbackSpeed, {{}}};
+      for (int gpu = 0; gpu < request.gpus; ++gpu) found.orders.front().push_back(gpu);
+    }
+    return found;
+  }
+
+  void look_for_rings() {
+    const NcclRings found = search();
+    graph_.channels = static_cast<int>(found.orders.size());
+    graph_.bandwidth = BytesPerSecond(found.speed);
+    const double share = 1.0 / graph_.channels;
+    std::set<std::vector<int>> cyclic;
+    std::map<std::vector<int>, std::size_t> known;
+    for (const std::vector<int>& order : found.orders) {
+      const auto [ring, is_new] = known.try_emplace(order, graph_.rings.size());
+      if (is_new)
+        graph_.rings.push_back({over_all_hosts(order), share});
+      else
+        graph_.rings[ring->second].share += share;
+      std::vector<int> from_zero = order;
+      std::rotate(from_zero.begin(), std::min_element(from_zero.begin(), from_zero.end()), from_zero.end());
+      cyclic.insert(from_zero);
+    }
+    graph_.same_channels = cyclic.size() == 1;
+  }
+
+  /// Host after host in the order of the first; hosts with another number of GPUs in their natural one.
+  [[nodiscard]] std::vector<int> over_all_hosts(const std::vector<int>& order) const {
+    std::vector<int> ring;
+    for (const std::vector<int>& ranks : hosts_) {
+      if (ranks.size() == order.size())
+        std::transform(order.begin(), order.end(), std::back_inserter(ring),
+                       [&ranks](int gpu) { return ranks[static_cast<std::size_t>(gpu)]; });
+      else
+        ring.insert(ring.end(), ranks.begin(), ranks.end());
+    }
+    return ring;
+  }
+
+  /// What the edges are made of. The host with the least room (degraded links) sets the pace of all.
+  void describe_edges() {
+    std::vector<double> used(2 * cluster_.links.size(), 0.0);
+    const double speed = graph_.bandwidth.count() * graph_.channels;
+    for (const NcclRing& ring : graph_.rings) {
+      for (std::size_t i = 0; i < ring.order.size(); ++i) {
+        const int from = place(ring.order[i]);
+        const int to = place(ring.order[(i + 1) % ring.order.size()]);
+        const NcclPair& pair = graphs_.pair(from, to);
+        if (pair.hardware == NcclHardware::kNetwork) {
+          graph_.network_latency = std::max(graph_.network_latency, pair.latency);
+          graph_.through_socket = graph_.through_socket || pair.through_socket;
+        } else {
+          graph_.intra = std::max(graph_.intra, pair.hardware);
+        }
+        for (const Hop& hop : graphs_.path(from, to)) used[slot(hop)] += speed * ring.share * pair.overhead;
+      }
+    }
+    double pace = 1.0;
+    for (std::size_t i = 0; i < used.size(); ++i)
+      if (used[i] > 0.0) pace = std::min(pace, cluster_.links[i / 2].bandwidth.count() / used[i]);
+    graph_.bandwidth = pace * graph_.bandwidth;
+  }
+
+  /// `ncclTopoDupChannels`.
+  void split_channels() {
+    const double speed = graph_.bandwidth.count();
+    if (speed < kLeastSplit) return;
+    if (graph_.compute_capability > kAmpere && speed < kLeastSplitHopper && graph_.channels > kFewChannels)
+      return;
+    const int split = std::min(2 * graph_.channels, kMostChannels);
+    const int parts = (split + graph_.channels - 1) / graph_.channels;
+    graph_.bandwidth = graph_.bandwidth / parts;
+    graph_.channels = split;
+  }
+
+  [[nodiscard]] bool at_nvswitch() {
+    const auto at_switch = [this](int from, int to) {
+      const Path& path = graphs_.path(place(from), place(to));
+      return cluster_.node(arrival(cluster_, path.front())).kind == NodeKind::kNvSwitch;
+    };
+    for (const std::vector<int>& ranks : hosts_)
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        if (ranks.size() < 2 || !at_switch(ranks[i], ranks[(i + 1) % ranks.size()])) return false;
+    return true;
+  }
+
+  /// NVLink SHARP: each GPU is the head of a channel, at the highest speed that all channels together leave
+  /// room for on every GPU's NVLink. Between hosts the heads share what the rings found.
+  void add_nvls() {
+    if (graph_.compute_capability < kHopper) return;
+    const auto heads = static_cast<int>(host(0).size());
+    double nvlink = graphs_.pair(place(host(0)[0]), place(host(0)[1])).bandwidth.count();
+    for (const std::vector<int>& ranks : hosts_) {
+      if (static_cast<int>(ranks.size()) != heads) return;
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        nvlink = std::min(
+            nvlink, graphs_.pair(place(ranks[i]), place(ranks[(i + 1) % ranks.size()])).bandwidth.count());
+    }
+    for (const double speed : speeds(graph_.compute_capability, several_hosts())) {
+      if (heads * speed > nvlink) continue;
+      graph_.nvls_channels = heads;
+      graph_.nvls_bandwidth = BytesPerSecond(speed);
+      graph_.nvls_network = graph_.channels * graph_.bandwidth / heads;
+      return;
+    }
+  }
+
+  NcclGraphs& graphs_;
+  const Cluster& cluster_;
+  const std::vector<int>& places_;
+  std::vector<std::vector<int>> hosts_;  ///< ranks of the group, by host
+  NcclGraph graph_;
+};
+
+}  // namespace
+
+const NcclGraph& NcclGraphs::of(const std::vector<int>& places) {
+  assert(!places.empty());
+  const auto found = graphs_.find(places);
+  if (found != graphs_.end()) return found->second;
+  return graphs_.emplace(places, GraphOfGroup(*this, places).build()).first->second;
+}
+
+const Path& NcclGraphs::path(int from, int to) {
+  const auto [found, is_new] = known_paths_.try_emplace({from, to});
+  if (is_new) found->second = paths_.between(from, to);
+  return found->second;
+}
+
+const NcclPair& NcclGraphs::pair(int from, int to) {
+  const auto [found, is_new] = pairs_.try_emplace({from, to});
+  NcclPair& pair = found->second;
+  if (!is_new) return pair;
+  const Path& way = path(from, to);
+  assert(!way.empty());
+  int sockets = 0;
+  for (const Hop& hop : way) {
+    if (cluster_.links[static_cast<std::size_t>(hop.link)].kind != LinkKind::kNvLink)
+      pair.hardware = NcclHardware::kPcie;
+    if (cluster_.node(arrival(cluster_, hop)).kind == NodeKind::kSocket) ++sockets;
+  }
+  pair.through_socket = sockets > 0;
+  if (cluster_.node(from).host != cluster_.node(to).host)
+    pair.hardware = NcclHardware::kNetwork;
+  else if (sockets == 1)
+    pair.overhead = kCpuRouted;
+  pair.bandwidth = bandwidth(cluster_, way) / pair.overhead;
+  pair.latency = latency(cluster_, way);
+  return pair;
+}
+
+void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_rank) {
+  const auto devices = static_cast<std::size_t>(
+      std::count_if(cluster.nodes.begin(), cluster.nodes.end(),
+                    [](const Node& node) { return node.kind == NodeKind::kDevice; }));
+  const std::string needs = "backend nccl needs a GPU for every rank: cluster '" + cluster.name + "' has ";
+  if (devices == 0) throw UsageError(needs + "no devices");
+  const std::set<int> different(place_of_rank.begin(), place_of_rank.end());
+  if (different.size() != place_of_rank.size())
+    throw UsageError(needs + std::to_string(devices) + " for " + std::to_string(place_of_rank.size()) +
+                     " ranks");
+  for (const int place : place_of_rank)
+    if (cluster.node(place).kind != NodeKind::kDevice)
+      throw UsageError(needs + "a rank on '" + cluster.node_name(place) + "'");
+}
+
+}  // namespace stepcast

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "sim/core/units.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/paths.hpp"
+
+/// What NCCL finds out about the GPUs of a communicator before it chooses an algorithm.
+namespace stepcast {
+
+/// What the slowest part of a way between two GPUs is made of; in this order.
+enum class NcclHardware : std::uint8_t { kNvLink, kPcie, kNetwork };
+
+/// One order in which a ring passes the ranks of a group, as indices in the group.
+struct NcclRing {
+  std::vector<int> order;
+  double share = 1.0;  ///< of the channels
+};
+
+/// Result of NCCL's search for rings: `channels` rings at once, each with `bandwidth` on every edge.
+struct NcclGraph {
+  int ranks = 1;
+  int nodes = 1;                               ///< hosts
+  int compute_capability = 0;                  ///< the least of the group: 90 for 9.0
+  bool nvswitch = false;                       ///< all ways inside a host lead through its NVSwitch
+  NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
+  bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
+  Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts
+
+  int channels = 1;
+  BytesPerSecond bandwidth;     ///< per channel
+  std::vector<NcclRing> rings;  ///< the different ones
+  bool same_channels = true;    ///< all rings have one order (which NIC a ring leaves by may differ)
+
+  int nvls_channels = 0;          ///< 0: no NVLink SHARP
+  BytesPerSecond nvls_bandwidth;  ///< per channel, inside a host
+  BytesPerSecond nvls_network;    ///< per channel, between hosts
+
+  std::vector<int> node_of_rank;  ///< which of the hosts, from 0, by index in the group
+};
+
+/// The way between two GPUs.
+struct NcclPair {
+  NcclHardware hardware = NcclHardware::kNvLink;
+  BytesPerSecond bandwidth;  ///< what a flow of payload gets of it
+  /// Bytes on the links per byte of payload. Intel's PCIe root complex takes 6/5 for what goes from one GPU
+  /// to another through one socket (`INTEL_P2P_OVERHEAD` in src/graph/topo.h).
+  double overhead = 1.0;
+  bool through_socket = false;
+  Seconds latency{0};  ///< of the wire
+};
+
+/// Searches the graphs of groups of GPUs of one cluster, each once.
+///
+/// After src/graph/search.cc of NCCL v2.30. Speeds are tried from the highest down, for GPUs of compute
+/// capability 9.0 inside a host 60, 50, 40, 30, 24, ... GB/s. For each, rings are added as long as they fit:
+/// every edge takes `speed` from every link on its way, in its direction. The first with the largest number
+/// of channels times speed stays; the search ends below 0.49 of its speed. Then channels of at least 25 GB/s
+/// are split in two (from 9.0 on only those of at least 50 GB/s, or where there are at most 4). Several
+/// hosts: rings pass host after host, and links of NICs and of the network count as the others do.
+///
+/// A ring is, of those that fit, the one that leaves the most on its fullest link, then on all; NCCL searches
+/// the same space in an order of its own until a time limit. Up to 8 GPUs per host all orders are tried,
+/// beyond that the natural one. Left out: NCCL's second pass, which raises the speed of a found solution;
+/// GPUs that lend others their NIC (PXN); processors other than Intel's.
+class NcclGraphs {
+ public:
+  explicit NcclGraphs(const Cluster& cluster) : cluster_(cluster), paths_(cluster) {}
+
+  /// \param places devices of the cluster (node indices), in the order of the group \pre all different
+  const NcclGraph& of(const std::vector<int>& places);
+  /// \pre from != to, both devices
+  const NcclPair& pair(int from, int to);
+  const Path& path(int from, int to);
+
+  [[nodiscard]] const Cluster& cluster() const { return cluster_; }
+
+ private:
+  const Cluster& cluster_;
+  Paths paths_;
+  std::map<std::vector<int>, NcclGraph> graphs_;
+  std::map<std::pair<int, int>, Path> known_paths_;
+  std::map<std::pair<int, int>, NcclPair> pairs_;
+};
+
+/// What NCCL needs: one GPU for each rank. \throws UsageError that names the cluster and what it lacks
+void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_rank);
+
+}  // namespace stepcast

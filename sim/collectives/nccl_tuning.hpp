@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/collectives/nccl_graph.hpp"
+#include "sim/core/schedule.hpp"
+
+/// How NCCL chooses an algorithm and a protocol for a collective, and how long it expects the collective to
+/// take.
+namespace stepcast {
+
+/// kNvls and kNvlsTree: NVLink SHARP, where NVSwitches add and multiply; with trees between hosts.
+enum class NcclAlgorithm : std::uint8_t { kRing, kTree, kNvls, kNvlsTree };
+/// LL: 8 bytes of which 4 are a flag; LL128: 120 of 128 bytes are payload; Simple: all, with fences between
+/// chunks.
+enum class NcclProtocol : std::uint8_t { kLl, kLl128, kSimple };
+const char* to_text(NcclAlgorithm algorithm);
+const char* to_text(NcclProtocol protocol);
+
+/// Bytes on the wire per byte of payload: 2, 128 / 120, 1.
+double wire_factor(NcclProtocol protocol);
+
+/// What one algorithm with one protocol costs: T(S) = latency + S / algbw.
+struct NcclCost {
+  NcclAlgorithm algorithm = NcclAlgorithm::kRing;
+  NcclProtocol protocol = NcclProtocol::kSimple;
+  Seconds latency{0};
+  BytesPerSecond algbw;
+  [[nodiscard]] Seconds time(Bytes message) const { return latency + message / algbw; }
+};
+
+/// All that NCCL may choose for a collective of `message` bytes, the total array.
+///
+/// After `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in src/graph/tuning.cc of NCCL v2.30.7, with its
+/// constants. With n ranks on N hosts, C channels of B each and s = 2 (n - 1) steps for all-reduce, n - 1 for
+/// all-gather and reduce-scatter:
+///
+///     ring        algbw = bus n/s;  bus: LL min(llMax, C B / 2), LL128 min(.92 C B, C perChannel), Simple C
+///     B
+///                 latency = base + (s - s') intra + s' inter,  s' = 2 (N - 1), half of it, or 0
+///     tree        all-reduce alone; algbw = bus/2;  bus: Simple min(.92 C B, C perChannel), of which LL
+///     takes 1/3.8,
+///                 LL128 7/9 on one host and 120/128 on several
+///                 latency = base + 2 (n/N - 1) intra + 2 floor(log2 N) inter
+///     NVLS        all-reduce on one host: algbw = 2 h B e (h - 1)/h n/s, h heads, e = .85 (Blackwell .74);
+///     25 us NVLS tree   the same on several hosts, bounded by the network; 25 us + 2 floor(log2 N) inter
+///     broadcast   ring: algbw = bus, latency = base + intra, or base + n intra where rings differ in their
+///     order
+///
+/// LL128 only from compute capability 7.0 on, where NVLink joins the GPUs of a host and no socket lies
+/// between GPU and NIC; NVLS from 9.0 on at NVSwitches. `inter` is NCCL's constant or the latency of the
+/// modelled wire, whichever is longer. On several hosts the ring's latency under Simple grows by 1.4 (1.9
+/// before 8.0) from 64 B per channel and rank on, and the tree's bandwidth has NCCL's correction by size.
+/// Left out: CollNet, PAT, NVLS for all-gather and reduce-scatter (it never wins on one host), processors
+/// other than Intel's.
+std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message);
+
+/// The least time of them. \pre graph.ranks > 1, kind is one that NCCL has: neither gather nor scatter
+NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message);
+
+/// A message between two GPUs: base latency and one hop of a ring. LL up to 16 KiB (NCCL_P2P_LL_THRESHOLD),
+/// else Simple; algbw is of the payload.
+NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message);
+
+/// Blocks, each of which occupies a multiprocessor, that a collective starts on every GPU: two per channel of
+/// the search, up to 64; NVLS 16. Small messages start fewer: `ncclGetAlgoInfo` in src/enqueue.cc wants 64 B
+/// (LL and LL128: 8 B, of a ring's LL times n) for each of a block's 512 threads (LL128: 640).
+int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message);
+
+/// `ring/Simple 12x30 GB/s`.
+std::string to_text(const NcclGraph& graph, const NcclCost& choice);
+
+}  // namespace stepcast

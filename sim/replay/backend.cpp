@@ -1,0 +1,19 @@
+#include "sim/replay/backend.hpp"
+
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+
+std::string backend_for(const std::string& asked, const Calibration* calibration, const Cluster& cluster) {
+  if (!asked.empty() && asked != "gloo" && asked != "nccl")
+    throw UsageError(unknown_name("backend", asked, {"gloo", "nccl"}));
+  if (calibration != nullptr) {
+    if (!asked.empty() && asked != calibration->backend)
+      throw UsageError("--backend " + asked + " goes without a calibration of " + calibration->backend);
+    return calibration->backend;
+  }
+  if (!asked.empty()) return asked;
+  return cluster.has_devices() ? "nccl" : "";
+}
+
+}  // namespace stepcast

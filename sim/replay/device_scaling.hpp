@@ -1,0 +1,58 @@
+#pragma once
+
+#include <string>
+
+#include "models/model.hpp"
+#include "sim/core/result.hpp"
+#include "sim/core/trace.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/devices.hpp"
+
+/// Traces of devices that nobody has measured.
+namespace stepcast {
+
+/// The device that a trace was measured on: `named` (of --trace-device), or the one of
+/// topologies/devices.yaml that the trace's own words mean. \throws InputError that quotes the words and
+/// lists the known names
+const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named);
+
+/// The entry as another device would have measured it. Every phase of every segment keeps its measured
+/// distance from the roofline, and is never shorter than launching its kernels takes:
+///
+///     t(new) = max(t(measured) * roofline(new) / roofline(traced), kernels * kernel_launch(new))
+///
+/// Host and input times stay, for the host does them; so do bytes. A step of tiny kernels therefore gains
+/// nothing from a faster device: it is bound by its host. Left out: that devices reach different parts of
+/// their roofline, and copies of the input to the device. Holds: the same device gives the same times, unless
+/// launches take longer than what was measured. \throws InputError when a device lacks the dtype, or the
+/// model says nothing of flop and bytes
+TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
+                 const DeviceModel& traced, const DeviceModel& device);
+
+/// Parts of the roofline that kernels reach in an estimate without any measurement. Large language models
+/// train at 35 to 55 % of the peak rate, with layers that are bound by memory counted in; those stand apart
+/// here, so the upper end is taken. BabelStream reaches 75 % (P100) to 93 % (H100) of the memory bandwidth.
+inline constexpr double kEstimatedComputeEfficiency = 0.55;
+inline constexpr double kEstimatedMemoryEfficiency = 0.8;
+
+/// A trace entry of one step from the table of layers alone. Gradients are ready at the end of their segment,
+/// saved bytes are the model's own estimate, and host, input and data loading cost nothing. \throws
+/// InputError as `moved`
+TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceModel& device, int samples,
+                     int threads);
+
+/// How the estimate was made, for people.
+std::string estimate_note(const std::string& dtype);
+
+/// How far estimates were off where a measured step could be compared, for people: published ones of GPUs,
+/// those of README's accuracy table of CPUs. Nothing was fitted to them.
+std::string estimate_error_note(const DeviceModel& device);
+
+/// `rank 0 needs 91.2 GiB, h100-sxm holds 79.6 GiB: the step does not fit`, or "" where it fits. What the
+/// framework and its libraries hold besides (some 500 MB) is left out.
+std::string memory_warning(const Result& result, const DeviceModel& device);
+
+/// \throws InputError when places of the cluster are devices of another kind
+void check_places(const Cluster& cluster, const DeviceModel& device);
+
+}  // namespace stepcast

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "sim/core/calibration.hpp"
+#include "sim/core/result.hpp"
+#include "sim/core/trace.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "topologies/cluster.hpp"
+
+/// Published experiments of which only sums are known: so many seconds of compute in a step, so many outside.
+namespace stepcast {
+
+/// Where one rank's step goes when nobody disturbs it.
+struct StepTimes {
+  double input_s = 0.0;  ///< before the forward, on one core
+  double forward_s = 0.0;
+  double backward_s = 0.0;
+  double optimizer_s = 0.0;
+  double host_s = 0.0;  ///< what no operation accounts for, on one core
+
+  [[nodiscard]] double sum() const { return input_s + forward_s + backward_s + optimizer_s + host_s; }
+};
+
+/// Compute of so many seconds of which nothing more is known: backward takes twice the forward, the optimizer
+/// nothing.
+StepTimes split_compute(double compute_s);
+
+/// A Trace of one step: forward and backward are shared out over the segments by their flop, the optimizer by
+/// parameters. Gradients are ready at the end of their segment's backward. Holds: the phases of the trace add
+/// up to `times`.
+TraceEntry spread_trace(const Model& model, const StepTimes& times, int batch, int threads);
+
+/// One row of a published case as it is replayed.
+struct Experiment {
+  const Model* model = nullptr;
+  const Cluster* cluster = nullptr;
+  const Calibration* calibration = nullptr;  ///< null: endpoints are free
+  std::string strategy;
+  TrainingConfig training{};
+  StepTimes times{};
+  int threads = 1;  ///< cores that a rank's compute occupies
+};
+
+/// Its Schedule over its cluster: one step after another that warms up. \throws UsageError as
+/// `build_schedule`
+Result replay_experiment(const Experiment& experiment);
+double replayed_step_s(const Experiment& experiment);
+
+/// The trivial predictor: a rank's step alone, plus each of its collectives as if the network were idle.
+double alpha_beta_step_s(const Experiment& experiment);
+
+/// `hosts` hosts of so many cores at one switch; a message between two of them crosses two links.
+/// \param latency of the whole way
+Cluster switch_of(int hosts, int cores, BytesPerSecond bandwidth, Seconds latency);
+
+/// The bandwidth at which `step_s` takes `target_s`, within 0.01 %; nothing where no link is fast enough.
+/// \pre step_s never rises with bandwidth
+std::optional<BytesPerSecond> fit_bandwidth(double target_s, BytesPerSecond guess,
+                                            const std::function<double(BytesPerSecond)>& step_s);
+
+/// Steps of one rank in an epoch: ceil(ceil(samples / ranks) / batch), as a DistributedSampler deals them
+/// out.
+int steps_per_epoch(double samples, int ranks, int batch_per_rank);
+
+/// Endpoint costs of Gloo, kernels and sharing on a machine with two cores (calibration/data), unbound ranks.
+Calibration two_core_calibration();
+
+}  // namespace stepcast

@@ -1,0 +1,124 @@
+#include "sim/collectives/nccl_graph.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <string>
+
+#include "sim/core/error.hpp"
+#include "tests/collectives/nccl_reference.hpp"
+
+namespace stepcast {
+namespace {
+
+using nccl_reference::cluster_named;
+
+NcclGraph graph_of(const Cluster& cluster, std::size_t ranks = 0) {
+  std::vector<int> places = cluster.places();
+  if (ranks > 0) places.resize(ranks);
+  return NcclGraphs(cluster).of(places);
+}
+
+void check_channels(const std::string& cluster, std::size_t ranks, int channels, double gb_per_s) {
+  INFO(cluster << ", " << ranks << " ranks");
+  const NcclGraph graph = graph_of(cluster_named(cluster), ranks);
+  CHECK(graph.channels == channels);
+  CHECK(graph.bandwidth.count() == Approx(gb_per_s * 1e9));
+}
+
+TEST_CASE("the search finds the channels that NCCL's logs show") {
+  check_channels("h100x8-hgx", 8, 12, 30);  // NCCL issue 1367: 12 channels, 360 GB/s
+  check_channels("h100x4-nvlink", 4, 12, 30);
+  check_channels("h100x4-direct", 4, 12, 30);
+  check_channels("a100x8", 8, 12, 20);
+  check_channels("p100x4-pcie:sockets=1", 4, 1, 10);  // 12 GB/s less what Intel's root complex takes
+  check_channels("p100x4-pcie:sockets=1", 2, 1, 10);
+  check_channels("p100x4-pcie", 4, 1, 6);           // QPI
+  check_channels("h100x8-hgx:nodes=2", 16, 8, 48);  // one ring per adapter of 400 Gb/s
+}
+
+TEST_CASE("four GPUs joined two by two need rings of different orders to fill their links") {
+  const NcclGraph direct = graph_of(cluster_named("h100x4-direct"));
+  CHECK(direct.rings.size() > 1);
+  CHECK_FALSE(direct.same_channels);
+  CHECK_FALSE(direct.nvswitch);
+  CHECK(direct.nvls_channels == 0);
+  const NcclGraph switched = graph_of(cluster_named("h100x4-nvlink"));
+  CHECK(switched.rings.size() == 1);
+  CHECK(switched.same_channels);
+  CHECK(switched.nvswitch);
+}
+
+TEST_CASE("NVLink SHARP: a head on every GPU, as fast as its NVLinks allow") {
+  const NcclGraph eight = graph_of(cluster_named("h100x8-hgx"));
+  CHECK(eight.nvls_channels == 8);
+  CHECK(eight.nvls_bandwidth.count() == Approx(40e9));
+  const NcclGraph four = graph_of(cluster_named("h100x4-nvlink"));
+  CHECK(four.nvls_channels == 4);
+  CHECK(four.nvls_bandwidth.count() == Approx(60e9));
+  CHECK(graph_of(cluster_named("a100x8")).nvls_channels == 0);
+}
+
+TEST_CASE("a ring passes host after host, every rank once, and no link carries more than it can") {
+  for (const std::string name : {"h100x8-hgx:nodes=3", "h100x4-direct", "p100x4-pcie", "a100x8:nodes=2"}) {
+    INFO(name);
+    const Cluster cluster = cluster_named(name);
+    NcclGraphs graphs(cluster);
+    const std::vector<int> places = cluster.places();
+    const NcclGraph& graph = graphs.of(places);
+    std::map<std::pair<int, bool>, double> used;
+    double share = 0.0;
+    for (const NcclRing& ring : graph.rings) {
+      CHECK(std::set<int>(ring.order.begin(), ring.order.end()).size() == places.size());
+      share += ring.share;
+      int crossings = 0;
+      for (std::size_t i = 0; i < ring.order.size(); ++i) {
+        const int from = places[static_cast<std::size_t>(ring.order[i])];
+        const int to = places[static_cast<std::size_t>(ring.order[(i + 1) % ring.order.size()])];
+        crossings += graphs.pair(from, to).hardware == NcclHardware::kNetwork ? 1 : 0;
+        for (const Hop& hop : graphs.path(from, to))
+          used[{hop.link, hop.forward}] += graph.channels * ring.share * graph.bandwidth.count();
+      }
+      CHECK(crossings == (graph.nodes > 1 ? graph.nodes : 0));
+    }
+    CHECK(share == Approx(1.0));
+    for (const auto& [link, bandwidth] : used)
+      CHECK(bandwidth <=
+            cluster.links[static_cast<std::size_t>(link.first)].bandwidth.count() * (1.0 + 1e-9));
+  }
+}
+
+TEST_CASE("the host with a degraded adapter sets the pace of all") {
+  Cluster cluster = cluster_named("h100x8-hgx:nodes=3");
+  const double whole = graph_of(cluster).bandwidth.count();
+  for (Link& link : cluster.links)
+    if (link.name == "node2/nic3-switch") link.bandwidth = 0.5 * link.bandwidth;
+  CHECK(graph_of(cluster).bandwidth.count() == Approx(0.5 * whole));
+}
+
+TEST_CASE("ways between GPUs: NVLink, PCIe through one socket takes 6/5, through two not") {
+  const Cluster pcie = cluster_named("p100x4-pcie");
+  NcclGraphs graphs(pcie);
+  const std::vector<int> gpus = pcie.places();
+  CHECK(graphs.pair(gpus[0], gpus[1]).hardware == NcclHardware::kPcie);
+  CHECK(graphs.pair(gpus[0], gpus[1]).overhead == Approx(1.2));
+  CHECK(graphs.pair(gpus[0], gpus[1]).bandwidth.count() == Approx(10e9));
+  CHECK(graphs.pair(gpus[0], gpus[3]).overhead == Approx(1.0));
+  CHECK(graphs.pair(gpus[0], gpus[3]).bandwidth.count() == Approx(6e9));
+  const Cluster nvlink = cluster_named("h100x4-nvlink");
+  CHECK(NcclGraphs(nvlink).pair(nvlink.places()[0], nvlink.places()[1]).hardware == NcclHardware::kNvLink);
+}
+
+TEST_CASE("ranks without a GPU of their own are refused, and the cluster is named") {
+  using Catch::Contains;
+  const Cluster laptop = cluster_named("laptop");
+  CHECK_THROWS_WITH(check_nccl_places(laptop, place_ranks(laptop, 2)),
+                    Contains("'laptop'") && Contains("no devices"));
+  const Cluster four = cluster_named("h100x4-nvlink");
+  CHECK_THROWS_WITH(check_nccl_places(four, place_ranks(four, 8)),
+                    Contains("'h100x4-nvlink'") && Contains("4 for 8 ranks"));
+  CHECK_NOTHROW(check_nccl_places(four, place_ranks(four, 4)));
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,109 @@
+#include "sim/collectives/nccl_tuning.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/collectives/nccl_reference.hpp"
+
+namespace stepcast {
+namespace {
+
+using nccl_reference::cluster_named;
+
+NcclGraph graph_of(const std::string& name) {
+  const Cluster cluster = cluster_named(name);
+  return NcclGraphs(cluster).of(cluster.places());
+}
+
+std::string choice_text(const NcclCost& cost) {
+  return std::string(to_text(cost.algorithm)) + "/" + to_text(cost.protocol);
+}
+
+TEST_CASE("algorithm, protocol and time are those of NCCL's formulas within 2 %, in every row") {
+  for (const nccl_reference::Row& row : nccl_reference::rows()) {
+    INFO(row.cluster << " " << to_text(row.kind) << " " << row.message.count() << " B");
+    const NcclCost cost = nccl_choice(graph_of(row.cluster), row.kind, row.message);
+    CHECK(choice_text(cost) == row.choice);
+    CHECK(cost.time(row.message).count() == Approx(row.time_s).epsilon(0.02));
+  }
+}
+
+TEST_CASE("8 B over 2 P100 under one socket: 6.6 us and two hops of 1 us") {
+  const NcclCost cost =
+      nccl_choice(graph_of("p100x4-pcie:sockets=1,gpus=2"), CollectiveKind::kAllReduce, Bytes(8));
+  CHECK(cost.latency.count() == Approx(8.6e-6));
+  CHECK(cost.algbw.count() == Approx(5e9));  // half of 10 GB/s, and 2/2
+}
+
+TEST_CASE("LL128 needs NVLink and compute capability 7.0, NVLS an NVSwitch and 9.0, trees all-reduce") {
+  const auto texts = [](const std::string& name, CollectiveKind kind) {
+    std::set<std::string> result;
+    for (const NcclCost& cost : nccl_costs(graph_of(name), kind, Bytes(1e6)))
+      result.insert(choice_text(cost));
+    return result;
+  };
+  using Texts = std::set<std::string>;
+  CHECK(texts("p100x4-pcie", CollectiveKind::kAllReduce) ==
+        Texts{"ring/LL", "ring/Simple", "tree/LL", "tree/Simple"});
+  CHECK(texts("h100x8-hgx", CollectiveKind::kAllReduce) ==
+        Texts{"ring/LL", "ring/LL128", "ring/Simple", "tree/LL", "tree/LL128", "tree/Simple", "NVLS/Simple"});
+  CHECK_FALSE(texts("h100x4-direct", CollectiveKind::kAllReduce).contains("NVLS/Simple"));
+  CHECK_FALSE(texts("a100x8", CollectiveKind::kAllReduce).contains("NVLS/Simple"));
+  CHECK(texts("h100x8-hgx", CollectiveKind::kAllGather) == Texts{"ring/LL", "ring/LL128", "ring/Simple"});
+  CHECK(texts("h100x8-hgx:nodes=2", CollectiveKind::kAllReduce).contains("NVLS tree/Simple"));
+}
+
+TEST_CASE("trees win for small messages over many hosts, and their latency grows with the logarithm") {
+  const NcclGraph many = graph_of("h100x8-hgx:nodes=32");
+  const NcclCost small = nccl_choice(many, CollectiveKind::kAllReduce, Bytes(1024));
+  CHECK(choice_text(small) == "tree/LL");
+  CHECK(small.latency.count() == Approx((6.8 + 2.0 * (7 * 0.6 + 5 * 5.0)) * 1e-6));
+}
+
+TEST_CASE("NCCL never takes longer with more bandwidth, nor less time with more bytes") {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
+    double last = 1e9;
+    for (const double rate : {50, 100, 200, 400, 800}) {
+      const NcclGraph graph =
+          graph_of("h100x8-hgx:nodes=2,rate=" + std::to_string(static_cast<int>(rate)) + "Gb/s");
+      const double now = nccl_choice(graph, kind, Bytes(1e8)).time(Bytes(1e8)).count();
+      INFO(to_text(kind) << " at " << rate << " Gb/s: " << now);
+      CHECK(now <= last);
+      last = now;
+    }
+    for (const std::string name : {"p100x4-pcie", "h100x4-direct"}) {
+      const NcclGraph graph = graph_of(name);
+      double before = 0.0;
+      for (double message = 1.0; message < 1e10; message *= 3.0) {
+        const double now = nccl_choice(graph, kind, Bytes(message)).time(Bytes(message)).count();
+        CHECK(now >= before);
+        before = now;
+      }
+    }
+  }
+}
+
+TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth") {
+  const Cluster cluster = cluster_named("p100x4-pcie");
+  const NcclPair pair = NcclGraphs(cluster).pair(cluster.places()[0], cluster.places()[1]);
+  const NcclCost small = nccl_point_to_point(pair, Bytes(1000));
+  CHECK(small.protocol == NcclProtocol::kLl);
+  CHECK(small.time(Bytes(1000)).count() == Approx(6.6e-6 + 1e-6 + 1000 / 5e9));
+  const NcclCost large = nccl_point_to_point(pair, Bytes(1e9));
+  CHECK(large.protocol == NcclProtocol::kSimple);
+  CHECK(large.time(Bytes(1e9)).count() == Approx(8.4e-6 + 5.7e-6 + 0.1));
+}
+
+TEST_CASE("large messages occupy two blocks per channel, NVLS 16, small ones a single block") {
+  const NcclGraph graph = graph_of("h100x8-hgx");
+  const auto blocks = [&graph](CollectiveKind kind, double bytes) {
+    return nccl_blocks(graph, nccl_choice(graph, kind, Bytes(bytes)), Bytes(bytes));
+  };
+  CHECK(blocks(CollectiveKind::kAllGather, 1e9) == 24);
+  CHECK(blocks(CollectiveKind::kAllReduce, 1e9) == 16);
+  CHECK(blocks(CollectiveKind::kAllReduce, 1024) == 1);
+}
+
+}  // namespace
+}  // namespace stepcast

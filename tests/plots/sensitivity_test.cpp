@@ -1,0 +1,56 @@
+#include <catch2/catch.hpp>
+
+#include "plots/figure.hpp"
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+/// A prediction of `ranks` ranks whose step takes `step_s`, and 1 s on one rank.
+ResultFile prediction(const std::string& cluster, int ranks, double step_s) {
+  Result result;
+  result.origin = Origin::kPredicted;
+  result.configuration.model = "m";
+  result.configuration.strategy = "ddp";
+  result.configuration.cluster = cluster;
+  result.configuration.world_size = result.configuration.data_parallel = ranks;
+  result.configuration.batch = 128;
+  result.step_time_s = {{step_s}};
+  result.trivial_step_time_s = {{"ideal_scaling", 1.0}};
+  return {cluster + std::to_string(ranks) + ".json", cluster, std::move(result)};
+}
+
+Drawing draw(const std::vector<ResultFile>& files) {
+  FigureInput input;
+  input.results = files;
+  return figures().find("sensitivity").draw(input);
+}
+
+}  // namespace
+
+TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fast, slow clusters first",
+          "[plots]") {
+  const Drawing drawing =
+      draw({prediction("fast", 4, 1.0), prediction("slow", 4, 2.0), prediction("slow", 2, 1.25)});
+  const std::vector<std::vector<std::string>> expected = {
+      {"cluster", "1 rank", "2 ranks", "speed-up", "4 ranks", "speed-up"},
+      {"slow", "1.00 s", "1.25 s", "1.60", "2.00 s", "2.00"},
+      {"fast", "1.00 s", "-", "-", "1.00 s", "4.00"}};
+  CHECK(drawing.table == expected);
+  CHECK_THAT(drawing.data, Catch::Contains(" 4 2 \"2.00\"") && Catch::Contains(" 2 1.6 \"1.60\""));
+  CHECK_THAT(drawing.script, Catch::Contains("m, ddp, batch 128 per rank"));
+}
+
+TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, and what shares a batch",
+          "[plots]") {
+  CHECK_THROWS_WITH(draw({prediction("a", 2, 1.0), prediction("a", 2, 2.0)}),
+                    Catch::Contains("a2.json") && Catch::Contains("cluster a"));
+  std::vector<ResultFile> many;
+  for (char name = 'a'; name < 'i'; ++name) many.push_back(prediction(std::string(1, name), 2, 1.0));
+  CHECK_THROWS_WITH(draw(many), Catch::Contains("8 clusters"));
+  ResultFile pipeline = prediction("a", 2, 1.0);
+  pipeline.result.configuration.data_parallel = 1;
+  CHECK_THROWS_AS(draw({pipeline}), InputError);
+}
+
+}  // namespace stepcast

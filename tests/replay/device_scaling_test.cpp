@@ -1,0 +1,277 @@
+#include "sim/replay/device_scaling.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "sim/core/error.hpp"
+#include "sim/replay/prediction.hpp"
+#include "sim/replay/roofline.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kMicro = 1e-6;
+
+/// A device without launches that computes and moves so much per second.
+DeviceModel device(double peak, double memory, double launch_s = 0.0) {
+  DeviceModel result;
+  result.name = "invented";
+  result.gpu = true;
+  result.peak["float32"] = FlopPerSecond(peak);
+  result.memory_bandwidth = BytesPerSecond(memory);
+  result.kernel_launch = Seconds(launch_s);
+  return result;
+}
+
+/// One segment of two layers: per sample the first computes 100 flop over 10 B, the second 10 flop over 100
+/// B.
+Model two_layers() {
+  Model model;
+  model.name = model.specification = "two layers";
+  Segment segment;
+  segment.name = "only";
+  for (const auto& [flop, bytes] : {std::pair(100.0, 10.0), std::pair(10.0, 100.0)}) {
+    LayerWork work;
+    work.forward = work.backward = Flop(flop);
+    work.forward_traffic = work.backward_traffic = Bytes(bytes);
+    work.forward_kernels = work.backward_kernels = 1;
+    segment.work.push_back(work);
+  }
+  segment.output = {1};
+  model.segments.push_back(segment);
+  return model;
+}
+
+/// One step in which every phase of every segment takes `phase_s`, and host and input 1 s each.
+TraceEntry entry_of(const Model& model, int batch, double phase_s) {
+  TraceEntry entry;
+  entry.batch = batch;
+  entry.launch = {0};
+  entry.loss_s = {phase_s};
+  entry.input_s = entry.host_s = {1.0};
+  entry.step_s = {2.0 + phase_s + 4.0 * phase_s * static_cast<double>(model.segments.size())};
+  for (const Segment& segment : model.segments) {
+    SegmentTrace trace;
+    trace.name = segment.name;
+    trace.forward_s = trace.backward_s = trace.zero_grad_s = trace.optimizer_s = {phase_s};
+    trace.saved_bytes = 7.0;
+    entry.segments.push_back(trace);
+  }
+  return entry;
+}
+
+PredictionRequest estimate_of(const std::string& model, const std::string& device, int batch) {
+  PredictionRequest request;
+  request.strategy = "single";
+  request.model = model;
+  request.device = device;
+  request.batch = batch;
+  request.steps = 1;
+  request.warmup_steps = 1;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a layer is bound by computing or by memory, and a segment is the sum of its layers") {
+  const Model model = two_layers();
+  const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
+  // 100/10 and 100/10, where the whole segment's flop and bytes would take 11.
+  CHECK(roofline_time(model, 0, WorkPhase::kForward, 1, rates).count() == Approx(20.0));
+  CHECK(roofline_time(model, 0, WorkPhase::kForward, 3, rates).count() == Approx(60.0));
+}
+
+TEST_CASE("a trace keeps its measured distance from the roofline on another device") {
+  const Model model = two_layers();
+  const TraceEntry measured = entry_of(model, 1, 30.0);  // 20 s would be the roofline
+  const TraceEntry faster = moved(measured, model, "float32", device(10, 10), device(100, 10));
+  CHECK(faster.segments[0].forward_s[0] == Approx(30.0 * (1.0 + 10.0) / 20.0));  // the second layer stays
+  const TraceEntry both = moved(measured, model, "float32", device(10, 10), device(20, 20));
+  CHECK(both.segments[0].backward_s[0] == Approx(15.0));
+  CHECK(both.loss_s[0] == Approx(15.0));
+}
+
+TEST_CASE("on the device that was traced a moved trace is the trace") {
+  const Model model = load_model("resnet18-cifar");
+  const TraceEntry measured = entry_of(model, 8, 0.01);
+  for (const DeviceModel& one : device_models()) {
+    INFO(one.name);
+    const TraceEntry same = moved(measured, model, "float32", one, one);
+    CHECK(same.step_s[0] == Approx(measured.step_s[0]));
+    CHECK(same.segments[3].backward_s[0] == Approx(0.01));
+  }
+}
+
+TEST_CASE("a device with twice the rates never makes a moved step longer, and host, input and bytes stay") {
+  const Model model = load_model("vgg11-bn-cifar");
+  const TraceEntry measured = entry_of(model, 8, 0.01);
+  const TraceEntry slow = moved(measured, model, "float32", device(1e12, 1e11), device(1e12, 2e11));
+  const TraceEntry fast = moved(measured, model, "float32", device(1e12, 1e11), device(2e12, 2e11));
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    CHECK(slow.segments[i].forward_s[0] <= measured.segments[i].forward_s[0]);
+    CHECK(fast.segments[i].forward_s[0] <= slow.segments[i].forward_s[0]);
+    CHECK(fast.segments[i].saved_bytes == 7.0);
+  }
+  CHECK(fast.host_s == measured.host_s);
+  CHECK(fast.input_s == measured.input_s);
+  CHECK(fast.step_s[0] < measured.step_s[0]);
+}
+
+TEST_CASE("ResNet-18 launches 67 kernels in its forward and 107 in its backward") {
+  const Model model = load_model("resnet18-cifar");
+  int forward = 0;
+  int backward = 0;
+  for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
+    forward += kernels_of(model, i, WorkPhase::kForward);
+    backward += kernels_of(model, i, WorkPhase::kBackward);
+  }
+  CHECK(forward == 20 + 20 + 17 + 8 + 2);      // convolutions, norms, ReLU, additions, pooling and fc
+  CHECK(backward == 2 * 41 - 1 + 17 + 8 + 1);  // no gradient of the images
+}
+
+TEST_CASE("layers' work adds up to what the model says of a segment") {
+  for (const std::string& name : model_names()) {
+    const Model model = load_model(name);
+    if (model.has_fixed_times()) continue;
+    for (const Segment& segment : model.segments) {
+      INFO(name << " " << segment.name);
+      Flop forward;
+      Flop backward;
+      Bytes traffic;
+      for (const LayerWork& work : segment.work) {
+        forward += work.forward;
+        backward += work.backward;
+        traffic += work.forward_traffic;
+        CHECK(work.forward_traffic >= Bytes(0));
+        CHECK(work.backward_traffic >= Bytes(0));
+      }
+      CHECK(forward.count() == Approx(segment.forward.count()));
+      CHECK(backward.count() == Approx(segment.backward.count()));
+      CHECK(traffic.count() == Approx(segment.forward_traffic.count()));
+    }
+  }
+}
+
+TEST_CASE("a step of tiny kernels on a P100 is bound by its host, however fast the device") {
+  const Model model = load_model("netflix-mlp");
+  const TraceEntry measured = entry_of(model, 64, 20.0 * kMicro);
+  const DeviceModel& cpu = device_model("xeon-e5-2680-v4");
+  const TraceEntry p100 = moved(measured, model, "float32", cpu, device_model("p100-pcie-12gb"));
+  // fc1: linear and ReLU; fc2: linear. Backward: dw of fc1, ReLU; dw and dx of fc2. Launches of 5 us.
+  CHECK(p100.segments[0].forward_s[0] == Approx(2 * 5.0 * kMicro));
+  CHECK(p100.segments[1].forward_s[0] == Approx(5.0 * kMicro));
+  CHECK(p100.segments[0].backward_s[0] == Approx(2 * 5.0 * kMicro));
+  CHECK(p100.segments[1].backward_s[0] == Approx(2 * 5.0 * kMicro));
+  DeviceModel faster = device_model("p100-pcie-12gb");
+  faster.peak["float32"] = 10.0 * faster.peak["float32"];
+  faster.memory_bandwidth = 10.0 * faster.memory_bandwidth;
+  const TraceEntry same = moved(measured, model, "float32", cpu, faster);
+  CHECK(same.segments[1].backward_s == p100.segments[1].backward_s);
+  CHECK(same.segments[1].optimizer_s == p100.segments[1].optimizer_s);
+  CHECK(same.loss_s == p100.loss_s);
+  CHECK(same.loss_s[0] == Approx(4 * 5.0 * kMicro));
+  CHECK(same.host_s[0] == 1.0);
+}
+
+TEST_CASE("of a CPU, threads take their part of the cores") {
+  const DeviceModel& cpu = device_model("xeon-gold-6148");
+  const DeviceRates one = rates_of(cpu, "float32", 1);
+  CHECK(one.peak.count() * 20 == Approx(cpu.peak.at("float32").count()));
+  CHECK(rates_of(cpu, "float32", 4).memory.count() == Approx(4.0 * one.memory.count()));
+  const DeviceModel& gpu = device_model("a100-sxm");
+  CHECK(rates_of(gpu, "float32", 4).peak == gpu.peak.at("float32"));
+  CHECK_THROWS_WITH(rates_of(device_model("p100-pcie-12gb"), "tf32", 1),
+                    Catch::Contains("p100-pcie-12gb") && Catch::Contains("float16, float32"));
+}
+
+TEST_CASE("the traced device is recognised from what its driver calls it, or named") {
+  Trace trace;
+  for (const auto& [words, name] :
+       {std::pair("NVIDIA H100 80GB HBM3", "h100-sxm"), std::pair("Tesla P100-PCIE-12GB", "p100-pcie-12gb"),
+        std::pair("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "xeon-e5-2680-v4"),
+        std::pair("NVIDIA H100 PCIe", "h100-pcie")}) {
+    trace.device = words;
+    CHECK(traced_device(trace, "t.json", "").name == name);
+  }
+  trace.device = "Some Processor";
+  CHECK(traced_device(trace, "t.json", "v100-sxm").name == "v100-sxm");
+  CHECK_THROWS_WITH(traced_device(trace, "t.json", ""),
+                    Catch::Contains("t.json") && Catch::Contains("'Some Processor'") &&
+                        Catch::Contains("--trace-device") && Catch::Contains("xeon-gold-6148"));
+  CHECK_THROWS_WITH(traced_device(trace, "t.json", "v100-sxn"), Catch::Contains("did you mean 'v100-sxm'"));
+}
+
+TEST_CASE(
+    "an estimate of every model on every device grows with the batch and shrinks with nothing but launches") {
+  for (const std::string& name : model_names()) {
+    const Model model = load_model(name);
+    if (model.has_fixed_times()) {
+      CHECK_THROWS_WITH(estimated(model, "float32", device_models()[0], 8, 1), Catch::Contains(name));
+      continue;
+    }
+    for (const DeviceModel& one : device_models()) {
+      INFO(name << " on " << one.name);
+      const TraceEntry small = estimated(model, "float32", one, 8, 1);
+      const TraceEntry large = estimated(model, "float32", one, 64, 1);
+      CHECK(small.step_s[0] > 0.0);
+      CHECK(large.step_s[0] >= small.step_s[0]);
+      CHECK(large.step_s[0] <= 8.0 * small.step_s[0]);
+    }
+  }
+}
+
+TEST_CASE("a peak that the device does not hold is named, one that it holds is not") {
+  Result result;
+  result.memory = {{0, 1e9, {}, {}, {}}, {1, 13e9, {}, {}, {}}};
+  CHECK_THAT(memory_warning(result, device_model("p100-pcie-12gb")),
+             Catch::Contains("rank 1") && Catch::Contains("p100-pcie-12gb"));
+  CHECK(memory_warning(result, device_model("h100-sxm")).empty());
+  CHECK(memory_warning(result, device_model("xeon-gold-6148")).empty());  // its host's memory is not known
+}
+
+TEST_CASE("a device is not placed where another one sits, and is where a host stands in for it") {
+  CHECK_THROWS_WITH(check_places(load_cluster("p100x4-pcie"), device_model("h100-sxm")),
+                    Catch::Contains("p100x4-pcie") && Catch::Contains("node/gpu0 is p100-pcie-12gb"));
+  CHECK_NOTHROW(check_places(load_cluster("p100x4-pcie"), device_model("p100-pcie-12gb")));
+  CHECK_NOTHROW(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm")));
+}
+
+// What `estimate_error_note` says. Rows of role `fit` in calibration/data/published.json; nothing is fitted
+// to them.
+TEST_CASE("the estimate of BERT-base with DDP on four H100 is 2 % above the published step") {
+  PredictionRequest request = estimate_of("bert-base:sequence=512", "h100-sxm", 16);
+  request.strategy = "ddp";
+  request.cluster = "h100x4-nvlink";
+  request.training.world_size = 4;
+  const Result result = predict(request);
+  CHECK(result.median_step_time_s() / 0.154155 == Approx(1.02).margin(0.01));
+  CHECK(result.configuration.device == "h100-sxm");
+  CHECK(result.notes.contains("estimate"));
+  CHECK_THAT(result.notes.at("expected error"), Catch::Contains("BERT-base"));
+  CHECK(std::any_of(result.lineage.begin(), result.lineage.end(),
+                    [](const Ancestor& ancestor) { return ancestor.role == "devices"; }));
+}
+
+TEST_CASE("the estimate of the MLP on a P100 is some 33 times too fast, for Python is not in it") {
+  const Result result = predict(estimate_of("netflix-mlp", "p100-pcie-12gb", 64));
+  CHECK(2.49e-3 / result.median_step_time_s() == Approx(33.0).margin(2.0));
+  CHECK_THAT(result.notes.at("expected error"), Catch::Contains("33 times"));
+}
+
+TEST_CASE("devices that go with nothing are refused") {
+  PredictionRequest request = estimate_of("resnet18-cifar", "h100-sxm", 128);
+  request.dtype = "bfloat16";
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("bfloat16") && Catch::Contains("float32, tf32"));
+  request = estimate_of("resnet18-cifar", "h100-sxm", 128);
+  request.batch.reset();
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("--batch"));
+  request = estimate_of("resnet18-cifar", "", 128);
+  request.trace_device = "h100-sxm";
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("--trace-device"));
+  request = estimate_of("resnet18-cifar", "h100-sxn", 128);
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("did you mean 'h100-sxm'"));
+  request = estimate_of("synthetic", "h100-sxm", 1);
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("declares its times"));
+}
+
+}  // namespace stepcast

@@ -1,0 +1,247 @@
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/collectives/nccl_tuning.hpp"
+#include "sim/replay/backend.hpp"
+#include "tests/collectives/nccl_reference.hpp"
+#include "tests/replay/small_world.hpp"
+
+namespace stepcast {
+namespace {
+
+using namespace small_world;
+using nccl_reference::cluster_named;
+
+const Model kNoModel;
+
+Result replay_nccl(const Schedule& schedule, const Cluster& cluster, const Model& model = kNoModel,
+                   Fidelity fidelity = Fidelity::kAutomatic) {
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.backend = "nccl";
+  input.fidelity = fidelity;
+  return replay(input);
+}
+
+double time_of(CollectiveKind kind, int ranks, double message, const Cluster& cluster,
+               Fidelity fidelity = Fidelity::kAutomatic) {
+  return replay_nccl(one_collective(kind, ranks, message), cluster, kNoModel, fidelity).median_step_time_s();
+}
+
+TEST_CASE("replayed over an idle cluster, NCCL's collectives take what its formulas say within 2 %") {
+  for (const nccl_reference::Row& row : nccl_reference::rows()) {
+    INFO(row.cluster << " " << to_text(row.kind) << " " << row.message.count() << " B");
+    const Cluster cluster = cluster_named(row.cluster);
+    const auto ranks = static_cast<int>(cluster.places().size());
+    const Result result = replay_nccl(one_collective(row.kind, ranks, row.message.count()), cluster);
+    CHECK(result.median_step_time_s() == Approx(row.time_s).epsilon(0.02));
+    CHECK_THAT(result.notes.at("nccl"), Catch::Contains(": " + row.choice + " "));
+    CHECK(result.configuration.backend == "nccl");
+  }
+}
+
+TEST_CASE("rings step by step take as long as in one flow per edge") {
+  for (const std::string name : {"h100x4-direct", "p100x4-pcie", "two-racks"}) {
+    const Cluster cluster = cluster_named(name);
+    const auto ranks = static_cast<int>(cluster.places().size());
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+      for (const double message : {1e6, 25e6, 1e9}) {
+        INFO(name << " " << to_text(kind) << " " << message << " B");
+        const double exact = time_of(kind, ranks, message, cluster, Fidelity::kMessage);
+        CHECK(time_of(kind, ranks, message, cluster, Fidelity::kAggregate) == Approx(exact).epsilon(0.001));
+      }
+    }
+  }
+}
+
+TEST_CASE("on several hosts the replay takes what the formulas say within 2 %") {
+  for (const std::string name : {"h100x8-hgx:nodes=2", "h100x8-hgx:nodes=5", "a100x8:nodes=4", "two-racks"}) {
+    const Cluster cluster = cluster_named(name);
+    NcclGraphs graphs(cluster);
+    const NcclGraph& graph = graphs.of(cluster.places());
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
+      for (const double message : {8.0, 1e6, 1e9}) {
+        const NcclCost cost = nccl_choice(graph, kind, Bytes(message));
+        INFO(name << " " << to_text(kind) << " " << message << " B " << to_text(graph, cost));
+        CHECK(time_of(kind, graph.ranks, message, cluster) ==
+              Approx(cost.time(Bytes(message)).count()).epsilon(0.02));
+      }
+    }
+  }
+}
+
+/// Each group of `groups` reduces `message` bytes at once; only the first does where `both` is false.
+double groups_s(const std::vector<std::vector<int>>& groups, const Cluster& cluster, double message,
+                Fidelity fidelity, bool both = true, const std::string& backend = "nccl",
+                const Calibration* calibration = nullptr) {
+  Schedule schedule = same_program(static_cast<int>(cluster.places().size()), {});
+  schedule.groups.clear();
+  schedule.programs.clear();
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    schedule.groups.push_back({"group" + std::to_string(group), groups[group]});
+    Collective call;
+    call.message = Bytes(message);
+    call.group = static_cast<int>(group);
+    schedule.programs.push_back({{operation("reduce", Stream::kComm, call)}});
+    if (group > 0 && !both) schedule.programs.back().ops.clear();
+    for (const int rank : groups[group])
+      schedule.program_of_rank[static_cast<std::size_t>(rank)] = static_cast<int>(group);
+  }
+  ReplayInput input = input_of(schedule, kNoModel, cluster);
+  input.backend = backend;
+  input.calibration = calibration;
+  input.fidelity = fidelity;
+  return replay(input).median_step_time_s();
+}
+
+TEST_CASE("two groups of NCCL over one oversubscribed uplink: aggregate within 3 % of message level") {
+  const Cluster cluster = cluster_named("two-racks");
+  const std::vector<std::vector<std::vector<int>>> cases{
+      {{0, 1, 4, 5}, {2, 3, 6, 7}}, {{0, 4, 1, 5}, {2, 6, 3, 7}}, {{0, 4}, {1, 2, 3, 5, 6, 7}}};
+  for (const auto& groups : cases) {
+    for (const double message : {4e6, 25e6, 400e6}) {
+      INFO("group of " << groups[0].size() << ", ranks " << groups[0][0] << " and " << groups[0][1] << ", "
+                       << message << " B");
+      const double exact = groups_s(groups, cluster, message, Fidelity::kMessage);
+      CHECK(groups_s(groups, cluster, message, Fidelity::kAggregate) == Approx(exact).epsilon(0.03));
+    }
+  }
+  const double alone = groups_s(cases[0], cluster, 400e6, Fidelity::kAggregate, false);
+  CHECK(groups_s(cases[0], cluster, 400e6, Fidelity::kAggregate) > 1.6 * alone);
+}
+
+/// Two racks of `hosts` hosts at 10 GB/s; the uplink has as much as one of them.
+Cluster narrow_racks(int hosts) {
+  Cluster cluster;
+  cluster.name = "narrow_racks";
+  for (int i = 0; i < 2 * hosts; ++i) cluster.add_host({"host" + std::to_string(i), 1, Bytes(0), 1.0});
+  const int left = cluster.add_node({"left", NodeKind::kSwitch});
+  const int right = cluster.add_node({"right", NodeKind::kSwitch});
+  const auto link = [&cluster](const std::string& name, int a, int b) {
+    cluster.links.push_back({name, a, b, BytesPerSecond(10e9), Seconds(1e-6)});
+  };
+  for (int i = 0; i < 2 * hosts; ++i) link("link" + std::to_string(i), i, i < hosts ? left : right);
+  link("uplink", left, right);
+  return cluster;
+}
+
+TEST_CASE(
+    "two groups of ideal and Gloo rings over one oversubscribed uplink: aggregate within 3 % of message "
+    "level") {
+  const Calibration costs = calibration();
+  for (const int half : {2, 4, 6}) {
+    const Cluster cluster = narrow_racks(2 * half);
+    std::vector<std::vector<int>> groups(2);
+    for (int rack = 0; rack < 2; ++rack)
+      for (int i = 0; i < 2 * half; ++i)
+        groups[static_cast<std::size_t>(i / half)].push_back(2 * half * rack + i);
+    for (const double message : {1e6, 25e6, 100e6}) {
+      for (const Calibration* calibration : {static_cast<const Calibration*>(nullptr), &costs}) {
+        INFO((calibration == nullptr ? "ideal" : "gloo")
+             << ", groups of " << 2 * half << ", " << message << " B");
+        const double exact = groups_s(groups, cluster, message, Fidelity::kMessage, true, "", calibration);
+        CHECK(groups_s(groups, cluster, message, Fidelity::kAggregate, true, "", calibration) ==
+              Approx(exact).epsilon(0.03));
+      }
+    }
+    const double alone = groups_s(groups, cluster, 100e6, Fidelity::kAggregate, false, "");
+    CHECK(groups_s(groups, cluster, 100e6, Fidelity::kAggregate, true, "") > 1.9 * alone);
+  }
+}
+
+TEST_CASE("two groups behind the same PCIe switches get half of their link each") {
+  const Cluster cluster = cluster_named("p100x4-switched");
+  const std::vector<std::vector<int>> groups{{0, 2}, {1, 3}};
+  const double alone = groups_s(groups, cluster, 1e9, Fidelity::kAutomatic, false);
+  CHECK(groups_s(groups, cluster, 1e9, Fidelity::kAutomatic) == Approx(2.0 * alone).epsilon(0.01));
+  const std::vector<std::vector<int>> apart{{0, 1}, {2, 3}};
+  CHECK(groups_s(apart, cluster, 1e9, Fidelity::kAutomatic) ==
+        Approx(groups_s(apart, cluster, 1e9, Fidelity::kAutomatic, false)));
+}
+
+TEST_CASE(
+    "compute beside a collective runs slower by the multiprocessors that its blocks occupy, while it runs") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  const double message = 104857600.0;
+  const double collective = time_of(CollectiveKind::kAllReduce, 4, message, cluster);
+  const Model model = fixed_model(1, 1e-3, 1e-3, 4.0);
+  Collective call;
+  call.message = Bytes(message);
+  const Schedule schedule =
+      same_program(4, {operation("reduce", Stream::kComm, call),
+                       operation("forward", Stream::kCompute, Compute{Phase::kForward, 0})});
+  const double blocks = 24.0;
+  CHECK(replay_nccl(schedule, cluster, model).median_step_time_s() ==
+        Approx(1e-3 + blocks / 132.0 * collective).epsilon(1e-6));
+}
+
+TEST_CASE("collectives of two groups run beside each other on a rank, those of one group follow each other") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  const auto two_calls = [&cluster](bool same_group) {
+    Schedule schedule = same_program(4, {});
+    schedule.groups.push_back({"again", schedule.groups[0].ranks});
+    Collective first;
+    first.message = Bytes(8);
+    Collective second = first;
+    second.group = same_group ? 0 : 1;
+    schedule.programs = {
+        {{operation("first", Stream::kComm, first), operation("second", Stream::kComm, second)}}};
+    return replay_nccl(schedule, cluster).median_step_time_s();
+  };
+  const double one = time_of(CollectiveKind::kAllReduce, 4, 8, cluster);
+  CHECK(two_calls(true) == Approx(2.0 * one));
+  CHECK(two_calls(false) == Approx(one));
+}
+
+TEST_CASE("messages, gather and scatter cost what NCCL's messages do") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  NcclGraphs graphs(cluster);
+  const std::vector<int> gpus = cluster.places();
+  for (const double message : {100.0, 1e8}) {
+    const double expected =
+        nccl_point_to_point(graphs.pair(gpus[0], gpus[1]), Bytes(message)).time(Bytes(message)).count();
+    Schedule schedule = same_program(2, {});
+    schedule.programs = {{{operation("send", Stream::kComm, Send{1, Bytes(message), 7})}},
+                         {{operation("recv", Stream::kComm, Recv{-1, Bytes(message), 7})}}};
+    schedule.program_of_rank = {0, 1};
+    CHECK(replay_nccl(schedule, cluster).median_step_time_s() == Approx(expected).epsilon(1e-4));
+  }
+  // Three messages of a quarter share the root's NVLink of 370.8 GB/s.
+  const double gather = time_of(CollectiveKind::kGather, 4, 4e9, cluster);
+  CHECK(gather == Approx(3e9 / 370.8e9).epsilon(0.01));
+  CHECK(time_of(CollectiveKind::kScatter, 4, 4e9, cluster) == Approx(gather));
+}
+
+TEST_CASE("one rank communicates for free, and NCCL on hosts without GPUs is refused") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  CHECK(time_of(CollectiveKind::kAllReduce, 1, 1e9, cluster) == 0.0);
+  CHECK_THROWS_WITH(time_of(CollectiveKind::kAllReduce, 2, 1.0, cluster_named("laptop")),
+                    Catch::Contains("'laptop' has no devices"));
+}
+
+TEST_CASE("the backend is the one asked for, the calibration's, or nccl where there are GPUs") {
+  using Catch::Contains;
+  const Cluster gpus = cluster_named("h100x4-nvlink");
+  const Cluster laptop = cluster_named("laptop");
+  const Calibration gloo = calibration();
+  CHECK(backend_for("", nullptr, gpus) == "nccl");
+  CHECK(backend_for("", nullptr, laptop).empty());
+  CHECK(backend_for("", &gloo, gpus) == "gloo");
+  CHECK(backend_for("gloo", nullptr, gpus) == "gloo");
+  CHECK_THROWS_WITH(backend_for("nccl", &gloo, gpus), Contains("calibration of gloo"));
+  CHECK_THROWS_WITH(backend_for("nccle", nullptr, gpus), Contains("did you mean 'nccl'"));
+}
+
+TEST_CASE("bytes sent by the busiest rank equal the closed form of the ring") {
+  const Cluster cluster = cluster_named("h100x4-direct");
+  for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
+    const Result result =
+        replay_nccl(one_collective(CollectiveKind::kAllReduce, 4, 1e9), cluster, kNoModel, fidelity);
+    CHECK(result.bytes_sent_per_rank == Approx(2.0 * 3.0 / 4.0 * 1e9));
+  }
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,96 @@
+#include "sim/validation/row_comparison.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/validation/predictions.hpp"
+
+namespace stepcast {
+namespace {
+
+using tests::prediction_of;
+using tests::shipped;
+
+RowComparison judged(const std::string& name, double measured, double predicted, double copied) {
+  RowComparison row;
+  row.case_id = "case";
+  row.name = name;
+  row.quantity = "step_time_s";
+  row.standing = RowStanding::kJudged;
+  row.measured = measured;
+  row.predicted = PredictedValue{{predicted}, {0.9 * predicted}, {1.1 * predicted}};
+  row.error = predicted / measured - 1.0;
+  row.trivial["copy"] = {copied, copied / measured - 1.0};
+  return row;
+}
+
+std::vector<RowComparison> rows_of(const std::string& id) {
+  return compare_rows(shipped(id), prediction_of(id));
+}
+
+}  // namespace
+
+TEST_CASE("trivial predictors: 2.504 s on one node is 0.626 s on four, and the nearest fit row is copied") {
+  const std::vector<RowComparison> vgg = rows_of("vgg11-cifar10-gloo-4-nodes");
+  CHECK(vgg[2].trivial.at("copy").value == Approx(1.744933).epsilon(1e-5));
+  CHECK(vgg[2].trivial.at("ideal_scaling").value == Approx(2.50403 / 4.0));
+  const std::vector<RowComparison> mlp = rows_of("netflix-mlp-p100");
+  CHECK(mlp[3].trivial.at("copy").value == Approx(284.02));
+  CHECK(mlp[3].trivial.at("ideal_scaling").value == Approx(297.54 / 4.0));
+  CHECK(mlp[3].trivial.at("alpha_beta").value == Approx(297.54 / 4.0).epsilon(0.01));
+  CHECK(*mlp[3].trivial.at("copy").error == Approx(284.02 / 111.95 - 1.0));
+  const std::vector<RowComparison> bert = rows_of("bert-base-pipeline-h100x4");
+  CHECK(bert[2].trivial.at("copy").value == Approx(1087.3));
+  CHECK(bert[2].trivial.at("ideal_scaling").value == Approx(2.0 * 748.5));
+  CHECK_FALSE(bert[2].trivial.at("copy").error.has_value());
+}
+
+TEST_CASE(
+    "rows stand as what they are: fitted, predicted, withheld, or repeating a fit row but for the cores") {
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[0].standing == RowStanding::kFitted);
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[2].standing == RowStanding::kJudged);
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[3].standing == RowStanding::kWithheld);
+  CHECK(rows_of("netflix-mlp-p100")[2].standing == RowStanding::kJudged);
+  const std::vector<RowComparison> cores = rows_of("netflix-mlp-cpu-gloo");
+  CHECK(std::count_if(cores.begin(), cores.end(),
+                      [](const RowComparison& row) { return row.standing == RowStanding::kRepeated; }) == 3);
+}
+
+TEST_CASE(
+    "the summary: errors of 10, 20 and 60 % have the median 20 %, and rows that repeat are not among them") {
+  std::vector<RowComparison> rows{judged("a", 1.0, 1.1, 2.0), judged("b", 1.0, 0.8, 1.3),
+                                  judged("c", 1.0, 1.6, 1.4), judged("d", 1.0, 9.0, 1.0),
+                                  judged("e", 1.0, 1.0, 1.0), judged("f", 1.0, 1.0, 1.0)};
+  rows[3].standing = RowStanding::kRepeated;
+  rows[4].standing = RowStanding::kFitted;
+  rows[5].standing = RowStanding::kWithheld;
+  const ValidationSummary summary = summarize(rows);
+  CHECK(summary.judged.rows == 3);
+  CHECK(summary.judged.median == Approx(0.2));
+  CHECK(summary.judged.worst == Approx(0.6));
+  CHECK(summary.judged.worst_row == "case c");
+  CHECK(summary.trivial.at("copy").median == Approx(0.4));
+  CHECK(summary.repeated.rows == 1);
+  CHECK(summary.fitted.rows == 1);
+  CHECK(summary.withheld == 1);
+  CHECK_THAT(to_text(summary),
+             Catch::Contains("3 rows predicted and measured: median absolute error 20.0 %, worst "
+                             "60.0 % (case c)") &&
+                 Catch::Contains("copying the fit row 40.0 %") && Catch::Contains("1 row that only repeat"));
+}
+
+TEST_CASE("the verdict counts where a prediction is nearer, and says by how much and why where it is not") {
+  const std::vector<std::string> good = verdict({judged("a", 1.0, 1.1, 2.0)}, "the reason");
+  REQUIRE(good.size() == 1);
+  CHECK(good[0] == "nearer than copying the fit row on 1 of 1 row");
+  const std::vector<std::string> mixed = verdict(
+      {judged("a", 1.0, 1.1, 2.0), judged("b", 1.0, 1.6, 1.4), judged("c", 1.0, 1.2, 1.2)}, "the reason");
+  REQUIRE(mixed.size() == 2);
+  CHECK_THAT(mixed[0],
+             Catch::Contains("on 1 of 3 rows") &&
+                 Catch::Contains("b is farther (+60.0 % against +40.0 %; measured lies outside the") &&
+                 Catch::Contains("c is as near (+20.0 % against +20.0 %"));
+  CHECK(mixed[1] == "why not everywhere: the reason");
+}
+
+}  // namespace stepcast

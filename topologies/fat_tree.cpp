@@ -1,0 +1,99 @@
+#include "topologies/network.hpp"
+
+namespace stepcast {
+namespace {
+
+/// How many ports a k-ary fat tree has.
+long long capacity(long long k) { return k * k * k / 4; }
+
+/// `k`, or the smallest that has enough ports. \throws InputError
+int arity(const YamlNode& node, const ClusterSettings& settings, long long ports) {
+  int smallest = 2;
+  while (capacity(smallest) < ports) smallest += 2;
+  if (!node.has("k")) return smallest;
+  const YamlNode given = node.at("k");
+  constexpr int kMost = 1024;  // a quarter of a billion ports
+  const int k = settings.integer(given, 2);
+  if (k % 2 != 0 || k > kMost)
+    given.fail("expected an even number from 2 to " + std::to_string(kMost) + ", found " + std::to_string(k));
+  if (capacity(k) < ports)
+    given.fail("a " + std::to_string(k) + "-ary fat tree has " + std::to_string(capacity(k)) +
+               " ports, but " + std::to_string(ports) + " are needed; expected at least " +
+               std::to_string(smallest));
+  return k;
+}
+
+/// A k-ary fat tree of switches with k ports: k pods of k/2 edge and k/2 aggregation switches, and (k/2)^2
+/// core switches; k^3/4 ports, which fill edge after edge. Core switch j k/2 + i joins the aggregation
+/// switches number j of all pods. All links are equal, none is oversubscribed. Pods, and edge switches in the
+/// last pod, that no port needs are left out, and so are levels above the last fork. A path has two links
+/// within an edge switch, four within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A
+/// scalable, commodity data center network architecture", SIGCOMM 2008.
+///
+///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}     # k: the smallest that fits
+///     unless set
+///
+/// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
+/// no link with two flows.
+class FatTree {
+ public:
+  FatTree(int k, const NetworkWire& wire, Cluster& cluster) : half_(k / 2), wire_(wire), cluster_(cluster) {}
+
+  void add() {
+    const std::vector<int> ports = network_ports(cluster_);
+    for (const int port : ports) {
+      if (edge_ports_ == 0) start_edge(static_cast<int>(ports.size()));
+      join(cluster_, port, edge_, wire_);
+      edge_ports_ = (edge_ports_ + 1) % half_;
+    }
+  }
+
+ private:
+  void start_edge(int ports) {
+    if (ports > half_ && edges_ % half_ == 0) start_pod(ports);
+    edge_ = add_switch(cluster_, "edge" + std::to_string(edges_++));
+    for (const int aggregation : aggregations_) join(cluster_, edge_, aggregation, wire_);
+  }
+
+  void start_pod(int ports) {
+    if (ports > half_ * half_ && cores_.empty())
+      for (int i = 0; i < half_ * half_; ++i)
+        cores_.push_back(add_switch(cluster_, "core" + std::to_string(i)));
+    aggregations_.clear();
+    for (int j = 0; j < half_; ++j) {
+      const int number = edges_ + j;  // a pod has as many of these as edge switches
+      aggregations_.push_back(add_switch(cluster_, "aggregation" + std::to_string(number)));
+      if (cores_.empty()) continue;
+      for (int i = 0; i < half_; ++i)
+        join(cluster_, aggregations_.back(), cores_[static_cast<std::size_t>(j * half_ + i)], wire_);
+    }
+  }
+
+  const int half_;
+  const NetworkWire wire_;
+  Cluster& cluster_;
+  std::vector<int> cores_;
+  std::vector<int> aggregations_;  ///< of the pod that is being filled
+  int edges_ = 0;                  ///< so far
+  int edge_ = 0;                   ///< that is being filled
+  int edge_ports_ = 0;             ///< used of it
+};
+
+void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::vector<std::string> keys{"kind", "k"};
+  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
+  node.allow_only(keys);
+  const NetworkWire wire = network_wire(node, settings);
+  const auto ports = static_cast<long long>(network_ports(cluster).size());
+  FatTree(arity(node, settings, ports), wire, cluster).add();
+}
+
+const Registration<NetworkKind> kFatTree{
+    network_kinds(),
+    {.name = "fat_tree",
+     .description =
+         "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
+     .thing = {generate_fat_tree}}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,47 @@
+#include "topologies/network.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Two tiers: `ports_per_leaf` ports at each leaf, in the order of the ports, and every leaf at every one of
+/// `spines` spines. A path has two links within a leaf and four between leaves. Uplinks are as `uplink_wire`
+/// says; those of a last leaf with free ports too.
+///
+///     network: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, oversubscription: 2, bandwidth: 12GB/s,
+///     latency: 1us}
+///
+/// Holds: with equally filled leaves, an even number of them, the bisection bandwidth is half the ports'
+/// bandwidth divided by the oversubscription.
+void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::vector<std::string> keys{"kind", "ports_per_leaf", "spines"};
+  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
+  keys.insert(keys.end(), uplink_keys().begin(), uplink_keys().end());
+  node.allow_only(keys);
+  const NetworkWire wire = network_wire(node, settings);
+  const int ports_per_leaf = settings.integer(node.at("ports_per_leaf"), 1);
+  const int spine_count = settings.integer(node.at("spines"), 1);
+  const NetworkWire uplink = uplink_wire(node, settings, wire, ports_per_leaf, spine_count);
+  std::vector<int> spines;
+  for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
+  int free_ports = 0;
+  int leaves = 0;
+  int leaf = 0;
+  for (const int port : network_ports(cluster)) {
+    if (free_ports == 0) {
+      leaf = add_switch(cluster, "leaf" + std::to_string(leaves++));
+      for (const int spine : spines) join(cluster, leaf, spine, uplink);
+      free_ports = ports_per_leaf;
+    }
+    join(cluster, port, leaf, wire);
+    --free_ports;
+  }
+}
+
+const Registration<NetworkKind> kLeafSpine{
+    network_kinds(),
+    {.name = "leaf_spine",
+     .description = "hosts at leaf switches, every leaf at every spine, with a chosen oversubscription",
+     .thing = {generate_leaf_spine}}};
+
+}  // namespace
+}  // namespace stepcast

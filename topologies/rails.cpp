@@ -1,0 +1,74 @@
+#include <algorithm>
+
+#include "topologies/network.hpp"
+
+namespace stepcast {
+namespace {
+
+/// The ports of one host in the order of its rails: its NICs, or its socket.
+std::vector<int> rails_of(const Host& host) {
+  return host.nics.empty() ? std::vector<int>{host.node} : host.nics;
+}
+
+/// How many hosts share a set of rail switches: all, unless the file says. \throws InputError
+int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hosts, int spines) {
+  if (!node.has("hosts_per_pod")) return hosts;
+  const int result = settings.integer(node.at("hosts_per_pod"), 1);
+  if (result < hosts && spines == 0)
+    node.at("hosts_per_pod")
+        .fail(std::to_string(hosts) + " hosts make " + std::to_string((hosts + result - 1) / result) +
+              " pods, which nothing joins; expected 'spines' of at least 1, or hosts_per_pod of at least " +
+              std::to_string(hosts));
+  return std::min(result, hosts);
+}
+
+/// Rail-optimised pods: NIC i of each of the `hosts_per_pod` hosts of a pod goes to rail switch i of that
+/// pod, so that equal GPUs of different hosts are one switch apart. Every rail switch is at every one of
+/// `spines` spines, by uplinks as `uplink_wire` says. Without spines (one pod only) the rails meet inside the
+/// hosts.
+///
+///     network: {kind: rails, hosts_per_pod: 32, spines: 16, protocol: infiniband, rate: 400Gb/s}
+///
+/// A path between ports has two links on the same rail of a pod, and four otherwise, or goes on inside a host
+/// where that is faster. Source: NVIDIA DGX SuperPOD reference architecture (H100): scalable units of 32
+/// hosts with eight rails; Wang et al., "Rail-only", HotI 2024, for the form without spines.
+void generate_rails(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  std::vector<std::string> keys{"kind", "hosts_per_pod", "spines"};
+  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
+  keys.insert(keys.end(), uplink_keys().begin(), uplink_keys().end());
+  node.allow_only(keys);
+  const NetworkWire wire = network_wire(node, settings);
+  const int spine_count = node.has("spines") ? settings.integer(node.at("spines"), 0) : 0;
+  for (const std::string& key : uplink_keys())
+    if (spine_count == 0 && node.has(key))
+      node.at(key).fail("there are no spines; expected 'spines' of at least 1");
+  const auto hosts = static_cast<int>(cluster.hosts.size());
+  const int pod_size = hosts_per_pod(node, settings, hosts, spine_count);
+  const NetworkWire uplink =
+      spine_count > 0 ? uplink_wire(node, settings, wire, pod_size, spine_count) : wire;
+  std::vector<int> spines;
+  for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
+  std::vector<int> rails;
+  for (int host = 0; host < hosts; ++host) {
+    const int pod = host / pod_size;
+    if (host % pod_size == 0) rails.clear();
+    const std::vector<int> ports = rails_of(cluster.hosts[static_cast<std::size_t>(host)]);
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      if (i == rails.size()) {
+        rails.push_back(add_switch(cluster, "pod" + std::to_string(pod) + "-rail" + std::to_string(i)));
+        for (const int spine : spines) join(cluster, rails[i], spine, uplink);
+      }
+      join(cluster, ports[i], rails[i], wire);
+    }
+  }
+}
+
+const Registration<NetworkKind> kRails{
+    network_kinds(),
+    {.name = "rails",
+     .description =
+         "pods in which adapter i of every host is at rail switch i, and spines between rail switches",
+     .thing = {generate_rails}}};
+
+}  // namespace
+}  // namespace stepcast
