@@ -78,7 +78,7 @@ std::string full_text(const Cluster& cluster) {
     for (const int to : places) {
       if (from == to) continue;
       text += "    <route src=\"" + escaped(cluster.node_name(from)) + "\" dst=\"" +
-              escaped(cluster.node_name(to)) + "\" symmetrical=\"NO\">";
+              escaped(cluster.node_name(to)) + R"(" symmetrical="NO">)";
       for (const Hop& hop : paths.between(from, to))
         text += "<link_ctn id=\"" + escaped(cluster.links[static_cast<std::size_t>(hop.link)].name) +
                 "\" direction=\"" + (hop.forward ? "UP" : "DOWN") + "\"/>";

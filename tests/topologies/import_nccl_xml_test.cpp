@@ -29,8 +29,8 @@ TEST_CASE("NCCL's file tells PCIe switches, NVSwitch, NICs and processors of two
 TEST_CASE("a rate without ' PCIe' and a width of 0 are read as NCCL reads them") {
   CHECK(rate(import_reference("hopper-nvswitch.xml").cluster, "gpu1-socket1") == Approx(48.0));
   const std::string half =
-      replaced(reference_text("hopper-nvswitch.xml"), "link_speed=\"32 GT/s\" link_width=\"0\"",
-               "link_speed=\"16.0 GT/s PCIe\" link_width=\"8\"");
+      replaced(reference_text("hopper-nvswitch.xml"), R"(link_speed="32 GT/s" link_width="0")",
+               R"(link_speed="16.0 GT/s PCIe" link_width="8")");
   CHECK(rate(import_text(half).cluster, "gpu1-socket1") == Approx(12.0));
 }
 
@@ -53,11 +53,10 @@ TEST_CASE("the options go before what the file says") {
 }
 
 TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the socket") {
-  const std::string text =
-      replaced(replaced(reference_text("volta-direct.xml"),
-                        "<nvlink target=\"0000:1c:00.0\" count=\"2\" tclass=\"0x030200\"/>",
-                        "<c2c bw=\"44712\" count=\"10\"/>"),
-               "<nvlink target=\"0000:1a:00.0\" count=\"2\" tclass=\"0x030200\"/>", "");
+  const std::string text = replaced(replaced(reference_text("volta-direct.xml"),
+                                             R"(<nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>)",
+                                             R"(<c2c bw="44712" count="10"/>)"),
+                                    R"(<nvlink target="0000:1a:00.0" count="2" tclass="0x030200"/>)", "");
   const Cluster cluster = import_text(text).cluster;
   int found = 0;
   for (const Link& link : cluster.links)

@@ -92,9 +92,9 @@ TEST_CASE("the graph has a box per host, every node and every link once, and quo
   CHECK(count("{") == count("}"));
   CHECK_THAT(text, Contains("\"node0/gpu0\" -- \"node0/nvswitch\" [label=\"NVLink\\n371 GB/s\""));
   Cluster odd;
-  odd.name = "a \"b\" \\c";
+  odd.name = R"(a "b" \c)";
   odd.add_host({"h"});
-  CHECK_THAT(to_graphviz(odd), Contains("graph \"a \\\"b\\\" \\\\c\" {"));
+  CHECK_THAT(to_graphviz(odd), Contains(R"(graph "a \"b\" \\c" {)"));
 }
 
 }  // namespace
