@@ -1,6 +1,7 @@
 #include "sim/replay/copies.hpp"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -38,7 +39,20 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
       cluster_(with_staging),
       input_(input),
       bytes_moved_(static_cast<std::size_t>(input.schedule->world_size)) {
-  for_each_copy(*input.schedule, [this](int rank, const Op& op, const Copy& copy) { check(rank, op, copy); });
+  std::map<int, int> rank_at;  // by node
+  for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
+    check(rank, op, copy);
+    for (const MemoryPlace& place : {copy.from, copy.to}) {
+      if (place.kind != MemoryPlace::Kind::kDevice) continue;
+      const int owner = rank + place.offset;
+      const int at = input.node_of_rank[static_cast<std::size_t>(owner)];
+      if (rank_at.try_emplace(at, owner).first->second != owner)
+        throw UsageError("cluster '" + cluster_.name + "': ranks " + std::to_string(rank_at.at(at)) +
+                         " and " + std::to_string(owner) + " sit on " + cluster_.node_name(at) +
+                         ", but copies want a device of its own for every rank; there are " +
+                         std::to_string(cluster_.places().size()));
+    }
+  });
 }
 
 Cluster Copies::with_staging(const ReplayInput& input) {
@@ -67,10 +81,6 @@ void Copies::check(int rank, const Op& op, const Copy& copy) const {
                      cluster.host_of(to).name +
                      "'; one process drives the devices of one host, of which this one has " +
                      std::to_string(cluster.host_of(from).devices.size()));
-  if (from == to)
-    throw UsageError(what + "leads from '" + cluster.node_name(from) +
-                     "' to itself: every rank needs a device of its " + "own, and there are " +
-                     std::to_string(cluster.places().size()));
 }
 
 int Copies::node(const ReplayInput& input, const Cluster& with_staging, int rank, const Copy& copy,

@@ -216,11 +216,12 @@ class BroadcastCase {
       const PredictedValue& value = prediction.rows[i].at("time_s");
       if (*measured >= value.low.front() && *measured <= value.high.front()) continue;
       lines.push_back(
-          "the measured " + short_number(*measured) + " s lie outside the range: they are " +
+          "the measured " + short_number(*measured) + " s lie outside the range: the fitted buffer needs " +
           to_text(BytesPerSecond(least_buffer_ / *measured)) + " to " +
           to_text(BytesPerSecond(most_buffer_ / *measured)) +
-          " from the host to the last GPU, chunks and all; a pinned rate or an overlap of copies outside of "
-          "what is assumed would explain it, and nothing here decides which");
+          " from the host to be everywhere by then; another rate of copies from pinned memory, larger "
+          "chunks, or chunks that overlap less than assumed would each explain it, and no fit row says "
+          "which");
     }
   }
 
