@@ -85,7 +85,7 @@ std::vector<std::string> clusters_of(const std::vector<Panel>& panels) {
   for (const Panel& panel : panels)
     for (const auto& [cluster, bars] : panel.clusters) {
       const bool known = std::any_of(by_efficiency.begin(), by_efficiency.end(),
-                                     [&](const auto& one) { return one.second == cluster; });
+                                     [&name = cluster](const auto& one) { return one.second == name; });
       if (!known) by_efficiency.emplace_back(bars.rbegin()->second.speedup / bars.rbegin()->first, cluster);
     }
   std::stable_sort(by_efficiency.begin(), by_efficiency.end(),

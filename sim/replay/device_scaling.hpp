@@ -31,7 +31,8 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
 
 /// Parts of the roofline that kernels reach in an estimate without any measurement. Large language models
 /// train at 35 to 55 % of the peak rate, with layers that are bound by memory counted in; those stand apart
-/// here, so the upper end is taken. BabelStream reaches 75 % (P100) to 93 % (H100) of the memory bandwidth.
+/// here, so the upper end is taken. BabelStream reaches about 75 % (P100) to 90 % (H100) of the memory
+/// bandwidth.
 inline constexpr double kEstimatedComputeEfficiency = 0.55;
 inline constexpr double kEstimatedMemoryEfficiency = 0.8;
 
