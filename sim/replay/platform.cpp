@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <set>
 #include <simgrid/s4u.hpp>
@@ -54,13 +55,17 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   return made;
 }
 
-bool same_network(const Cluster& a, const Cluster& b) {
-  const auto same_link = [](const Link& x, const Link& y) {
-    return x.a == y.a && x.b == y.b && x.bandwidth == y.bandwidth && x.latency == y.latency &&
-           x.remaining == y.remaining;
-  };
+bool same_links(const Cluster& a, const Cluster& b,
+                const std::function<bool(const Link&, const Link&)>& same) {
   return a.nodes.size() == b.nodes.size() &&
-         std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same_link);
+         std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same);
+}
+
+bool joins_same(const Link& a, const Link& b) { return a.a == b.a && a.b == b.b; }
+
+bool same_link(const Link& a, const Link& b) {
+  return joins_same(a, b) && a.bandwidth == b.bandwidth && a.latency == b.latency &&
+         a.remaining == b.remaining;
 }
 
 }  // namespace
@@ -81,9 +86,25 @@ class Platform::Built {
   }
 
   [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const {
-    return same_network(cluster_, cluster) &&
-           std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
+    return same_links(cluster_, cluster, same_link) && covers(nodes);
   }
+
+  /// A star whose links have only changed their speed goes on with the new one: a fit tries many, and its
+  /// routes stay what they are. True when that was done.
+  bool adapt(const Cluster& cluster, const std::vector<int>& nodes) {
+    if (spokes_.empty() || !is_star(cluster) || !same_links(cluster_, cluster, joins_same) || !covers(nodes))
+      return false;
+    for (const auto& [index, spoke] : spokes_) {
+      const Link& link = cluster.links[index];
+      cluster_.links[index] = link;
+      for (s4u::Link* direction : {spoke->get_link_up(), spoke->get_link_down()}) {
+        direction->set_bandwidth(link.bandwidth.count() * kUnitsPerByte);
+        direction->set_latency(link.latency.count());
+      }
+    }
+    return true;
+  }
+
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
   /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
@@ -98,18 +119,24 @@ class Platform::Built {
   }
 
  private:
+  [[nodiscard]] bool covers(const std::vector<int>& nodes) const {
+    return std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
+  }
+
   /// One route per host, to the switch and back, instead of one per pair of hosts.
   void make_star() {
     zone_ = s4u::create_star_zone("cluster");
     const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
-    std::vector<const Link*> link_of(cluster_.nodes.size());
-    for (const Link& link : cluster_.links)
-      link_of[static_cast<std::size_t>(std::min(link.a, link.b))] = &link;
+    std::vector<std::size_t> link_of(cluster_.nodes.size());
+    for (std::size_t i = 0; i < cluster_.links.size(); ++i)
+      link_of[static_cast<std::size_t>(std::min(cluster_.links[i].a, cluster_.links[i].b))] = i;
     for (const int node : nodes_) {
       make_host(node);
-      const Link& link = *link_of[static_cast<std::size_t>(node)];
+      const std::size_t index = link_of[static_cast<std::size_t>(node)];
+      const Link& link = cluster_.links[index];
+      spokes_.emplace_back(index, make_link(zone_, link));
       zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
-                       {{make_link(zone_, link), link.b == hub ? Direction::UP : Direction::DOWN}}, true);
+                       {{spokes_.back().second, link.b == hub ? Direction::UP : Direction::DOWN}}, true);
     }
     zone_->seal();
   }
@@ -127,13 +154,14 @@ class Platform::Built {
     hosts_[static_cast<std::size_t>(node)] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
   }
 
-  const Cluster cluster_;
+  Cluster cluster_;
   const std::vector<int> nodes_;
   const Paths paths_;
   s4u::NetZone* zone_ = nullptr;
   std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::set<std::pair<int, int>> known_;
+  std::vector<std::pair<std::size_t, s4u::SplitDuplexLink*>> spokes_;  ///< of a star, with their number in it
 };
 
 Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
@@ -141,7 +169,7 @@ Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
 
 Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
   static std::unique_ptr<Built> built;
-  if (built != nullptr && built->serves(cluster, nodes)) return *built;
+  if (built != nullptr && (built->serves(cluster, nodes) || built->adapt(cluster, nodes))) return *built;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   if (built != nullptr) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
