@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,10 @@ constexpr double kTolerance = 0.01;        // of the fit rows' time and memory
 class DataParallelCase {
  public:
   explicit DataParallelCase(const PublishedCase& published)
-      : published_(published), cluster_(load_cluster("h100x4-nvlink")), device_(h100()) {
+      : published_(published),
+        cluster_(load_cluster("h100x4-nvlink")),
+        graphs_(std::make_unique<NcclGraphs>(cluster_)),
+        device_(device_model("h100-sxm")) {
     if (!published.number("global_batch"))
       published.fail("key 'global_batch' is missing, expected samples per step");
     for (std::size_t i = 0; i < published.rows.size(); ++i) {
@@ -114,7 +118,7 @@ class DataParallelCase {
   }
 
   [[nodiscard]] Result replayed(const PublishedRow& row, const FittedCosts& costs) const {
-    return replay_fitted(model_, cluster_, row.strategy, training(row), gradients_, costs, device_);
+    return replay_fitted(model_, *graphs_, row.strategy, training(row), gradients_, costs, device_);
   }
 
   [[nodiscard]] int batch_per_rank(const PublishedRow& row) const {
@@ -139,9 +143,9 @@ class DataParallelCase {
       const PublishedRow& row = published_.rows[i];
       const MeasuredStep target = measured(row);
       const double rate = 3.0 * batch_per_rank(row) * model_.forward_flop().count() / target.step_time_s;
-      if (rate > device_.float32.count())
+      if (rate > device_.peak.at("float32").count())
         return "it takes " + to_text(FlopPerSecond(rate)) + " per GPU, float32 has " +
-               to_text(device_.float32);
+               to_text(device_.peak.at("float32"));
       const RowValues values = row_values(replayed(row, costs), costs.process_bytes);
       const double time = values.at("step_time_s").front() / target.step_time_s - 1.0;
       const double bytes = values.at("mean_peak_memory_mb").front() * kPublishedMegabyte;
@@ -177,13 +181,15 @@ class DataParallelCase {
         "DDP has its buckets (25 MiB) beside the gradients; FSDP prefetches "
         "in the backward and has at most two units gathered; the host's own time for FSDP is not charged");
     lines.emplace_back(
-        "MB is 2^20 bytes; cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, one ring at a "
-        "time");
+        "MB is 2^20 bytes; cluster h100x4-nvlink; NCCL chooses algorithm, protocol and channels by its own "
+        "formulas "
+        "(v2.30.7)");
   }
 
   const PublishedCase& published_;
   Cluster cluster_;
-  Device device_;
+  std::unique_ptr<NcclGraphs> graphs_;  ///< shared by all replays
+  const DeviceModel& device_;
   Model model_;
   std::string wrap_ = "block";
   Gradients gradients_ = Gradients::kFreed;

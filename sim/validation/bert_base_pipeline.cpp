@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -51,7 +52,10 @@ struct Assumptions {
 class PipelineCase {
  public:
   explicit PipelineCase(const PublishedCase& published)
-      : published_(published), cluster_(load_cluster("h100x4-nvlink")), device_(h100()) {
+      : published_(published),
+        cluster_(load_cluster("h100x4-nvlink")),
+        graphs_(std::make_unique<NcclGraphs>(cluster_)),
+        device_(device_model("h100-sxm")) {
     std::set<int> sizes;
     for (std::size_t i = 0; i < published.rows.size(); ++i) {
       check(published.rows[i]);
@@ -74,10 +78,10 @@ class PipelineCase {
       model_ = published_model(
           published_, "sequence=" + std::to_string(sequence) + ",layers=" + std::to_string(layers()));
       const double rate = needed_ * 3.0 * model_.forward_flop().count();
-      if (rate > device_.float32.count()) {
+      if (rate > device_.peak.at("float32").count()) {
         notes_.push_back("sequence " + std::to_string(sequence) + " is ruled out: the fit rows would take " +
                          to_text(FlopPerSecond(rate)) + " per GPU, float32 without TF32 has " +
-                         to_text(device_.float32));
+                         to_text(device_.peak.at("float32")));
         continue;
       }
       for (Assumptions assumptions : all_with(sequence)) {
@@ -151,7 +155,7 @@ class PipelineCase {
   [[nodiscard]] Result replayed(const PublishedRow& row, const TrainingConfig& config, Gradients gradients,
                                 const FittedCosts& costs) const {
     try {
-      return replay_fitted(model_, cluster_, "pipeline", config, gradients, costs, device_);
+      return replay_fitted(model_, *graphs_, "pipeline", config, gradients, costs, device_);
     } catch (const UsageError& error) {
       row.fail(error.what());
     }
@@ -296,12 +300,14 @@ class PipelineCase {
     lines.emplace_back(
         "parameters and Adam's state stay on their GPU all the time; saved activations and a "
         "constant per process are fitted to the mean peaks of the fit rows; MB is 2^20 bytes");
-    lines.emplace_back("cluster h100x4-nvlink: 370 GB/s and 3.4 us between any two GPUs, endpoints free");
+    lines.emplace_back(
+        "cluster h100x4-nvlink; a message between two GPUs costs what NCCL's formulas say (v2.30.7)");
   }
 
   const PublishedCase& published_;
   Cluster cluster_;
-  Device device_;
+  std::unique_ptr<NcclGraphs> graphs_;  ///< shared by all replays
+  const DeviceModel& device_;
   Model model_;
   std::vector<std::size_t> fit_rows_;
   double needed_ = 0.0;

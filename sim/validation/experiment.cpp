@@ -63,6 +63,7 @@ Result replay_experiment(const Experiment& experiment) {
   input.node_of_rank = place_ranks(*experiment.cluster, schedule.world_size);
   input.trace = &trace;
   input.calibration = experiment.calibration;
+  input.backend = experiment.backend;
   input.batch = experiment.training.batch;
   input.threads = experiment.threads;
   input.warmup_steps = 1;

@@ -41,7 +41,8 @@ struct Experiment {
   std::string strategy;
   TrainingConfig training{};
   StepTimes times{};
-  int threads = 1;  ///< cores that a rank's compute occupies
+  int threads = 1;        ///< cores that a rank's compute occupies
+  std::string backend{};  ///< as ReplayInput's
 };
 
 /// Its Schedule over its cluster: one step after another that warms up. \throws UsageError as

@@ -59,8 +59,6 @@ bool opens_stage(const Schedule& schedule, int segment) {
 
 }  // namespace
 
-Device h100() { return {FlopPerSecond(66.9e12), BytesPerSecond(3.35e12)}; }
-
 std::string to_text(const FittedCosts& costs) {
   return "block " + to_text(Seconds(costs.block_s)) + " and stage " + to_text(Seconds(costs.stage_s)) +
          " per micro-batch, activations " + short_number(costs.activation_scale) +
@@ -68,7 +66,7 @@ std::string to_text(const FittedCosts& costs) {
 }
 
 TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const FittedCosts& costs,
-                        double samples, const Device& device) {
+                        double samples, const DeviceModel& device) {
   const Segment& block = a_block(model);
   TraceEntry entry;
   entry.batch = static_cast<int>(samples);
@@ -81,15 +79,16 @@ TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const Fitt
     double both = costs.block_s;
     if (!segment.repeated && &segment != &block) {
       const Bytes moved = samples * (segment.forward_traffic + segment.backward_traffic);
-      both = std::max(costs.block_s * (segment.forward / block.forward), (moved / device.memory).count());
+      both = std::max(costs.block_s * (segment.forward / block.forward),
+                      (moved / device.memory_bandwidth).count());
     }
     if (opens_stage(schedule, static_cast<int>(i))) both += costs.stage_s;
     SegmentTrace trace;
     trace.name = segment.name;
     trace.forward_s = {kForwardShare * both};
     trace.backward_s = {(1.0 - kForwardShare) * both};
-    trace.zero_grad_s = {(Bytes(bytes) / device.memory).count()};
-    trace.optimizer_s = {(Bytes(update_factor(model.optimizer) * bytes) / device.memory).count()};
+    trace.zero_grad_s = {(Bytes(bytes) / device.memory_bandwidth).count()};
+    trace.optimizer_s = {(Bytes(update_factor(model.optimizer) * bytes) / device.memory_bandwidth).count()};
     trace.saved_bytes = costs.activation_scale * samples * segment.saved_size.count();
     trace.forward_peak_bytes = trace.saved_bytes;
     step += both + trace.zero_grad_s.front() + trace.optimizer_s.front();
@@ -133,9 +132,9 @@ void free_gradients(Schedule& schedule, const Model& model) {
   }
 }
 
-Result replay_fitted(const Model& model, const Cluster& cluster, const std::string& strategy,
+Result replay_fitted(const Model& model, NcclGraphs& graphs, const std::string& strategy,
                      const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
-                     const Device& device) {
+                     const DeviceModel& device) {
   Schedule schedule = build_schedule(strategy, model, training);
   if (gradients == Gradients::kFreed) free_gradients(schedule, model);
   const double samples = static_cast<double>(training.batch) / training.micro_batches;
@@ -143,8 +142,10 @@ Result replay_fitted(const Model& model, const Cluster& cluster, const std::stri
   ReplayInput input;
   input.schedule = &schedule;
   input.model = &model;
-  input.cluster = &cluster;
-  input.node_of_rank = place_ranks(cluster, schedule.world_size);
+  input.cluster = &graphs.cluster();
+  input.node_of_rank = place_ranks(graphs.cluster(), schedule.world_size);
+  input.backend = "nccl";
+  input.nccl_graphs = &graphs;
   input.trace = &trace;
   input.batch = training.batch;
   input.warmup_steps = 1;
@@ -153,7 +154,8 @@ Result replay_fitted(const Model& model, const Cluster& cluster, const std::stri
 }
 
 RowValues alpha_beta_values(const Model& model, const Cluster& cluster, const std::string& strategy,
-                            const TrainingConfig& training, const FittedCosts& costs, const Device& device) {
+                            const TrainingConfig& training, const FittedCosts& costs,
+                            const DeviceModel& device) {
   const Schedule schedule = build_schedule(strategy, model, training);
   const double samples = static_cast<double>(training.batch) / training.micro_batches;
   double alone = 0.0;

@@ -6,23 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "sim/collectives/nccl_graph.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/cluster.hpp"
+#include "topologies/devices.hpp"
 
 /// A step of which no trace exists: the trace is made up from a few numbers, which are fitted until the
 /// replay gives what was measured.
 namespace stepcast {
-
-/// What the vendor says of a device.
-struct Device {
-  FlopPerSecond float32;
-  BytesPerSecond memory;
-};
-
-/// NVIDIA H100 SXM5 80 GB: 66.9 TFLOP/s in float32 without tensor cores, 3.35 TB/s.
-Device h100();
 
 /// The numbers that stand for a trace.
 struct FittedCosts {
@@ -43,7 +36,7 @@ std::string to_text(const FittedCosts& costs);
 /// divided alike. Adam moves 28 B per parameter and zeroing gradients 4 B at that bandwidth (SGD 12 or 20 B).
 /// A forward leaves activation_scale * the model's saved bytes. \param samples of a micro-batch
 TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const FittedCosts& costs,
-                        double samples, const Device& device);
+                        double samples, const DeviceModel& device);
 
 /// Whether gradients live from step to step, or zero_grad() gives them up and each backward makes them anew
 /// (set_to_none, the default since PyTorch 2.0).
@@ -57,18 +50,20 @@ double implausibility(Gradients gradients);
 /// part of them, the end of the program gives them up.
 void free_gradients(Schedule& schedule, const Model& model);
 
-/// Schedule, trace and replay of one step after another that warms up. Endpoints are free; links cost what
-/// the cluster says. \throws UsageError as `build_schedule`
-Result replay_fitted(const Model& model, const Cluster& cluster, const std::string& strategy,
+/// Schedule, trace and replay of one step after another that warms up. Communication
+/// is NCCL's over the cluster of `graphs`, which several replays share. \throws UsageError as
+/// `build_schedule`
+Result replay_fitted(const Model& model, NcclGraphs& graphs, const std::string& strategy,
                      const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
-                     const Device& device);
+                     const DeviceModel& device);
 
 /// The trivial predictor of the same step: a rank's part of the trace alone, plus each of its messages and
 /// collectives as if the network were idle. A pipeline's ranks have equal parts. Step time and throughput.
 std::map<std::string, std::vector<double>> alpha_beta_values(const Model& model, const Cluster& cluster,
                                                              const std::string& strategy,
                                                              const TrainingConfig& training,
-                                                             const FittedCosts& costs, const Device& device);
+                                                             const FittedCosts& costs,
+                                                             const DeviceModel& device);
 
 /// What a step costs under some `FittedCosts`.
 struct StepCost {

@@ -128,6 +128,8 @@ class BroadcastCase {
                                      {method == "sequential" ? sequential
                                       : method == "relay"    ? relay
                                                              : third}}});
+          candidate.alpha_beta.push_back(
+              {{"time_s", {one_after_another(method, found, BytesPerSecond(pinned * kGiga))}}});
         }
         candidates.push_back(std::move(candidate));
       }
@@ -149,6 +151,17 @@ class BroadcastCase {
       host_s += per_host_copy;
     }
     return found;
+  }
+
+  /// The trivial predictor: every copy of the method by itself, none beside another.
+  [[nodiscard]] double one_after_another(const std::string& method, const HostCopies& found,
+                                         BytesPerSecond pinned) const {
+    const auto devices = static_cast<double>(cluster_.places().size());
+    const Bytes buffer(found.buffer_bytes);
+    const double host = (buffer / BytesPerSecond(found.pageable_bytes_per_s)).count();
+    const double onward = (devices - 1.0) * (buffer / nvlink_).count();
+    if (method == "sequential") return devices * host;
+    return onward + (method == "relay" ? host : (buffer / pinned).count());
   }
 
   void set_links(LinkKind kind, BytesPerSecond bandwidth) {
@@ -195,6 +208,10 @@ class BroadcastCase {
 
   /// Why a measurement lies outside, in numbers that anybody can check.
   void say_what_was_assumed(CasePrediction& prediction) const {
+    prediction.limits =
+        "the fit rows copy from pageable memory, and neither the rate of pinned memory nor the size of the "
+        "chunks "
+        "can be read from them";
     std::vector<std::string>& lines = prediction.assumed;
     lines.push_back(
         "the fit rows copy from pageable memory, both at one rate; the fitted buffer is " +

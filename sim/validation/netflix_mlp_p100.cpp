@@ -93,6 +93,7 @@ class HostBoundCase {
     result.times.host_s += more_host_s;
     result.training.world_size = row.world_size;
     result.training.batch = kBatch;
+    result.backend = "nccl";
     if (row.strategy == "fsdp") result.training.sharding = row.world_size == 1 ? "no_shard" : "full_shard";
     return result;
   }
