@@ -76,6 +76,12 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
   return result;
 }
 
+BytesPerSecond nominal_rate(const Link& link) {
+  if (link.kind == LinkKind::kEthernet) return link.bandwidth / kEthernetEfficiency;
+  if (link.kind == LinkKind::kInfiniband) return link.bandwidth / kInfinibandEfficiency;
+  return link.bandwidth;
+}
+
 std::vector<int> network_ports(const Cluster& cluster) {
   std::vector<int> ports;
   for (const Host& host : cluster.hosts) {

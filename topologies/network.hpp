@@ -53,6 +53,10 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
 /// The nodes that a network joins, host after host: the host's NICs, or its socket where it has none.
 std::vector<int> network_ports(const Cluster& cluster);
 
+/// What a link is sold as, and what libraries read of an adapter: its bandwidth before the protocol took its
+/// part, by the efficiencies above. The bandwidth itself of links that are not of a network.
+BytesPerSecond nominal_rate(const Link& link);
+
 /// Adds a switch.
 int add_switch(Cluster& cluster, const std::string& name);
 

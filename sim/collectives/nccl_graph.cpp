@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <string>
 
 #include "sim/collectives/nccl_search.hpp"
 #include "sim/core/error.hpp"
 #include "topologies/devices.hpp"
+#include "topologies/network.hpp"
 
 namespace stepcast {
 namespace {
@@ -125,7 +127,7 @@ class GraphOfGroup {
     request.several_hosts = several_hosts();
     request.all_alike = all_alike();
     for (const Link& link : cluster_.links)
-      request.capacity.insert(request.capacity.end(), 2, link.bandwidth.count());
+      request.capacity.insert(request.capacity.end(), 2, nominal_rate(link).count());
     const std::size_t gpus = host(0).size();
     std::vector<NcclWay> known(2 * gpus * gpus);
     request.way = [this, gpus, &known](int from, int to, bool leaves) {
@@ -138,6 +140,7 @@ class GraphOfGroup {
     };
     NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
     if (found.orders.empty()) {
+      none_fits_ = true;
       found = {kFallbackSpeed, {{}}};
       for (int gpu = 0; gpu < request.gpus; ++gpu) found.orders.front().push_back(gpu);
     }
@@ -177,7 +180,9 @@ class GraphOfGroup {
     return ring;
   }
 
-  /// What the edges are made of. The host with the least room (degraded links) sets the pace of all.
+  /// What the edges are made of. The fullest link sets the pace of all: NCCL plans with the nominal rates of
+  /// adapters, of which the protocol takes its part, and with those of the first host. Where no ring fits, it
+  /// plans with one of 0.1 GB/s; that one goes as fast as its links.
   void describe_edges() {
     std::vector<double> used(2 * cluster_.links.size(), 0.0);
     const double speed = graph_.bandwidth.count() * graph_.channels;
@@ -195,7 +200,7 @@ class GraphOfGroup {
         for (const Hop& hop : graphs_.path(from, to)) used[slot(hop)] += speed * ring.share * pair.overhead;
       }
     }
-    double pace = 1.0;
+    double pace = none_fits_ ? std::numeric_limits<double>::infinity() : 1.0;
     for (std::size_t i = 0; i < used.size(); ++i)
       if (used[i] > 0.0) pace = std::min(pace, cluster_.links[i / 2].bandwidth.count() / used[i]);
     graph_.bandwidth = pace * graph_.bandwidth;
@@ -249,6 +254,7 @@ class GraphOfGroup {
   const Cluster& cluster_;
   const std::vector<int>& places_;
   std::vector<std::vector<int>> hosts_;  ///< ranks of the group, by host
+  bool none_fits_ = false;               ///< of the rings that were tried
   NcclGraph graph_;
 };
 
