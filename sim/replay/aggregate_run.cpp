@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -41,9 +42,28 @@ class AggregateRun : public CollectiveRun {
     const int messages = algorithm_.steps(call_, index);
     const double on_wire = bytes + messages * (world_.transport.wire_bytes(0.0));
     ++open_parts_;
-    world_.network.start(
-        world_.transport.node(rank(index)), world_.transport.node(rank(next)), on_wire,
-        [this, others] { world_.clock.at(world_.clock.now() + others, [this] { part_over(); }); });
+    const double begun = world_.clock.now();
+    const auto arrived = [this, index, next, others, on_wire, begun] {
+      const double over =
+          std::max(world_.clock.now() + others, begun + slowed_steps(index, next, on_wire, begun));
+      world_.clock.at(over, [this] { part_over(); });
+    };
+    world_.network.start(world_.transport.node(rank(index)), world_.transport.node(rank(next)), on_wire,
+                         arrived);
+  }
+
+  /// What the steps take at the bandwidth that the flow got, where others slowed it: every step then waits
+  /// for its bytes and for its endpoints, one after the other. 0 where nobody slowed it, and without endpoint
+  /// costs.
+  double slowed_steps(int index, int next, double on_wire, double begun) {
+    constexpr double kSlowed = 0.99;  // of the bandwidth that is there
+    const PathCost* path = world_.transport.path(rank(index), rank(next));
+    if (path == nullptr) return 0.0;
+    WireCost wire = wire_cost(rank(index), rank(next));
+    const double bandwidth = on_wire / (world_.clock.now() - begun - wire.latency_s);
+    if (bandwidth > kSlowed * wire.bandwidth_bytes_per_s) return 0.0;
+    wire.bandwidth_bytes_per_s = bandwidth;
+    return lockstep_cost(algorithm_, call_, 0, *path, *world_.calibration, wire).seconds;
   }
 
   /// Engine and reductions as one job that competes for the cores of its host.
@@ -60,13 +80,16 @@ class AggregateRun : public CollectiveRun {
                           [this] { part_over(); });
   }
 
+  [[nodiscard]] WireCost wire_cost(int from, int to) const {
+    if (!world_.transport.remote(from, to)) return {};
+    return {world_.transport.wire_latency_s(from, to), world_.transport.wire_bandwidth_bytes_per_s(from, to),
+            world_.transport.wire_bytes(0.0)};
+  }
+
   /// Computed once per kind of link: what the first rank of the group would do over it.
   LockstepCost endpoint_cost(int from, int to) {
     const PathCost* path = world_.transport.path(from, to);
-    WireCost wire;
-    if (world_.transport.remote(from, to))
-      wire = {world_.transport.wire_latency_s(from, to),
-              world_.transport.wire_bandwidth_bytes_per_s(from, to), world_.transport.wire_bytes(0.0)};
+    const WireCost wire = wire_cost(from, to);
     const auto [found, is_new] =
         costs_.try_emplace({path, wire.latency_s, wire.bandwidth_bytes_per_s}, LockstepCost{});
     if (is_new) found->second = lockstep_cost(algorithm_, call_, 0, *path, *world_.calibration, wire);
