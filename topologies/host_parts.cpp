@@ -50,18 +50,17 @@ class HostParts {
 
   /// Before devices, so that they know their wire: the first device's generation unless the file says one.
   void read_pcie() {
-    int generation = 5;
-    if (node_.has("devices")) generation = device_of(node_.at("devices")).pcie_generation;
+    if (node_.has("devices")) generation_ = device_of(node_.at("devices")).pcie_generation;
     int width = 16;
     if (node_.has("pcie")) {
       const YamlNode pcie = node_.at("pcie");
       pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
-      generation = integer(pcie, "generation", generation, 1);
-      if (generation > 6) pcie.at("generation").fail("expected 1 to 6");
+      generation_ = integer(pcie, "generation", generation_, 1);
+      if (generation_ > 6) pcie.at("generation").fail("expected 1 to 6");
       width = integer(pcie, "width", width, 1);
       bridges_wanted_ = integer(pcie, "switches", 0, 0);
     }
-    pcie_ = {pcie_bandwidth(generation, width), kPcieLatency};
+    pcie_ = {pcie_bandwidth(generation_, width), kPcieLatency};
     if (node_.has("pcie")) pcie_ = wire(node_.at("pcie"), pcie_);
   }
 
@@ -79,7 +78,7 @@ class HostParts {
     sockets_ = {host().node};
     if (!node_.has("devices") && !node_.has("nics")) return;  // one node is enough
     cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/socket0";
-    Wire smp{kSmpBandwidth, kSmpLatency};
+    Wire smp{usual_smp_bandwidth(generation_), kSmpLatency};
     if (node_.has("smp")) {
       node_.at("smp").allow_only({"bandwidth", "latency"});
       smp = wire(node_.at("smp"), smp);
@@ -174,6 +173,7 @@ class HostParts {
   const int host_;
   Cluster& cluster_;
   Wire pcie_;
+  int generation_ = 5;  ///< of PCIe
   int bridges_wanted_ = 0;
   std::vector<int> sockets_, bridges_;
 };
@@ -209,6 +209,10 @@ void join_parts(Cluster& cluster, int a, int b, const Link& wire) {
   link.a = a;
   link.b = b;
   cluster.links.push_back(std::move(link));
+}
+
+BytesPerSecond usual_smp_bandwidth(int pcie_generation) {
+  return BytesPerSecond(pcie_generation <= 3 ? 10e9 : pcie_generation == 4 ? 16e9 : 22e9);
 }
 
 BytesPerSecond pcie_bandwidth(int generation, int width) {

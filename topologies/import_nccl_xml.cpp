@@ -172,7 +172,8 @@ class XmlHost {
     const std::optional<BytesPerSecond> known =
         smp_bandwidth(cpu.attribute("vendor").value(), integer_or(cpu, "familyid", -1, 0),
                       integer_or(cpu, "modelid", -1, 0));
-    const BytesPerSecond smp = options_.smp_bandwidth.value_or(known.value_or(kSmpBandwidth));
+    const BytesPerSecond smp =
+        options_.smp_bandwidth.value_or(known.value_or(usual_smp_bandwidth(generation())));
     cluster().hosts[0].cores = std::max(1, threads);
     for (const auto& [number, element] : cpus) {
       const std::string name = "socket" + std::to_string(number);
@@ -205,11 +206,11 @@ class XmlHost {
     join_parts(cluster(), a, b, {"", a, b, bandwidth, latency, kind});
   }
 
-  /// Of the device's generation, for what has no rate of its own in the file.
-  [[nodiscard]] BytesPerSecond generation_bandwidth() const {
-    const int generation = options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
-    return pcie_bandwidth(generation, 16);
+  [[nodiscard]] int generation() const {
+    return options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
   }
+  /// Of the device's generation, for what has no rate of its own in the file.
+  [[nodiscard]] BytesPerSecond generation_bandwidth() const { return pcie_bandwidth(generation(), 16); }
 
   /// Of the link from a PCIe function to what is above it.
   [[nodiscard]] BytesPerSecond bandwidth_of(const pugi::xml_node& pci) const {

@@ -18,7 +18,7 @@ struct ImportOptions {
   std::string
       device;  ///< of every GPU, a name in topologies/devices.yaml; "": the importer guesses and says so
   std::optional<BytesPerSecond>
-      smp_bandwidth{};      ///< between sockets; else what the importer knows, or 20 GB/s
+      smp_bandwidth{};      ///< between sockets; else what the importer knows, or the usual one
   int pcie_generation = 0;  ///< 0: the device's
 };
 

@@ -179,9 +179,13 @@ class MatrixHost {
     return group_of_number;
   }
 
+  [[nodiscard]] int generation() const {
+    return options_.pcie_generation > 0 ? options_.pcie_generation : device_.pcie_generation;
+  }
+
   void add_sockets() {
     Cluster& cluster = imported_.cluster;
-    const BytesPerSecond smp = options_.smp_bandwidth.value_or(kSmpBandwidth);
+    const BytesPerSecond smp = options_.smp_bandwidth.value_or(usual_smp_bandwidth(generation()));
     std::vector<int> nodes;
     for (const auto& [number, group] : number_sockets()) {
       const std::string name = "socket" + std::to_string(number);
@@ -201,8 +205,7 @@ class MatrixHost {
     join_parts(imported_.cluster, a, b, {"", a, b, bandwidth, latency, kind});
   }
   void join_pcie(int below, int above) {
-    const int generation = options_.pcie_generation > 0 ? options_.pcie_generation : device_.pcie_generation;
-    join(below, above, pcie_bandwidth(generation, 16), kPcieLatency, LinkKind::kPcie);
+    join(below, above, pcie_bandwidth(generation(), 16), kPcieLatency, LinkKind::kPcie);
   }
   [[nodiscard]] int socket_of(int part) const { return socket_of_group_.at(sockets_.of(part)); }
 

@@ -26,7 +26,7 @@ TEST_CASE("the tree of a host shows what hangs where, and how fast it is joined"
                     "        gpu0  PCIe 24.0 GB/s\n"
                     "        nic0  PCIe 24.0 GB/s\n"
                     "      gpu1  PCIe 24.0 GB/s\n"
-                    "  SMP 20.0 GB/s: socket0-socket1\n"
+                    "  SMP 16.0 GB/s: socket0-socket1\n"
                     "  NVLink (NV12) 240 GB/s: gpu0-gpu1, gpu2-gpu3\n"));
 }
 
