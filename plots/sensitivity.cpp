@@ -91,6 +91,7 @@ std::vector<std::string> clusters_of(const std::vector<Panel>& panels) {
   std::stable_sort(by_efficiency.begin(), by_efficiency.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> names;
+  names.reserve(by_efficiency.size());
   for (const auto& [efficiency, name] : by_efficiency) names.push_back(name);
   if (names.size() > kMostClusters)
     throw InputError("too much for one figure: " + std::to_string(names.size()) + " clusters; give at most " +
