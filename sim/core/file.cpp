@@ -48,6 +48,8 @@ int write_synced(int descriptor, std::string_view content) {
 void check_writable(const fs::path& path, bool force) {
   if (path.empty()) throw UsageError("-o: the file name is empty");
   if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; name a file");
+  if (fs::exists(path) && !fs::is_regular_file(path))  // a device or a pipe would be replaced by a file
+    throw InputError(path.string() + ": is not an ordinary file; name one");
   if (fs::exists(path) && !force) throw InputError(path.string() + ": exists already; --force overwrites it");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))

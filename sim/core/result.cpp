@@ -45,7 +45,7 @@ double Result::median_step_time_s() const {
 }
 
 double Result::throughput_samples_per_s() const {
-  return configuration.data_parallel * configuration.batch / median_step_time_s();
+  return static_cast<double>(configuration.data_parallel) * configuration.batch / median_step_time_s();
 }
 
 double Result::bubble_fraction() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sim/core/error.hpp"
 #include "sim/core/load.hpp"
@@ -113,17 +114,20 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const 
   if (!has(pace)) pace = Pace::kContinuous;
   std::vector<const TraceEntry*> usable;
   std::string measured;
-  std::string all_threads;
+  std::set<int> all_threads;
   for (const TraceEntry& entry : entries) {
-    all_threads += (all_threads.empty() ? "" : ", ") + std::to_string(entry.threads);
+    all_threads.insert(entry.threads);
     if (entry.threads != threads || entry.pace != pace) continue;
     if (entry.batch == batch) return entry;
     usable.push_back(&entry);
     measured += (measured.empty() ? "" : ", ") + std::to_string(entry.batch);
   }
-  if (usable.empty())
+  if (usable.empty()) {
+    std::string known;
+    for (const int each : all_threads) known += (known.empty() ? "" : ", ") + std::to_string(each);
     throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
-                     " threads; measured with: " + all_threads);
+                     " threads; measured with: " + known);
+  }
   const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
   std::sort(usable.begin(), usable.end(), by_batch);
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;

@@ -43,7 +43,11 @@ std::vector<YamlNode> YamlNode::items() const {
 std::vector<std::string> YamlNode::keys() const {
   if (!node_.IsMap()) fail("expected keys and values");
   std::vector<std::string> result;
-  for (const auto& pair : node_) result.push_back(pair.first.as<std::string>());
+  for (const auto& pair : node_) {
+    result.push_back(pair.first.as<std::string>());
+    if (std::count(result.begin(), result.end(), result.back()) > 1)
+      YamlNode(pair.first, file_, where_).fail("key '" + result.back() + "' stands twice");
+  }
   return result;
 }
 
@@ -96,7 +100,7 @@ BytesPerSecond YamlNode::bytes_per_second() const { return with_place(*this, par
 FlopPerSecond YamlNode::flop_per_second() const { return with_place(*this, parse_flop_per_second); }
 
 void YamlNode::allow_only(const std::vector<std::string>& known) const {
-  if (!node_.IsMap()) fail("expected keys and values");
+  static_cast<void>(keys());  // none stands twice
   for (const auto& pair : node_) {
     const auto key = pair.first.as<std::string>();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;

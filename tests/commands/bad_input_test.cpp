@@ -80,6 +80,21 @@ TEST_CASE("an unknown YAML key is refused with file, line, key and the nearest k
                 {"bad.yaml:2", "hosst", "hosts"});
 }
 
+TEST_CASE("a YAML key that stands twice is refused", "[commands]") {
+  const Shell shell;
+  shell.write("bad.yaml", "name: bad\nsettings:\n  cores: 1\n  cores: 2\nhosts: {cores: cores}\n");
+  check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster ./bad.yaml", 3,
+                {"bad.yaml:4", "key 'cores' stands twice"});
+}
+
+TEST_CASE("an output that is no ordinary file is refused and stays what it is", "[commands]") {
+  const Shell shell;
+  REQUIRE(shell.run("mkfifo pipe").exit_code == 0);
+  check_refusal(shell, "stepcast topology generate laptop --force -o pipe", 3,
+                {"pipe", "not an ordinary file"});
+  CHECK(shell.run("test -p pipe").exit_code == 0);
+}
+
 TEST_CASE("a bare number and a unit without a number are refused, on the command line and in a file",
           "[commands]") {
   const Shell shell;
