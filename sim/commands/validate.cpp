@@ -1,5 +1,4 @@
 #include <array>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -28,8 +27,8 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("cases", po::value<std::string>(),
-       "file of further cases, in the form of calibration/data/published.json; one with the id of a shipped case takes "
-       "its place, others name one by 'like'")
+       "file of further cases, in the form of calibration/data/published.json; one with the id of a shipped "
+       "case takes its place, others name one by 'like'")
       ("case", po::value<std::string>(), describe_cases().c_str())
       ("output,o", po::value<std::string>(), "file for the predictions, as JSON")
       ("json", po::bool_switch(), "print them as JSON")
@@ -90,10 +89,7 @@ constexpr std::array kQuantities{"throughput_samples_per_s",
                                  "bubble_fraction"};
 
 std::string percent_of(const std::optional<double>& error) {
-  if (!error) return "-";
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%+.1f %%", 100.0 * *error);
-  return text.data();
+  return error ? signed_percent_text(*error) : "-";
 }
 
 std::string marked(const RowComparison& row) {

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/core/error.hpp"
@@ -12,6 +14,8 @@
 
 namespace stepcast {
 namespace {
+
+constexpr const char* kCluster = "h100x4-nvlink";
 
 // What the source leaves open, or what it says and the rows contradict.
 constexpr std::array kSequences{128, 256, 512};
@@ -53,7 +57,7 @@ class PipelineCase {
  public:
   explicit PipelineCase(const PublishedCase& published)
       : published_(published),
-        cluster_(load_cluster("h100x4-nvlink")),
+        cluster_(load_cluster(kCluster)),
         graphs_(std::make_unique<NcclGraphs>(cluster_)),
         device_(device_model("h100-sxm")) {
     std::set<int> sizes;
@@ -113,7 +117,7 @@ class PipelineCase {
     const auto most = static_cast<int>(cluster_.places().size());
     if (row.world_size < 2 || row.world_size > most)
       row.fail("key 'world_size': found " + std::to_string(row.world_size) + ", expected 2 to " +
-               std::to_string(most) + ", the GPUs of cluster h100x4");
+               std::to_string(most) + ", the GPUs of cluster " + kCluster);
     if (row.fit && row.number("throughput_samples_per_s").value_or(0.0) <= 0.0)
       row.fail("key 'throughput_samples_per_s' has no value, expected one above 0 in a row of role fit");
   }
@@ -152,10 +156,15 @@ class PipelineCase {
     return config;
   }
 
-  [[nodiscard]] Result replayed(const PublishedRow& row, const TrainingConfig& config, Gradients gradients,
-                                const FittedCosts& costs) const {
+  /// \pre `steps_` holds nothing of other assumptions than those of `config` and `gradients`
+  const Result& replayed(const PublishedRow& row, const TrainingConfig& config, Gradients gradients,
+                         const FittedCosts& costs) {
+    const std::pair key(&row, config.micro_batches);
     try {
-      return replay_fitted(model_, *graphs_, "pipeline", config, gradients, costs, device_);
+      auto found = steps_.find(key);
+      if (found == steps_.end())
+        found = steps_.try_emplace(key, model_, *graphs_, "pipeline", config, gradients, device_).first;
+      return found->second.replayed(costs);
     } catch (const UsageError& error) {
       row.fail(error.what());
     }
@@ -163,7 +172,7 @@ class PipelineCase {
 
   /// Times are those of a batch.
   [[nodiscard]] RowValues values(const PublishedRow& row, const Assumptions& assumptions,
-                                 const FittedCosts& costs) const {
+                                 const FittedCosts& costs) {
     TrainingConfig config = training(row, assumptions);
     RowValues result = row_values(replayed(row, config, assumptions.gradients, costs), costs.process_bytes);
     const int batches = assumptions.batches_between_drains;
@@ -178,7 +187,7 @@ class PipelineCase {
   }
 
   [[nodiscard]] StepCost cost(const PublishedRow& row, const Assumptions& assumptions,
-                              const FittedCosts& costs) const {
+                              const FittedCosts& costs) {
     FittedCosts without = costs;
     without.process_bytes = 0.0;
     const RowValues result = values(row, assumptions, without);
@@ -203,7 +212,7 @@ class PipelineCase {
   }
 
   /// Whether activations of this batch can account for the first fit row's memory, before any fit.
-  [[nodiscard]] bool memory_plausible(const Assumptions& assumptions) const {
+  [[nodiscard]] bool memory_plausible(const Assumptions& assumptions) {
     const double target = measured(fit_row(0), assumptions).mean_peak_bytes;
     if (target <= 0.0) return true;
     Assumptions drained = assumptions;
@@ -219,6 +228,7 @@ class PipelineCase {
 
   /// Adds a candidate when the fit rows can be reproduced.
   bool try_out(const Assumptions& assumptions, std::vector<Candidate>& candidates) {
+    steps_.clear();
     if (!memory_plausible(assumptions)) return false;
     std::vector<MeasuredStep> steps;
     for (std::size_t i = 0; i < fit_rows_.size(); ++i) steps.push_back(measured(fit_row(i), assumptions));
@@ -280,6 +290,18 @@ class PipelineCase {
     if (!is_new) found->second = std::min(found->second, error);
   }
 
+  /// ` (12 over 4: 3-3-3-3)` of the most stages among which the blocks divide without rest, or "".
+  [[nodiscard]] std::string even_example() const {
+    int stages = 0;
+    for (const PublishedRow& row : published_.rows)
+      if (split_of(row) == "even" && layers() % row.world_size == 0)
+        stages = std::max(stages, row.world_size);
+    if (stages == 0) return "";
+    std::string split;
+    for (int i = 0; i < stages; ++i) split += (i == 0 ? "" : "-") + std::to_string(layers() / stages);
+    return " (" + std::to_string(layers()) + " over " + std::to_string(stages) + ": " + split + ")";
+  }
+
   void say_what_was_assumed(CasePrediction& prediction) const {
     std::vector<std::string>& lines = prediction.assumed;
     lines.insert(lines.end(), notes_.begin(), notes_.end());
@@ -289,19 +311,20 @@ class PipelineCase {
                         " is ruled out: fitted to the fit rows it misses their " +
                         (what == "gpipe" || what == "1f1b" ? "memory" : "throughput") + " by " +
                         percent_text(error) + " at best");
-    lines.emplace_back(
-        "a fit row is reproduced when its throughput is within 2 standard deviations of its source (1 % "
-        "where it gives none) and its memory within 1 %");
+    lines.push_back("a fit row is reproduced when its throughput is within " +
+                    std::to_string(static_cast<int>(kStandardDeviations)) +
+                    " standard deviations of its source (" + percent_text(kThroughputTolerance) +
+                    " where it gives none) and its memory within " + percent_text(kMemoryTolerance));
     lines.push_back("'even' deals " + std::to_string(layers()) +
-                    " blocks out as equally as can be, whatever the source calls it (12 over 4: 3-3-3-3)");
+                    " blocks out as equally as can be, whatever the source calls it" + even_example());
     lines.emplace_back(
         "blocks are equal, backward takes twice the forward, nothing is recomputed; embedding rides with "
         "the first stage and pooler with the last; a fixed time per stage and micro-batch is fitted too");
     lines.emplace_back(
         "parameters and Adam's state stay on their GPU all the time; saved activations and a "
         "constant per process are fitted to the mean peaks of the fit rows; MB is 2^20 bytes");
-    lines.emplace_back(
-        "cluster h100x4-nvlink; a message between two GPUs costs what NCCL's formulas say (v2.30.7)");
+    lines.push_back(std::string("cluster ") + kCluster +
+                    "; a message between two GPUs costs what NCCL's formulas say (v2.30.7)");
   }
 
   const PublishedCase& published_;
@@ -309,6 +332,8 @@ class PipelineCase {
   std::unique_ptr<NcclGraphs> graphs_;  ///< shared by all replays
   const DeviceModel& device_;
   Model model_;
+  /// Of the assumptions that are tried out, by row and micro-batches (more of them where steps do not drain).
+  std::map<std::pair<const PublishedRow*, int>, FittedStep> steps_;
   std::vector<std::size_t> fit_rows_;
   double needed_ = 0.0;
   std::vector<std::string> notes_;

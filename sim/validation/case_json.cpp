@@ -76,7 +76,10 @@ json summary_json(const ValidationSummary& summary) {
               {"fitted", errors_json(summary.fitted)},
               {"withheld", summary.withheld},
               {"not_predicted", summary.not_predicted}};
-  for (const auto& [name, errors] : summary.trivial) result["trivial"][name] = errors_json(errors);
+  for (const auto& [name, trivial] : summary.trivial) {
+    result["trivial"][name] = errors_json(trivial.errors);
+    result["trivial"][name]["median_of_predictions_over_same_rows"] = trivial.ours;
+  }
   return result;
 }
 

@@ -68,6 +68,17 @@ std::string effect_of(const PublishedCase& published, const std::vector<const Ca
   return seen.size() > 1 ? text : "";
 }
 
+/// `, of which 3 take the source's chart (204.2 s) for ddp x2`; "" where all reproduce the fit rows.
+std::string other_figures(const std::vector<Candidate>& candidates) {
+  std::map<std::string, int> sets;
+  for (const Candidate& candidate : candidates)
+    if (!candidate.takes.empty()) ++sets[candidate.takes];
+  std::string text;
+  for (const auto& [figure, count] : sets)
+    text += ", of which " + std::to_string(count) + (count == 1 ? " takes " : " take ") + figure;
+  return text;
+}
+
 }  // namespace
 
 Registry<CasePredictor>& case_predictors() {
@@ -110,7 +121,8 @@ CasePrediction combine(const PublishedCase& published, const std::vector<Candida
   central.back() = ';';
   prediction.assumed.push_back(central + " fitted to it: " + sorted.front()->fitted);
   prediction.assumed.push_back("ranges are over " + std::to_string(sorted.size()) +
-                               " sets of assumptions that reproduce the fit rows");
+                               " sets of assumptions that reproduce the fit rows" +
+                               other_figures(candidates));
   for (std::size_t choice = 0; choice < sorted.front()->choice.size(); ++choice) {
     std::string line = effect_of(published, sorted, choice);
     if (!line.empty()) prediction.unidentified.push_back(std::move(line));
@@ -229,6 +241,12 @@ std::string percent_text(double ratio) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f %%", 100.0 * ratio);
   return text.data();
+}
+
+std::string signed_percent_text(double ratio) {
+  const std::string size = percent_text(std::abs(ratio));
+  if (size == percent_text(0.0)) return size;
+  return (ratio < 0.0 ? "-" : "+") + size;
 }
 
 }  // namespace stepcast

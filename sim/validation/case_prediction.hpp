@@ -31,6 +31,9 @@ struct Candidate {
   double implausibility = 0.0;                              ///< the least one gives the central prediction
   std::string fitted;                                       ///< the costs that were fitted, for people
   std::vector<RowValues> rows;                              ///< as the case's rows
+  /// The other figure of a source that contradicts itself, where this set reproduces that, not the fit row's:
+  /// `the source's chart (204.2 s) for ddp x2`; else "".
+  std::string takes{};
   /// What a rank alone plus uncontended alpha-beta communication says, as `rows`; empty where it is not
   /// known.
   std::vector<RowValues> alpha_beta{};
@@ -47,8 +50,8 @@ struct CasePrediction {
   std::vector<std::string> assumed;
   std::vector<std::string> unidentified;  ///< what stays open, and how the answer changes with it
   std::vector<RowValues> alpha_beta;      ///< of the central prediction; empty where it is not known
-  std::string
-      limits;  ///< what the fit rows cannot say, in one sentence; the reason where a trivial predictor wins
+  /// What the fit rows cannot say, in one sentence; the reason where a trivial predictor wins.
+  std::string limits;
 };
 
 struct CasePredictor {
@@ -62,8 +65,8 @@ Registry<CasePredictor>& case_predictors();
 /// By the registry; a case without a predictor is `not_predicted`, with the reason.
 CasePrediction predict_case(const PublishedCase& published);
 
-/// The central candidate, ranges, and one line per choice that takes more than one value. No candidate: not
-/// predicted.
+/// The central candidate, ranges, over how many sets of which how many take another figure of the source, and
+/// one line per choice that takes more than one value. No candidate: not predicted.
 CasePrediction combine(const PublishedCase& published, const std::vector<Candidate>& candidates);
 
 /// What the rows of role `predict` are predicted to be, on one line. \pre candidates not empty
@@ -76,16 +79,16 @@ void forget_memory(std::vector<Candidate>& candidates);
 /// \throws InputError that names the case
 Model published_model(const PublishedCase& published, const std::string& settings);
 
-/// The first row of role fit and this strategy that has a value above 0. \throws InputError that names the
-/// case
+/// The first row of role fit and this strategy that has a value above 0.
+/// \throws InputError that names the case
 const PublishedRow& fit_row(const PublishedCase& published, const std::string& strategy,
                             const std::string& key);
 
 /// \throws InputError that names the row when its strategy is none of these, or `single` on several ranks
 void require_strategy(const PublishedRow& row, const std::vector<std::string>& known);
 
-/// Step time, throughput, peak memory, unevenness and bubble of a replay. \param process_bytes that every
-/// rank holds besides
+/// Step time, throughput, peak memory, unevenness and bubble of a replay.
+/// \param process_bytes that every rank holds besides
 RowValues row_values(const Result& result, double process_bytes);
 
 /// Predicted over measured - 1 of the mean over the ranks (`PublishedRow::measured`); nothing where the row
@@ -108,5 +111,7 @@ std::string range_text(const PredictedValue& value);
 std::string short_number(double value);
 /// `1.4 %` of 0.014.
 std::string percent_text(double ratio);
+/// `+1.4 %` of 0.014, `-1.4 %` of -0.014; what rounds to nothing is `0.0 %`.
+std::string signed_percent_text(double ratio);
 
 }  // namespace stepcast

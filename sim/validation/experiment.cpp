@@ -127,6 +127,16 @@ std::optional<BytesPerSecond> fit_bandwidth(double target_s, BytesPerSecond gues
   return std::nullopt;
 }
 
+Seconds endpoint_latency(const Calibration& calibration) {
+  const PathCost& path = calibration.paths.front();
+  const Seconds engines = path.gap.at(Bytes(0));  // both at once, beside the latency
+  return Seconds(path.notice_s) + std::max(path.latency.at(Bytes(0)), engines);
+}
+
+Seconds wire_latency(const Calibration& calibration, Seconds message) {
+  return std::max(Seconds(0), (message - endpoint_latency(calibration)) / 2.0);
+}
+
 int steps_per_epoch(double samples, int ranks, int batch_per_rank) {
   return static_cast<int>(std::ceil(std::ceil(samples / ranks) / batch_per_rank));
 }

@@ -13,6 +13,9 @@
 /// Published experiments of which only sums are known: so many seconds of compute in a step, so many outside.
 namespace stepcast {
 
+/// Training samples of CIFAR-10.
+inline constexpr double kCifarSamples = 50'000;
+
 /// Where one rank's step goes when nobody disturbs it.
 struct StepTimes {
   double input_s = 0.0;  ///< before the forward, on one core
@@ -29,8 +32,8 @@ struct StepTimes {
 StepTimes split_compute(double compute_s);
 
 /// A Trace of one step: forward and backward are shared out over the segments by their flop, the optimizer by
-/// parameters. Gradients are ready at the end of their segment's backward. Holds: the phases of the trace add
-/// up to `times`.
+/// parameters. Gradients are ready at the end of their segment's backward.
+/// Holds: the phases of the trace add up to `times`.
 TraceEntry spread_trace(const Model& model, const StepTimes& times, int batch, int threads);
 
 /// One row of a published case as it is replayed.
@@ -45,8 +48,8 @@ struct Experiment {
   std::string backend{};  ///< as ReplayInput's
 };
 
-/// Its Schedule over its cluster: one step after another that warms up. \throws UsageError as
-/// `build_schedule`
+/// Its Schedule over its cluster: one step after another that warms up.
+/// \throws UsageError as `build_schedule`
 Result replay_experiment(const Experiment& experiment);
 double replayed_step_s(const Experiment& experiment);
 
@@ -62,8 +65,19 @@ Cluster switch_of(int hosts, int cores, BytesPerSecond bandwidth, Seconds latenc
 std::optional<BytesPerSecond> fit_bandwidth(double target_s, BytesPerSecond guess,
                                             const std::function<double(BytesPerSecond)>& step_s);
 
-/// Steps of one rank in an epoch: ceil(ceil(samples / ranks) / batch), as a DistributedSampler deals them
-/// out.
+/// What one small message takes of its endpoints when its receive is posted with it, as synchronous ranks do.
+/// The engines work beside the latency:
+///
+///     notice + max(latency(0), gap(0))
+Seconds endpoint_latency(const Calibration& calibration);
+
+/// Latency of the whole way over the links with which such a message takes `message` from end to end; notice
+/// and message both cross them. 0 where the endpoints alone take longer.
+Seconds wire_latency(const Calibration& calibration, Seconds message);
+
+/// Steps of one rank in an epoch, as a DistributedSampler deals them out:
+///
+///     ceil(ceil(samples / ranks) / batch)
 int steps_per_epoch(double samples, int ranks, int batch_per_rank);
 
 /// Endpoint costs of Gloo, kernels and sharing on a machine with two cores (calibration/data), unbound ranks.

@@ -132,22 +132,40 @@ void free_gradients(Schedule& schedule, const Model& model) {
   }
 }
 
-Result replay_fitted(const Model& model, NcclGraphs& graphs, const std::string& strategy,
-                     const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
-                     const DeviceModel& device) {
-  Schedule schedule = build_schedule(strategy, model, training);
-  if (gradients == Gradients::kFreed) free_gradients(schedule, model);
-  const double samples = static_cast<double>(training.batch) / training.micro_batches;
-  const TraceEntry trace = fitted_trace(model, schedule, costs, samples, device);
+FittedStep::FittedStep(const Model& model, NcclGraphs& graphs, const std::string& strategy,
+                       const TrainingConfig& training, Gradients gradients, const DeviceModel& device)
+    : model_(model),
+      graphs_(graphs),
+      device_(device),
+      training_(training),
+      schedule_(build_schedule(strategy, model, training)) {
+  if (gradients == Gradients::kFreed) free_gradients(schedule_, model);
+}
+
+const Result& FittedStep::replayed(const FittedCosts& costs) {
+  const auto same = [&costs](const auto& one) {
+    const FittedCosts& known = one.first;
+    return known.block_s == costs.block_s && known.stage_s == costs.stage_s &&
+           known.activation_scale == costs.activation_scale;
+  };
+  const auto found = std::find_if(known_.begin(), known_.end(), same);
+  if (found != known_.end()) return found->second;
+  known_.emplace_back(costs, replay_with(costs));
+  return known_.back().second;
+}
+
+Result FittedStep::replay_with(const FittedCosts& costs) const {
+  const double samples = static_cast<double>(training_.batch) / training_.micro_batches;
+  const TraceEntry trace = fitted_trace(model_, schedule_, costs, samples, device_);
   ReplayInput input;
-  input.schedule = &schedule;
-  input.model = &model;
-  input.cluster = &graphs.cluster();
-  input.node_of_rank = place_ranks(graphs.cluster(), schedule.world_size);
+  input.schedule = &schedule_;
+  input.model = &model_;
+  input.cluster = &graphs_.cluster();
+  input.node_of_rank = place_ranks(graphs_.cluster(), schedule_.world_size);
   input.backend = "nccl";
-  input.nccl_graphs = &graphs;
+  input.nccl_graphs = &graphs_;
   input.trace = &trace;
-  input.batch = training.batch;
+  input.batch = training_.batch;
   input.warmup_steps = 1;
   input.record_spans = false;
   return replay(input);

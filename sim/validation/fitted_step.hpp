@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
@@ -31,10 +32,17 @@ std::string to_text(const FittedCosts& costs);
 /// A Trace of one step, for a Schedule whose programs say which segments open a stage.
 ///
 /// Every block takes `block_s`, a third of it forward (2 flop of the backward for one of the forward). The
-/// other segments take block_s * flop / flop of a block, or the time to read and write their activations at
-/// the device's memory bandwidth if that is longer. The first segment of a stage takes `stage_s` more,
-/// divided alike. Adam moves 28 B per parameter and zeroing gradients 4 B at that bandwidth (SGD 12 or 20 B).
-/// A forward leaves activation_scale * the model's saved bytes. \param samples of a micro-batch
+/// other segments take
+///
+///     block_s * flop / flop of a block
+///
+/// or the time to read and write their activations at the device's memory bandwidth if that is longer. The
+/// first segment of a stage takes `stage_s` more, divided alike. Adam moves 28 B per parameter and zeroing
+/// gradients 4 B at that bandwidth (SGD 12 or 20 B). A forward leaves
+///
+///     activation_scale * the model's saved bytes
+///
+/// \param samples of a micro-batch
 TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const FittedCosts& costs,
                         double samples, const DeviceModel& device);
 
@@ -50,12 +58,27 @@ double implausibility(Gradients gradients);
 /// part of them, the end of the program gives them up.
 void free_gradients(Schedule& schedule, const Model& model);
 
-/// Schedule, trace and replay of one step after another that warms up. Communication
-/// is NCCL's over the cluster of `graphs`, which several replays share. \throws UsageError as
-/// `build_schedule`
-Result replay_fitted(const Model& model, NcclGraphs& graphs, const std::string& strategy,
-                     const TrainingConfig& training, Gradients gradients, const FittedCosts& costs,
-                     const DeviceModel& device);
+/// A step whose Schedule is built once, for replays with one set of costs after another: costs change nothing
+/// but the trace. Communication is NCCL's over the cluster of `graphs`, which several steps share.
+class FittedStep {
+ public:
+  /// \throws UsageError as `build_schedule`
+  FittedStep(const Model& model, NcclGraphs& graphs, const std::string& strategy,
+             const TrainingConfig& training, Gradients gradients, const DeviceModel& device);
+
+  /// One step after another that warms up, without process_bytes. The same costs are replayed once.
+  const Result& replayed(const FittedCosts& costs);
+
+ private:
+  [[nodiscard]] Result replay_with(const FittedCosts& costs) const;
+
+  const Model& model_;
+  NcclGraphs& graphs_;
+  const DeviceModel& device_;
+  TrainingConfig training_;
+  Schedule schedule_;
+  std::vector<std::pair<FittedCosts, Result>> known_;
+};
 
 /// The trivial predictor of the same step: a rank's part of the trace alone, plus each of its messages and
 /// collectives as if the network were idle. A pipeline's ranks have equal parts. Step time and throughput.

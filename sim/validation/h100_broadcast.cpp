@@ -13,12 +13,14 @@
 namespace stepcast {
 namespace {
 
+constexpr const char* kCluster = "h100x4-nvlink";
 constexpr double kGiga = 1e9;
 constexpr int kFitRounds = 2;         // times are straight lines in what is fitted: the first one solves them
 constexpr double kRounding = 0.0005;  // the source prints milliseconds
-constexpr std::array kPinned{50.0, 45.0,
-                             55.0};  // GB/s, of what copies over PCIe gen5 x16 reach from pinned memory
+constexpr std::array kPinned{50.0, 45.0, 55.0};  // GB/s that copies over PCIe gen5 x16 reach, pinned memory
 constexpr std::array kChunkMebibytes{64.0, 16.0, 256.0};
+
+std::string short_integer(double value) { return std::to_string(static_cast<int>(value)); }
 
 /// A method of the broadcast and what the source calls it.
 struct Method {
@@ -65,7 +67,7 @@ struct HostCopies {
 class BroadcastCase {
  public:
   explicit BroadcastCase(const PublishedCase& published)
-      : published_(published), cluster_(load_cluster("h100x4-nvlink")) {
+      : published_(published), cluster_(load_cluster(kCluster)), device_(device_model("h100-sxm")) {
     for (const PublishedRow& row : published.rows) {
       const std::string method = method_of(row);
       if (!row.fit) continue;
@@ -80,9 +82,8 @@ class BroadcastCase {
   }
 
   CasePrediction predict() {
-    const DeviceModel& device = device_model("h100-sxm");
-    const BytesPerSecond effective = device.nvlinks * device.nvlink_bandwidth;
-    const BytesPerSecond raw = device.nvlinks * device.nvlink_raw;
+    const BytesPerSecond effective = device_.nvlinks * device_.nvlink_bandwidth;
+    const BytesPerSecond raw = device_.nvlinks * device_.nvlink_raw;
     std::vector<Candidate> candidates;
     for (const BytesPerSecond nvlink : {effective, raw}) {
       nvlink_ = nvlink;
@@ -135,8 +136,12 @@ class BroadcastCase {
       }
   }
 
-  /// Corrects buffer and rate by what the replays miss. sequential = n (B / r + c), relay = B / r + c + (n -
-  /// 1) (B / p + c'), so that the misses give B / r and B / p at once.
+  /// Corrects buffer B and rate r by what the replays miss, p being the rate between two of n GPUs:
+  ///
+  ///     sequential = n (B / r + c)
+  ///     relay      = B / r + c + (n - 1) (B / p + c')
+  ///
+  /// so that the misses give B / r and B / p at once.
   [[nodiscard]] HostCopies fit(const FitTimes& times) const {
     const auto devices = static_cast<double>(cluster_.places().size());
     double host_s = times.sequential_s / devices;
@@ -166,7 +171,7 @@ class BroadcastCase {
 
   void set_links(LinkKind kind, BytesPerSecond bandwidth) {
     for (Link& link : cluster_.links)
-      if (link.kind == kind) link.bandwidth = bandwidth;
+      if (link.kind == kind) link.bandwidth = link.remaining * bandwidth;
   }
 
   /// Seconds of one broadcast from pageable memory.
@@ -210,22 +215,23 @@ class BroadcastCase {
   void say_what_was_assumed(CasePrediction& prediction) const {
     prediction.limits =
         "the fit rows copy from pageable memory, and neither the rate of pinned memory nor the size of the "
-        "chunks "
-        "can be read from them";
+        "chunks can be read from them";
     std::vector<std::string>& lines = prediction.assumed;
-    lines.push_back(
-        "the fit rows copy from pageable memory, both at one rate; the fitted buffer is " +
-        to_text(Bytes(least_buffer_)) + " to " + to_text(Bytes(most_buffer_)) +
-        ", by the rate between two GPUs (370.8 GB/s as NCCL counts 18 links, 450 GB/s raw) and by half a "
-        "millisecond of rounding in each fit row");
-    lines.emplace_back(
-        "the chunked method copies from pinned memory at 45 to 55 GB/s (PCIe gen5 x16), in chunks of 16 to "
-        "256 MiB; no "
-        "fit row says anything of either; pinning the memory is not part of the time");
-    lines.emplace_back(
-        "cluster h100x4-nvlink with the buffer in the memory of socket 0, behind which GPU 0 sits; the host "
-        "takes 5 us to "
-        "issue a copy");
+    lines.push_back("the fit rows copy from pageable memory, both at one rate; the fitted buffer is " +
+                    to_text(Bytes(least_buffer_)) + " to " + to_text(Bytes(most_buffer_)) +
+                    ", by the rate between two GPUs (" + to_text(device_.nvlinks * device_.nvlink_bandwidth) +
+                    " as NCCL counts " + std::to_string(device_.nvlinks) + " links, " +
+                    to_text(device_.nvlinks * device_.nvlink_raw) + " raw) and by " +
+                    to_text(Seconds(kRounding)) + " of rounding in each fit row");
+    const auto [slowest, fastest] = std::minmax_element(kPinned.begin(), kPinned.end());
+    const auto [least, most] = std::minmax_element(kChunkMebibytes.begin(), kChunkMebibytes.end());
+    lines.push_back("the chunked method copies from pinned memory at " + short_integer(*slowest) + " to " +
+                    short_integer(*fastest) + " GB/s (PCIe gen5 x16), in chunks of " + short_integer(*least) +
+                    " to " + short_integer(*most) +
+                    " MiB; no fit row says anything of either; pinning the memory is not part of the time");
+    lines.push_back(std::string("cluster ") + kCluster +
+                    " with the buffer in the memory of socket 0, behind which GPU 0 sits; the host takes " +
+                    to_text(CopyCosts{}.launch) + " to issue a copy");
     for (std::size_t i = 0; i < published_.rows.size(); ++i) {
       const PublishedRow& row = published_.rows[i];
       const auto measured = row.number("time_s");
@@ -244,6 +250,7 @@ class BroadcastCase {
 
   const PublishedCase& published_;
   Cluster cluster_;
+  const DeviceModel& device_;
   BytesPerSecond nvlink_;
   FitTimes fit_;
   double least_buffer_ = 0.0;

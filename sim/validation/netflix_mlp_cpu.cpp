@@ -62,7 +62,8 @@ class SingleThreadCase {
     return (kForwardAndBackward * kBatch * model_.forward_flop() / core).count();
   }
 
-  /// \param shared_s compute on one core that a rank's threads divide \param serial_s on one thread
+  /// \param shared_s compute on one core that a rank's threads divide
+  /// \param serial_s on one thread
   [[nodiscard]] Experiment experiment(const PublishedRow& row, const Cluster& cluster, double shared_s,
                                       double serial_s) const {
     Experiment result{&model_,      &cluster, &calibration_,
@@ -85,8 +86,8 @@ class SingleThreadCase {
     const double step = *fitted_.number("total_time_s") / steps(fitted_);
     const double serial_s = step - replayed_step_s(experiment(fitted_, fitted_host, shared_s, 0.0));
     if (serial_s < 0.0) return result;
-    result.choice = {
-        {"work_that_threads_share", shared_s > 0.0 ? "the arithmetic at a tenth of peak" : "none"}};
+    result.choice = {{"work_that_threads_share",
+                      shared_s > 0.0 ? "the arithmetic at " + percent_text(kOfPeak) + " of peak" : "none"}};
     result.implausibility = shared_s > 0.0 ? kThreaded : 0.0;
     result.fitted = "host work on one thread of " + to_text(Seconds(serial_s)) + " in a step of " +
                     to_text(Seconds(step)) + ", shared " + to_text(Seconds(shared_s)) + " on one core";
@@ -105,16 +106,16 @@ class SingleThreadCase {
 
   void say_what_was_assumed(CasePrediction& prediction) const {
     prediction.assumed.push_back(
-        "1531126 rows and batches of " + std::to_string(kBatch) +
+        std::to_string(static_cast<int>(kRows)) + " rows and batches of " + std::to_string(kBatch) +
         " per rank, as in the GPU runs of the same report; cores are divided among the ranks");
     prediction.assumed.push_back("a step's arithmetic takes " + to_text(Seconds(arithmetic_s())) +
-                                 " on one core of a Xeon E5-2680 v4 at a tenth of its peak");
+                                 " on one core of a " + kProcessor + " at " + percent_text(kOfPeak) +
+                                 " of its peak");
     prediction.assumed.emplace_back(
         "Gloo's endpoints over loopback cost what they cost on the calibrated two-core machine");
     prediction.limits =
         "the rows to be predicted differ from the fit row by their cores alone, and a step bound by one "
-        "thread is the "
-        "same on all of them: copying the fit row is the same forecast";
+        "thread is the same on all of them: copying the fit row is the same forecast";
   }
 
   const PublishedCase& published_;

@@ -139,6 +139,9 @@ class HostBoundCase {
     result.choice = {{"host_overhead_of_ddp", kind.name},
                      {"ddp_x2_time", assumptions.chart ? "the source's chart" : "the source's logs"}};
     result.implausibility = kind.implausibility + (assumptions.chart ? kChart : 0.0);
+    if (assumptions.chart)
+      result.takes = "the source's chart (" + short_number(*ddp_.number("total_time_s_in_chart")) +
+                     " s) for " + row_name(ddp_);
     result.fitted = "host " + to_text(Seconds(alone().host_s)) + " of a step of one rank, " +
                     to_text(Seconds(overhead_s(ddp_, assumptions))) + " more under DDP at " +
                     std::to_string(ddp_.world_size) + " ranks";
@@ -183,14 +186,13 @@ class HostBoundCase {
         std::to_string(ddp_.world_size) + " ranks over PCIe, so that no link decides anything");
     prediction.limits =
         "what DDP adds is host time, of which one fit row with several ranks does not tell how it changes "
-        "with their "
-        "number";
+        "with their number";
     const std::string turns = turning();
     if (!turns.empty())
       prediction.limits +=
           "; the measured step times of ddp turn round (" + turns +
-          " ranks), which no model of the hardware explains: the same GPUs, links and host work "
-          "per rank, more ranks";
+          " ranks), which no model of the hardware explains: the same GPUs, links and host work per rank, "
+          "more ranks";
   }
 
   const PublishedCase& published_;

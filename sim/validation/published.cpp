@@ -180,14 +180,13 @@ std::optional<double> PublishedRow::number(const std::string& key) const { retur
 
 std::vector<int> PublishedRow::ranks_left_out(const std::string& key) const {
   constexpr std::size_t kFewest = 3;  // of two that differ, either may be right
-  constexpr double kTolerance = 0.05;
   if (key != "step_time_s" || !facts.contains(key) || !facts[key].is_array() || facts[key].size() < kFewest)
     return {};
   const auto values = facts[key].get<std::vector<double>>();
   const double middle = median(values);
   std::vector<int> ranks;
   for (std::size_t i = 0; i < values.size(); ++i)
-    if (std::abs(values[i] - middle) > kTolerance * middle) ranks.push_back(static_cast<int>(i));
+    if (std::abs(values[i] - middle) > kRanksAgree * middle) ranks.push_back(static_cast<int>(i));
   return ranks.size() < values.size() ? ranks : std::vector<int>{};
 }
 

@@ -11,6 +11,9 @@ namespace stepcast {
 
 inline constexpr const char* kPublishedSchema = "stepcast.published/1";
 
+/// By how much of their median step times of ranks may miss it and still agree with it.
+inline constexpr double kRanksAgree = 0.05;
+
 /// One row: a strategy at a size, with what was measured there.
 // NOLINTNEXTLINE(bugprone-exception-escape): moving a json value throws nothing
 struct PublishedRow {
@@ -23,7 +26,7 @@ struct PublishedRow {
 
   /// A value, or the mean of several; nothing where the row has none. \pre the key's values are numbers
   [[nodiscard]] std::optional<double> number(const std::string& key) const;
-  /// The same, but of three step times or more the mean of those within 5 % of their median: the ranks of a
+  /// The same, but of three step times or more the mean of those that agree (`kRanksAgree`): the ranks of a
   /// synchronous run take equally long, and one that says otherwise has timed something else.
   [[nodiscard]] std::optional<double> measured(const std::string& key) const;
   /// Numbers of the ranks that `measured` leaves out.
@@ -36,8 +39,7 @@ struct PublishedRow {
 // NOLINTNEXTLINE(bugprone-exception-escape): as above
 struct PublishedCase {
   std::string id;
-  std::string
-      like;  ///< the shipped case whose model of the experiment it takes; its own id unless it says so
+  std::string like;  ///< the shipped case whose model of the experiment it takes; its own id by default
   std::string where;
   nlohmann::json facts;  ///< without rows
   std::vector<PublishedRow> rows;

@@ -8,7 +8,6 @@
 namespace stepcast {
 namespace {
 
-constexpr double kSamples = 50'000;       // of CIFAR-10
 constexpr BytesPerSecond kStated{1.0e9};  // what the source's author estimates of the interconnect
 constexpr BytesPerSecond kFast{12.0e9};   // PCIe generation 3 with 16 lanes, as NCCL counts it
 constexpr Seconds kLatency{5e-6};         // of a message between two GPUs through the host
@@ -60,7 +59,7 @@ class DataParallelCase {
 
  private:
   [[nodiscard]] int steps(const PublishedRow& row) const {
-    const int dealt = steps_per_epoch(kSamples, row.world_size, batch_);
+    const int dealt = steps_per_epoch(kCifarSamples, row.world_size, batch_);
     return row.fit ? static_cast<int>(row.number("iterations_per_epoch").value_or(dealt)) : dealt;
   }
   [[nodiscard]] double step_s(const PublishedRow& row) const {
@@ -156,19 +155,19 @@ class DataParallelCase {
   }
 
   void say_what_was_assumed(CasePrediction& prediction) const {
-    prediction.assumed.push_back("a rank's steps in an epoch: its share of 50000 samples over batches of " +
-                                 std::to_string(batch_) + ", rounded up");
-    prediction.assumed.emplace_back(
-        "GPUs at one switch, every link with the same bandwidth in both directions, 5 us from GPU to GPU; "
-        "one "
-        "all-reduce at a time, rings; DDP's buckets of 25 MiB");
+    prediction.assumed.push_back("a rank's steps in an epoch: its share of " +
+                                 std::to_string(static_cast<int>(kCifarSamples)) +
+                                 " samples over batches of " + std::to_string(batch_) + ", rounded up");
+    prediction.assumed.push_back(
+        "GPUs at one switch, every link with the same bandwidth in both directions, " + to_text(kLatency) +
+        " from GPU to GPU; one all-reduce at a time, rings; DDP's buckets of " +
+        to_text(TrainingConfig{}.bucket_cap));
     prediction.assumed.emplace_back(
         "layers share forward and backward by their flop; a gradient is ready at the end of its residual "
         "block");
     prediction.limits =
         "one fit row of several ranks cannot tell how much of its loss is communication and how much is the "
-        "host, "
-        "and the source contradicts itself about the link";
+        "host, and the source contradicts itself about the link";
   }
 
   const PublishedCase& published_;

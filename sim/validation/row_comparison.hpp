@@ -68,17 +68,28 @@ struct ErrorSummary {
   std::string worst_row;  ///< with its case
 };
 
+/// A trivial predictor over the judged rows for which it has a value.
+struct TrivialSummary {
+  ErrorSummary errors;
+  double ours = 0.0;  ///< median of the predictions over the same rows
+};
+
 struct ValidationSummary {
   ErrorSummary judged;
-  std::map<std::string, ErrorSummary> trivial;  ///< over the judged rows for which a predictor has a value
-  ErrorSummary repeated;                        ///< counted apart
-  ErrorSummary fitted;                          ///< how well the fits reproduce what they were fitted to
+  std::map<std::string, TrivialSummary> trivial;
+  ErrorSummary repeated;  ///< counted apart
+  ErrorSummary fitted;    ///< how well the fits reproduce what they were fitted to
   int withheld = 0;
   int not_predicted = 0;
 };
 ValidationSummary summarize(const std::vector<RowComparison>& rows);
 
-/// `summary: 5 rows predicted and measured: median absolute error 7.5 %, worst ...`
+/// What the rows come to, and how many count otherwise:
+///
+///     summary: 5 rows predicted and measured: median absolute error 18.4 %, worst ...; copying the fit row
+///     16.8 % of the same 5: nearer than stepcast; ideal scaling 50.7 % of 4 rows, where stepcast has 12.2 %
+///
+/// Medians that differ by less than 0.05 % are as near.
 std::string to_text(const ValidationSummary& summary);
 
 }  // namespace stepcast

@@ -12,10 +12,9 @@ namespace {
 
 constexpr std::array kMessageLatencies{50e-6, 200e-6, 1e-3};  // s; one message of Gloo over kernel TCP
 constexpr double kUsualLatency = 200e-6;
-constexpr int kCores = 8;  // of a host; not stated
-constexpr double kUnstatedReason =
-    0.1;  // implausibility of each thing that a reading needs beside the numbers
-constexpr double kConstantInput = 0.3;  // of input that costs the same for 64 samples as for 256
+constexpr int kCores = 8;                // of a host; not stated
+constexpr double kUnstatedReason = 0.1;  // implausibility of each thing that a reading takes for granted
+constexpr double kConstantInput = 0.3;   // of input that costs the same for 64 samples as for 256
 
 /// What the steps of a distributed run's ranks are, where they contradict each other.
 struct Reading {
@@ -39,9 +38,14 @@ struct Assumptions {
 /// gather_scatter Schedule, replayed with its in-cast at rank 0, takes as long as measured.
 ///
 /// Rank 0 of the fit row reports a shorter step than its peers, though synchronous ranks cannot differ. Three
-/// readings: the longer one is the step, and the profile is of it; the longer one is the step, and the
-/// profile is of rank 0's; rank 0's is the step, and its peers report a constant more. Central is the one
-/// that needs the same compute per sample for 64 samples as for 256, with the fewest unstated reasons.
+/// readings:
+///
+///     the longer one is the step, and the profile is of it
+///     the longer one is the step, and the profile is of rank 0's
+///     rank 0's is the step, and its peers report a constant more
+///
+/// Central is the one that needs the same compute per sample for 64 samples as for 256, with the fewest
+/// unstated reasons.
 class GlooCase {
  public:
   explicit GlooCase(const PublishedCase& published)
@@ -112,12 +116,15 @@ class GlooCase {
     return result;
   }
 
+  [[nodiscard]] int hosts() const {
+    int most = 1;
+    for (const PublishedRow& row : published_.rows) most = std::max(most, row.world_size);
+    return most;
+  }
+
   /// Links beneath Gloo's endpoints, so that one small message takes the assumed time from end to end.
   [[nodiscard]] Cluster cluster(BytesPerSecond bandwidth, double message_latency_s) const {
-    const double endpoint = calibration_.paths.front().latency.at(Bytes(0)).count();
-    int hosts = 1;
-    for (const PublishedRow& row : published_.rows) hosts = std::max(hosts, row.world_size);
-    return switch_of(hosts, kCores, bandwidth, Seconds(std::max(0.0, message_latency_s - endpoint)));
+    return switch_of(hosts(), kCores, bandwidth, wire_latency(calibration_, Seconds(message_latency_s)));
   }
 
   void try_out(const Assumptions& assumptions, std::vector<Candidate>& candidates) const {
@@ -157,25 +164,47 @@ class GlooCase {
     return result;
   }
 
+  /// ` (of the fit row not rank 0)`, or "" where all ranks agree.
+  [[nodiscard]] std::string left_out() const {
+    std::string ranks;
+    for (const int rank : gathered_.ranks_left_out("step_time_s"))
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    return ranks.empty() ? "" : " (of the fit row not rank " + ranks + ")";
+  }
+
+  /// How the time of a message divides itself into endpoints and links.
+  [[nodiscard]] std::string message_parts() const {
+    const Seconds endpoints = endpoint_latency(calibration_);
+    std::string text =
+        "the latency of a message is that of a small one whose receive is posted with it, of which the "
+        "endpoints take " +
+        to_text(endpoints);
+    for (const double latency : kMessageLatencies)
+      if (Seconds(latency) < endpoints)
+        text += "; of " + to_text(Seconds(latency)) +
+                " nothing is left for the links, whose latency is 0 there, so that a message takes " +
+                to_text(endpoints);
+    return text;
+  }
+
   void say_what_was_assumed(CasePrediction& prediction) const {
-    prediction.assumed.emplace_back(
-        "the measured step of a row is the mean of the ranks that agree within 5 % (1-3 of 0-3), which is "
-        "also "
-        "what the errors are of");
-    prediction.assumed.push_back("four hosts of " + std::to_string(kCores) +
-                                 " cores at one switch, all cores compute; Gloo's endpoints, additions and "
-                                 "copies cost what they cost on "
-                                 "the calibrated two-core machine, message latency includes them");
+    prediction.assumed.push_back("the measured step of a row is the mean of the ranks that agree within " +
+                                 percent_text(kRanksAgree) + left_out() +
+                                 ", which is also what the errors are of");
+    prediction.assumed.push_back(
+        std::to_string(hosts()) + " hosts of " + std::to_string(kCores) +
+        " cores at one switch, all cores compute; Gloo's endpoints, additions and copies cost what they cost "
+        "on the calibrated two-core machine");
+    prediction.assumed.push_back(message_parts());
     prediction.assumed.emplace_back(
         "backward takes twice the forward; layers share the compute by their flop; the optimizer is in the "
         "rest");
-    const double spread =
-        gathered_.facts["step_time_s"].front().get<double>() / *gathered_.measured("step_time_s");
-    prediction.limits =
-        "neither the speed of the links nor the compute of a rank's batch is stated, and the ranks of the "
-        "fit row "
-        "report step times that differ by " +
-        percent_text(std::abs(spread - 1.0));
+    prediction.limits = "neither the speed of the links nor the compute of a rank's batch is stated";
+    const std::vector<int> odd = gathered_.ranks_left_out("step_time_s");
+    if (odd.empty()) return;
+    const double other = gathered_.facts["step_time_s"][static_cast<std::size_t>(odd.front())].get<double>();
+    prediction.limits += ", and the ranks of the fit row report step times that differ by " +
+                         percent_text(std::abs(other / *gathered_.measured("step_time_s") - 1.0));
   }
 
   const PublishedCase& published_;

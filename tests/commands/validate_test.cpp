@@ -1,30 +1,48 @@
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests {
+namespace {
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+/// Processor time of all programs that were run and are over.
+double processor_s() {
+  rusage used{};
+  ::getrusage(RUSAGE_CHILDREN, &used);
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+}  // namespace
 
 TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones without a measurement",
           "[commands]") {
   const Shell shell;
   const Outcome outcome = shell.run("stepcast validate");
   CHECK(outcome.exit_code == 0);
-  for (const char* text :
-       {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "no measurement here",
-        "assumed:", "unidentified: micro_batches", "netflix-mlp-cpu-gloo", "memory_cv", "thread_efficiency",
-        "summary: ", "nearer than copying the fit row", "repeats a fit row", "withheld", "alpha-beta"})
+  for (const char* text : {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "no measurement here",
+                           "assumed:", "unidentified: micro_batches", "netflix-mlp-cpu-gloo", "memory_cv",
+                           "thread_efficiency", "summary: ", " of the same ",
+                           "nearer than copying the fit row", "repeats a fit row", "withheld", "alpha-beta"})
     CHECK_THAT(outcome.out, Catch::Contains(text));
 }
 
-TEST_CASE("validate shows every row of every case, with trivial predictors, within seconds", "[commands]") {
+TEST_CASE("validate shows every row of every case, with trivial predictors, within 5 s", "[commands]") {
   const Shell shell;
-  const auto start = std::chrono::steady_clock::now();
+  const double before = processor_s();
   const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast validate --json").out);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  CHECK(took.count() < 30.0);  // 5 s on an idle machine; tests run beside others and unoptimised
+  const double took = processor_s() - before;  // because other programs may be running
+  CAPTURE(took);
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+  CHECK(took < 5.0);
+#endif
   std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
   const nlohmann::json published = nlohmann::json::parse(file)["cases"];
   REQUIRE(json["cases"].size() == published.size());

@@ -130,6 +130,49 @@ TEST_CASE("what the source leaves open is named, and a range covers the central 
     }
 }
 
+TEST_CASE("sets that take another figure of the source than the fit row's are counted") {
+  const PublishedCase published = shipped("netflix-mlp-p100");
+  std::vector<Candidate> candidates;
+  for (const char* takes : {"", "the chart (2 s)", "", "the chart (2 s)", "the log (3 s)"}) {
+    Candidate one;
+    one.choice = {{"choice", std::to_string(candidates.size())}};
+    one.rows.resize(published.rows.size());
+    one.takes = takes;
+    candidates.push_back(one);
+  }
+  CHECK(combine(published, candidates).assumed.at(1) ==
+        "ranges are over 5 sets of assumptions that reproduce the fit rows, of which 2 take the chart (2 s), "
+        "of which 1 takes the log (3 s)");
+  candidates.resize(1);
+  CHECK(combine(published, candidates).assumed.at(1) ==
+        "ranges are over 1 sets of assumptions that reproduce the fit rows");
+  CHECK_THAT(prediction_of("netflix-mlp-p100").assumed.at(1),
+             Catch::Contains(", of which 3 take the source's chart (204.2 s) for ddp x2"));
+}
+
+TEST_CASE("a step is the same when it is replayed with other costs in between") {
+  const Cluster cluster = load_cluster("h100x4-nvlink");
+  NcclGraphs graphs(cluster);
+  const Model model = load_model("bert-base");
+  TrainingConfig config;
+  config.world_size = 2;
+  config.batch = 8;
+  config.micro_batches = 4;
+  const FittedCosts costs{0.002, 0.0005, 1.25, 0.0};
+  FittedCosts longer = costs;
+  longer.block_s *= 2.0;
+  const auto made = [&] {
+    return FittedStep(model, graphs, "pipeline", config, Gradients::kFreed, device_model("h100-sxm"));
+  };
+  FittedStep step = made();
+  const double first = step.replayed(longer).median_step_time_s();
+  const RowValues values = row_values(step.replayed(costs), 0.0);
+  CHECK(first > 1.9 * values.at("step_time_s").front());
+  const RowValues fresh = row_values(made().replayed(costs), 0.0);
+  for (const auto& [key, numbers] : values)
+    CHECK(numbers.front() == Approx(fresh.at(key).front()).epsilon(1e-9));
+}
+
 TEST_CASE("memory is predicted only where fit rows say something of it") {
   PublishedCase times_alone = shipped(kDataParallel);
   times_alone.rows[0].facts.erase("peak_memory_mb_per_rank");

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sim/core/file.hpp"
+#include "sim/replay/replay.hpp"
 #include "tests/validation/predictions.hpp"
 
 namespace stepcast {
@@ -25,8 +26,8 @@ bool names(const std::vector<std::string>& lines, const std::string& words) {
 }  // namespace
 
 TEST_CASE("a rank's steps in an epoch: 50000 samples are 391 batches of 128, and 196 for each of two ranks") {
-  CHECK(steps_per_epoch(50'000, 1, 128) == 391);
-  CHECK(steps_per_epoch(50'000, 2, 128) == 196);
+  CHECK(steps_per_epoch(kCifarSamples, 1, 128) == 391);
+  CHECK(steps_per_epoch(kCifarSamples, 2, 128) == 196);
   CHECK(steps_per_epoch(1'531'126, 1, 64) == 23'924);
   CHECK(steps_per_epoch(10, 3, 4) == 1);
 }
@@ -100,6 +101,58 @@ TEST_CASE("SimpleCNN on two shared cores is a bracket from no slow-down to cores
   CHECK(names(prediction.unidentified, "1/2, calibrated interference"));
 }
 
+TEST_CASE("SimpleCNN's communication is predicted of several ranks alone, and says what it leaves out") {
+  const CasePrediction& prediction = prediction_of("simplecnn-cifar10-gloo-colab");
+  CHECK_FALSE(prediction.rows[0].contains("communication_time_s"));
+  CHECK(central(prediction, 1, "communication_time_s") > 0.0);
+  CHECK(names(prediction.assumed, "waiting for a core and for the other rank"));
+}
+
+TEST_CASE("one small message over links takes the time that was assumed of it, from end to end") {
+  const Calibration calibration = two_core_calibration();
+  const Model no_model;
+  Schedule schedule;
+  schedule.world_size = 2;
+  const auto alone = [](const char* name, const Action& action) {
+    Program program;
+    program.ops.emplace_back();
+    program.ops.back().name = name;
+    program.ops.back().stream = Stream::kComm;
+    program.ops.back().action = action;
+    return program;
+  };
+  schedule.programs = {alone("send", Send{1, Bytes(4), 7}), alone("recv", Recv{-1, Bytes(4), 7})};
+  schedule.program_of_rank = {0, 1};
+  const auto replayed = [&](double message_s) {
+    const Cluster cluster =
+        switch_of(2, 8, BytesPerSecond(1e10), wire_latency(calibration, Seconds(message_s)));
+    ReplayInput input;
+    input.schedule = &schedule;
+    input.model = &no_model;
+    input.cluster = &cluster;
+    input.node_of_rank = place_ranks(cluster, 2);
+    input.calibration = &calibration;
+    return replay(input).median_step_time_s();
+  };
+  for (const double message_s : {1e-4, 2e-4, 1e-3})
+    CHECK(replayed(message_s) == Approx(message_s).epsilon(1e-3));
+  const double endpoints = endpoint_latency(calibration).count();
+  CHECK(replayed(1e-6) == Approx(endpoints).epsilon(1e-2));  // the engines are all that is left
+  CHECK(endpoints > 50e-6);
+  CHECK(names(prediction_of("vgg11-cifar10-gloo-4-nodes").assumed, "nothing is left for the links"));
+}
+
+TEST_CASE("what is said of a person's own rows is said of these rows") {
+  PublishedCase mine = shipped("vgg11-cifar10-gloo-4-nodes");
+  CHECK(names(prediction_of(mine.id).assumed, "(of the fit row not rank 0)"));
+  mine.rows[1].facts["step_time_s"] = {1.744663, 1.745757};
+  for (std::size_t row = 1; row < mine.rows.size(); ++row) mine.rows[row].world_size = 2;
+  const CasePrediction prediction = predict_case(mine);
+  CHECK_FALSE(names(prediction.assumed, "not rank"));
+  CHECK(names(prediction.assumed, "2 hosts of 8 cores"));
+  CHECK(prediction.limits.find("differ by") == std::string::npos);
+}
+
 TEST_CASE("SimpleCNN's all-reduce per tensor is called 8 times a step, as often as its source counts") {
   const PublishedCase published = shipped("simplecnn-cifar10-gloo-colab");
   const Model model = load_model("simple-cnn");
@@ -108,7 +161,7 @@ TEST_CASE("SimpleCNN's all-reduce per tensor is called 8 times a step, as often 
   const Schedule schedule = build_schedule("all_reduce", model, config);
   const auto calls = std::count_if(schedule.programs.front().ops.begin(), schedule.programs.front().ops.end(),
                                    [](const Op& op) { return op.stream == Stream::kComm; });
-  CHECK(static_cast<double>(calls * steps_per_epoch(50'000, 2, 128)) ==
+  CHECK(static_cast<double>(calls * steps_per_epoch(kCifarSamples, 2, 128)) ==
         *published.rows[1].number("collective_calls_per_epoch"));
 }
 

@@ -69,14 +69,44 @@ TEST_CASE(
   CHECK(summary.judged.median == Approx(0.2));
   CHECK(summary.judged.worst == Approx(0.6));
   CHECK(summary.judged.worst_row == "case c");
-  CHECK(summary.trivial.at("copy").median == Approx(0.4));
+  CHECK(summary.trivial.at("copy").errors.median == Approx(0.4));
+  CHECK(summary.trivial.at("copy").ours == Approx(0.2));
   CHECK(summary.repeated.rows == 1);
   CHECK(summary.fitted.rows == 1);
   CHECK(summary.withheld == 1);
   CHECK_THAT(to_text(summary),
              Catch::Contains("3 rows predicted and measured: median absolute error 20.0 %, worst "
                              "60.0 % (case c)") &&
-                 Catch::Contains("copying the fit row 40.0 %") && Catch::Contains("1 row that only repeat"));
+                 Catch::Contains("; copying the fit row 40.0 % of the same 3\n") &&
+                 Catch::Contains("1 row that only repeat"));
+}
+
+TEST_CASE(
+    "the summary holds a trivial predictor's median against ours over the same rows, and says who is "
+    "nearer") {
+  std::vector<RowComparison> rows{judged("a", 1.0, 1.1, 1.05), judged("b", 1.0, 0.8, 1.3),
+                                  judged("c", 1.0, 1.6, 1.1)};
+  rows[0].trivial["ideal_scaling"] = {1.1, 0.1};
+  rows[1].trivial["alpha_beta"] = {0.9, -0.1};
+  rows[2].trivial["ideal_scaling"] = {3.0, 2.0};
+  const ValidationSummary summary = summarize(rows);
+  CHECK(summary.judged.median == Approx(0.2));
+  CHECK(summary.trivial.at("ideal_scaling").errors.rows == 2);
+  CHECK(summary.trivial.at("ideal_scaling").ours == Approx(0.35));
+  CHECK_THAT(to_text(summary),
+             Catch::Contains("; copying the fit row 10.0 % of the same 3: nearer than stepcast; ") &&
+                 Catch::Contains("; ideal scaling 105.0 % of 2 rows, where stepcast has 35.0 %; ") &&
+                 Catch::Contains("; compute plus alpha-beta 10.0 % of 1 row, where stepcast has 20.0 %: "
+                                 "nearer than stepcast\n"));
+  CHECK_THAT(to_text(summarize({judged("a", 1.0, 1.1, 0.9)})),
+             Catch::Contains("copying the fit row 10.0 % of the same 1: as near as stepcast\n"));
+}
+
+TEST_CASE("a signed percentage has a sign unless nothing is left of it") {
+  CHECK(signed_percent_text(0.014) == "+1.4 %");
+  CHECK(signed_percent_text(-0.014) == "-1.4 %");
+  CHECK(signed_percent_text(-1.0) == "-100.0 %");
+  for (const double nothing : {0.0, -0.0, -0.0004, 0.0004}) CHECK(signed_percent_text(nothing) == "0.0 %");
 }
 
 TEST_CASE("the verdict counts where a prediction is nearer, and says by how much and why where it is not") {
