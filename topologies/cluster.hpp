@@ -35,7 +35,7 @@ struct Node {
   std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
   NodeKind kind = NodeKind::kSwitch;
   int host = -1;         ///< index of the host that it is part of; -1: of the network
-  std::string device{};  ///< of a device: its name in topologies/devices.yaml
+  std::string device{};  ///< of a device: its name in topologies/devices/devices.yaml
 };
 
 /// A full-duplex link between two nodes; each direction has the whole bandwidth, which is what is usable of
@@ -55,9 +55,8 @@ struct Host {
   std::string name;
   int cores = 1;  ///< of all its sockets
   Bytes memory{};
-  double speed =
-      1.0;        ///< relative to the machine the trace was measured on; 0.5 is a straggler at half speed
-  int node = -1;  ///< its first socket
+  double speed = 1.0;          ///< relative to the machine of the trace; 0.5 is a straggler at half speed
+  int node = -1;               ///< its first socket
   std::vector<int> devices{};  ///< node indices
   std::vector<int> nics{};     ///< node indices
 };
@@ -106,11 +105,16 @@ struct Cluster {
 /// NVLink, NICs) is described in topologies/host_parts.hpp, or listed part by part:
 /// topologies/explicit_parts.hpp. A link may say what it is: `kind: infiniband`.
 ///
-///     include: h100x8-hgx              # that file's keys, which the ones here replace; settings are merged.
-///                                      # `network`, or `switches` and `links`, are replaced together. A path
-///                                      # is relative to the file
+/// A file may start from another one and say only what differs:
+///
+///     name: two-slow
+///     include: h100x8-hgx                                        # shipped, or a path from this file
+///     settings: {nodes: 4}                                       # merged with the other file's
 ///     slow_hosts: [{host: node3, speed: 0.7}]
-///     degraded_links: [{link: node3/nic0-leaf0, factor: 0.5}]
+///     degraded_links: [{link: node3/nic0-switch, factor: 0.5}]   # half of the bandwidth is left
+///
+/// Its other keys replace those of the included file; `network`, or `switches` and `links`, are replaced
+/// together.
 ///
 /// \throws InputError that names file, line and key; also when two places cannot reach each other
 Cluster load_cluster(const std::string& specification);

@@ -8,6 +8,7 @@
 #include "sim/core/file.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
+#include "topologies/named.hpp"
 #include "topologies/network.hpp"
 
 namespace stepcast {
@@ -99,22 +100,6 @@ std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& clust
     if (!result.emplace(cluster.nodes[i].name, static_cast<int>(i)).second)
       node.fail("two nodes have the name '" + cluster.nodes[i].name + "'");
   return result;
-}
-
-template <class Value>
-std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
-  std::vector<std::string> names;
-  names.reserve(things.size());
-  for (const auto& [name, thing] : things) names.push_back(name);
-  return names;
-}
-
-/// \throws InputError that names the place, the unknown name and the nearest known one
-template <class Value>
-Value find_named(const YamlNode& node, const std::string& what, const std::map<std::string, Value>& things) {
-  const auto found = things.find(node.text());
-  if (found == things.end()) node.fail(unknown_name(what, node.text(), names_of(things)));
-  return found->second;
 }
 
 void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 
 namespace stepcast {
 namespace {
+
+constexpr int kRoundings = 4;  // neighbours of a quotient of which one is what was divided
 
 /// The fewest digits that read back as the same number.
 std::string number(double value) {
@@ -47,6 +50,26 @@ std::string text_of(Bytes size) {
 std::string text_of(Seconds time) {
   static const Units kUnits{{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
   return shortest(time.count(), kUnits, [](const std::string& text) { return parse_seconds(text, ""); });
+}
+
+/// The bandwidth of which `remaining` leaves what the link has: the shortest text of those that a reader's
+/// product gives back digit by digit.
+std::string whole_bandwidth(const Link& link) {
+  if (link.remaining == 1.0) return text_of(link.bandwidth);
+  const double quotient = link.bandwidth.count() / link.remaining;
+  std::string best = text_of(BytesPerSecond(quotient));
+  bool exact = quotient * link.remaining == link.bandwidth.count();
+  for (const double end : {0.0, 2.0 * quotient}) {
+    double whole = quotient;
+    for (int step = 0; step < kRoundings; ++step) {
+      whole = std::nextafter(whole, end);
+      const std::string text = text_of(BytesPerSecond(whole));
+      if (whole * link.remaining != link.bandwidth.count() || (exact && text.size() >= best.size())) continue;
+      best = text;
+      exact = true;
+    }
+  }
+  return best;
 }
 
 /// A YAML scalar: plain where that is safe, else in double quotes.
@@ -96,7 +119,7 @@ class Writer {
     if (links_done_ < cluster_.links.size()) out += "links:\n";
     for (std::size_t i = links_done_; i < cluster_.links.size(); ++i)
       out += "  - " + link_text(cluster_.links[i], "") + "\n";
-    return out;
+    return out + degraded_text();
   }
 
  private:
@@ -135,7 +158,15 @@ class Writer {
     if (name != a + "-" + b) text += "name: " + scalar(name) + ", ";
     text += "between: [" + scalar(a) + ", " + scalar(b) + "]";
     if (link.kind != LinkKind::kNetwork) text += ", kind: " + key_of(link_kind_keys(), link.kind);
-    return text + ", bandwidth: " + text_of(link.bandwidth) + ", latency: " + text_of(link.latency) + "}";
+    return text + ", bandwidth: " + whole_bandwidth(link) + ", latency: " + text_of(link.latency) + "}";
+  }
+
+  [[nodiscard]] std::string degraded_text() const {
+    std::string text;
+    for (const Link& link : cluster_.links)
+      if (link.remaining != 1.0)
+        text += "  - {link: " + scalar(link.name) + ", factor: " + number(link.remaining) + "}\n";
+    return text.empty() ? "" : "degraded_links:\n" + text;
   }
 
   [[nodiscard]] std::string node_text(const Node& node, const std::string& prefix) const {
@@ -161,8 +192,7 @@ class Writer {
     return text;
   }
 
-  /// How many hosts from this one on are equal to it and are numbered 0, 1, 2, ...; 1 when it is not numbered
-  /// so.
+  /// How many hosts from this one on are equal to it and are numbered 0, 1, 2, ...; else 1.
   [[nodiscard]] std::size_t equal_hosts(std::size_t first) const {
     const std::string& name = cluster_.hosts[first].name;
     if (!name.ends_with('0')) return 1;

@@ -41,7 +41,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
 
 }  // namespace
 
-std::filesystem::path device_file() { return home_folder() / "topologies" / "devices.yaml"; }
+std::filesystem::path device_file() { return home_folder() / "topologies" / "devices" / "devices.yaml"; }
 
 const std::vector<DeviceModel>& device_models() {
   static const std::vector<DeviceModel> models = [] {

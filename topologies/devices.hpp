@@ -7,7 +7,7 @@
 
 #include "sim/core/units.hpp"
 
-/// What vendors say of processors: topologies/devices.yaml.
+/// What vendors say of processors: topologies/devices/devices.yaml.
 namespace stepcast {
 
 /// A GPU, or a CPU as a whole.
@@ -30,7 +30,7 @@ struct DeviceModel {
   std::string source;
 };
 
-/// topologies/devices.yaml, as it is installed here.
+/// topologies/devices/devices.yaml, as it is installed here.
 std::filesystem::path device_file();
 
 /// All of them, in the order of the file. \throws InputError that names file, line and key

@@ -6,20 +6,10 @@
 #include "sim/core/error.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/host_parts.hpp"
+#include "topologies/named.hpp"
 
 namespace stepcast {
 namespace {
-
-template <class Value>
-const Value& find_key(const YamlNode& node, const std::string& what,
-                      const std::map<std::string, Value>& values) {
-  const auto found = values.find(node.text());
-  if (found != values.end()) return found->second;
-  std::vector<std::string> known;
-  known.reserve(values.size());
-  for (const auto& [key, value] : values) known.push_back(key);
-  node.fail(unknown_name(what, node.text(), known));
-}
 
 /// The name of the device that a part is; "" of other parts.
 std::string read_device(const YamlNode& item, NodeKind kind, const ClusterSettings& settings) {
@@ -59,11 +49,11 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
   const std::vector<YamlNode> ends = item.at("between").items();
   if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
   std::array<int, 2> end{};
-  for (std::size_t i = 0; i < 2; ++i) end[i] = find_key(ends[i], "node", nodes);
+  for (std::size_t i = 0; i < 2; ++i) end[i] = find_named(ends[i], "node", nodes);
   if (end[0] == end[1]) item.at("between").fail("expected two different nodes");
   const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
   const LinkKind kind =
-      item.has("kind") ? find_key(item.at("kind"), "kind of link", link_kind_keys()) : LinkKind::kNetwork;
+      item.has("kind") ? find_named(item.at("kind"), "kind of link", link_kind_keys()) : LinkKind::kNetwork;
   return {prefix + name,
           end[0],
           end[1],
@@ -83,7 +73,7 @@ void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, i
   for (const YamlNode& item : node.at("nodes").items()) {
     item.allow_only({"name", "kind", "device"});
     const std::string part = item.at("name").text();
-    const NodeKind kind = find_key(item.at("kind"), "kind of node", kinds);
+    const NodeKind kind = find_named(item.at("kind"), "kind of node", kinds);
     const std::string device = read_device(item, kind, settings);
     if (parts.contains(part)) item.at("name").fail("two nodes have the name '" + part + "'");
     if (!parts.empty()) {

@@ -23,15 +23,18 @@ int arity(const YamlNode& node, const ClusterSettings& settings, long long ports
   return k;
 }
 
-/// A k-ary fat tree of switches with k ports: k pods of k/2 edge and k/2 aggregation switches, and (k/2)^2
-/// core switches; k^3/4 ports, which fill edge after edge. Core switch j k/2 + i joins the aggregation
-/// switches number j of all pods. All links are equal, none is oversubscribed. Pods, and edge switches in the
-/// last pod, that no port needs are left out, and so are levels above the last fork. A path has two links
-/// within an edge switch, four within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A
-/// scalable, commodity data center network architecture", SIGCOMM 2008.
+/// A k-ary fat tree of switches with k ports:
 ///
-///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}     # k: the smallest that fits
-///     unless set
+///     pods                    k, each with k/2 edge and k/2 aggregation switches
+///     core switches           (k/2)^2; number j * k/2 + i joins the aggregation switches j of all pods
+///     ports for the hosts     k^3/4, which fill edge after edge
+///
+/// All links are equal, none is oversubscribed. Pods, and edge switches in the last pod, that no port needs
+/// are left out, and so are levels above the last fork. A path has two links within an edge switch, four
+/// within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A scalable, commodity data
+/// center network architecture", SIGCOMM 2008.
+///
+///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}    # without k: the smallest
 ///
 /// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
 /// no link with two flows.

@@ -50,7 +50,11 @@ class HostParts {
 
   /// Before devices, so that they know their wire: the first device's generation unless the file says one.
   void read_pcie() {
-    if (node_.has("devices")) generation_ = device_of(node_.at("devices")).pcie_generation;
+    if (node_.has("devices")) {
+      const DeviceModel& device = device_of(node_.at("devices"));
+      generation_ = device.pcie_generation;
+      compute_capability_ = device.compute_capability;
+    }
     int width = 16;
     if (node_.has("pcie")) {
       const YamlNode pcie = node_.at("pcie");
@@ -76,13 +80,16 @@ class HostParts {
   void add_sockets() {
     const int count = integer(node_, "sockets", 1, 1);
     sockets_ = {host().node};
-    if (!node_.has("devices") && !node_.has("nics")) return;  // one node is enough
-    cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/socket0";
-    Wire smp{usual_smp_bandwidth(generation_), kSmpLatency};
+    const bool one_node = !node_.has("devices") && !node_.has("nics");
+    Wire smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
     if (node_.has("smp")) {
-      node_.at("smp").allow_only({"bandwidth", "latency"});
-      smp = wire(node_.at("smp"), smp);
+      const YamlNode given = node_.at("smp");
+      given.allow_only({"bandwidth", "latency"});
+      if (one_node) given.fail("means nothing without devices or nics, where a host is one node");
+      smp = wire(given, smp);
     }
+    if (one_node) return;
+    cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/socket0";
     for (int i = 1; i < count; ++i) {
       sockets_.push_back(add_node("socket" + std::to_string(i), NodeKind::kSocket));
       for (int other = 0; other < i; ++other)
@@ -173,7 +180,8 @@ class HostParts {
   const int host_;
   Cluster& cluster_;
   Wire pcie_;
-  int generation_ = 5;  ///< of PCIe
+  int generation_ = 5;          ///< of PCIe
+  int compute_capability_ = 0;  ///< of the devices
   int bridges_wanted_ = 0;
   std::vector<int> sockets_, bridges_;
 };
@@ -211,7 +219,8 @@ void join_parts(Cluster& cluster, int a, int b, const Link& wire) {
   cluster.links.push_back(std::move(link));
 }
 
-BytesPerSecond usual_smp_bandwidth(int pcie_generation) {
+BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability) {
+  if (compute_capability > 0 && compute_capability < 70) return BytesPerSecond(6e9);
   return BytesPerSecond(pcie_generation <= 3 ? 10e9 : pcie_generation == 4 ? 16e9 : 22e9);
 }
 

@@ -9,39 +9,49 @@
 ///     hosts:
 ///       - name: node
 ///         sockets: 2
-///         smp: {bandwidth: 22GB/s, latency: 500ns}          # between neighbouring sockets
-///         devices: {model: h100-sxm, count: 8}              # gpu0 .. gpu7, evenly over the sockets
-///         pcie: {generation: 5, width: 16, switches: 4}     # 4 bridges, each with an even share of devices
-///         and
-///                                                           # NICs and one link to its socket; 0: none
-///         nvlink: {switch: true}                            # every link of every GPU goes to NVSwitches
-///         nics: {count: 8}                                  # what the network joins; else it joins the
-///         first socket
+///         smp: {bandwidth: 22GB/s, latency: 500ns}         # between any two sockets
+///         devices: {model: h100-sxm, count: 8}             # gpu0 .. gpu7, evenly over the sockets
+///         pcie: {generation: 5, width: 16, switches: 4}    # bridges pcie0 .. pcie3; none unless set
+///         nvlink: {switch: true}                           # every link of every GPU goes to NVSwitches
+///         nics: {count: 8}                                 # nic0 .. nic7, which the network joins
 ///
-/// NVLink without a switch: `nvlink: {all_to_all: 6}` gives every pair 6 links, `nvlink: {pairs: [[gpu0,
-/// gpu1, 12]]}` lists them. Bandwidths follow from the technology and may be set: `pcie: {bandwidth: 50GB/s,
-/// latency: 500ns}`.
+/// Each PCIe switch has an even share of the devices and of the NICs, and one link to its socket. The network
+/// joins the first socket of a host without NICs. A host without devices and NICs is one node, however many
+/// sockets it has, so that `smp` means nothing there and is refused.
+///
+/// NVLink without a switch is the same for every pair, or listed; bandwidths follow from the technology and
+/// may be set:
+///
+///     nvlink: {all_to_all: 6}
+///     nvlink: {pairs: [[gpu0, gpu1, 12], [gpu2, gpu3, 12]]}
+///     pcie: {bandwidth: 50GB/s, latency: 500ns}
 ///
 /// A host that follows no such rule, as a real one often does not, lists its parts
 /// (topologies/explicit_parts.hpp).
 namespace stepcast {
 
-// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink (1
-// us) and PCIe (2 us), a socket's crossing.
+// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink
+// (1 us) and PCIe (2 us), a socket's crossing.
 constexpr Seconds kNvLinkLatency(500e-9);
 constexpr Seconds kPcieLatency(500e-9);
 constexpr Seconds kSmpLatency(500e-9);
 
-/// Between two sockets where nobody says it, by the PCIe generation of the time, as NCCL counts Intel's: 10
-/// GB/s beside generation 3 (UPI of Skylake), 16 beside 4, 22 beside 5 (Sapphire Rapids). Source:
-/// src/graph/topo.h.
-BytesPerSecond usual_smp_bandwidth(int pcie_generation);
+/// Between two sockets where nobody says it, as NCCL counts what was sold at the time of the devices and of
+/// the PCIe generation (src/graph/topo.h):
+///
+///     compute capability below 7.0      6 GB/s    QPI of Broadwell
+///     else up to PCIe generation 3     10 GB/s    UPI of Skylake
+///     generation 4                     16 GB/s    Infinity Fabric
+///     generation 5 and later           22 GB/s    UPI of Sapphire Rapids
+///
+/// \param compute_capability of the devices, 70 for 7.0; 0: there are none
+BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability);
 
 /// The keys of a host's entry that describe its parts.
 const std::vector<std::string>& host_part_keys();
 
-/// Adds the parts that the entry describes to host number `host`. \throws InputError that names file, line,
-/// key
+/// Adds the parts that the entry describes to host number `host`.
+/// \throws InputError that names file, line and key
 void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster);
 
 /// Usable bandwidth of PCIe as NCCL counts it: 12, 24 and 48 GB/s for 16 lanes of generation 3, 4 and 5, in

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -20,7 +19,10 @@ namespace {
 constexpr int kMostLevels = 32;  // of PCIe switches under each other
 constexpr int kMostNumber = 1'000'000;
 
-/// PCIe as NCCL counts it: 100 Mb/s per lane by the rate of a transfer, so that GB/s = lanes x that / 80.
+/// PCIe as NCCL counts it, by the rate of a transfer in a table of 100 Mb/s per lane:
+///
+///     GB/s = lanes * table / 80
+///
 /// What is not in the table counts as generation 3, and 0 lanes as 16.
 BytesPerSecond pci_bandwidth(double transfers, int lanes) {
   static const std::map<double, int> kPerLane{{2.5, 15},   {5.0, 30},   {8.0, 60},
@@ -38,12 +40,6 @@ std::optional<BytesPerSecond> smp_bandwidth(const std::string& vendor, int famil
   if (model >= 143) return BytesPerSecond(22e9);  // Sapphire Rapids
   if (model >= 85) return BytesPerSecond(10e9);   // Skylake
   return BytesPerSecond(6e9);                     // Broadwell
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 class XmlHost {
@@ -162,8 +158,7 @@ class XmlHost {
       if (cpu.attribute("host_hash").value() != hash)
         fail(cpu, "found a second host_hash, expected the topology of one host");
       int number = integer_or(cpu, "numaid", -1, -1);
-      if (number < 0)
-        for (number = 0; cpus.contains(number);) ++number;
+      if (number < 0) number = lowest_free(cpus);
       if (!cpus.emplace(number, cpu).second)
         fail(cpu, "found numaid '" + std::to_string(number) + "' twice, expected another number");
       threads += processors(cpu);
@@ -172,19 +167,11 @@ class XmlHost {
     const std::optional<BytesPerSecond> known =
         smp_bandwidth(cpu.attribute("vendor").value(), integer_or(cpu, "familyid", -1, 0),
                       integer_or(cpu, "modelid", -1, 0));
-    const BytesPerSecond smp =
-        options_.smp_bandwidth.value_or(known.value_or(usual_smp_bandwidth(generation())));
     cluster().hosts[0].cores = std::max(1, threads);
-    for (const auto& [number, element] : cpus) {
-      const std::string name = "socket" + std::to_string(number);
-      int node = cluster().hosts[0].node;
-      if (sockets_.empty())
-        cluster().nodes[static_cast<std::size_t>(node)].name = "node/" + name;
-      else
-        node = add_part(cluster(), 0, name, NodeKind::kSocket);
-      for (const auto& [other, unused] : sockets_) join(other, node, smp, kSmpLatency, LinkKind::kSmp);
-      sockets_.emplace_back(node, element);
-    }
+    std::vector<int> numbers;
+    for (const auto& [number, element] : cpus) numbers.push_back(number);
+    const std::vector<int> nodes = add_imported_sockets(imported_, numbers, options_, *device_, known);
+    for (std::size_t i = 0; i < nodes.size(); ++i) sockets_.emplace_back(nodes[i], cpus.at(numbers[i]));
   }
 
   /// Logical processors in a mask such as `ffff0000,0000ffff`.
@@ -206,11 +193,10 @@ class XmlHost {
     join_parts(cluster(), a, b, {"", a, b, bandwidth, latency, kind});
   }
 
-  [[nodiscard]] int generation() const {
-    return options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
-  }
   /// Of the device's generation, for what has no rate of its own in the file.
-  [[nodiscard]] BytesPerSecond generation_bandwidth() const { return pcie_bandwidth(generation(), 16); }
+  [[nodiscard]] BytesPerSecond generation_bandwidth() const {
+    return pcie_bandwidth(imported_pcie_generation(options_, *device_), 16);
+  }
 
   /// Of the link from a PCIe function to what is above it.
   [[nodiscard]] BytesPerSecond bandwidth_of(const pugi::xml_node& pci) const {

@@ -1,8 +1,11 @@
 #include "topologies/importer.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <set>
+
+#include "topologies/host_parts.hpp"
 
 namespace stepcast {
 namespace {
@@ -70,6 +73,42 @@ const DeviceModel& imported_device(const ImportOptions& options, const std::stri
   if (std::find(known.begin(), known.end(), name) == known.end())
     throw UsageError(unknown_name("GPU", name, known));
   return device_model(name);
+}
+
+int imported_pcie_generation(const ImportOptions& options, const DeviceModel& device) {
+  return options.pcie_generation > 0 ? options.pcie_generation : device.pcie_generation;
+}
+
+std::vector<int> add_imported_sockets(Imported& imported, const std::vector<int>& numbers,
+                                      const ImportOptions& options, const DeviceModel& device,
+                                      std::optional<BytesPerSecond> known) {
+  Cluster& cluster = imported.cluster;
+  const bool assumed = !options.smp_bandwidth && !known;
+  const BytesPerSecond smp = options.smp_bandwidth.value_or(known.value_or(
+      usual_smp_bandwidth(imported_pcie_generation(options, device), device.compute_capability)));
+  std::vector<int> nodes;
+  for (const int number : numbers) {
+    const std::string name = "socket" + std::to_string(number);
+    if (nodes.empty()) {
+      nodes.push_back(cluster.hosts[0].node);
+      cluster.nodes[static_cast<std::size_t>(nodes[0])].name = cluster.hosts[0].name + "/" + name;
+      continue;
+    }
+    const int node = add_part(cluster, 0, name, NodeKind::kSocket);
+    for (const int other : nodes)
+      join_parts(cluster, other, node, {"", other, node, smp, kSmpLatency, LinkKind::kSmp});
+    nodes.push_back(node);
+  }
+  if (assumed && nodes.size() > 1)
+    imported.notes.push_back("between sockets " + to_text(smp) +
+                             " is assumed; --smp-bandwidth says otherwise");
+  return nodes;
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
 }
 
 }  // namespace stepcast

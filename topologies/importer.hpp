@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +16,10 @@ namespace stepcast {
 
 /// What such files do not say.
 struct ImportOptions {
-  std::string
-      device;  ///< of every GPU, a name in topologies/devices.yaml; "": the importer guesses and says so
-  std::optional<BytesPerSecond>
-      smp_bandwidth{};      ///< between sockets; else what the importer knows, or the usual one
+  /// Of every GPU, a name in topologies/devices/devices.yaml; "": the importer guesses and says so.
+  std::string device;
+  /// Between sockets; else what the importer knows, or the usual one, which it says.
+  std::optional<BytesPerSecond> smp_bandwidth{};
   int pcie_generation = 0;  ///< 0: the device's
 };
 
@@ -57,5 +58,26 @@ struct TextPlace {
 /// is neither; UsageError when the option names none
 const DeviceModel& imported_device(const ImportOptions& options, const std::string& guess,
                                    const std::string& file, TextPlace place);
+
+/// The generation of PCIe: the one that `options` say, else the device's.
+int imported_pcie_generation(const ImportOptions& options, const DeviceModel& device);
+
+/// Adds sockets to the first host, which has one: `node/socket<number>` for each of `numbers`, every two
+/// joined by what `options` say, else by `known`, else by the bandwidth that is usual beside the device,
+/// which a note says. Returns their nodes, in the order of the numbers. \pre numbers not empty
+std::vector<int> add_imported_sockets(Imported& imported, const std::vector<int>& numbers,
+                                      const ImportOptions& options, const DeviceModel& device,
+                                      std::optional<BytesPerSecond> known);
+
+/// The lowest number from 0 that is no key of `taken`.
+template <class Value>
+int lowest_free(const std::map<int, Value>& taken) {
+  int number = 0;
+  while (taken.contains(number)) ++number;
+  return number;
+}
+
+/// With ASCII letters in lower case.
+std::string lower(std::string text);
 
 }  // namespace stepcast

@@ -7,11 +7,12 @@ namespace {
 /// `spines` spines. A path has two links within a leaf and four between leaves. Uplinks are as `uplink_wire`
 /// says; those of a last leaf with free ports too.
 ///
-///     network: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, oversubscription: 2, bandwidth: 12GB/s,
-///     latency: 1us}
+///     network: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, oversubscription: 2,
+///               protocol: infiniband, rate: 400Gb/s}
 ///
-/// Holds: with equally filled leaves, an even number of them, the bisection bandwidth is half the ports'
-/// bandwidth divided by the oversubscription.
+/// Holds: with equally filled leaves, an even number of them,
+///
+///     bisection bandwidth = ports * wire.bandwidth / 2 / oversubscription
 void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
   std::vector<std::string> keys{"kind", "ports_per_leaf", "spines"};
   keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());

@@ -49,8 +49,7 @@ YamlNode ClusterSettings::resolve(const YamlNode& node) const {
 }
 
 int ClusterSettings::integer(const YamlNode& node, int least) const {
-  constexpr int kMost =
-      1'000'000;  // of anything that a cluster has; more is a slip that would fill the memory
+  constexpr int kMost = 1'000'000;  // of anything in a cluster; more is a slip that would fill the memory
   const YamlNode value = resolve(node);
   const long long result = value.integer();
   if (result < least)

@@ -31,10 +31,10 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-/// With all digits, so that SimGrid reads the same number.
+/// With 15 digits, as many as a double always keeps, so that what 66.9 * 1e12 rounds to is no odd number.
 std::string number(double value) {
   std::array<char, 32> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.17g", value);
+  std::snprintf(buffer.data(), buffer.size(), "%.15g", value);
   return buffer.data();
 }
 
@@ -45,7 +45,7 @@ std::string host_text(const Cluster& cluster, int place) {
   if (node.device.empty())
     text += number(kHostSpeed * host.speed) + "f\" core=\"" + std::to_string(host.cores);
   else
-    text += number(device_model(node.device).peak.at("float32").count()) + "f";
+    text += number(device_model(node.device).peak.at("float32").count() * host.speed) + "f";
   return text + "\"/>\n";
 }
 

@@ -10,8 +10,10 @@ namespace stepcast {
 constexpr int kMostSimgridPlaces = 128;
 
 /// A SimGrid platform, version 4.1 (simgrid.dtd). A place, that is a device or a host without devices, is a
-/// SimGrid host with its peak float32 rate, or 1 Gf times its speed and cores where it is a host; a link is a
-/// split-duplex link.
+/// SimGrid host, a link is a split-duplex link:
+///
+///     speed of a device         peak float32 rate * host.speed
+///     speed of a host's core    1 Gf * host.speed
 ///
 /// Where every place hangs on one switch by a link of its own, as from `network: {kind: star}` without
 /// devices, the zone routes over that switch (routing="Cluster"), of any size. Else the zone lists the route

@@ -1,7 +1,7 @@
 #include "topologies/topology_matrix.hpp"
 
 #include <algorithm>
-#include <cctype>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -171,41 +171,27 @@ class MatrixHost {
     }
     std::stable_sort(unnumbered.begin(), unnumbered.end(),
                      [&](int a, int b) { return first_cpu_of(a) < first_cpu_of(b); });
-    int number = 0;
-    for (const int group : unnumbered) {
-      while (group_of_number.contains(number)) ++number;
-      group_of_number[number] = group;
-    }
+    for (const int group : unnumbered) group_of_number.emplace(lowest_free(group_of_number), group);
     return group_of_number;
   }
 
-  [[nodiscard]] int generation() const {
-    return options_.pcie_generation > 0 ? options_.pcie_generation : device_.pcie_generation;
-  }
-
   void add_sockets() {
-    Cluster& cluster = imported_.cluster;
-    const BytesPerSecond smp = options_.smp_bandwidth.value_or(usual_smp_bandwidth(generation()));
-    std::vector<int> nodes;
+    std::vector<int> numbers;
+    std::vector<int> groups;
     for (const auto& [number, group] : number_sockets()) {
-      const std::string name = "socket" + std::to_string(number);
-      if (nodes.empty()) {
-        cluster.nodes[0].name = "node/" + name;
-        nodes.push_back(0);
-      } else {
-        nodes.push_back(add_part(cluster, 0, name, NodeKind::kSocket));
-        for (std::size_t other = 0; other + 1 < nodes.size(); ++other)
-          join(nodes[other], nodes.back(), smp, kSmpLatency, LinkKind::kSmp);
-      }
-      socket_of_group_[group] = nodes.back();
+      numbers.push_back(number);
+      groups.push_back(group);
     }
+    const std::vector<int> nodes = add_imported_sockets(imported_, numbers, options_, device_, std::nullopt);
+    for (std::size_t i = 0; i < nodes.size(); ++i) socket_of_group_[groups[i]] = nodes[i];
   }
 
   void join(int a, int b, BytesPerSecond bandwidth, Seconds latency, LinkKind kind) {
     join_parts(imported_.cluster, a, b, {"", a, b, bandwidth, latency, kind});
   }
   void join_pcie(int below, int above) {
-    join(below, above, pcie_bandwidth(generation(), 16), kPcieLatency, LinkKind::kPcie);
+    const int generation = imported_pcie_generation(options_, device_);
+    join(below, above, pcie_bandwidth(generation, 16), kPcieLatency, LinkKind::kPcie);
   }
   [[nodiscard]] int socket_of(int part) const { return socket_of_group_.at(sockets_.of(part)); }
 
@@ -255,10 +241,7 @@ class MatrixHost {
     for (int i = 0; i < matrix_.size(); ++i) {
       const MatrixPart& part = matrix_.part(i);
       if (part.gpu != gpus) continue;
-      std::string name = part.name;
-      if (gpus || name.starts_with("NIC"))
-        std::transform(name.begin(), name.end(), name.begin(),
-                       [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+      const std::string name = gpus || part.name.starts_with("NIC") ? lower(part.name) : part.name;
       int& node = node_[static_cast<std::size_t>(i)];
       node = add_part(imported_.cluster, 0, name, gpus ? NodeKind::kDevice : NodeKind::kNic,
                       gpus ? device_.name : "");

@@ -38,7 +38,7 @@ void declare(po::options_description& options) {
   options.add_options()
       ("words", po::value<Words>(), describe_actions().c_str())
       ("format", po::value<std::string>(), describe_formats().c_str())
-      ("device", po::value<std::string>(), "of import: the GPUs, a name in topologies/devices.yaml; else guessed from what is found")
+      ("device", po::value<std::string>(), "of import: the GPUs, a name in topologies/devices/devices.yaml; else guessed from what is found")
       ("smp-bandwidth", po::value<std::string>(), "of import: between two sockets, as 22GB/s; else what NCCL counts for the processor, or for those of the time")
       ("pcie-generation", po::value<int>(), "of import: 1 to 6; else what the file says, or the device's")
       ("graphviz", po::value<std::string>(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")

@@ -142,11 +142,8 @@ std::vector<std::string> resource_names(const std::string& folder, const std::st
   const fs::path where = home_folder() / folder;
   std::vector<std::string> names;
   if (!fs::is_directory(where)) return names;
-  for (const auto& entry : fs::directory_iterator(where)) {
-    const std::string name = entry.path().stem().string();
-    const bool is_cluster = folder != "topologies" || name != "devices";
-    if (entry.path().extension() == extension && is_cluster) names.push_back(name);
-  }
+  for (const auto& entry : fs::directory_iterator(where))
+    if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -45,8 +45,7 @@ Ancestor make_ancestor(const std::string& role, const std::filesystem::path& pat
 std::filesystem::path find_resource(const std::string& folder, const std::string& name,
                                     const std::string& extension);
 
-/// The names that `find_resource` knows, sorted. `topologies/devices.yaml` describes processors and is no
-/// cluster.
+/// The names that `find_resource` knows, sorted.
 std::vector<std::string> resource_names(const std::string& folder, const std::string& extension);
 
 /// The folder that holds `models/` and `topologies/`.

@@ -12,8 +12,8 @@
 namespace stepcast {
 
 /// The device that a trace was measured on: `named` (of --trace-device), or the one of
-/// topologies/devices.yaml that the trace's own words mean. \throws InputError that quotes the words and
-/// lists the known names
+/// topologies/devices/devices.yaml that the trace's own words mean. \throws InputError that quotes the words
+/// and lists the known names
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named);
 
 /// The entry as another device would have measured it. Every phase of every segment keeps its measured

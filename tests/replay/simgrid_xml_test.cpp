@@ -119,6 +119,19 @@ TEST_CASE("unequal links of a star keep their rates, whichever way round they ar
   check_routes(cluster);
 }
 
+TEST_CASE("a slow host is slow in SimGrid too, and rates have no digits of rounding") {
+  Cluster gpus = load_cluster("h100x8-hgx:nodes=2");
+  gpus.hosts[1].speed = 0.7;
+  const std::string devices = to_simgrid_xml(gpus);
+  CHECK_THAT(devices, Catch::Contains(R"(<host id="node0/gpu7" speed="66900000000000f"/>)"));
+  CHECK_THAT(devices, Catch::Contains(R"(<host id="node1/gpu0" speed="46830000000000f"/>)"));
+  Cluster star = load_cluster("star:hosts=2,cores=3");
+  star.hosts[1].speed = 0.7;
+  const std::string hosts = to_simgrid_xml(star);
+  CHECK_THAT(hosts, Catch::Contains(R"(<host id="host0" speed="1000000000f" core="3"/>)"));
+  CHECK_THAT(hosts, Catch::Contains(R"(<host id="host1" speed="700000000f" core="3"/>)"));
+}
+
 TEST_CASE("names that XML would misread are escaped") {
   Cluster cluster;
   cluster.name = "a<b&\"c\"";

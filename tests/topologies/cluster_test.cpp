@@ -87,6 +87,33 @@ TEST_CASE("mistakes in a cluster file are named with their place and the nearest
   CHECK_THROWS_AS(load_cluster("satr"), InputError);
 }
 
+TEST_CASE("a host without devices and NICs is one node, whose sockets nothing joins") {
+  const std::string head = "name: t\nhosts: {sockets: 2, cores: 8";
+  const Cluster cluster = cluster_of(head + "}\n");
+  REQUIRE(cluster.nodes.size() == 1);
+  CHECK(cluster.hosts[0].cores == 8);
+  CHECK_THAT(message_of(head + ", smp: {bandwidht: 6GB/s}}\n"),
+             Contains(":2: hosts.smp: unknown key 'bandwidht'") && Contains("bandwidth"));
+  CHECK_THAT(message_of(head + ", smp: {bandwidth: 6GB/s}}\n"),
+             Contains(":2: hosts.smp: means nothing without devices or nics"));
+  CHECK_THAT(message_of("name: t\nhosts: {sockets: two}\n"), Contains("hosts.sockets"));
+  CHECK(cluster_of(head + ", smp: {bandwidth: 6GB/s}, nics: {count: 1}}\n").links[0].bandwidth.count() ==
+        Approx(6e9));
+}
+
+TEST_CASE("the bandwidth between sockets follows the time of the devices unless the file says it") {
+  const auto between_sockets = [](const std::string& parts) {
+    const Cluster cluster = cluster_of("name: t\nhosts: {name: n, sockets: 2, " + parts + "}\n");
+    return cluster_files::link_named(cluster, "n/socket0-socket1").bandwidth.count();
+  };
+  CHECK(between_sockets("devices: {model: p100-pcie-12gb}") == Approx(6e9));
+  CHECK(between_sockets("devices: {model: v100-sxm}") == Approx(10e9));
+  CHECK(between_sockets("devices: {model: a100-sxm}") == Approx(16e9));
+  CHECK(between_sockets("devices: {model: h100-sxm}") == Approx(22e9));
+  CHECK(between_sockets("nics: {count: 1}") == Approx(22e9));
+  CHECK(between_sockets("nics: {count: 1}, pcie: {generation: 3}") == Approx(10e9));
+}
+
 TEST_CASE("ranks fill host after host evenly") {
   Cluster cluster;
   for (const char* name : {"a", "b", "c", "d"}) cluster.add_host({name});

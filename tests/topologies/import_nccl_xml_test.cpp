@@ -6,6 +6,7 @@ namespace stepcast::tests {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::Equals;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("NCCL's file tells PCIe switches, NVSwitch, NICs and processors of two sockets") {
@@ -50,6 +51,16 @@ TEST_CASE("the options go before what the file says") {
   CHECK(rate(cluster, "gpu0-pcie0") == Approx(24.0));
   CHECK(rate(cluster, "socket0-socket1") == Approx(30.0));
   CHECK(cluster.node(part(cluster, "gpu0")).device == "h200");
+}
+
+TEST_CASE("a bandwidth between sockets of a processor that NCCL does not know is assumed, and said to be") {
+  const std::string text = replaced(reference_text("hopper-nvswitch.xml"), "GenuineIntel", "Unheard");
+  const Imported imported = import_text(text);
+  CHECK(rate(imported.cluster, "socket0-socket1") == Approx(22.0));
+  REQUIRE(imported.notes.size() == 2);
+  CHECK_THAT(imported.notes[1],
+             Equals("between sockets 22.0 GB/s is assumed; --smp-bandwidth says otherwise"));
+  CHECK(import_text(text, {"h100-sxm", BytesPerSecond(30e9)}).notes.empty());
 }
 
 TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the socket") {

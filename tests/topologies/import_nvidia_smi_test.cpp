@@ -20,10 +20,12 @@ TEST_CASE("SOC is SYS: three GPUs on two sockets, from an old driver's one colum
   CHECK(rate(cluster, "gpu0-socket0") == Approx(12.0));
   CHECK(rate(cluster, "gpu1-socket0") == Approx(12.0));
   CHECK(rate(cluster, "gpu2-socket1") == Approx(12.0));
-  CHECK(rate(cluster, "socket0-socket1") == Approx(20.0));
+  CHECK(rate(cluster, "socket0-socket1") == Approx(6.0));
   CHECK(cluster.node(part(cluster, "gpu0")).device == "p100-pcie-12gb");
-  REQUIRE(imported.notes.size() == 1);
-  CHECK_THAT(imported.notes[0], Contains("p100-pcie-12gb") && Contains("SOC") && Contains("--device"));
+  REQUIRE(imported.notes.size() == 2);
+  CHECK_THAT(imported.notes[0],
+             Equals("between sockets 6.00 GB/s is assumed; --smp-bandwidth says otherwise"));
+  CHECK_THAT(imported.notes[1], Contains("p100-pcie-12gb") && Contains("SOC") && Contains("--device"));
 }
 
 TEST_CASE("what nvidia-smi does not say may be said: device, bandwidth between sockets, PCIe generation") {
@@ -108,9 +110,11 @@ TEST_CASE("one PCIe switch, a single GPU, a subset of GPUs, and Windows' ends of
   CHECK(import_text("$ nvidia-smi topo -m\n\n  GPU0 CPU Affinity\nGPU0 X N/A\n", options)
             .cluster.places()
             .size() == 1);
-  const Cluster apart = import_text(" GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n", options).cluster;
-  CHECK(rate(apart, "gpu1-socket1") == Approx(24.0));
-  CHECK(rate(apart, "socket0-socket1") == Approx(20.0));
+  const Imported apart = import_text(" GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n", options);
+  CHECK(rate(apart.cluster, "gpu1-socket1") == Approx(24.0));
+  CHECK(rate(apart.cluster, "socket0-socket1") == Approx(16.0));
+  REQUIRE(apart.notes.size() == 1);
+  CHECK_THAT(apart.notes[0], StartsWith("between sockets 16.0 GB/s is assumed"));
 }
 
 TEST_CASE("a matrix in which both are near a third part but far from each other is read and noted") {

@@ -53,23 +53,15 @@ void check_equal(const Cluster& a, const Cluster& b) {
   for (std::size_t i = 0; i < a.links.size(); ++i) {
     const Link& x = a.links[i];
     const Link& y = b.links[i];
-    CHECK(std::tie(x.name, x.a, x.b, x.bandwidth, x.latency, x.kind) ==
-          std::tie(y.name, y.a, y.b, y.bandwidth, y.latency, y.kind));
+    CHECK(std::tie(x.name, x.a, x.b, x.bandwidth, x.latency, x.kind, x.remaining) ==
+          std::tie(y.name, y.a, y.b, y.bandwidth, y.latency, y.kind, y.remaining));
   }
 }
 
-/// The shipped clusters: what lies beside devices.yaml.
-std::vector<std::string> shipped_clusters() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(home_folder() / "topologies"))
-    if (entry.path().extension() == ".yaml" && entry.path().stem() != "devices")
-      names.push_back(entry.path().stem().string());
-  return names;
-}
-
 TEST_CASE("every shipped cluster that is written is read back as it was, digit by digit") {
-  REQUIRE(shipped_clusters().size() >= 6);
-  for (const std::string& name : shipped_clusters()) {
+  const std::vector<std::string> shipped = resource_names("topologies", ".yaml");
+  REQUIRE(shipped.size() >= 6);
+  for (const std::string& name : shipped) {
     INFO(name);
     const Cluster cluster = load_cluster(name);
     check_equal(loaded(to_yaml(cluster)), cluster);
@@ -95,6 +87,29 @@ TEST_CASE("stragglers, degraded links, names that need quotes and odd rates are 
       "slow_hosts: [{host: 7 up1, speed: 0.7}]\n"
       "degraded_links: [{link: 7 up2-switch, factor: 0.3}]\n");
   check_equal(loaded(to_yaml(cluster)), cluster);
+}
+
+TEST_CASE("a degraded link is written whole with what is left of it, so that routes stay as they were") {
+  const std::string fabric =
+      "name: fabric\n"
+      "hosts: {name: n, count: 8, devices: {model: h100-sxm, count: 2}, nvlink: {switch: true}, nics: "
+      "{count: 1}}\n"
+      "network: {kind: leaf_spine, ports_per_leaf: 4, spines: 2, protocol: infiniband, rate: 400Gb/s}\n";
+  for (const std::string factor : {"0.1", "0.25", "0.3", "0.7", "0.77", "0.999", "1"}) {
+    INFO(factor);
+    const Cluster cluster = loaded(fabric + "degraded_links: [{link: leaf0-spine1, factor: " + factor +
+                                   "}, {link: n3/gpu1-nvswitch, factor: " + factor + "}]\n");
+    const std::string text = to_yaml(cluster);
+    CHECK_THAT(text,
+               Contains("{between: [leaf0, spine1], kind: infiniband, bandwidth: 96GB/s, latency: 500ns}"));
+    CHECK_THAT(text, Contains("  - name: n\n    count: 8\n"));
+    const Cluster again = loaded(text);
+    check_equal(again, cluster);
+    const Paths before(cluster);
+    const Paths after(again);
+    for (const int from : cluster.places())
+      for (const int to : cluster.places()) CHECK(after.between(from, to) == before.between(from, to));
+  }
 }
 
 TEST_CASE("equal hosts are one entry, and an imported host becomes sixteen by a count and a network") {
