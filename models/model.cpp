@@ -8,9 +8,21 @@ namespace stepcast {
 
 std::int64_t Parameter::numel() const { return stepcast::numel(shape); }
 
+double Optimizer::update_accesses() const {
+  if (kind == "none") return 0.0;
+  if (kind == "adam") return 7.0;
+  return momentum > 0.0 ? 5.0 : 3.0;
+}
+
 Bytes Model::parameter_bytes() const {
   Bytes total;
   for (const Parameter& parameter : parameters) total += parameter.size;
+  return total;
+}
+
+Bytes Model::parameter_bytes(const Segment& segment) const {
+  Bytes total;
+  for (const int index : segment.parameters) total += parameters[static_cast<std::size_t>(index)].size;
   return total;
 }
 

@@ -71,8 +71,7 @@ struct Segment {
   std::string kind;             ///< `conv`, `residual`, `linear`, `fixed`
   std::vector<Layer> layers;    ///< in forward order
   std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int>
-      tied;  ///< parameters that the segment uses but an earlier one owns (a tied language model head)
+  std::vector<int> tied;     ///< parameters that it uses but an earlier one owns (a tied language model head)
   std::vector<int> buffers;  ///< indices into Model::buffers
   std::vector<LayerRow> rows;
   std::vector<LayerWork> work;  ///< layer by layer, in forward order
@@ -88,10 +87,14 @@ struct Segment {
 };
 
 struct Optimizer {
-  std::string kind;  ///< `sgd`, `adam`
+  std::string kind;  ///< `sgd`, `adam`, `none`
   double learning_rate = 0.01;
   double momentum = 0.0;
   double weight_decay = 0.0;
+
+  /// How often an update reads or writes as many bytes as the parameters have: SGD 3 (parameter and gradient
+  /// read, parameter written), with momentum 5, Adam 7; `none` updates nothing.
+  [[nodiscard]] double update_accesses() const;
 };
 
 struct Model {
@@ -116,6 +119,8 @@ struct Model {
   std::vector<int> ready_order;       ///< parameter indices in the order their gradients become ready
 
   [[nodiscard]] Bytes parameter_bytes() const;
+  /// Of the parameters that a segment of this model owns.
+  [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64

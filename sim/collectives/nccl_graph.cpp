@@ -21,7 +21,6 @@ constexpr double kFallbackSpeed = 0.1 * kGiga;  // of one ring in natural order,
 constexpr double kLeastSplit = 25.0 * kGiga;
 constexpr double kLeastSplitHopper = 50.0 * kGiga;
 constexpr int kFewChannels = 4;
-constexpr int kMostChannels = 32;  // MAXCHANNELS / 2
 constexpr int kAmpere = 80;
 constexpr int kHopper = 90;
 constexpr int kBlackwell = 100;
@@ -48,8 +47,6 @@ std::vector<double> speeds(int compute_capability, bool several_hosts) {
   return result;
 }
 
-std::size_t slot(const Hop& hop) { return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1); }
-
 int arrival(const Cluster& cluster, const Hop& hop) {
   const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
   return hop.forward ? link.b : link.a;
@@ -72,8 +69,7 @@ class GraphOfGroup {
     look_for_rings();
     describe_edges();
     split_channels();
-    graph_.nvswitch = at_nvswitch();
-    if (graph_.nvswitch) add_nvls();
+    if (at_nvswitch()) add_nvls();
     return graph_;
   }
 
@@ -212,12 +208,13 @@ class GraphOfGroup {
     if (speed < kLeastSplit) return;
     if (graph_.compute_capability > kAmpere && speed < kLeastSplitHopper && graph_.channels > kFewChannels)
       return;
-    const int split = std::min(2 * graph_.channels, kMostChannels);
+    const int split = std::min(2 * graph_.channels, kMostNcclChannels);
     const int parts = (split + graph_.channels - 1) / graph_.channels;
     graph_.bandwidth = graph_.bandwidth / parts;
     graph_.channels = split;
   }
 
+  /// All ways inside a host lead through its NVSwitch.
   [[nodiscard]] bool at_nvswitch() {
     const auto at_switch = [this](int from, int to) {
       const Path& path = graphs_.path(place(from), place(to));

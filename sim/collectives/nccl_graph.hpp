@@ -26,7 +26,6 @@ struct NcclGraph {
   int ranks = 1;
   int nodes = 1;                               ///< hosts
   int compute_capability = 0;                  ///< the least of the group: 90 for 9.0
-  bool nvswitch = false;                       ///< all ways inside a host lead through its NVSwitch
   NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
   bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
   Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts

@@ -8,7 +8,6 @@ namespace stepcast {
 namespace {
 
 constexpr int kMostOrdered = 8;       // GPUs per host up to which all orders are tried
-constexpr int kMostChannels = 32;     // MAXCHANNELS / 2
 constexpr double kLowestPart = 0.49;  // of the best speed so far, below which NCCL stops
 constexpr double kRounding = 1e-6;    // links hold whole numbers of channels but for rounding
 
@@ -45,10 +44,6 @@ class Packing {
   [[nodiscard]] const std::vector<std::vector<int>>& orders() const { return orders_; }
 
  private:
-  static std::size_t slot(const Hop& hop) {
-    return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1);
-  }
-
   /// Takes the edge's share of its links; gives back what was taken where it does not fit.
   bool take(int from, int to, bool leaves, Left& quality) {
     const NcclWay way = search_.way(from, to, leaves);
@@ -161,7 +156,7 @@ NcclRings search_rings(const NcclRingSearch& search, const std::vector<double>& 
   for (const double speed : speeds) {
     if (speed <= kLowestPart * best.speed) break;
     Packing packing(search, speed);
-    while (static_cast<int>(packing.orders().size()) < kMostChannels && packing.add()) {
+    while (static_cast<int>(packing.orders().size()) < kMostNcclChannels && packing.add()) {
     }
     const double total = static_cast<double>(packing.orders().size()) * speed;
     if (total <= most * (1.0 + kRounding)) continue;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -8,6 +9,14 @@
 
 /// NCCL's search for rings, apart from what a cluster is.
 namespace stepcast {
+
+/// Channels of one search: MAXCHANNELS / 2.
+inline constexpr int kMostNcclChannels = 32;
+
+/// Where a hop's link and direction stand in lists by 2 * link + (backward ? 1 : 0).
+inline std::size_t slot(const Hop& hop) {
+  return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1);
+}
 
 /// A way between two GPUs and what an edge of 1 B/s over it takes from its links.
 struct NcclWay {
@@ -22,7 +31,7 @@ struct NcclRingSearch {
   bool several_hosts = false;
   bool all_alike = false;  ///< any order of the GPUs is as good as any other
   std::function<NcclWay(int from, int to, bool leaves)> way;
-  std::vector<double> capacity;  ///< B/s by 2 * link + (backward ? 1 : 0)
+  std::vector<double> capacity;  ///< B/s by `slot`
 };
 
 struct NcclRings {

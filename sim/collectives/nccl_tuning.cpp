@@ -123,6 +123,10 @@ class Tuning {
   }
 
   /// Between hosts: Simple also flushes, which crosses the wire once more.
+  ///
+  /// NCCL adds to its constants the latency that the network's plugin reports, which is 0 of its own ones
+  /// (InfiniBand, sockets): the row `NET` was measured over wires and contains one. To add that of the model
+  /// would count it twice; only a wire longer than the constant counts in its place.
   [[nodiscard]] double inter(double hop, NcclProtocol protocol) const {
     const double wire = graph_.network_latency.count() / kMicro;
     return std::max(hop, protocol == NcclProtocol::kSimple ? 2.0 * wire : wire);

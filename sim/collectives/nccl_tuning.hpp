@@ -37,17 +37,19 @@ struct NcclCost {
 /// constants. With n ranks on N hosts, C channels of B each and s = 2 (n - 1) steps for all-reduce, n - 1 for
 /// all-gather and reduce-scatter:
 ///
-///     ring        algbw = bus n/s;  bus: LL min(llMax, C B / 2), LL128 min(.92 C B, C perChannel), Simple C
-///     B
+///     ring        algbw = bus n/s
+///                 bus: LL min(llMax, C B / 2), LL128 min(.92 C B, C perChannel), Simple C B
 ///                 latency = base + (s - s') intra + s' inter,  s' = 2 (N - 1), half of it, or 0
-///     tree        all-reduce alone; algbw = bus/2;  bus: Simple min(.92 C B, C perChannel), of which LL
-///     takes 1/3.8,
-///                 LL128 7/9 on one host and 120/128 on several
+///     tree        all-reduce alone; algbw = bus/2
+///                 bus: Simple min(.92 C B, C perChannel), of which LL takes 1/3.8, LL128 7/9 on one host and
+///                 120/128 on several
 ///                 latency = base + 2 (n/N - 1) intra + 2 floor(log2 N) inter
-///     NVLS        all-reduce on one host: algbw = 2 h B e (h - 1)/h n/s, h heads, e = .85 (Blackwell .74);
-///     25 us NVLS tree   the same on several hosts, bounded by the network; 25 us + 2 floor(log2 N) inter
-///     broadcast   ring: algbw = bus, latency = base + intra, or base + n intra where rings differ in their
-///     order
+///     NVLS        all-reduce on one host: algbw = 2 h B e (h - 1)/h n/s, h heads, e = .85 (Blackwell .74)
+///                 latency = 25 us
+///     NVLS tree   the same on several hosts, bounded by the network
+///                 latency = 25 us + 2 floor(log2 N) inter
+///     broadcast   ring: algbw = bus
+///                 latency = base + intra, or base + n intra where rings differ in their order
 ///
 /// LL128 only from compute capability 7.0 on, where NVLink joins the GPUs of a host and no socket lies
 /// between GPU and NIC; NVLS from 9.0 on at NVSwitches. `inter` is NCCL's constant or the latency of the

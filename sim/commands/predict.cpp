@@ -23,8 +23,7 @@ constexpr std::size_t kWidestNote = 40;
 std::string describe_devices() {
   std::string text =
       "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the "
-      "model's "
-      "layers alone";
+      "model's layers alone";
   for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
   return text;
 }
@@ -60,7 +59,8 @@ void declare(po::options_description& options) {
       ("pageable-rate", po::value<std::string>()->default_value("10GB/s"),
        "copies: what one thread stages between pageable host memory and a device")
       ("pcie-rate", po::value<std::string>()->default_value("", "the cluster's"),
-       "usable bandwidth of every PCIe link and direction: what a copy from pinned memory gets alone")
+       "usable bandwidth of every PCIe link and direction, what a copy from pinned memory gets alone; degraded "
+       "links keep their part of it")
       ("copy-launch", po::value<std::string>()->default_value("5us"), "copies: host time to issue one")
       ("collectives", po::value<std::string>(),
        "predict a bench file instead of a step: 'all' or names separated by commas")

@@ -35,9 +35,11 @@ struct Bench {
 
 /// algbw = S / t.
 double algbw_bytes_per_s(const BenchRow& row);
-/// busbw = algbw * f: all_reduce 2(n-1)/n; all_gather, reduce_scatter, gather, scatter (n-1)/n; broadcast,
-/// send_recv, copies
-/// 1. Source: nccl-tests, doc/PERFORMANCE.md.
+/// busbw = algbw * f. Source: nccl-tests, doc/PERFORMANCE.md.
+///
+///     all_reduce                                      f = 2 (n - 1)/n
+///     all_gather, reduce_scatter, gather, scatter     f = (n - 1)/n
+///     broadcast, send_recv, copies                    f = 1
 double bus_factor(const std::string& collective, int world_size);
 
 void to_json(nlohmann::json& json, const BenchRow& row);

@@ -9,19 +9,13 @@
 namespace stepcast {
 namespace {
 
-class AggregateRun : public CollectiveRun {
+class AggregateRun : public JointRun {
  public:
-  using CollectiveRun::CollectiveRun;
-
-  void join(int /*index*/, Callback done) override {
-    waiting_.push_back(std::move(done));
-    if (waiting_.size() == ranks_.size()) begin();
-  }
+  using JointRun::JointRun;
 
  private:
-  void begin() {
+  void begin() override {
     const int steps = algorithm_.steps(call_, 0);
-    open_parts_ = 1;
     for (int index = 0; index < call_.ranks; ++index) {
       const int next = (index + 1) % call_.ranks;
       const double bytes = algorithm_.sent(call_, index).count();
@@ -30,7 +24,6 @@ class AggregateRun : public CollectiveRun {
       if (world_.transport.remote(rank(index), rank(next))) start_flow(index, next, bytes);
       if (world_.transport.path(rank(index), rank(next)) != nullptr) start_endpoint(index, next);
     }
-    part_over();
   }
 
   /// All bytes to the successor in one flow; its own latency is one step's, the timer adds that of the
@@ -41,7 +34,7 @@ class AggregateRun : public CollectiveRun {
     const double others = (latencies - 1.0) * world_.transport.wire_latency_s(rank(index), rank(next));
     const int messages = algorithm_.steps(call_, index);
     const double on_wire = bytes + messages * (world_.transport.wire_bytes(0.0));
-    ++open_parts_;
+    part_begins();
     const double begun = world_.clock.now();
     const auto arrived = [this, index, next, others, on_wire, begun] {
       const double over =
@@ -71,7 +64,7 @@ class AggregateRun : public CollectiveRun {
     const int from = rank(index);
     const LockstepCost cost = endpoint_cost(from, rank(next));
     if (cost.seconds <= 0.0) return;
-    ++open_parts_;
+    part_begins();
     world_.processors.run(world_.transport.node(from),
                           {.seconds = cost.seconds,
                            .cores = cost.cpu_seconds / cost.seconds,
@@ -96,17 +89,10 @@ class AggregateRun : public CollectiveRun {
     return found->second;
   }
 
-  void part_over() {
-    if (--open_parts_ > 0) return;
-    for (const Callback& done : std::exchange(waiting_, {})) done();
-  }
-
   static constexpr double kUnlimited = 1e300;
 
-  std::vector<Callback> waiting_;
-  int open_parts_ = 0;
-  std::map<std::tuple<const PathCost*, double, double>, LockstepCost>
-      costs_;  ///< by path class, wire latency, bandwidth
+  /// By path class, wire latency, bandwidth.
+  std::map<std::tuple<const PathCost*, double, double>, LockstepCost> costs_;
 };
 
 }  // namespace

@@ -156,8 +156,8 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.backend = backend;
   input.nccl_graphs = &graphs;
   input.fidelity = request.fidelity;
-  input.steps = kIterations;
-  input.warmup_steps = kWarmupIterations;
+  input.steps = calibration ? kIterations : 1;
+  input.warmup_steps = calibration ? kWarmupIterations : 1;
   input.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_collectives() : request.collectives) {
     for (const Bytes size : message_sizes(request, name)) {

@@ -29,9 +29,11 @@ const std::vector<std::string>& bench_collectives();
 /// rounded up as `stepcast bench` does. \pre factor > 1
 std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective);
 
-/// Replays each collective back to back, waited for every time as `stepcast bench` does; the samples are the
-/// later iterations. `send_recv` is half the round trip of a ping-pong. \throws UsageError for an unknown
-/// collective, a world size below 2, or a range that is empty.
+/// Replays each collective back to back, waited for every time as `stepcast bench` does. With a calibration,
+/// skew between ranks that share cores goes on from call to call: a row has the ten samples of the later
+/// calls. Without one, every call takes as long as the one before: a row has one sample. `send_recv` is half
+/// the round trip of a ping-pong. \throws UsageError for an unknown collective, a world size below 2, or a
+/// range that is empty.
 Bench predict_collectives(const CollectiveRequest& request);
 
 }  // namespace stepcast

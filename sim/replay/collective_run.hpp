@@ -47,6 +47,25 @@ class CollectiveRun {
   const std::vector<int>& ranks_;
 };
 
+/// One that begins when all ranks have joined and ends on all at once, when all its parts are over.
+class JointRun : public CollectiveRun {
+ public:
+  using CollectiveRun::CollectiveRun;
+  void join(int index, Callback done) final;
+
+ protected:
+  /// Starts the parts. It is one itself, so that those that end at once do not end the whole.
+  virtual void begin() = 0;
+  /// What is left to do at the end, before the ranks go on.
+  virtual void end() {}
+  void part_begins() { ++open_parts_; }
+  void part_over();
+
+ private:
+  std::vector<Callback> waiting_;
+  int open_parts_ = 0;
+};
+
 /// Every message of the algorithm is a transfer. A rank posts a step when the steps that it comes after are
 /// over; a message moves when both sides have posted it; steps of a rank end in order, each after its
 /// reduction, which runs on the rank's communication thread beside the transfer of the next step.

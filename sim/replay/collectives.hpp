@@ -58,8 +58,8 @@ class Collectives {
   struct Chosen {
     Bytes smallest, largest;
   };
-  std::map<std::tuple<int, CollectiveKind, int, double>, NcclCall>
-      nccl_calls_;  ///< by group, kind, root, bytes
+  /// By group, kind, root, bytes.
+  std::map<std::tuple<int, CollectiveKind, int, double>, NcclCall> nccl_calls_;
   std::map<std::pair<CollectiveKind, std::string>, Chosen> nccl_chosen_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,25 @@ int staging_node(const Cluster& cluster, const Host& host) {
   return static_cast<int>(cluster.nodes.rend() - found) - 1;  // -1: none
 }
 
+/// To issue a copy takes the main thread a while, which it does not have amid the hooks of a backward
+/// operation.
+void check_hooks(const Schedule& schedule) {
+  for (const Program& program : schedule.programs) {
+    const Op* copy = nullptr;  // since the last operation of the main thread
+    bool behind_hook = false;
+    for (const Op& op : program.ops) {
+      if (std::holds_alternative<Copy>(op.action)) copy = &op;
+      const bool is_hook = op.within >= 0;
+      if (copy != nullptr && (is_hook || behind_hook))
+        throw std::logic_error("schedule: copy '" + copy->name +
+                               "' stands before or behind a hook of a backward operation, where none may");
+      if (op.stream != Stream::kCompute) continue;
+      behind_hook = is_hook;
+      copy = nullptr;
+    }
+  }
+}
+
 const Host& host_of_rank(const ReplayInput& input, int rank) {
   return input.cluster->host_of(input.node_of_rank[static_cast<std::size_t>(rank)]);
 }
@@ -39,6 +59,7 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
       cluster_(with_staging),
       input_(input),
       bytes_moved_(static_cast<std::size_t>(input.schedule->world_size)) {
+  check_hooks(*input.schedule);
   std::map<int, int> rank_at;  // by node
   for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
     check(rank, op, copy);
@@ -73,9 +94,9 @@ void Copies::check(int rank, const Op& op, const Copy& copy) const {
   const int from = node(input_, cluster_, rank, copy, copy.from);
   const int to = node(input_, cluster_, rank, copy, copy.to);
   if (!cluster.has_devices())
-    throw UsageError(
-        what + "copies between a host and its devices, but no host has any; take for example --cluster " +
-        "h100x4-nvlink");
+    throw UsageError(what +
+                     "copies between a host and its devices, but no host has any; take for example --cluster "
+                     "h100x4-nvlink");
   if (cluster.node(from).host != cluster.node(to).host)
     throw UsageError(what + "leads from host '" + cluster.host_of(from).name + "' to host '" +
                      cluster.host_of(to).name +

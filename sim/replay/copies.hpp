@@ -18,7 +18,8 @@ namespace stepcast {
 class Copies {
  public:
   /// \throws UsageError when the cluster has no device of its own for every rank that copies name, or on
-  /// another host
+  /// another host. \throws std::logic_error when a copy would be issued amid the hooks of a backward
+  /// operation
   Copies(Network& network, const ReplayInput& input, const Cluster& with_staging);
 
   /// The cluster with a node for the staging buffer of every host that copies from or to memory that is not

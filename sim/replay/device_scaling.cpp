@@ -140,11 +140,10 @@ std::string estimate_note(const std::string& dtype) {
 
 std::string estimate_error_note(const DeviceModel& device) {
   if (!device.gpu)
-    return "1.4 to 2.3 times too slow for four models on one core of a Xeon (base clock, even share of "
-           "memory)";
+    return "1.4 to 2.3 times too slow for four models on one core of a Xeon "
+           "(base clock, even share of memory)";
   return "2 % too slow where kernels fill the device (BERT-base with DDP on 4 H100, if its sequence is 512); "
-         "33 times too "
-         "fast where Python and data loading bound the step (MLP on a P100)";
+         "33 times too fast where Python and data loading bound the step (MLP on a P100)";
 }
 
 std::string memory_warning(const Result& result, const DeviceModel& device) {

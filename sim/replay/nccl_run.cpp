@@ -8,26 +8,19 @@
 namespace stepcast {
 namespace {
 
-/// A collective as NCCL runs it: begins when all ranks have joined, occupies a part of every GPU until it
-/// ends, and ends on all at once.
+/// A collective as NCCL runs it: occupies a part of every GPU until it ends.
 ///
 /// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
 /// links, which others may use at the same time. Bytes that the GPUs move more slowly than the links could
 /// are on them early: as many as in truth, for a shorter while.
-class NcclRun : public CollectiveRun {
+class NcclRun : public JointRun {
  public:
   NcclRun(const CollectiveWorld& world, const Algorithm& algorithm, NcclCall nccl, const CollectiveCall& call,
           const std::vector<int>& ranks)
-      : CollectiveRun(world, algorithm, call, ranks), nccl_(std::move(nccl)) {}
-
-  void join(int /*index*/, Callback done) override {
-    waiting_.push_back(std::move(done));
-    if (waiting_.size() == ranks_.size()) begin();
-  }
+      : JointRun(world, algorithm, call, ranks), nccl_(std::move(nccl)) {}
 
  protected:
-  /// Starts the flows; `seconds` is what the formulas say beside the latency. Every part that is under way is
-  /// open.
+  /// Starts the flows; `seconds` is what the formulas say beside the latency.
   virtual void start(double seconds) = 0;
 
   /// Moves payload and what the protocol and PCIe add to it.
@@ -48,17 +41,11 @@ class NcclRun : public CollectiveRun {
     for (const NcclFlow& one : nccl_.flows) wire = std::max(wire, wire_latency_s(one.from, one.to));
     return std::max(0.0, nccl_.cost.latency.count() - nccl_ring_steps(nccl_.kind, call_.ranks) * wire);
   }
-  void part_begins() { ++open_parts_; }
-  void part_over() {
-    if (--open_parts_ > 0) return;
-    for (const auto& [node, job] : occupied_) world_.processors.release(node, job);
-    for (const Callback& done : std::exchange(waiting_, {})) done();
-  }
 
   const NcclCall nccl_;
 
  private:
-  void begin() {
+  void begin() override {
     for (const int each : ranks_) {
       const int node = world_.transport.node(each);
       const DeviceModel& device = device_model(world_.nccl->cluster().node(node).device);
@@ -68,10 +55,11 @@ class NcclRun : public CollectiveRun {
     for (const NcclFlow& one : nccl_.flows) world_.transport.count_sent(rank(one.from), one.payload.count());
     start((call_.message / nccl_.cost.algbw).count());
   }
+  void end() override {
+    for (const auto& [node, job] : occupied_) world_.processors.release(node, job);
+  }
 
-  std::vector<Callback> waiting_;
   std::vector<std::pair<int, int>> occupied_;  ///< node and job
-  int open_parts_ = 0;
 };
 
 /// One flow for everything that a rank sends to another.
@@ -166,36 +154,22 @@ class NcclRingRun : public NcclRun {
 
 /// Gather to a root or scatter from it: as many messages as other ranks, all at once; their ends share the
 /// root's links.
-class NcclMessagesRun : public CollectiveRun {
+class NcclMessagesRun : public JointRun {
  public:
-  using CollectiveRun::CollectiveRun;
-
-  void join(int /*index*/, Callback done) override {
-    waiting_.push_back(std::move(done));
-    if (waiting_.size() == ranks_.size()) begin();
-  }
+  using JointRun::JointRun;
 
  private:
-  void begin() {
-    open_parts_ = 1;
+  void begin() override {
     const bool gathers = algorithm_.kind == CollectiveKind::kGather;
     const double bytes = call_.message.count() / call_.ranks;
     for (int index = 0; index < call_.ranks; ++index) {
       if (index == call_.root || bytes <= 0.0) continue;
-      ++open_parts_;
+      part_begins();
       const int from = rank(gathers ? index : call_.root);
       const int to = rank(gathers ? call_.root : index);
       world_.transport.move({from, to, bytes, world_.clock.now(), {}, [this] { part_over(); }});
     }
-    part_over();
   }
-  void part_over() {
-    if (--open_parts_ > 0) return;
-    for (const Callback& done : std::exchange(waiting_, {})) done();
-  }
-
-  std::vector<Callback> waiting_;
-  int open_parts_ = 0;
 };
 
 }  // namespace

@@ -55,9 +55,14 @@ s4u::SplitDuplexLink* make_link(s4u::NetZone* zone, const Link& link) {
   return made;
 }
 
-bool same_links(const Cluster& a, const Cluster& b,
-                const std::function<bool(const Link&, const Link&)>& same) {
-  return a.nodes.size() == b.nodes.size() &&
+/// What paths depend on; names do not matter.
+bool same_node(const Node& a, const Node& b) {
+  return a.host == b.host && a.kind == b.kind && a.device == b.device;
+}
+
+bool same_network(const Cluster& a, const Cluster& b,
+                  const std::function<bool(const Link&, const Link&)>& same) {
+  return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), same_node) &&
          std::equal(a.links.begin(), a.links.end(), b.links.begin(), b.links.end(), same);
 }
 
@@ -86,13 +91,14 @@ class Platform::Built {
   }
 
   [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const {
-    return same_links(cluster_, cluster, same_link) && covers(nodes);
+    return same_network(cluster_, cluster, same_link) && covers(nodes);
   }
 
   /// A star whose links have only changed their speed goes on with the new one: a fit tries many, and its
   /// routes stay what they are. True when that was done.
   bool adapt(const Cluster& cluster, const std::vector<int>& nodes) {
-    if (spokes_.empty() || !is_star(cluster) || !same_links(cluster_, cluster, joins_same) || !covers(nodes))
+    if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same) ||
+        !covers(nodes))
       return false;
     for (const auto& [index, spoke] : spokes_) {
       const Link& link = cluster.links[index];

@@ -25,8 +25,7 @@ class PointToPoint {
   };
   Clock& clock_;
   Transport& transport_;
-  std::map<std::tuple<int, int, int>, std::deque<Posted>>
-      waiting_;  ///< all of one queue are of the same side
+  std::map<std::tuple<int, int, int>, std::deque<Posted>> waiting_;  ///< all of a queue are of the same side
 };
 
 }  // namespace stepcast

@@ -24,7 +24,7 @@ struct Inputs {
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
   std::string backend;
-  std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster, set where it has found its place
+  std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster where NCCL runs, set when that has its place
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
   int batch = 1;
@@ -147,7 +147,7 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   inputs.cluster = load_cluster(request.cluster);
   if (request.pcie)
     for (Link& link : inputs.cluster.links)
-      if (link.kind == LinkKind::kPcie) link.bandwidth = *request.pcie;
+      if (link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
   if (inputs.device != nullptr) {
@@ -163,23 +163,24 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   return inputs;
 }
 
-bool copies(const Schedule& schedule) {
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(),
-                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+template <class Predicate>
+bool any_op(const Schedule& schedule, Predicate&& predicate) {
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(), predicate);
   });
+}
+
+bool copies(const Schedule& schedule) {
+  return any_op(schedule, [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+}
+
+bool communicates(const Schedule& schedule) {
+  return any_op(schedule, [](const Op& op) { return op.stream == Stream::kComm; });
 }
 
 /// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
 std::string in_words(const CopyCosts& costs) {
   return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
-}
-
-bool communicates(const Schedule& schedule) {
-  const auto is_communication = [](const Op& op) { return op.stream == Stream::kComm; };
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(), is_communication);
-  });
 }
 
 ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
@@ -246,7 +247,7 @@ Result predict(const PredictionRequest& request) {
   if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   Inputs inputs = load_inputs(request, trains);
-  inputs.nccl_graphs.emplace(inputs.cluster);
+  if (inputs.backend == "nccl") inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
   if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();

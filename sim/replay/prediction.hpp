@@ -24,7 +24,7 @@ struct PredictionRequest {
   TrainingConfig training;     ///< its batch is set from `batch`
   Fidelity fidelity = Fidelity::kAutomatic;
   CopyCosts copies{};
-  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link, in place of the cluster's
+  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link that is not degraded, in place of the cluster's
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;
@@ -35,10 +35,11 @@ struct PredictionRequest {
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),
 /// and fills in configuration, lineage and seed; the command adds the rest of the context. A strategy that
-/// does not train gets no model, and has no trivial predictors. \throws InputError when the trace belongs to
-/// another model (both are named), or is missing though the model declares no times and no device is named, or
-/// when several batch sizes or thread counts are possible and none was chosen. With a device,
-/// `notes["device"]` says what was done, and `notes["memory"]` warns of a peak that it does not hold.
+/// does not train gets no model, and has no trivial predictors. With a device, `notes["device"]` says what was
+/// done, and `notes["memory"]` warns of a peak that it does not hold.
+/// \throws InputError when the trace belongs to another model (both are named), or is missing though the
+/// model declares no times and no device is named, or when several batch sizes or thread counts are possible
+/// and none was chosen
 Result predict(const PredictionRequest& request);
 
 }  // namespace stepcast

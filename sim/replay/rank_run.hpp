@@ -36,20 +36,17 @@ struct OpDates {
 /// One rank executing its program, step after step.
 ///
 /// - The compute stream is the rank's main thread: operations in program order, each waiting for what it
-/// comes after.
+///   comes after.
 /// - Other streams are queues. The main thread issues their operations when it reaches them and goes on; a
-/// queue
-///   starts its operations in order, when what they come after is done, and as many at a time as it may have
-///   under way: one, or `collectives_in_flight` of the calibration on the comm stream.
-///   NCCL has one communication stream per group, each with one collective under way.
+///   queue starts its operations in order, when what they come after is done, and as many at a time as it may
+///   have under way: one, or `collectives_in_flight` of the calibration on the comm stream. NCCL has one
+///   communication stream per group, each with one collective under way.
 /// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
-/// after
-///   is done. Copies do the same, but to issue one takes the main thread a while, and one that is staged
-///   keeps it until the copy ends.
+///   after is done. Copies do the same, but to issue one takes the main thread a while, and one that is
+///   staged keeps it until the copy ends.
 /// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
-/// advanced to
-///   where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook is issued
-///   right after it.
+///   advanced to where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook
+///   is issued right after it; no copies, which would keep the main thread.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
  public:

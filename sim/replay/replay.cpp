@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "sim/collectives/nccl_graph.hpp"
@@ -25,7 +26,6 @@ class Replay {
   explicit Replay(const ReplayInput& input)
       : input_(input),
         backend_(backend(input)),
-        own_graphs_(*input.cluster),
         cluster_(Copies::with_staging(input)),
         platform_(cluster_, used_nodes(input, cluster_)),
         network_(platform_),
@@ -61,7 +61,9 @@ class Replay {
   }
   [[nodiscard]] NcclGraphs* nccl_graphs() {
     if (backend_ != "nccl") return nullptr;
-    return input_.nccl_graphs != nullptr ? input_.nccl_graphs : &own_graphs_;
+    if (input_.nccl_graphs != nullptr) return input_.nccl_graphs;
+    if (!own_graphs_) own_graphs_.emplace(*input_.cluster);
+    return &*own_graphs_;
   }
 
   static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
@@ -223,7 +225,7 @@ class Replay {
 
   const ReplayInput& input_;
   const std::string backend_;
-  NcclGraphs own_graphs_;
+  std::optional<NcclGraphs> own_graphs_;  ///< where NCCL runs and nobody shares a search
   const Cluster cluster_;
   Platform platform_;
   Clock clock_;

@@ -39,13 +39,13 @@ struct ReplayInput {
   const TraceEntry* trace = nullptr;  ///< null: the model declares its own times
   /// The same for micro-batches that follow another one in their step; null: as `trace`
   const TraceEntry* accumulating = nullptr;
-  const Calibration* calibration =
-      nullptr;  ///< null: endpoints are free, one collective in flight, no sharing cost
+  /// null: endpoints are free, one collective in flight, no sharing cost
+  const Calibration* calibration = nullptr;
   /// Library whose collectives are replayed: `gloo`, or `nccl`, which needs every rank on a GPU of its own;
   /// "": the calibration's, without one the ideal algorithms.
   std::string backend{};
-  NcclGraphs* nccl_graphs =
-      nullptr;  ///< of the cluster, for several replays that share a search; null: its own
+  /// of the cluster, for several replays that share a search; null: its own
+  NcclGraphs* nccl_graphs = nullptr;
   Fidelity fidelity = Fidelity::kAutomatic;
   CopyCosts copies{};
   int batch = 1;    ///< per rank

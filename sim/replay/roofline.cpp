@@ -20,19 +20,6 @@ const Segment& segment_of(const Model& model, int segment) {
   return model.segments[static_cast<std::size_t>(segment)];
 }
 
-Bytes parameter_bytes(const Model& model, int segment) {
-  Bytes total;
-  for (const int index : segment_of(model, segment).parameters)
-    total += model.parameters[static_cast<std::size_t>(index)].size;
-  return total;
-}
-
-/// Accesses to as many bytes as the parameters have.
-double update_accesses(const Optimizer& optimizer) {
-  if (optimizer.kind == "adam") return 7.0;
-  return optimizer.momentum > 0.0 ? 5.0 : 3.0;
-}
-
 std::string names(const DeviceModel& device) {
   std::string text;
   for (const auto& [dtype, rate] : device.peak) text += (text.empty() ? "" : ", ") + dtype;
@@ -55,12 +42,13 @@ Seconds roofline_time(const Model& model, int segment, WorkPhase phase, double s
     const auto outputs = static_cast<double>(numel(model.segments.back().output));
     return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
   }
-  if (phase == WorkPhase::kZeroGrad) return parameter_bytes(model, segment) / rates.memory;
+  const Segment& all = segment_of(model, segment);
+  if (phase == WorkPhase::kZeroGrad) return model.parameter_bytes(all) / rates.memory;
   if (phase == WorkPhase::kOptimizer)
-    return update_accesses(model.optimizer) * parameter_bytes(model, segment) / rates.memory;
+    return model.optimizer.update_accesses() * model.parameter_bytes(all) / rates.memory;
   const bool forward = phase == WorkPhase::kForward;
   Seconds total(0);
-  for (const LayerWork& work : segment_of(model, segment).work)
+  for (const LayerWork& work : all.work)
     total +=
         forward
             ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
@@ -72,7 +60,8 @@ int kernels_of(const Model& model, int segment, WorkPhase phase) {
   if (phase == WorkPhase::kLoss) return kLossKernels;
   if (phase == WorkPhase::kZeroGrad) return 0;
   const Segment& all = segment_of(model, segment);
-  if (phase == WorkPhase::kOptimizer) return static_cast<int>(all.parameters.size());
+  if (phase == WorkPhase::kOptimizer)
+    return model.optimizer.kind == "none" ? 0 : static_cast<int>(all.parameters.size());
   int kernels = 0;
   for (const LayerWork& work : all.work)
     kernels += phase == WorkPhase::kForward ? work.forward_kernels : work.backward_kernels;

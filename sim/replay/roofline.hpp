@@ -34,8 +34,8 @@ enum class WorkPhase : std::uint8_t { kForward, kBackward, kZeroGrad, kOptimizer
 
 /// Sum of the rooflines of the layers, without launches. `segment` is -1 for the loss.
 ///
-/// Zeroing writes gradients once; SGD reads p and g and writes p (12 B per parameter; 20 B with momentum),
-/// Adam moves 28 B. The loss reads and writes the model's output three times each, forward and backward
+/// Zeroing writes gradients once; the optimizer makes `Optimizer::update_accesses` to the bytes of the
+/// parameters. The loss reads and writes the model's output three times each, forward and backward
 /// together.
 Seconds roofline_time(const Model& model, int segment, WorkPhase phase, double samples,
                       const DeviceRates& rates);

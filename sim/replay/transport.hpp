@@ -27,10 +27,11 @@ struct Transfer {
 /// each rank has one message engine, which handles what it sends and receives one after the other,
 ///
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
-///     own arrival     latency(n) after both engines have started on it, and not before both are done other
-///     host  latency(0), then a flow over the links beside latency(n) - latency(0); Gloo adds 48 B notice the
-///     sender learns that a receive was posted `notice` later (plus the wire's), so a receive posted
-///                 before the send costs nothing, one posted with it half a round trip
+///                 own
+///     arrival     latency(n) after both engines have started on it, and not before both are done
+///     other host  latency(0), then a flow over the links beside latency(n) - latency(0); Gloo adds 48 B
+///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
+///                 posted before the send costs nothing, one posted with it half a round trip
 ///
 /// and sending is over, for the sender, when its engine is done: the array is in the socket by then. Engines
 /// that are slowed, because the cores are busy, delay the message; engines that are not, do not. Sources:

@@ -16,11 +16,10 @@ constexpr double kMostChunks = 10'000;
 /// bytes/s from the host and p bytes/s between two devices, all on an idle node and without the time to issue
 /// a copy:
 ///
-///     sequential  n B / h                                     every device copies from the host, one after
-///     the other relay       B / h + (n - 1) B / p                       device 0 from the host, then each
-///     other one from device 0,
-///                                                             one after the other
-///     chunked     B / min(h, p / (n - 1)) + min(c / h, (n - 1) c / p)   with chunks of c bytes
+///     sequential  n B / h                      every device from the host, one after the other
+///     relay       B / h + (n - 1) B / p        device 0 from the host, then each other one from device 0,
+///                                              one after the other
+///     chunked     B / min(h, p / (n - 1)) + min(c / h, (n - 1) c / p)        with chunks of c bytes
 ///
 /// In `chunked` every chunk follows the one before on the stream from the host, and is passed on to all other
 /// devices, each by a stream of its own, while the next arrives. The last chunk is the shorter one where c

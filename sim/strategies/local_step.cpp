@@ -9,11 +9,6 @@ namespace {
 
 constexpr double kElement = 4.0;  // bytes of a float32
 
-double optimizer_bytes_per_parameter(const Optimizer& optimizer) {
-  if (optimizer.kind == "adam") return 7.0 * kElement;
-  return (optimizer.momentum > 0.0 ? 5.0 : 3.0) * kElement;
-}
-
 std::vector<int> all_segments(const Model& model) {
   std::vector<int> all(model.segments.size());
   std::iota(all.begin(), all.end(), 0);
@@ -41,7 +36,7 @@ Bytes LocalStep::optimizer_state(const Optimizer& optimizer, double elements) {
 
 void LocalStep::hold_model() {
   Bytes parameters;
-  for (const int index : segments()) parameters += parameter_bytes(segment(index));
+  for (const int index : segments()) parameters += model_.parameter_bytes(segment(index));
   for (const int tensor : tied_) parameters += model_.parameters[static_cast<std::size_t>(tensor)].size;
   Bytes buffers;
   for (const Buffer& buffer : model_.buffers)
@@ -111,7 +106,7 @@ void LocalStep::zero_grad() {
   for (const int index : updated())
     if (!segment(index).parameters.empty())
       add_compute("zero_grad/" + segment(index).name, {.phase = Phase::kZeroGrad, .segment = index},
-                  parameter_bytes(segment(index)), {});
+                  model_.parameter_bytes(segment(index)), {});
 }
 
 void LocalStep::prepare() {
@@ -182,16 +177,16 @@ void LocalStep::accumulate(std::vector<int> after) {
 
 void LocalStep::optimizer(std::vector<int> after) {
   if (model_.optimizer.kind == "none") return;
-  const double bytes = optimizer_bytes_per_parameter(model_.optimizer);
+  const double accesses = model_.optimizer.update_accesses();
   if (segments().size() == model_.segments.size()) {
-    add_compute("optimizer", {.phase = Phase::kOptimizer},
-                Bytes(bytes * static_cast<double>(model_.parameter_count())), std::move(after));
+    add_compute("optimizer", {.phase = Phase::kOptimizer}, accesses * model_.parameter_bytes(),
+                std::move(after));
     return;
   }
   for (const int index : updated())
     if (!segment(index).parameters.empty())
       add_compute("optimizer/" + segment(index).name, {.phase = Phase::kOptimizer, .segment = index},
-                  (bytes / kElement) * parameter_bytes(segment(index)), std::exchange(after, {}));
+                  accesses * model_.parameter_bytes(segment(index)), std::exchange(after, {}));
 }
 
 std::vector<int> LocalStep::updated() const {
@@ -211,15 +206,9 @@ std::vector<int> LocalStep::latest_compute() const {
   return {};
 }
 
-Bytes LocalStep::parameter_bytes(const Segment& segment) const {
-  Bytes total;
-  for (const int index : segment.parameters) total += model_.parameters[static_cast<std::size_t>(index)].size;
-  return total;
-}
-
 /// Declared times stand for themselves: what such a segment moves through memory is unknown.
 Bytes LocalStep::moved_parameters(const Segment& segment) const {
-  return segment.fixed_forward ? Bytes(0) : parameter_bytes(segment);
+  return segment.fixed_forward ? Bytes(0) : model_.parameter_bytes(segment);
 }
 
 Schedule make_schedule(const std::string& strategy, const TrainingConfig& config) {

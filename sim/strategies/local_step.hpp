@@ -91,7 +91,6 @@ class LocalStep {
     return model_.segments[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] std::string suffix(int micro_batch) const;
-  [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
   [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;

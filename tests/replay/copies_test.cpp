@@ -61,8 +61,7 @@ ReplayInput free_launches(const Schedule& schedule, const Model& model, const Cl
   return input;
 }
 
-double step_of(const Schedule& schedule, const Cluster& cluster) {
-  const Model model;
+double step_of(const Schedule& schedule, const Cluster& cluster, const Model& model = {}) {
   return replay(free_launches(schedule, model, cluster)).median_step_time_s();
 }
 
@@ -94,8 +93,7 @@ double broadcast_time(const std::string& method, int devices, double chunk, doub
 }  // namespace
 
 TEST_CASE(
-    "a copy of 20 B over 10 B/s takes 2 s and the time to issue it, either way; between devices NVLink "
-    "carries it") {
+    "a copy of 20 B over 10 B/s takes 2 s and its launch, either way; between devices NVLink carries it") {
   const Model model;
   const Cluster cluster = node(2);
   for (const auto& [from, to, seconds] : std::vector<std::tuple<MemoryPlace, MemoryPlace, double>>{
@@ -202,9 +200,7 @@ TEST_CASE("broadcast, chunked: B / min(h, p / (n - 1)) and the last or the first
   CHECK(broadcast_time("chunked", 1, 100.0) == Approx(1200.0 / kHostRate));
 }
 
-TEST_CASE(
-    "broadcast: smaller chunks are never slower where issuing is free, one chunk is no faster than relay at "
-    "once") {
+TEST_CASE("broadcast: smaller chunks are never slower where issuing is free, one chunk is as fast as relay") {
   double before = broadcast_time("chunked", 4, 1200.0);
   CHECK(before == Approx(broadcast_time("relay", 4, 1200.0)));
   for (const double chunk : {600.0, 300.0, 100.0, 10.0}) {
@@ -229,6 +225,24 @@ TEST_CASE("broadcast: from the other socket's memory the link between sockets is
   };
   CHECK(time(0) == Approx(22.0 / 48.0).epsilon(1e-3));
   CHECK(time(3) == Approx(1.0).epsilon(1e-3));
+}
+
+TEST_CASE("copies amid the hooks of a backward operation are refused, those behind it are not") {
+  const Model model = fixed_model(1, 1.0, 3.0, 4.0);
+  const Cluster cluster = node(1);
+  const Op backward = operation("backward", Stream::kCompute, Compute{Phase::kBackward, 0, 0});
+  Op hook = operation("hook", Stream::kCompute, Synchronize{});
+  hook.within = 0;
+  hook.ready_tensor = 0;
+  const Op moved = copy("copy", {}, device(0), 20.0);
+  const Op last = operation("last", Stream::kCompute, Synchronize{});
+  for (const std::vector<Op>& ops :
+       {std::vector<Op>{backward, hook, moved, last}, std::vector<Op>{backward, moved, hook, last}}) {
+    const Schedule schedule = same_program(1, ops);
+    CHECK_THROWS_WITH(replay(free_launches(schedule, model, cluster)),
+                      Catch::Contains("'copy'") && Catch::Contains("hook of a backward operation"));
+  }
+  CHECK(step_of(same_program(1, {backward, hook, last, moved}), cluster, model) == Approx(5.0));
 }
 
 TEST_CASE("copies are refused where devices are missing, or stand in several hosts") {

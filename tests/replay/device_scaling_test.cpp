@@ -23,8 +23,8 @@ DeviceModel device(double peak, double memory, double launch_s = 0.0) {
   return result;
 }
 
-/// One segment of two layers: per sample the first computes 100 flop over 10 B, the second 10 flop over 100
-/// B.
+/// One segment of two layers: per sample the first computes 100 flop over 10 B, the second 10 flop over
+/// 100 B.
 Model two_layers() {
   Model model;
   model.name = model.specification = "two layers";
@@ -79,6 +79,23 @@ TEST_CASE("a layer is bound by computing or by memory, and a segment is the sum 
   // 100/10 and 100/10, where the whole segment's flop and bytes would take 11.
   CHECK(roofline_time(model, 0, WorkPhase::kForward, 1, rates).count() == Approx(20.0));
   CHECK(roofline_time(model, 0, WorkPhase::kForward, 3, rates).count() == Approx(60.0));
+}
+
+TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and none moves nothing") {
+  Model model = two_layers();
+  model.segments[0].parameters = {0, 1};
+  model.parameters = {{"weight", {5}, 0, Bytes(20)}, {"bias", {5}, 0, Bytes(20)}};
+  const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
+  const auto seconds = [&](const std::string& kind, double momentum) {
+    model.optimizer = {.kind = kind, .momentum = momentum};
+    return roofline_time(model, 0, WorkPhase::kOptimizer, 1, rates).count();
+  };
+  CHECK(seconds("sgd", 0.0) == Approx(12.0));
+  CHECK(seconds("sgd", 0.9) == Approx(20.0));
+  CHECK(seconds("adam", 0.0) == Approx(28.0));
+  CHECK(kernels_of(model, 0, WorkPhase::kOptimizer) == 2);
+  CHECK(seconds("none", 0.0) == 0.0);
+  CHECK(kernels_of(model, 0, WorkPhase::kOptimizer) == 0);
 }
 
 TEST_CASE("a trace keeps its measured distance from the roofline on another device") {

@@ -40,8 +40,7 @@ double time_of(const Schedule& schedule, const Calibration& costs, const Cluster
 }
 
 TEST_CASE(
-    "a message with its receive posted long before takes latency(n), and one posted with it the "
-    "notice more") {
+    "a message takes latency(n) if its receive was posted long before, and the notice more if with it") {
   const Calibration costs = calibration();
   const double message = 1e6;
   const double way = 10e-6 + 1e-3;
@@ -100,9 +99,7 @@ TEST_CASE("each call pays its overhead once") {
   CHECK(time_of(schedule, costs, one_host(4)) == Approx(without + 1e-3));
 }
 
-TEST_CASE(
-    "aggregate equals message level to 5 % with endpoint costs, in groups that are aggregated by "
-    "themselves") {
+TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups aggregated by themselves") {
   const Calibration costs = calibration();
   for (const int ranks : {17, 32}) {
     for (const double message : {64'000.0, 4e6, 64e6}) {

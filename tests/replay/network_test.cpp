@@ -1,5 +1,7 @@
 #include <catch2/catch.hpp>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
@@ -35,6 +37,29 @@ TEST_CASE("one flow of 1 B over two links of 0.25 s at 1 B/s takes 1.5 s") {
   const Cluster cluster = star(2, 1.0, 0.25);
   const Schedule schedule = one_message(1.0);
   CHECK(replay(input_of(schedule, kNoModel, cluster)).median_step_time_s() == Approx(1.5).epsilon(1e-9));
+}
+
+/// Places 0 and 1 have a direct link of 1 B/s and a way of 4 B/s over node 2.
+Cluster two_ways(Node middle) {
+  Cluster cluster;
+  cluster.name = "two_ways";
+  for (const char* name : {"host0", "host1"}) cluster.add_host({name, 1, Bytes(0), 1.0});
+  cluster.add_node(std::move(middle));
+  for (const auto& [a, b, bandwidth] : {std::tuple(0, 1, 1.0), std::tuple(0, 2, 4.0), std::tuple(2, 1, 4.0)})
+    cluster.links.push_back(
+        {std::to_string(a) + "-" + std::to_string(b), a, b, BytesPerSecond(bandwidth), Seconds(0)});
+  return cluster;
+}
+
+TEST_CASE("clusters of equal links and other nodes do not share their paths") {
+  Cluster through_host = two_ways({"host2", NodeKind::kSocket, 2, ""});  // which does not forward
+  through_host.hosts.push_back({"host2", 1, Bytes(0), 1.0, 2});
+  const Schedule schedule = one_message(1.0);
+  for (int i = 0; i < 2; ++i) {
+    const Cluster through_switch = two_ways({"switch", NodeKind::kSwitch, -1, ""});
+    CHECK(replay(input_of(schedule, kNoModel, through_switch)).median_step_time_s() == Approx(0.25));
+    CHECK(replay(input_of(schedule, kNoModel, through_host)).median_step_time_s() == Approx(1.0));
+  }
 }
 
 TEST_CASE("one flow takes alpha + n / bandwidth to nine digits, also when it is no whole number of bytes") {
@@ -131,9 +156,7 @@ double two_groups_s(Fidelity fidelity, double message, bool both) {
   return replay(input).median_step_time_s();
 }
 
-TEST_CASE(
-    "two groups that cross one uplink take twice as long as one, at message level and aggregate alike to 1 "
-    "%") {
+TEST_CASE("two groups that cross one uplink take twice as long as one, in both fidelities alike to 1 %") {
   for (const double message : {1e6, 25e6}) {
     const double one = two_groups_s(Fidelity::kMessage, message, false);
     const double both = two_groups_s(Fidelity::kMessage, message, true);

@@ -91,8 +91,7 @@ TEST_CASE("a job that is slowed for a while is late by what it missed") {
 }
 
 TEST_CASE(
-    "a job without an end takes its share until it is removed: 1 s beside 0.2 of a core for 0.5 s ends at "
-    "1.1 s") {
+    "a job without an end takes its share until it is removed: 1 s beside 0.2 cores for 0.5 s is 1.1 s") {
   SharedHost host(1, {});
   const int id = host.add(compute(1.0, 0), 0.0);
   Job open = communication(std::numeric_limits<double>::infinity(), 0);

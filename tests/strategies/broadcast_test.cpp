@@ -79,8 +79,7 @@ TEST_CASE("no byte leaves device 0 before it has arrived there") {
 }
 
 TEST_CASE(
-    "chunks of 300 B cut 1000 B into four, the last one shorter, on one stream from the host and one per "
-    "device") {
+    "300 B cut 1000 B into four chunks, the last one shorter, on a stream from the host and one per device") {
   const Schedule schedule = broadcast(config_of("chunked", 3));
   const std::vector<Op>& ops = schedule.program(0).ops;
   CHECK(names(schedule) ==

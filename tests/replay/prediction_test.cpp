@@ -1,0 +1,83 @@
+#include "sim/replay/prediction.hpp"
+
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/replay/collective_prediction.hpp"
+#include "tests/topologies/cluster_files.hpp"
+
+namespace stepcast {
+namespace {
+
+double broadcast_s(const std::string& cluster, std::optional<BytesPerSecond> pcie) {
+  PredictionRequest request;
+  request.strategy = "broadcast";
+  request.cluster = cluster;
+  request.pcie = pcie;
+  request.training.method = "sequential";
+  request.training.buffer = Bytes(1e9);
+  request.training.pinned = true;
+  request.copies.launch = Seconds(0);
+  return predict(request).median_step_time_s();
+}
+
+/// A step of ResNet-18 with DDP, estimated for H100.
+double step_s(const std::string& cluster, int gpus) {
+  PredictionRequest request;
+  request.strategy = gpus == 1 ? "single" : "ddp";
+  request.model = "resnet18-cifar";
+  request.device = "h100-sxm";
+  request.cluster = cluster;
+  request.batch = 128;
+  request.training.world_size = gpus;
+  request.steps = 1;
+  request.warmup_steps = 1;
+  return predict(request).median_step_time_s();
+}
+
+TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps its part of it") {
+  const cluster_files::Folder folder;
+  const std::string degraded = folder.write("degraded.yaml",
+                                            "name: degraded\n"
+                                            "include: h100x4-nvlink\n"
+                                            "degraded_links: [{link: node/gpu0-pcie0, factor: 0.25}]\n");
+  const double whole = broadcast_s("h100x4-nvlink", BytesPerSecond(10e9));
+  CHECK(whole == Approx(0.1).epsilon(1e-3));
+  CHECK(broadcast_s(degraded, BytesPerSecond(10e9)) == Approx(4.0 * whole).epsilon(1e-3));
+  CHECK(broadcast_s(degraded, std::nullopt) ==
+        Approx(4.0 * broadcast_s("h100x4-nvlink", std::nullopt)).epsilon(1e-3));
+}
+
+TEST_CASE("the speed-up of ResNet-18 on H100 never falls from a slower interconnect to a faster one") {
+  const std::vector<std::string> clusters{
+      "h100-hosts:rate=1Gb/s",       "h100-hosts:rate=10Gb/s",
+      "h100-hosts:rate=25Gb/s",      "h100-hosts:protocol=infiniband,rate=100Gb/s",
+      "h100x8-pcie:device=h100-sxm", "h100x8-hgx"};
+  const double alone = step_s("h100x8-hgx", 1);
+  for (const int gpus : {2, 4, 8}) {
+    double before = 0.0;
+    for (const std::string& cluster : clusters) {
+      INFO(gpus << " GPUs, " << cluster);
+      const double speed_up = gpus * alone / step_s(cluster, gpus);
+      CHECK(speed_up >= before);
+      CHECK(speed_up <= gpus);
+      before = speed_up;
+    }
+  }
+}
+
+TEST_CASE("a predicted collective has one sample where no calibration makes its calls differ") {
+  CollectiveRequest request;
+  request.cluster = "h100x4-nvlink";
+  request.world_size = 4;
+  request.collectives = {"all_reduce", "send_recv"};
+  request.smallest = request.largest = Bytes(1e6);
+  const Bench bench = predict_collectives(request);
+  REQUIRE(bench.rows.size() == 2);
+  for (const BenchRow& row : bench.rows) CHECK(row.time_s.size() == 1);
+}
+
+}  // namespace
+}  // namespace stepcast
