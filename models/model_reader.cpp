@@ -280,8 +280,6 @@ Model load_model(const std::string& specification) {
   return model;
 }
 
-std::vector<std::string> model_names() {
-  return resource_names("models", ".yaml");
-}
+std::vector<std::string> model_names() { return resource_names("models", ".yaml"); }
 
 }  // namespace stepcast

@@ -152,7 +152,13 @@ class HostParts {
       for (const int device : devices) join(device, hub, wire_of(model.nvlinks), LinkKind::kNvLink);
     }
     if (nvlink.has("all_to_all")) {
-      const Wire wire = wire_of(settings_.integer(nvlink.at("all_to_all"), 1));
+      const int links = settings_.integer(nvlink.at("all_to_all"), 1);
+      const int others = static_cast<int>(devices.size()) - 1;
+      if (links * others > model.nvlinks)
+        nvlink.at("all_to_all")
+            .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", device '" +
+                  model.name + "' has " + std::to_string(model.nvlinks) + " links");
+      const Wire wire = wire_of(links);
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
           join(devices[a], devices[b], wire, LinkKind::kNvLink);
@@ -161,8 +167,14 @@ class HostParts {
       for (const YamlNode& pair : nvlink.at("pairs").items()) {
         const std::vector<YamlNode> parts = pair.items();
         if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
-        join(device_named(parts[0]), device_named(parts[1]), wire_of(settings_.integer(parts[2], 1)),
-             LinkKind::kNvLink);
+        const int links = settings_.integer(parts[2], 1);
+        if (links > model.nvlinks)
+          parts[2].fail("found " + std::to_string(links) + ", device '" + model.name + "' has " +
+                        std::to_string(model.nvlinks) + " links");
+        const int a = device_named(parts[0]);
+        const int b = device_named(parts[1]);
+        if (a == b) pair.fail("expected two different devices");
+        join(a, b, wire_of(links), LinkKind::kNvLink);
       }
   }
 

@@ -70,7 +70,13 @@ void sum_steps(TraceEntry& entry) {
 }  // namespace
 
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named) {
-  if (!named.empty()) return device_model(named);
+  if (!named.empty()) {
+    const DeviceModel& device = device_model(named);
+    if (device.gpu && trace.device.find("NVIDIA") == std::string::npos)
+      throw UsageError("--trace-device " + named + ": " + path + " was measured on '" + trace.device +
+                       "', which is no GPU");
+    return device;
+  }
   if (const DeviceModel* device = reported_device(trace.device)) return *device;
   throw InputError(
       path + ": was measured on '" + trace.device +

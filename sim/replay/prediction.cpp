@@ -49,6 +49,20 @@ void keep_one_pace(Inputs& inputs) {
   inputs.threads = 1;  // a device is one, whatever the threads of its host
 }
 
+/// Threads are cores of a CPU, which has so many; on a GPU they mean nothing.
+void check_threads(const Inputs& inputs, const PredictionRequest& request) {
+  const DeviceModel& device = *inputs.device;
+  if (device.gpu && request.threads && request.trace.empty())
+    throw UsageError("--threads means nothing on device '" + device.name + "', a GPU");
+  if (device.gpu) return;
+  int cores = device.multiprocessors;
+  for (const Host& host : inputs.cluster.hosts) cores = std::min(cores, host.cores);
+  if (inputs.threads > cores)
+    throw UsageError("--threads " + std::to_string(inputs.threads) + ": device '" + device.name +
+                     "' on a host of cluster '" + inputs.cluster.name + "' has " + std::to_string(cores) +
+                     " cores");
+}
+
 void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest& request) {
   const DeviceModel& traced = traced_device(trace, request.trace, request.trace_device);
   for (auto* entry : {&inputs.trace, &inputs.waiting_trace, &inputs.accumulating_trace})
@@ -67,7 +81,9 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
                      " (activations of other sizes are not modelled)");
   const int samples = std::max(1, inputs.batch / request.training.micro_batches);
   inputs.trace = estimated(inputs.model, request.dtype, *inputs.device, samples, inputs.threads);
+  const int threads = inputs.threads;
   keep_one_pace(inputs);
+  if (!inputs.device->gpu) inputs.threads = threads;
   inputs.notes["estimate"] = estimate_note(request.dtype);
   inputs.notes["expected error"] = estimate_error_note(*inputs.device);
 }
@@ -152,6 +168,7 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
   if (inputs.device != nullptr) {
     check_places(inputs.cluster, *inputs.device);
+    check_threads(inputs, request);
     inputs.lineage.push_back(make_ancestor("devices", device_file().string()));
   }
   if (!request.calibration.empty()) {

@@ -100,11 +100,14 @@ Program copies_of(const TrainingConfig& config) {
   return copies.chunked();
 }
 
+constexpr Bytes kLargestBuffer(1024.0 * kGibi);  // a host's memory
+
 /// A buffer in host memory goes to the devices of all ranks. One process drives them all: the operations are
 /// rank 0's, the other ranks only hold the buffer. It is no training step, and needs no model.
 Schedule build(const Model& /*model*/, const TrainingConfig& config) {
   for (const auto& [option, size] : {std::pair{"buffer", config.buffer}, std::pair{"chunk", config.chunk}})
-    if (size < Bytes(1)) throw UsageError(std::string("--") + option + " must be at least 1 B");
+    if (size < Bytes(1) || size > kLargestBuffer)
+      throw UsageError(std::string("--") + option + " must be from 1 B to " + to_text(kLargestBuffer));
   Schedule schedule = make_schedule("broadcast", config);
   schedule.data_parallel = 0;
   schedule.data_index.clear();

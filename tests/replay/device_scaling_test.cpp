@@ -210,8 +210,11 @@ TEST_CASE("the traced device is recognised from what its driver calls it, or nam
     trace.device = words;
     CHECK(traced_device(trace, "t.json", "").name == name);
   }
-  trace.device = "Some Processor";
+  trace.device = "NVIDIA Some GPU";
   CHECK(traced_device(trace, "t.json", "v100-sxm").name == "v100-sxm");
+  trace.device = "Some Processor";
+  CHECK(traced_device(trace, "t.json", "xeon-gold-6148").name == "xeon-gold-6148");
+  CHECK_THROWS_WITH(traced_device(trace, "t.json", "v100-sxm"), Catch::Contains("which is no GPU"));
   CHECK_THROWS_WITH(traced_device(trace, "t.json", ""),
                     Catch::Contains("t.json") && Catch::Contains("'Some Processor'") &&
                         Catch::Contains("--trace-device") && Catch::Contains("xeon-gold-6148"));

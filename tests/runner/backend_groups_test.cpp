@@ -149,11 +149,11 @@ TEST_CASE("over all ranks broadcast sends (n - 1) S, and root ceil(log2 n) S of 
         total += gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, rank, ranks);
       CAPTURE(ranks, root);
       CHECK(total == 1000UL * static_cast<std::uint64_t>(ranks - 1));
-      CHECK(gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, root, ranks) == 1000UL * (ranks > 8   ? 4
-                                                                                               : ranks > 4 ? 3
-                                                                                               : ranks > 2
-                                                                                                   ? 2
-                                                                                                   : 1));
+      CHECK(gloo_bytes_sent({CollectiveKind::kBroadcast, 1000, root}, root, ranks) ==
+            1000UL * (ranks > 8   ? 4
+                      : ranks > 4 ? 3
+                      : ranks > 2 ? 2
+                                  : 1));
     }
 }
 

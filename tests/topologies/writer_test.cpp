@@ -101,7 +101,7 @@ TEST_CASE("a degraded link is written whole with what is left of it, so that rou
                                    "}, {link: n3/gpu1-nvswitch, factor: " + factor + "}]\n");
     const std::string text = to_yaml(cluster);
     CHECK_THAT(text,
-               Contains("{between: [leaf0, spine1], kind: infiniband, bandwidth: 96GB/s, latency: 500ns}"));
+               Contains("{between: [leaf0, spine1], kind: infiniband, bandwidth: 96GB/s, latency: 0.5us}"));
     CHECK_THAT(text, Contains("  - name: n\n    count: 8\n"));
     const Cluster again = loaded(text);
     check_equal(again, cluster);
