@@ -11,6 +11,7 @@ namespace {
 struct Arrival {
   Length length;
   int node = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): false alarm
   friend auto operator<=>(const Arrival& a, const Arrival& b) = default;
 };
 

@@ -24,6 +24,7 @@ struct Length {
   int links = 0;
   std::int64_t latency_ps = 0;
   int other_ports = 0;  ///< 1 when it comes in by another port than the destination should be reached by
+  // NOLINTNEXTLINE(modernize-use-nullptr): false alarm
   friend auto operator<=>(const Length& a, const Length& b) = default;
 };
 
