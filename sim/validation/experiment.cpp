@@ -38,14 +38,12 @@ TraceEntry spread_trace(const Model& model, const StepTimes& times, int batch, i
   entry.host_s = {times.host_s};
   entry.step_s = {times.sum()};
   for (const Segment& segment : model.segments) {
-    double parameters = 0.0;
-    for (const int index : segment.parameters)
-      parameters += model.parameters[static_cast<std::size_t>(index)].size.count();
     SegmentTrace trace;
     trace.name = segment.name;
     trace.forward_s = {times.forward_s * part_of(segment.forward.count(), forward)};
     trace.backward_s = {times.backward_s * part_of(segment.backward.count(), backward)};
-    trace.optimizer_s = {times.optimizer_s * part_of(parameters, model.parameter_bytes().count())};
+    trace.optimizer_s = {times.optimizer_s *
+                         part_of(model.parameter_bytes(segment).count(), model.parameter_bytes().count())};
     trace.zero_grad_s = {0.0};
     entry.segments.push_back(std::move(trace));
   }

@@ -38,19 +38,6 @@ const Segment& a_block(const Model& model) {
   return found == model.segments.end() ? model.segments.front() : *found;
 }
 
-double parameter_bytes(const Model& model, const Segment& segment) {
-  double bytes = 0.0;
-  for (const int index : segment.parameters)
-    bytes += model.parameters[static_cast<std::size_t>(index)].size.count();
-  return bytes;
-}
-
-double update_factor(const Optimizer& optimizer) {
-  if (optimizer.kind == "none") return 0.0;
-  if (optimizer.kind == "adam") return 7.0;
-  return optimizer.momentum > 0.0 ? 5.0 : 3.0;
-}
-
 bool opens_stage(const Schedule& schedule, int segment) {
   return std::any_of(schedule.programs.begin(), schedule.programs.end(), [segment](const Program& program) {
     return !program.segments.empty() && program.segments.front() == segment;
@@ -75,7 +62,7 @@ TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const Fitt
   double step = 0.0;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     const Segment& segment = model.segments[i];
-    const double bytes = parameter_bytes(model, segment);
+    const double bytes = model.parameter_bytes(segment).count();
     double both = costs.block_s;
     if (!segment.repeated && &segment != &block) {
       const Bytes moved = samples * (segment.forward_traffic + segment.backward_traffic);
@@ -88,7 +75,8 @@ TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const Fitt
     trace.forward_s = {kForwardShare * both};
     trace.backward_s = {(1.0 - kForwardShare) * both};
     trace.zero_grad_s = {(Bytes(bytes) / device.memory_bandwidth).count()};
-    trace.optimizer_s = {(Bytes(update_factor(model.optimizer) * bytes) / device.memory_bandwidth).count()};
+    trace.optimizer_s = {
+        (Bytes(model.optimizer.update_accesses() * bytes) / device.memory_bandwidth).count()};
     trace.saved_bytes = costs.activation_scale * samples * segment.saved_size.count();
     trace.forward_peak_bytes = trace.saved_bytes;
     step += both + trace.zero_grad_s.front() + trace.optimizer_s.front();
@@ -114,7 +102,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
     });
     double whole = 0.0;  // sharded gradients are a part of it
     for (const int segment : program.segments)
-      whole += parameter_bytes(model, model.segments[static_cast<std::size_t>(segment)]);
+      whole += model.parameter_bytes(model.segments[static_cast<std::size_t>(segment)]).count();
     if (whole <= 0.0 || held <= Bytes(0)) continue;
     std::set<int> made;
     Bytes taken;
@@ -123,7 +111,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
       if (compute == nullptr || compute->phase != Phase::kBackward || !made.insert(compute->segment).second)
         continue;
       const Segment& segment = model.segments[static_cast<std::size_t>(compute->segment)];
-      const Bytes part = (parameter_bytes(model, segment) / whole) * held;
+      const Bytes part = (model.parameter_bytes(segment).count() / whole) * held;
       op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
       taken += part;
     }

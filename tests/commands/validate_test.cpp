@@ -112,4 +112,36 @@ TEST_CASE("validate takes cases of a person's own and refuses bad ones", "[comma
   CHECK_THAT(unknown.err, Catch::Contains("bert-base-pipeline-h100x4"));
 }
 
+/// The law of proofs, in processes of their own, where the simulator's clock starts at zero: equal to the last digit.
+TEST_CASE("what was measured in rows to predict changes no prediction at all", "[commands]") {
+  const Shell shell;
+  std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
+  nlohmann::json cases = nlohmann::json::parse(file);
+  for (nlohmann::json& one : cases["cases"]) {
+    for (nlohmann::json& row : one["rows"]) {
+      if (row["role"] != "predict") continue;
+      for (auto& [key, value] : row.items()) {
+        if (value.is_number_float()) value = 3.7 * value.get<double>();
+        if (!value.is_array()) continue;
+        for (nlohmann::json& one : value) one = 3.7 * one.get<double>();
+      }
+    }
+  }
+  shell.write("changed.json", cases.dump());
+  const nlohmann::json a = nlohmann::json::parse(shell.run("stepcast validate --json").out)["cases"];
+  const nlohmann::json b =
+      nlohmann::json::parse(shell.run("stepcast validate --json --cases changed.json").out)["cases"];
+  REQUIRE(a.size() == b.size());
+  int changed = 0;
+  for (std::size_t c = 0; c < a.size(); ++c) {
+    REQUIRE(a[c]["rows"].size() == b[c]["rows"].size());
+    for (std::size_t i = 0; i < a[c]["rows"].size(); ++i) {
+      INFO(a[c]["id"] << " row " << i);
+      CHECK(a[c]["rows"][i]["predicted"] == b[c]["rows"][i]["predicted"]);
+      if (a[c]["rows"][i]["relative_error"] != b[c]["rows"][i]["relative_error"]) ++changed;
+    }
+  }
+  CHECK(changed >= 4);
+}
+
 }  // namespace stepcast::tests
