@@ -123,7 +123,7 @@ TEST_CASE("what was measured in rows to predict changes no prediction at all", "
       for (auto& [key, value] : row.items()) {
         if (value.is_number_float()) value = 3.7 * value.get<double>();
         if (!value.is_array()) continue;
-        for (nlohmann::json& one : value) one = 3.7 * one.get<double>();
+        for (nlohmann::json& sample : value) sample = 3.7 * sample.get<double>();
       }
     }
   }
