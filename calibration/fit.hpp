@@ -44,9 +44,9 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// Fills in every fitted field of a calibration from its `samples`, its `context` and `world_size`: costs of
 /// messages under `path_class`, reduction, copy, call overhead, sharing, noise, and verdicts in words.
 ///
-///     latency(n) = ping_pong(n)
-///     cpu(n)     = the processor time of ping_pong(n), per message and end
-///     gap(n)     = max(cpu(n), min(stream(n), latency(n)) - latency(0))
+///     latency(n) = ping_pong(n) - wire(n)        wire(n) = n / wire bandwidth; 0 where that is unknown or there is none
+///     cpu(n)     = the processor time of exchange(n), per message and end
+///     gap(n)     = exchange(n) per message and end; where the wire sets the pace of the exchange, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
@@ -54,6 +54,9 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,
 /// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
 /// beside others is noise.
-void fit_calibration(Calibration& calibration, const std::string& path_class);
+///
+/// \param wire bandwidth of the links between the two ranks that were measured; 0: unknown, or none
+void fit_calibration(Calibration& calibration, const std::string& path_class,
+                     BytesPerSecond wire = BytesPerSecond(0));
 
 }  // namespace stepcast

@@ -50,14 +50,42 @@ Seconds difference(const Calibration& calibration, const std::string& longer, co
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
-/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps.
-void fit_messages(Calibration& calibration, const std::string& path_class) {
+/// What the endpoints alone need for a message when the wire carries it as well. Messages are taken apart only as far
+/// as they rise: endpoint costs never fall with the size.
+CostFit fit_latency(const Calibration& calibration, double wire_s_per_byte) {
+  std::vector<CostPoint> points;
+  for (const SampleSet* set : sets_of(calibration, "ping_pong")) {
+    const double time = median(set->time_s) - wire_s_per_byte * set->bytes;
+    const double least = points.empty() ? 0.0 : points.back().time_s;
+    if (median(set->time_s) > 0.0) points.push_back({set->bytes, std::max(time, least)});
+  }
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
+/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where the
+/// exchange takes what the wire takes, the endpoints wait for it and only their processor time is known.
+CostFit fit_gap(const Calibration& calibration, double wire_s_per_byte) {
+  constexpr double kEnds = 2.0;
+  constexpr double kWireSetsPace = 1.15;
+  std::vector<CostPoint> points;
+  for (const SampleSet* set : sets_of(calibration, "exchange")) {
+    const double time = median(set->time_s);
+    const bool waits = time < kWireSetsPace * wire_s_per_byte * set->bytes;
+    const double gap = (waits ? median(set->cpu_s) : time) / kEnds;
+    const double least = points.empty() ? 0.0 : points.back().time_s;
+    if (time > 0.0) points.push_back({set->bytes, std::max(gap, least)});
+  }
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
+void fit_messages(Calibration& calibration, const std::string& path_class, BytesPerSecond wire) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, "ping_pong");
   calibration.paths.clear();
   if (sets.empty()) return;
   constexpr double kEnds = 2.0;
-  const CostFit latency = fit_probe(calibration, "ping_pong");
-  const CostFit gap = fit_probe(calibration, "exchange", false, kEnds);
+  const double wire_s_per_byte = wire > BytesPerSecond(0) ? 1.0 / wire.count() : 0.0;
+  const CostFit latency = fit_latency(calibration, wire_s_per_byte);
+  const CostFit gap = fit_gap(calibration, wire_s_per_byte);
   const CostFit cpu = fit_probe(calibration, "exchange", true, kEnds);
   PathCost path;
   path.path_class = path_class;
@@ -68,6 +96,7 @@ void fit_messages(Calibration& calibration, const std::string& path_class) {
   path.latency_fit = latency.quality;
   path.gap_fit = gap.quality;
   path.cpu_fit = cpu.quality;
+  path.wire_bandwidth_bytes_per_s = wire.count();
   path.smallest_bytes = sets.front()->bytes;
   path.largest_bytes = sets.back()->bytes;
   calibration.paths.push_back(std::move(path));
@@ -130,7 +159,7 @@ void judge(Calibration& calibration) {
     judge_fit("latency", path.latency_fit, verdicts);
     judge_fit("gap", path.gap_fit, verdicts);
     judge_fit("processor time of messages", path.cpu_fit, verdicts);
-    if (path.path_class != "same_host")
+    if (path.path_class != "same_host" && path.wire_bandwidth_bytes_per_s == 0.0)
       verdicts.emplace_back(
           "the ranks were on different hosts: latency and gap include the wire between them");
   }
@@ -142,8 +171,8 @@ void judge(Calibration& calibration) {
 
 }  // namespace
 
-void fit_calibration(Calibration& calibration, const std::string& path_class) {
-  fit_messages(calibration, path_class);
+void fit_calibration(Calibration& calibration, const std::string& path_class, BytesPerSecond wire) {
+  fit_messages(calibration, path_class, wire);
   const CostFit reduce = fit_probe(calibration, "reduce");
   const CostFit copy = fit_probe(calibration, "copy");
   calibration.reduce = reduce.cost;

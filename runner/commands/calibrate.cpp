@@ -11,16 +11,20 @@
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
 #include "sim/core/file.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/paths.hpp"
 
 namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  options.add_options()                                                                 //
-      ("max", po::value<std::string>()->default_value("64MiB"), "largest message")      //
-      ("rounds", po::value<int>()->default_value(9), "samples per probe, interleaved")  //
-      ("output,o", po::value<std::string>(), "file for the calibration")                //
-      ("json", po::bool_switch(), "print the calibration as JSON")                      //
+  options.add_options()                                                             //
+      ("max", po::value<std::string>()->default_value("64MiB"), "largest message")  //
+      ("cluster", po::value<std::string>(),
+       "the cluster the ranks run on: what its links cost is taken out of the messages' costs")  //
+      ("rounds", po::value<int>()->default_value(9), "samples per probe, interleaved")           //
+      ("output,o", po::value<std::string>(), "file for the calibration")                         //
+      ("json", po::bool_switch(), "print the calibration as JSON")                               //
       ("force", po::bool_switch(), "overwrite an existing file");
   declare_rank_options(options, 2);
 }
@@ -102,9 +106,23 @@ void report(const po::variables_map& options, const Calibration& calibration) {
   print_host(calibration);
 }
 
+/// Bandwidth between the first two ranks; 0 where it is not known, or they are on one host.
+BytesPerSecond wire_of(const po::variables_map& options) {
+  if (options.count("cluster") == 0) return BytesPerSecond(0);
+  const Cluster cluster = load_cluster(options["cluster"].as<std::string>());
+  const std::vector<int> nodes = place_ranks(cluster, planned_world_size(options));
+  BytesPerSecond least(0);
+  if (nodes.size() < 2 || nodes[0] == nodes[1]) return least;
+  for (const Hop& hop : Paths(cluster).between(nodes[0], nodes[1])) {
+    const BytesPerSecond bandwidth = cluster.links[static_cast<std::size_t>(hop.link)].bandwidth;
+    if (least == BytesPerSecond(0) || bandwidth < least) least = bandwidth;
+  }
+  return least;
+}
+
 ExitCode run(const po::variables_map& options) {
   const ProbeSettings settings = settings_of(options);
-  static_cast<void>(planned_world_size(options));
+  const BytesPerSecond wire = wire_of(options);
   if (options.count("output") != 0)
     check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
   return run_on_ranks(options, [&](RankSession& session) {
@@ -125,8 +143,10 @@ ExitCode run(const po::variables_map& options) {
     progress.reset();
     const std::vector<std::string> hosts = gather_text(*session.backend, calibration.context.host_name);
     if (!first) return ExitCode::kDone;
-    const bool here = calibration.world_size == 1 || hosts[1] == hosts[0];
-    fit_calibration(calibration, here ? "same_host" : "remote");
+    if (const auto cores = process_environment("STEPCAST_LAB_CORES"))
+      calibration.lab.cores = std::stoi(*cores);
+    const bool here = calibration.world_size == 1 || (hosts[1] == hosts[0] && wire == BytesPerSecond(0));
+    fit_calibration(calibration, here ? "same_host" : "remote", wire);
     report(options, calibration);
     return ExitCode::kDone;
   });

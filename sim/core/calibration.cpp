@@ -12,8 +12,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
                                    worst_absolute_relative_residual, worst_at_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit,
-                                   cpu_fit, smallest_bytes, largest_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathCost, path_class, latency, notice_s, gap, cpu,
+                                                latency_fit, gap_fit, cpu_fit, wire_bandwidth_bytes_per_s,
+                                                smallest_bytes, largest_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
@@ -53,6 +54,7 @@ void to_json(nlohmann::json& json, const Calibration& c) {
           {"call_overhead_s", c.call_overhead.count()},
           {"collectives_in_flight", c.collectives_in_flight},
           {"sharing", c.sharing},
+          {"lab", {{"cores", c.lab.cores}}},
           {"noise", c.noise},
           {"verdicts", c.verdicts},
           {"samples", c.samples}};
@@ -71,6 +73,7 @@ void from_json(const nlohmann::json& json, Calibration& c) {
   c.call_overhead = Seconds(json.at("call_overhead_s").get<double>());
   json.at("collectives_in_flight").get_to(c.collectives_in_flight);
   json.at("sharing").get_to(c.sharing);
+  if (json.contains("lab")) json["lab"].at("cores").get_to(c.lab.cores);
   json.at("noise").get_to(c.noise);
   json.at("verdicts").get_to(c.verdicts);
   json.at("samples").get_to(c.samples);

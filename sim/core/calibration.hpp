@@ -50,6 +50,9 @@ struct PathCost {
   PiecewiseCost gap;
   PiecewiseCost cpu;
   FitQuality latency_fit, gap_fit, cpu_fit;
+  /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs are those
+  /// of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth.
+  double wire_bandwidth_bytes_per_s = 0.0;
   double smallest_bytes = 0.0;  ///< measured range; predictions outside it are flagged
   double largest_bytes = 0.0;
 };
@@ -65,6 +68,11 @@ struct SharingCost {
   int ranks_measured = 1;
   double rate_beside_compute = 1.0;        ///< compute-bound work while every other measured rank computes
   double rate_beside_communication = 1.0;  ///< compute-bound work beside communication, after core sharing
+};
+
+/// What belongs to a lab and to no real cluster: its hosts are network namespaces on one machine.
+struct LabCost {
+  int cores = 0;  ///< of the machine, which all hosts share; 0: not a lab
 };
 
 /// One raw sample set, kept so that everything can be fitted anew.
@@ -87,6 +95,7 @@ struct Calibration {
   Seconds call_overhead{0};  ///< what a call takes longer since it is handed to the communication thread
   int collectives_in_flight = 1;
   SharingCost sharing;
+  LabCost lab;
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...
   std::vector<SampleSet> samples;

@@ -23,6 +23,12 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) 
   return z;
 }
 
+/// What replayed compute only waits for; copies and sums are done for real.
+bool waits(const Op& op) {
+  return std::holds_alternative<Compute>(op.action) || std::holds_alternative<LoadInput>(op.action) ||
+         std::holds_alternative<UnitMemory>(op.action) || std::holds_alternative<UpdateUnit>(op.action);
+}
+
 template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
@@ -181,6 +187,8 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
 Job Costs::job(const Op& op, int rank, double place, bool follows) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
   const Table& from = follows && accumulating_ ? *accumulating_ : table_;
+  if (input_.compute_waits && waits(op))
+    return make_job(seconds(op, from, from.row(place)), 0, Bytes(0), rank);
   return make_job(seconds(op, from, from.row(place)), threaded ? input_.threads : 1, op.memory_traffic, rank);
 }
 
@@ -234,7 +242,7 @@ double Costs::bytes(const MemoryChange& change) const {
 }
 
 Job Costs::rest_of_step(int rank, double place) const {
-  return make_job(table_.host.at(table_.row(place)), 1.0, Bytes(0), rank);
+  return make_job(table_.host.at(table_.row(place)), input_.compute_waits ? 0.0 : 1.0, Bytes(0), rank);
 }
 
 }  // namespace stepcast

@@ -127,15 +127,21 @@ void Transport::engine_started(const MessagePtr& message) {
 void Transport::fly(const MessagePtr& message) {
   const Transfer& transfer = message->transfer;
   const PathCost& cost = *path(transfer.from, transfer.to);
+  const double latency = cost.latency.at(Bytes(transfer.bytes)).count();
   ++message->open_parts;
-  clock_.at(clock_.now() + cost.latency.at(Bytes(transfer.bytes)).count(),
-            [message] { part_over(*message); });
+  if (remote(transfer.from, transfer.to) && cost.wire_bandwidth_bytes_per_s > 0.0) {
+    clock_.at(clock_.now() + latency, [this, message] { cross(message); });
+    return;
+  }
+  clock_.at(clock_.now() + latency, [message] { part_over(*message); });
   if (!remote(transfer.from, transfer.to)) return;
   ++message->open_parts;
-  clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] {
-    network_.start(node(message->transfer.from), node(message->transfer.to),
-                   wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
-  });
+  clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] { cross(message); });
+}
+
+void Transport::cross(const MessagePtr& message) {
+  network_.start(node(message->transfer.from), node(message->transfer.to),
+                 wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
 }
 
 void Transport::engine_done(int rank, const Service& service) {

@@ -29,7 +29,8 @@ struct Transfer {
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
 ///                 own
 ///     arrival     latency(n) after both engines have started on it, and not before both are done
-///     other host  latency(0), then a flow over the links beside latency(n) - latency(0); Gloo adds 48 B
+///     other host  latency(n), then a flow over the links, where the calibration took the wire out of latency;
+///                 else latency(0), then a flow beside latency(n) - latency(0); Gloo adds 48 B
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
@@ -82,6 +83,7 @@ class Transport {
   void engine_started(const MessagePtr& message);
   void engine_done(int rank, const Service& service);
   void fly(const MessagePtr& message);
+  void cross(const MessagePtr& message);
   static void part_over(Message& message);
 
   Clock& clock_;
