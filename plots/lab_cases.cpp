@@ -1,0 +1,36 @@
+#include "plots/lab_cases.hpp"
+
+#include <cmath>
+
+#include "plots/style.hpp"
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+
+const LabReport& lab_of(const FigureInput& input) {
+  if (input.labs.size() != 1 || input.labs.front().cases.empty())
+    throw InputError("nothing to draw: give one file that 'stepcast lab validate' wrote (" +
+                     std::string(kLabSchema) + ")");
+  return input.labs.front();
+}
+
+std::string one_two_five_tics(double low, double high) {
+  std::string tics;
+  const int first = static_cast<int>(std::floor(std::log10(low)));
+  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  for (int power = first; power <= last; ++power)
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      const double value = digit * std::pow(10.0, power);
+      if (value < low || value > high) continue;
+      tics += (tics.empty() ? "" : ", ") + style::quote(style::number(value)) + " " + style::number(value);
+    }
+  return "(" + tics + ")";
+}
+
+std::string empty_row(std::size_t columns) {
+  std::string row = "NaN";
+  for (std::size_t i = 1; i < columns; ++i) row += " NaN";
+  return row + "\n";
+}
+
+}  // namespace stepcast
