@@ -23,7 +23,7 @@ constexpr const char* kBandStyle = "with filledcurves fs noborder lc rgb '#ddddd
 constexpr const char* kLineStyle = "with lines lc rgb '#888888'";
 
 std::string marker(LabCompute compute, std::string_view colour) {
-  return std::string(compute == LabCompute::kReplayed ? "pt 7" : "pt 6 lw 1.6") + " ps 0.8 lc rgb " +
+  return std::string(compute == LabCompute::kReplayed ? "pt 7" : "pt 6 lw 1.6") + " ps 1 lc rgb " +
          style::quote(colour);
 }
 
@@ -114,13 +114,18 @@ std::string plot_command(int y) {
   const std::string columns = " using 1:" + std::to_string(y);
   if (errors)
     for (std::size_t g = 0; g < kGroups; ++g)
-      plot += ", " + block(g) + columns + ":4:5 with yerrorbars pt -1 lw 1 lc rgb '#999999'";
+      plot += ", " + block(g) + columns + ":4:5 with yerrorbars pt -1 lw 0.7 lc rgb '#999999'";
   for (std::size_t g = 0; g < kGroups; ++g)
     plot += ", " + block(g) + columns + " with points " +
             marker(kLabComputes.at(g / kLabDistances.size()),
                    colour_of(kLabDistances.at(g % kLabDistances.size())));
   plot += ", " + block(kGroups) + columns + " with points pt 6 ps 1.8 lw 1.4 lc rgb '#222222'";
-  return plot + ", " + block(kGroups) + columns + ":6 with labels offset 1.1,0.7 font ',10'\n";
+  // Away from the diagonal: below it where the prediction is too short, else above.
+  const auto labels = [&](const char* side, const char* offset) {
+    return ", " + block(kGroups) + " using ($3" + side + "?$1:NaN):" + std::to_string(y) +
+           ":6 with labels offset " + offset + " font ',10'";
+  };
+  return plot + labels("<0", "1.1,-0.8") + labels(">=0", "-1.1,0.8") + "\n";
 }
 
 /// The worst cases in words, under the legend.
@@ -166,11 +171,11 @@ Drawing draw(const FigureInput& input) {
                     plot_command(2);
   for (std::size_t i = 1; i <= kLabelled; ++i)
     drawing.script += "unset label " + std::to_string(9 + i) + "\n";
-  drawing.script +=
-      panels.panel(1, "error of the prediction") +
-      "unset logscale y\nset ylabel 'predicted over measured - 1 (%)' offset 1,0\nset yrange [" +
-      style::number(-largest) + ":" + style::number(largest) + "]\nset ytics auto\n" + plot_command(3) +
-      panels.end();
+  drawing.script += panels.panel(1, "error of the prediction") +
+                    "unset logscale y\nset errorbars small\nset ylabel 'predicted over measured - 1 (%)' "
+                    "offset 1,0\nset yrange [" +
+                    style::number(-largest) + ":" + style::number(largest) + "]\nset ytics auto\n" +
+                    plot_command(3) + panels.end();
   return drawing;
 }
 

@@ -85,7 +85,7 @@ std::string blocks(const Axis& axis, const std::vector<LabCase>& cases) {
 }
 
 std::string point(LabCompute compute, std::string_view colour) {
-  return std::string("with points ps 0.8 ") + (compute == LabCompute::kReplayed ? "pt 7" : "pt 6 lw 1.6") +
+  return std::string("with points ps 1 ") + (compute == LabCompute::kReplayed ? "pt 7" : "pt 6 lw 1.6") +
          " lc rgb " + style::quote(colour);
 }
 

@@ -23,10 +23,11 @@ struct RowKey {
   bool operator==(const RowKey&) const = default;
 };
 
-using Line = std::vector<const LabCase*>;  ///< by world size
+using Line = std::vector<const LabCase*>;   ///< by world size
+using Panel = std::map<std::string, Line>;  ///< by strategy
 struct Row {
   RowKey key;
-  std::map<double, std::map<std::string, Line>> panels;  ///< by link rate, then by strategy
+  std::map<double, Panel> panels;  ///< by link rate
 };
 
 bool is_drawn(const LabCase& one) {
@@ -60,14 +61,6 @@ std::vector<Row> rows_of(const std::vector<LabCase>& cases) {
   return rows;
 }
 
-/// Every case of a row, for what its panels share.
-Line cases_of(const Row& row) {
-  Line all;
-  for (const auto& [rate, panel] : row.panels)
-    for (const auto& [name, line] : panel) all.insert(all.end(), line.begin(), line.end());
-  return all;
-}
-
 std::vector<double> rates_of(const std::vector<Row>& rows) {
   std::set<double> rates;
   for (const Row& row : rows)
@@ -98,29 +91,30 @@ std::string block(const Line* line) {
 }
 
 /// On logarithmic axes, so that the ideal is straight and slow-downs are as visible as speed-ups.
-std::string axes(const Row& row) {
-  constexpr double kMargin = 1.25;
+std::string axes(const Panel& panel) {
+  constexpr double kMargin = 1.15;
   std::set<int> ranks{1};
   double low = 1.0;
-  for (const LabCase* one : cases_of(row)) {
-    ranks.insert(one->world_size);
-    low = std::min({low, one->measured_speedup(), one->predicted_speedup()});
-  }
+  for (const auto& [name, line] : panel)
+    for (const LabCase* one : line) {
+      ranks.insert(one->world_size);
+      low = std::min({low, one->measured_speedup(), one->predicted_speedup()});
+    }
   std::string tics;
   for (const int count : ranks) tics += (tics.empty() ? "" : ", ") + std::to_string(count);
   const double bottom = low / kMargin, top = *ranks.rbegin() * kMargin;
-  return "set xrange [0.9:" + style::number(1.12 * *ranks.rbegin()) + "]\nset xtics (" + tics +
+  return "set xrange [0.93:" + style::number(1.08 * *ranks.rbegin()) + "]\nset xtics (" + tics +
          ")\nset yrange [" + style::number(bottom) + ":" + style::number(top) + "]\nset ytics " +
          one_two_five_tics(bottom, top) + "\n";
 }
 
 std::string marker(std::size_t s) {
-  return "pt " + std::to_string(5 + 2 * (s % 5)) + " ps 0.7 lc rgb " +
+  return "pt " + std::to_string(5 + 2 * (s % 5)) + " ps 1 lc rgb " +
          style::quote(style::many_series_colour(s));
 }
 
 std::string plot_command(std::size_t lines, std::size_t first_block) {
-  std::string plot = "plot x with lines dt 3 lc rgb '#888888'";
+  std::string plot = "plot x with lines dt 2 lc rgb '#888888'";
   const auto each = [&](const std::string& columns, const auto& style_of) {
     for (std::size_t s = 0; s < lines; ++s)
       plot += ", data index " + std::to_string(first_block + s) + " using " + columns + " " + style_of(s);
@@ -137,7 +131,7 @@ std::string plot_command(std::size_t lines, std::size_t first_block) {
 }
 
 std::vector<std::string> legend(const std::vector<std::string>& names) {
-  std::vector<std::string> entries = {"with lines dt 3 lc rgb '#888888' title 'ideal'",
+  std::vector<std::string> entries = {"with lines dt 2 lc rgb '#888888' title 'ideal'",
                                       "with lines lw 3.5 lc rgb '#90333333' title 'measured, launches'",
                                       "with lines dt (6,4) lw 1.6 lc rgb '#333333' title 'predicted'"};
   for (std::size_t s = 0; s < names.size(); ++s)
@@ -176,7 +170,7 @@ Drawing draw(const FigureInput& input) {
       drawing.script += panels.panel(r * rates.size() + c,
                                      rows[r].key.model + ", " + link_rate_text(rates[c]) +
                                          (rows[r].key.compute == LabCompute::kReal ? ", real compute" : "")) +
-                        axes(rows[r]) + plot_command(names.size(), blocks);
+                        axes(panel->second) + plot_command(names.size(), blocks);
       blocks += names.size();
     }
   drawing.script += panels.end();

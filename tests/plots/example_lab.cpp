@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "plots/style.hpp"
 #include "tests/plots/example_inputs.hpp"
 
 namespace stepcast::examples {
@@ -43,7 +44,7 @@ LabCase lab_case(const LabModel& model, const LabStrategy& strategy, int ranks, 
   one.data_parallel = pipeline ? 1 : ranks;
   one.micro_batches = pipeline ? 4 : 1;
   one.link_rate_bytes_per_s = rate;
-  one.cluster = "star:hosts=" + std::to_string(ranks) + ",link=" + to_text(BytesPerSecond(rate));
+  one.cluster = "star:hosts=" + std::to_string(ranks) + ",link=" + style::number(rate / 125e6) + "Gb/s";
   one.baseline_step_time_s = one.ideal_step_time_s = model.compute_s;
   const double compute = pipeline
                              ? model.compute_s / ranks * (one.micro_batches + ranks - 1) / one.micro_batches
