@@ -157,7 +157,7 @@ Drawing draw(const FigureInput& input) {
   const style::Panels panels(2, 2, size);
   const Extent span = span_of(cases);
   const std::string both = "[" + style::number(span.low) + ":" + style::number(span.high) + "]\n";
-  const std::string tics = one_two_five_tics(span.low, span.high);
+  const std::string tics = log_tics(span.low, span.high);
   double largest = kLeastErrorShown;
   for (const LabCase* one : worst_of(cases))
     largest = std::max(largest, 1.2 * kPercent * std::abs(one->relative_error()));

@@ -14,16 +14,30 @@ const LabReport& lab_of(const FigureInput& input) {
   return input.labs.front();
 }
 
-std::string one_two_five_tics(double low, double high) {
-  std::string tics;
+namespace {
+
+std::vector<double> multiples(const std::vector<double>& digits, double low, double high) {
+  std::vector<double> values;
   const int first = static_cast<int>(std::floor(std::log10(low)));
   const int last = static_cast<int>(std::ceil(std::log10(high)));
   for (int power = first; power <= last; ++power)
-    for (const double digit : {1.0, 2.0, 5.0}) {
+    for (const double digit : digits) {
       const double value = digit * std::pow(10.0, power);
-      if (value < low || value > high) continue;
-      tics += (tics.empty() ? "" : ", ") + style::quote(style::number(value)) + " " + style::number(value);
+      if (value >= low && value <= high) values.push_back(value);
     }
+  return values;
+}
+
+}  // namespace
+
+std::string log_tics(double low, double high) {
+  constexpr std::size_t kFewest = 4;
+  std::vector<double> values = multiples({1.0, 2.0, 5.0}, low, high);
+  if (values.size() < kFewest)
+    values = multiples({1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}, low, high);
+  std::string tics;
+  for (const double value : values)
+    tics += (tics.empty() ? "" : ", ") + style::quote(style::number(value)) + " " + style::number(value);
   return "(" + tics + ")";
 }
 

@@ -105,7 +105,7 @@ std::string axes(const Panel& panel) {
   const double bottom = low / kMargin, top = *ranks.rbegin() * kMargin;
   return "set xrange [0.93:" + style::number(1.08 * *ranks.rbegin()) + "]\nset xtics (" + tics +
          ")\nset yrange [" + style::number(bottom) + ":" + style::number(top) + "]\nset ytics " +
-         one_two_five_tics(bottom, top) + "\n";
+         log_tics(bottom, top) + "\n";
 }
 
 std::string marker(std::size_t s) {
@@ -124,7 +124,7 @@ std::string plot_command(std::size_t lines, std::size_t first_block) {
     return "with lines lw 3.5 lc rgb " + style::quote(style::pale(style::many_series_colour(s)));
   });
   each("1:5", [](std::size_t s) {
-    return "with lines dt (6,4) lw 1.6 lc rgb " + style::quote(style::many_series_colour(s));
+    return "with lines dt (14,7) lw 1.6 lc rgb " + style::quote(style::many_series_colour(s));
   });
   each("($1>1?$1:NaN):2:3:4", [](std::size_t s) { return "with yerrorbars lw 1 " + marker(s); });
   return plot + "\n";
@@ -133,7 +133,7 @@ std::string plot_command(std::size_t lines, std::size_t first_block) {
 std::vector<std::string> legend(const std::vector<std::string>& names) {
   std::vector<std::string> entries = {"with lines dt 2 lc rgb '#888888' title 'ideal'",
                                       "with lines lw 3.5 lc rgb '#90333333' title 'measured, launches'",
-                                      "with lines dt (6,4) lw 1.6 lc rgb '#333333' title 'predicted'"};
+                                      "with lines dt (14,7) lw 1.6 lc rgb '#333333' title 'predicted'"};
   for (std::size_t s = 0; s < names.size(); ++s)
     entries.push_back("with points " + marker(s) + " title " +
                       style::quote(shortened(names[s], kLegendCharacters)));
@@ -157,7 +157,7 @@ Drawing draw(const FigureInput& input) {
                   panels.height()};
   drawing.script +=
       "set logscale x 2\nset logscale y\nset xlabel 'ranks' offset 0,0.4\n"
-      "set ylabel 'speed-up (throughput ratio)' offset 1,0\n";
+      "set ylabel 'speed-up (throughput ratio)'\n";
   std::size_t blocks = 0;
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::size_t c = 0; c < rates.size(); ++c) {

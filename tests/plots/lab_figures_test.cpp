@@ -45,8 +45,9 @@ TEST_CASE("a lab figure needs exactly one report with cases", "[plots]") {
   }
 }
 
-TEST_CASE("tics stand at 1, 2 and 5 times powers of ten within their range", "[plots]") {
-  CHECK(one_two_five_tics(0.4, 12.0) == "('0.5' 0.5, '1' 1, '2' 2, '5' 5, '10' 10)");
+TEST_CASE("logarithmic tics stand at 1, 2 and 5 times powers of ten, closer on a short axis", "[plots]") {
+  CHECK(log_tics(0.4, 12.0) == "('0.5' 0.5, '1' 1, '2' 2, '5' 5, '10' 10)");
+  CHECK(log_tics(0.7, 1.6) == "('0.8' 0.8, '1' 1, '1.2' 1.2, '1.5' 1.5)");
 }
 
 TEST_CASE("the lab's scatter holds measured and predicted time, the error and its range over the launches",
