@@ -32,9 +32,12 @@ std::vector<double> multiples(const std::vector<double>& digits, double low, dou
 
 std::string log_tics(double low, double high) {
   constexpr std::size_t kFewest = 4;
+  const std::vector<std::vector<double>> finer = {{1.0, 2.0, 3.0, 5.0},
+                                                  {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0},
+                                                  {1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}};
   std::vector<double> values = multiples({1.0, 2.0, 5.0}, low, high);
-  if (values.size() < kFewest)
-    values = multiples({1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}, low, high);
+  for (auto digits = finer.begin(); digits != finer.end() && values.size() < kFewest; ++digits)
+    values = multiples(*digits, low, high);
   std::string tics;
   for (const double value : values)
     tics += (tics.empty() ? "" : ", ") + style::quote(style::number(value)) + " " + style::number(value);
