@@ -46,7 +46,7 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 ///
 ///     latency(n) = ping_pong(n) - wire(n)        wire(n) = n / wire bandwidth; 0 where that is unknown or there is none
 ///     cpu(n)     = the processor time of exchange(n), per message and end
-///     gap(n)     = exchange(n) per message and end; where the wire sets the pace of the exchange, cpu(n)
+///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///

@@ -50,30 +50,26 @@ Seconds difference(const Calibration& calibration, const std::string& longer, co
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
-/// What the endpoints alone need for a message when the wire carries it as well. Messages are taken apart only as far
-/// as they rise: endpoint costs never fall with the size.
+/// What the endpoints alone need for a message when the wire carries it as well; no less than for the smallest.
 CostFit fit_latency(const Calibration& calibration, double wire_s_per_byte) {
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, "ping_pong")) {
-    const double time = median(set->time_s) - wire_s_per_byte * set->bytes;
-    const double least = points.empty() ? 0.0 : points.back().time_s;
-    if (median(set->time_s) > 0.0) points.push_back({set->bytes, std::max(time, least)});
+    const double time = median(set->time_s);
+    const double least = points.empty() ? 0.0 : points.front().time_s;
+    if (time > 0.0) points.push_back({set->bytes, std::max(time - wire_s_per_byte * set->bytes, least)});
   }
   return points.empty() ? CostFit{} : fit_cost(points);
 }
 
-/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where the
-/// exchange takes what the wire takes, the endpoints wait for it and only their processor time is known.
+/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where
+/// the wire takes most of the exchange, the endpoints wait for it and only their processor time is known.
 CostFit fit_gap(const Calibration& calibration, double wire_s_per_byte) {
   constexpr double kEnds = 2.0;
-  constexpr double kWireSetsPace = 1.15;
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, "exchange")) {
     const double time = median(set->time_s);
-    const bool waits = time < kWireSetsPace * wire_s_per_byte * set->bytes;
-    const double gap = (waits ? median(set->cpu_s) : time) / kEnds;
-    const double least = points.empty() ? 0.0 : points.back().time_s;
-    if (time > 0.0) points.push_back({set->bytes, std::max(gap, least)});
+    const bool waits = 2.0 * wire_s_per_byte * set->bytes > time;
+    if (time > 0.0) points.push_back({set->bytes, (waits ? median(set->cpu_s) : time) / kEnds});
   }
   return points.empty() ? CostFit{} : fit_cost(points);
 }
