@@ -3,11 +3,11 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "runner/rank_report.hpp"
 #include "runner/torch/compiled_program.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/rank_report.hpp"
 #include "runner/torch/scaled_copy.hpp"
 #include "runner/torch/torch_model.hpp"
 

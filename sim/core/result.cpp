@@ -171,12 +171,13 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
+  if (r.configuration.compute != "real") json["configuration"]["compute"] = r.configuration.compute;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
                      {"bubble_fraction", r.bubble_fraction()},
-                     {"stage_time_cv", r.stage_time_cv()},
-                     {"memory_cv", r.memory_cv()}};
+                     {"stage_time_cv", r.stage_time_cv()}};
+  if (!r.memory.empty()) json["derived"]["memory_cv"] = r.memory_cv();
 }
 
 void from_json(const nlohmann::json& json, Result& r) {
@@ -186,6 +187,7 @@ void from_json(const nlohmann::json& json, Result& r) {
   nlohmann::json configuration = json.at("configuration");
   configuration.emplace("device", "");  // a file from before traces were moved to devices has none
   configuration.get_to(r.configuration);
+  r.configuration.compute = configuration.value("compute", "real");
   json.at("step_time_s").get_to(r.step_time_s);
   json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
   json.at("loss").get_to(r.loss);

@@ -87,6 +87,9 @@ struct Configuration {
   int steps = 0;
   int warmup_steps = 0;
   std::map<std::string, std::string> extra;  ///< strategy-specific options
+  /// `real`, or `replayed`: ranks wait as long as a trace says that computing takes. Files say it only where
+  /// it is not `real`.
+  std::string compute = "real";
 };
 
 struct Result {

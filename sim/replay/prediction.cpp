@@ -180,19 +180,11 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   return inputs;
 }
 
-template <class Predicate>
-bool any_op(const Schedule& schedule, Predicate&& predicate) {
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(), predicate);
-  });
-}
-
 bool copies(const Schedule& schedule) {
-  return any_op(schedule, [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
-}
-
-bool communicates(const Schedule& schedule) {
-  return any_op(schedule, [](const Op& op) { return op.stream == Stream::kComm; });
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(),
+                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+  });
 }
 
 /// `pageable memory at 10.0 GB/s, 5.00 us to issue one`

@@ -76,7 +76,8 @@ const std::vector<Library>& library_table() {
   static const Folders kCommunication{"runner/backends"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
+       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner", "runner/torch",
+        "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration"}, true},

@@ -1,4 +1,4 @@
-#include "runner/torch/rank_report.hpp"
+#include "runner/rank_report.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,92 @@
+#include "runner/replayed_run.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "runner/rank_report.hpp"
+#include "runner/replayed_program.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/trace.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Which measured steps the micro-batches of each step take their times from.
+class Places {
+ public:
+  Places(const ReplayedRunOptions& options, int rank, int micro_batches)
+      : resample_(options.resample),
+        random_((std::uint64_t{options.seed} << 32U) + static_cast<std::uint64_t>(rank)),
+        places_(static_cast<std::size_t>(micro_batches), -1.0) {}
+
+  const std::vector<double>& next() {
+    if (resample_)
+      for (double& place : places_) place = std::ldexp(static_cast<double>(random_() >> 11U), -53);
+    return places_;
+  }
+
+ private:
+  bool resample_;
+  std::mt19937_64 random_;
+  std::vector<double> places_;
+};
+
+}  // namespace
+
+StepTimes step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
+                        int threads) {
+  if (trace.empty()) {
+    if (model.has_fixed_times()) return {model, nullptr, nullptr};
+    throw UsageError(
+        "--compute replayed waits for the times of a trace: --trace is missing (stepcast measure "
+        "makes one); '" +
+        model.specification + "' does not declare its times");
+  }
+  const Trace measured = load_trace(trace);
+  if (measured.model != model.specification)
+    throw InputError(trace + ": is a trace of '" + measured.model + "', but the model is '" +
+                     model.specification + "'");
+  const int samples = batch / schedule.micro_batches;
+  const Pace pace = communicates(schedule) ? Pace::kWaiting : Pace::kContinuous;
+  const TraceEntry step = measured.at(samples, threads, false, pace);
+  if (!measured.has(Pace::kAccumulating)) return {model, &step, nullptr};
+  const TraceEntry accumulating = measured.at(samples, threads, false, Pace::kAccumulating);
+  return {model, &step, &accumulating};
+}
+
+Result run_replayed(const Model& model, const Schedule& schedule, Backend& backend, const StepTimes& times,
+                    const ReplayedRunOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  if (schedule.world_size != backend.world_size())
+    throw std::logic_error("the schedule is for another number of ranks");
+  ReplayedProgram program(schedule, model, backend, times);
+  RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
+  Places places(options, backend.rank(), schedule.micro_batches);
+  std::uint64_t sent_before = 0;
+  for (int step = -options.warmup_steps; step < options.steps; ++step) {
+    const std::vector<double>& chosen = places.next();
+    if (step == 0) {
+      sent_before = backend.bytes_sent();
+      backend.barrier();
+      log.leave_barrier(Clock::now());
+    }
+    const Clock::time_point start = Clock::now();
+    const std::vector<Stamp>& stamps = program.step(chosen);
+    log.add(step, start, Clock::now(), stamps, 0.0);
+    options.on_step(step);
+  }
+  log.set_bytes_sent(static_cast<double>(backend.bytes_sent() - sent_before) / options.steps);
+  Result result = log.report(backend);
+  result.loss.clear();
+  result.memory.clear();
+  if (!program.has_priority())
+    result.notes["waits"] = "may end late: the ranks may not take SCHED_FIFO (root or CAP_SYS_NICE)";
+  return result;
+}
+
+}  // namespace stepcast
