@@ -41,8 +41,8 @@ CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 /// Residuals of a cost at points it was fitted to (or not).
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
-/// Fills in every fitted field of a calibration from its `samples`, its `context` and `world_size`: costs of
-/// messages under `path_class`, reduction, copy, call overhead, sharing, noise, and verdicts in words.
+/// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
+/// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction, copy, call overhead, sharing, noise, and verdicts in words.
 ///
 ///     latency(n) = ping_pong(n)
 ///     cpu(n)     = the processor time of ping_pong(n), per message and end
@@ -54,6 +54,6 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,
 /// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
 /// beside others is noise.
-void fit_calibration(Calibration& calibration, const std::string& path_class);
+void fit_calibration(Calibration& calibration);
 
 }  // namespace stepcast
