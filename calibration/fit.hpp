@@ -42,7 +42,8 @@ CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
 /// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
-/// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction, copy, call overhead, sharing, noise, and verdicts in words.
+/// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
+/// copy, call overhead, sharing, noise, and verdicts in words.
 ///
 ///     latency(n) = ping_pong(n)
 ///     cpu(n)     = the processor time of ping_pong(n), per message and end

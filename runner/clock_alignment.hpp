@@ -33,8 +33,8 @@ struct ClockOffset {
 /// \param ask_rank_0 \returns rank 0's time \pre exchanges >= 1
 ClockOffset best_offset(const ClockReading& own, const std::function<double()>& ask_rank_0, int exchanges);
 
-/// Compares the clocks of all ranks with rank 0's, 64 exchanges per clock that is not rank 0's; ranks that share
-/// a clock share its comparison. All ranks call it; with one clock nothing is sent. \param host_of_rank by rank
+/// Compares the clocks of all ranks with rank 0's, 64 exchanges per clock that is not rank 0's; ranks that
+/// share a clock share its comparison. All ranks call it; with one clock nothing is sent. \param host_of_rank by rank
 ClockOffset compare_with_rank_0(Backend& backend, const std::vector<HostIdentity>& host_of_rank,
                                 const ClockReading& own);
 

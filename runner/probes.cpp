@@ -170,8 +170,8 @@ class Prober {
     return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
   }
 
-  /// The first rank sends messages to the second, one after the other; a receive is posted when the message before it is
-  /// there.
+  /// The first rank sends messages to the second, one after the other; a receive is posted when the message before
+  /// it is there.
   Cost one_way(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
     MessageWalk out = outgoing_walk(bytes);

@@ -14,8 +14,8 @@ struct SlurmJob {
   std::vector<std::string> words;  ///< of the command line, with the program: `stepcast calibrate -o a.json`
 };
 
-/// The job script. Ranks, their number and the host of rank 0 come from Slurm's own variables, so no MPI library
-/// is needed (`--mpi=none`); a rank that fails ends the job.
+/// The job script. Ranks, their number and the host of rank 0 come from Slurm's own variables, so no MPI
+/// library is needed (`--mpi=none`); a rank that fails ends the job.
 std::string slurm_script(const SlurmJob& job);
 
 /// `words` without the options named, which take a value (`--nodes 4`, `--nodes=4`) or none.
