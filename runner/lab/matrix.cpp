@@ -28,7 +28,8 @@ StrategyChoice plain(const std::string& name) { return {name, name, {"--strategy
 
 StrategyChoice ddp(int mebi) {
   const std::string cap = std::to_string(mebi) + "MiB";
-  return {"ddp-" + cap, "ddp, " + std::to_string(mebi) + " MiB cap", {"--strategy", "ddp", "--bucket-cap", cap}};
+  return {
+      "ddp-" + cap, "ddp, " + std::to_string(mebi) + " MiB cap", {"--strategy", "ddp", "--bucket-cap", cap}};
 }
 
 StrategyChoice fsdp() { return {"fsdp", "fsdp", {"--strategy", "fsdp", "--sharding", "full_shard"}}; }
@@ -122,8 +123,8 @@ void add_pipelines(Matrix& matrix) {
               ddp(25), fsdp()},
              "1Gb/s", {4});
   matrix.add(kBert, {pipeline("2-2-2-2", "gpipe", 8), pipeline("2-2-2-2", "1f1b", 8)}, "100Mb/s", {4});
-  matrix.add(kBert, {pipeline("1-1-1-1-1-1-1-1", "gpipe", 8), pipeline("1-1-1-1-1-1-1-1", "1f1b", 8)}, "1Gb/s",
-             {8});
+  matrix.add(kBert, {pipeline("1-1-1-1-1-1-1-1", "gpipe", 8), pipeline("1-1-1-1-1-1-1-1", "1f1b", 8)},
+             "1Gb/s", {8});
 }
 
 void add_other_clusters(Matrix& matrix) {

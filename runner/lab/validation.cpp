@@ -58,8 +58,8 @@ class Run {
       std::filesystem::create_directories(std::filesystem::path(validation.folder) / folder);
     for (const LabExperiment& one : matrix_) batches_[one.model].insert(one.batch);
     for (const LabExperiment& one : matrix_) batches_[one.model].insert(samples_of(one));
-    total_ = static_cast<int>(batches_.size()) + 1 +
-             static_cast<int>(matrix_.size()) * (1 + validation.launches);
+    total_ =
+        static_cast<int>(batches_.size()) + 1 + static_cast<int>(matrix_.size()) * (1 + validation.launches);
   }
 
   LabReport report() {
@@ -94,8 +94,8 @@ class Run {
     for (const auto& [model, batches] : batches_) {
       std::string list;
       for (const int batch : batches) list += (list.empty() ? "" : ",") + std::to_string(batch);
-      call("stepcast-runner", {"measure", "--model", model, "--batch", list, "--steps", steps, "-o", trace(model),
-                               "--force"});
+      call("stepcast-runner",
+           {"measure", "--model", model, "--batch", list, "--steps", steps, "-o", trace(model), "--force"});
       advance("traced " + model);
     }
     call("stepcast-runner",
@@ -106,16 +106,15 @@ class Run {
   }
 
   [[nodiscard]] Words training(const LabExperiment& one) const {
-    return one.options + Words{"--model", one.model, "--batch", std::to_string(one.batch), "--trace",
-                               trace(one.model), "--compute", to_text(one.compute)};
+    return one.options + Words{"--model", one.model,        "--batch",   std::to_string(one.batch),
+                               "--trace", trace(one.model), "--compute", to_text(one.compute)};
   }
 
   void predict() {
     for (const LabExperiment& one : matrix_) {
-      call("stepcast",
-           Words{"predict"} + training(one) +
-               Words{"--calibration", path("calibration.json"), "--cluster", one.cluster, "--world-size",
-                     std::to_string(one.hosts), "-o", predicted(one), "--force"});
+      call("stepcast", Words{"predict"} + training(one) +
+                           Words{"--calibration", path("calibration.json"), "--cluster", one.cluster,
+                                 "--world-size", std::to_string(one.hosts), "-o", predicted(one), "--force"});
       advance("predicted " + one.name);
     }
     std::erase_if(matrix_, [&](const LabExperiment& one) {
@@ -133,9 +132,9 @@ class Run {
       const LabScope lab(plan_lab(load_cluster(cluster), validation_.lab));
       for (const LabExperiment& one : matrix_) {
         if (one.cluster != cluster) continue;
-        call("stepcast-runner", Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
-                                    Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch),
-                                          "--force"});
+        call("stepcast-runner",
+             Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
+                 Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch), "--force"});
         if (interrupted()) return;  // the lab's end lets the signal through
         advance("ran " + one.name);
       }
@@ -154,7 +153,8 @@ class Run {
     const Calibration calibration = load_calibration(path("calibration.json"));
     report.calibration.world_size = calibration.world_size;
     report.calibration.link_rate_bytes_per_s = kLabCalibrationRate;
-    if (!calibration.paths.empty()) report.calibration.largest_bytes = calibration.paths.front().largest_bytes;
+    if (!calibration.paths.empty())
+      report.calibration.largest_bytes = calibration.paths.front().largest_bytes;
     for (const LabExperiment& one : matrix_) report.cases.push_back(compared_case(one));
     for (const LabChange& change : lab_changes()) {
       const LabCase* plain = find(report, change.plain);

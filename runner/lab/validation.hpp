@@ -15,7 +15,8 @@ struct LabValidation {
   bool quick = false;
   int launches = 2;  ///< of every case, interleaved over all cases
   /// What is done now, after each of `total` parts.
-  std::function<void(int done, int total, const std::string& now)> on_progress = [](int, int, const std::string&) {};
+  std::function<void(int done, int total, const std::string& now)> on_progress = [](int, int,
+                                                                                    const std::string&) {};
 };
 
 /// Writes into the folder: traces/, calibration.json, predicted/, runs/ and compare.json (schema stepcast.lab/1).

@@ -39,12 +39,12 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
+  log.compare_clocks(backend);
   std::uint64_t sent_before = 0;
   for (int step = -options.warmup_steps; step < options.steps; ++step) {
     if (step == 0) {
       sent_before = backend.bytes_sent();
       backend.barrier();
-      log.leave_barrier(Clock::now());
       forget_memory_peak();
     }
     const Clock::time_point start = Clock::now();

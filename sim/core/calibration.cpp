@@ -18,7 +18,22 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathCost, path_class, latency, n
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleSet, probe, bytes, time_s, cpu_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_bandwidth_bytes_per_s,
+                                   pair_latency_s, slow_network, slow_compute, clock_offset_s, clock_drift,
+                                   clock_error_s)
+
+void to_json(nlohmann::json& json, const SampleSet& set) {
+  json = {{"probe", set.probe}, {"bytes", set.bytes}, {"time_s", set.time_s}, {"cpu_s", set.cpu_s}};
+  if (!set.path_class.empty()) json["path_class"] = set.path_class;
+}
+
+void from_json(const nlohmann::json& json, SampleSet& set) {
+  json.at("probe").get_to(set.probe);
+  json.at("bytes").get_to(set.bytes);
+  json.at("time_s").get_to(set.time_s);
+  json.at("cpu_s").get_to(set.cpu_s);
+  set.path_class = json.value("path_class", "");
+}
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -46,6 +61,8 @@ void to_json(nlohmann::json& json, const Calibration& c) {
           {"lineage", c.lineage},
           {"backend", c.backend},
           {"world_size", c.world_size},
+          {"ranks_on_machine", c.ranks_on_machine},
+          {"hosts", c.hosts},
           {"paths", c.paths},
           {"reduce", c.reduce},
           {"copy", c.copy},
@@ -65,6 +82,8 @@ void from_json(const nlohmann::json& json, Calibration& c) {
   json.at("lineage").get_to(c.lineage);
   json.at("backend").get_to(c.backend);
   json.at("world_size").get_to(c.world_size);
+  c.ranks_on_machine = json.value("ranks_on_machine", 0);
+  c.hosts = json.value("hosts", std::vector<HostCost>{});
   json.at("paths").get_to(c.paths);
   json.at("reduce").get_to(c.reduce);
   json.at("copy").get_to(c.copy);

@@ -145,6 +145,8 @@ class Replay {
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
     if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
       result.notes["nccl"] = choices;
+    if (const std::string others = transport_.stand_ins(); !others.empty())
+      result.notes["path_classes"] = others;
     add_details(result);
     return result;
   }

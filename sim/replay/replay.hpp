@@ -63,7 +63,8 @@ struct ReplayInput {
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
-/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose. \throws UsageError when the
+/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose; `notes["path_classes"]` which path
+/// class of the calibration served for one that it lacks. \throws UsageError when the
 /// backend does not fit the cluster, or the Schedule copies to devices that the cluster does not have.
 /// \throws RunError with a deadlock report that names the waiting operations, when some operation never
 /// starts.

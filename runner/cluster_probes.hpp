@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include "runner/backend.hpp"
+#include "runner/path_classes.hpp"
+
+/// What tells the hosts of a job apart, measured in seconds: enough to find path classes and slow hosts, not
+/// enough to calibrate.
+namespace stepcast {
+
+/// All pairs of hosts, each between the first ranks of both, in three tournaments whose rounds have disjoint
+/// pairs at once: a ping-pong of 8 B and one of 4 MiB,
+///
+///     latency = t(8 B)        bandwidth = 4 MiB / (t(4 MiB) - t(8 B))        t: half of a round trip, median
+///
+/// over 20 and over 3 round trips. All ranks call it and receive all samples.
+/// \param pairs `all_pairs` of the hosts, filled in
+void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs);
+
+/// By host: matrix products per second by its first rank, the best of five turns of 20 ms, so that what
+/// disturbed a host for a moment does not count. One host after the other, since hosts of a virtual cluster
+/// share cores. All ranks call it and receive all.
+std::vector<double> probe_processors(Backend& backend, const std::vector<JobHost>& hosts);
+
+}  // namespace stepcast
