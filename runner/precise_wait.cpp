@@ -2,10 +2,10 @@
 
 #include <sched.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 
 namespace stepcast {
 namespace {
