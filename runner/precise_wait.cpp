@@ -2,10 +2,10 @@
 
 #include <sched.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 
 namespace stepcast {
 namespace {
@@ -13,6 +13,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 using std::chrono::nanoseconds;
+
+// Priorities of SCHED_FIFO. A thread that goes down to a lower one keeps the core among its equals.
+constexpr int kBetweenWaits = 1;
+constexpr int kWaiting = 2;
 
 /// Beyond what timers are late: the clock is read and the loop left.
 constexpr nanoseconds kMargin{3'000};
@@ -42,7 +46,7 @@ PreciseWait::PreciseWait() : policy_(::sched_getscheduler(0)) {
   sched_param parameters{};
   ::sched_getparam(0, &parameters);
   priority_ = parameters.sched_priority;
-  has_priority_ = schedule_this_thread(SCHED_FIFO, 1);
+  has_priority_ = schedule_this_thread(SCHED_FIFO, kBetweenWaits);
   ::prctl(PR_SET_TIMERSLACK, 1UL);  // what timers of other policies may be late
 }
 
@@ -56,13 +60,16 @@ PreciseWait::~PreciseWait() {
 void PreciseWait::until(Clock::time_point instant) {
   constexpr nanoseconds kStep{1'000};
   const Clock::time_point timer = instant - timer_late_ - kMargin;
-  if (Clock::now() < timer) {
+  const bool sleeps = Clock::now() < timer;
+  if (sleeps) {
+    if (has_priority_) schedule_this_thread(SCHED_FIFO, kWaiting);
     sleep_until(timer);
     timer_late_ += Clock::now() - timer > timer_late_ ? 3 * kStep : -kStep;
     timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatest);
   }
   while (Clock::now() < instant) {
   }
+  if (sleeps && has_priority_) schedule_this_thread(SCHED_FIFO, kBetweenWaits);
 }
 
 }  // namespace stepcast

@@ -11,7 +11,8 @@ namespace stepcast {
 /// what three in four of its waits were late, and spins over what is left, 10 to 15 us in the mean; so a wait
 /// shorter than that only spins. A thread that wakes under SCHED_OTHER or SCHED_BATCH waits for the slice of whoever has the core,
 /// milliseconds; one under SCHED_FIFO does not. So the thread is SCHED_FIFO as long as this lives, which takes
-/// root or CAP_SYS_NICE; without it waits end late on busy cores. It is not given its own policy again after
+/// root or CAP_SYS_NICE; without it waits end late on busy cores. While it waits it goes ahead of others that
+/// have such waits, too, and do something else at the moment. It is not given its own policy again after
 /// every wait, because a thread that changes from SCHED_FIFO to SCHED_BATCH queues behind the others: on two
 /// cores with 8 busy threads half of all waits then ended more than 1.7 ms late. Threads that it starts
 /// meanwhile are SCHED_FIFO too.

@@ -1,12 +1,12 @@
 #include "runner/precise_wait.hpp"
 
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <ctime>
 #include <random>
 #include <string>
 #include <thread>
