@@ -75,20 +75,25 @@ void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vecto
 std::vector<double> probe_processors(Backend& backend, const std::vector<JobHost>& hosts) {
   constexpr int kTurns = 5;
   constexpr double kWindow = 0.02;
+  constexpr double kUndisturbed = 0.1;
   ComputeProbe probe;
-  double best = 0.0;
+  std::vector<double> times;
   for (int turn = 0; turn < kTurns; ++turn)
     for (const JobHost& host : hosts) {
       backend.barrier();
       if (host.ranks.front() != backend.rank()) continue;
       probe.run();
-      int units = 0;
-      const double begin = wall_clock_s();
-      for (; wall_clock_s() < begin + kWindow; ++units) probe.run();
-      best = std::max(best, units / (wall_clock_s() - begin));
+      const double until = wall_clock_s() + kWindow;
+      for (double begin = wall_clock_s(); begin < until;) {
+        probe.run();
+        const double end = wall_clock_s();
+        times.push_back(end - begin);
+        begin = end;
+      }
     }
   backend.barrier();
-  const std::vector<double> all = all_gather_numbers(backend, {best});
+  const std::vector<double> all =
+      all_gather_numbers(backend, {times.empty() ? 0.0 : 1.0 / quantile(times, kUndisturbed)});
   std::vector<double> result;
   for (const JobHost& host : hosts) result.push_back(all[static_cast<std::size_t>(host.ranks.front())]);
   return result;

@@ -18,8 +18,9 @@ namespace stepcast {
 /// \param pairs `all_pairs` of the hosts, filled in
 void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs);
 
-/// By host: matrix products per second by its first rank, the best of five turns of 20 ms, so that what
-/// disturbed a host for a moment does not count. One host after the other, since hosts of a virtual cluster
+/// By host: matrix products per second by its first rank at undisturbed speed, the inverse of the tenth
+/// percentile of the times of single products in five turns of 20 ms. It finds slower processors, not hosts
+/// whose processors are taken away now and then. One host after the other, since hosts of a virtual cluster
 /// share cores. All ranks call it and receive all.
 std::vector<double> probe_processors(Backend& backend, const std::vector<JobHost>& hosts);
 
