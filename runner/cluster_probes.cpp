@@ -13,7 +13,7 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kSmall = 8;
-constexpr std::size_t kLarge = std::size_t{4} << 20U;
+constexpr std::size_t kLarge = std::size_t{1} << 20U;
 
 /// Half of a round trip, the median over `round_trips`.
 double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, AlignedFloats& in,
@@ -41,7 +41,7 @@ std::size_t index_of(const RankPair& pair, std::size_t hosts) {
 void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs) {
   constexpr int kTournaments = 3;
   constexpr int kSmallTrips = 20;
-  constexpr int kLargeTrips = 3;
+  constexpr int kLargeTrips = 8;
   const std::size_t count = pairs.size();
   const std::size_t floats = MessageWalk::region_bytes(kLarge) / sizeof(float);
   AlignedFloats out(floats, 1.0F);
