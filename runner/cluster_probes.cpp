@@ -13,7 +13,7 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kSmall = 8;
-constexpr std::size_t kLarge = std::size_t{4} << 20U;
+constexpr std::size_t kLarge = std::size_t{1} << 20U;
 
 /// Half of a round trip, the median over `round_trips`.
 double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, AlignedFloats& in,
@@ -41,7 +41,7 @@ std::size_t index_of(const RankPair& pair, std::size_t hosts) {
 void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs) {
   constexpr int kTournaments = 3;
   constexpr int kSmallTrips = 20;
-  constexpr int kLargeTrips = 3;
+  constexpr int kLargeTrips = 8;
   const std::size_t count = pairs.size();
   const std::size_t floats = MessageWalk::region_bytes(kLarge) / sizeof(float);
   AlignedFloats out(floats, 1.0F);
@@ -75,20 +75,25 @@ void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vecto
 std::vector<double> probe_processors(Backend& backend, const std::vector<JobHost>& hosts) {
   constexpr int kTurns = 5;
   constexpr double kWindow = 0.02;
+  constexpr double kUndisturbed = 0.1;
   ComputeProbe probe;
-  double best = 0.0;
+  std::vector<double> times;
   for (int turn = 0; turn < kTurns; ++turn)
     for (const JobHost& host : hosts) {
       backend.barrier();
       if (host.ranks.front() != backend.rank()) continue;
       probe.run();
-      int units = 0;
-      const double begin = wall_clock_s();
-      for (; wall_clock_s() < begin + kWindow; ++units) probe.run();
-      best = std::max(best, units / (wall_clock_s() - begin));
+      const double until = wall_clock_s() + kWindow;
+      for (double begin = wall_clock_s(); begin < until;) {
+        probe.run();
+        const double end = wall_clock_s();
+        times.push_back(end - begin);
+        begin = end;
+      }
     }
   backend.barrier();
-  const std::vector<double> all = all_gather_numbers(backend, {best});
+  const std::vector<double> all =
+      all_gather_numbers(backend, {times.empty() ? 0.0 : 1.0 / quantile(times, kUndisturbed)});
   std::vector<double> result;
   for (const JobHost& host : hosts) result.push_back(all[static_cast<std::size_t>(host.ranks.front())]);
   return result;

@@ -243,13 +243,13 @@ std::string GlooConnection::cause(bool timed_out) {
   context_->closeConnections();
   report_failure();
   const std::vector<int> dead = unreported(closed, kSoon);
-  if (store_gone_) {
-    if (timed_out) return in_words({0}) + late + cut_off({0});
-    return in_words(closed.empty() || closed.front() == 0 ? std::vector<int>{0} : closed) + died;
-  }
-  if (!dead.empty()) return in_words(dead) + died;
+  if (!dead.empty() && !store_gone_) return in_words(dead) + died;
   if (!timed_out && closed.empty()) return "";
   const std::vector<int> silent = unreported(peers(), kCascade);
+  if (store_gone_) {  // and with it rank 0, which serves it
+    if (timed_out) return in_words({0}) + late + cut_off({0});
+    return in_words(closed.front() == 0 ? std::vector<int>{0} : closed) + died;
+  }
   if (silent.empty()) return timed_out ? "a peer" + late : in_words(closed) + died;
   if (timed_out) return in_words(silent) + late + cut_off(silent);
   return in_words(closed) + " gave up, and " + in_words(silent) + " did not answer" + cut_off(silent);

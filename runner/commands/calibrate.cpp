@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -94,7 +95,7 @@ void print_hosts(const Calibration& calibration) {
     const std::string slow =
         std::string(host.slow_network ? "network " : "") + (host.slow_compute ? "compute" : "");
     const bool own_clock = host.clock_error_s > 0.0;
-    table.add({host.name, ranks, percent(host.compute_speed),
+    table.add({host.name, ranks, std::to_string(std::lround(100.0 * host.compute_speed)) + " %",
                to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)),
                to_text(Seconds(host.pair_latency_s)),
                own_clock ? to_text(Seconds(host.clock_offset_s)) : "rank 0's",
