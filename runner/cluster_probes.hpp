@@ -15,8 +15,8 @@ namespace stepcast {
 ///
 ///     latency = t(8 B)        bandwidth = 1 MiB / (t(1 MiB) - t(8 B))
 ///
-/// where t is half of the shortest of 20 and of 8 round trips: what disturbs one only makes it longer. All ranks call it and receive all samples.
-/// \param pairs `all_pairs` of the hosts, filled in
+/// where t is half of the shortest of 20 and of 8 round trips: what disturbs one only makes it longer. All
+/// ranks call it and receive all samples. \param pairs `all_pairs` of the hosts, filled in
 void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs);
 
 /// By host: matrix products per second by its first rank at undisturbed speed, the inverse of the tenth
