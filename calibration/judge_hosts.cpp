@@ -68,10 +68,14 @@ void judge_hosts(const Calibration& calibration, std::vector<std::string>& verdi
   if (hosts.size() > 1 && !between)
     verdicts.emplace_back("no two hosts are free of slow ones: messages between hosts were not measured");
   const std::optional<AllAtOnce> all = all_at_once(calibration);
-  if (all && all->together < kFull * all->promised)
-    verdicts.push_back("the network is oversubscribed: " + std::to_string(all->hosts) +
-                       " hosts at once send " + to_text(all->together) + " in all, single pairs promise " +
-                       to_text(all->promised));
+  if (!all || all->together >= kFull * all->promised) return;
+  const bool one_machine =
+      static_cast<std::size_t>(calibration.ranks_on_machine) > calibration.hosts.front().ranks.size();
+  verdicts.push_back(
+      std::string(one_machine ? "the network is oversubscribed, or the one machine that plays all hosts is: "
+                              : "the network is oversubscribed: ") +
+      std::to_string(all->hosts) + " hosts at once send " + to_text(all->together) +
+      " in all, single pairs promise " + to_text(all->promised));
 }
 
 }  // namespace stepcast

@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint32_t kTag = 0xFFFF'FC00;  ///< that no strategy uses
 constexpr int kExchanges = 64;
 
-/// Rank 0's part: each question is answered with the time at which it was seen. The receive of the next one is
-/// posted before the answer leaves, so that no question waits for it.
+/// Rank 0's part: each question is answered with the time at which it was seen. The receive of the next one
+/// is posted before the answer leaves, so that no question waits for it.
 void answer(Backend& backend, int peer, const ClockReading& own) {
   double question = 0.0;
   WorkPtr asked = backend.recv({&question, 1, DataType::kFloat64}, peer, kTag);

@@ -6,8 +6,8 @@
 #include "runner/backend.hpp"
 #include "runner/host_identity.hpp"
 
-/// Where the steady clocks of other hosts stand beside rank 0's, so that spans of different hosts can stand in
-/// one timeline.
+/// Where the steady clocks of other hosts stand beside rank 0's, so that spans of different hosts can stand
+/// in one timeline.
 namespace stepcast {
 
 /// Seconds of some steady clock.
@@ -27,14 +27,14 @@ struct ClockOffset {
 ///     rank 0           ---- t1 ----
 ///
 /// Rank 0 read t1 between the sending of the question and the arrival of the answer, wherever between: half
-/// the round trip bounds the error, however unequal both ways were. Of all exchanges the one with the smallest
-/// round trip counts. Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989;
-/// RFC 5905, section 8.
-/// \param ask_rank_0 \returns rank 0's time \pre exchanges >= 1
+/// the round trip bounds the error, however unequal both ways were. Of all exchanges the one with the
+/// smallest round trip counts. Source: Cristian, "Probabilistic clock synchronization", Distributed Computing
+/// 3, 1989; RFC 5905, section 8. \param ask_rank_0 \returns rank 0's time \pre exchanges >= 1
 ClockOffset best_offset(const ClockReading& own, const std::function<double()>& ask_rank_0, int exchanges);
 
 /// Compares the clocks of all ranks with rank 0's, 64 exchanges per clock that is not rank 0's; ranks that
-/// share a clock share its comparison. All ranks call it; with one clock nothing is sent. \param host_of_rank by rank
+/// share a clock share its comparison. All ranks call it; with one clock nothing is sent. \param host_of_rank
+/// by rank
 ClockOffset compare_with_rank_0(Backend& backend, const std::vector<HostIdentity>& host_of_rank,
                                 const ClockReading& own);
 

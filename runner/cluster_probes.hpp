@@ -10,13 +10,13 @@
 namespace stepcast {
 
 /// All pairs of hosts, each between the first ranks of both, in three tournaments whose rounds have disjoint
-/// pairs at once: a ping-pong of 8 B and one of 1 MiB (gloo's largest segment; single messages
-/// of 4 MiB met delayed acknowledgements of 40 ms),
+/// pairs at once: a ping-pong of 8 B and one of 1 MiB (gloo's largest segment; single messages of 4 MiB
+/// met delayed acknowledgements of 40 ms),
 ///
-///     latency = t(8 B)        bandwidth = 1 MiB / (t(1 MiB) - t(8 B))        t: half of a round trip, median
+///     latency = t(8 B)        bandwidth = 1 MiB / (t(1 MiB) - t(8 B))
 ///
-/// over 20 and over 8 round trips. All ranks call it and receive all samples.
-/// \param pairs `all_pairs` of the hosts, filled in
+/// where t is half of the shortest of 20 and of 8 round trips: what disturbs one only makes it longer. All
+/// ranks call it and receive all samples. \param pairs `all_pairs` of the hosts, filled in
 void probe_pairs(Backend& backend, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs);
 
 /// By host: matrix products per second by its first rank at undisturbed speed, the inverse of the tenth

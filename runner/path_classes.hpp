@@ -20,9 +20,8 @@ struct HostPair {
 };
 
 /// By host: whether its network is slow: the median bandwidth of its pairs is below 0.8 of the median of the
-/// others' medians. Where classes are known, bandwidths count relative to the median of their class, so that a
-/// far host does not count as a slow one.
-/// \param classes by pair; "" or no entry: unknown
+/// others' medians. Where classes are known, bandwidths count relative to the median of their class, so that
+/// a far host does not count as a slow one. \param classes by pair; "" or no entry: unknown
 std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
                                 const std::vector<std::string>& classes);
 
@@ -31,21 +30,21 @@ std::vector<bool> slow_processors(const std::vector<double>& rates);
 
 /// By pair: its path class as measured; "" for pairs with a slow host, which tell nothing.
 ///
-/// Pairs are sorted by latency, and by bandwidth, and cut where neighbours differ by more than 1.5 times and by
-/// more than three times the noise (the median over the pairs of the spread of a pair's samples over their
+/// Pairs are sorted by latency, and by bandwidth, and cut where neighbours differ by more than 1.5 times and
+/// by more than three times the noise (the median over the pairs of the spread of a pair's samples over their
 /// median). The pairs that no cut separates from the nearest one are `same_switch`, all others
 /// `across_switches`. Being at one switch is transitive: where the near pairs do not join hosts to groups in
 /// which every two are near, the cut was noise, and all pairs are one class.
 std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>& pairs,
                                           const std::vector<bool>& slow);
 
-/// By pair: its path class in a cluster, in which ranks sit as `place_ranks` says. \throws InputError when the
-/// cluster spreads the ranks over hosts in another way than the job
+/// By pair: its path class in a cluster, in which ranks sit as `place_ranks` says. \throws InputError when
+/// the cluster spreads the ranks over hosts in another way than the job
 std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vector<JobHost>& hosts,
                                          const std::vector<HostPair>& pairs);
 
-/// The pair of a class whose latency and bandwidth are nearest to the medians of the class, by the sum of their
-/// logarithms' distances; none with a slow host.
+/// The pair of a class whose latency and bandwidth are nearest to the medians of the class, by the sum of
+/// their logarithms' distances; none with a slow host.
 std::optional<HostPair> representative(const std::vector<HostPair>& pairs,
                                        const std::vector<std::string>& classes, const std::string& path_class,
                                        const std::vector<bool>& slow);

@@ -170,8 +170,8 @@ class Prober {
     return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
   }
 
-  /// The first rank sends messages to the second, one after the other; a receive is posted when the message before
-  /// it is there.
+  /// The first rank sends messages to the second, one after the other; a receive is posted when the message
+  /// before it is there.
   Cost one_way(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
     MessageWalk out = outgoing_walk(bytes);
@@ -282,8 +282,8 @@ class Prober {
     });
   }
 
-  /// Every rank of the machine computes while a second thread exchanges messages with the neighbours in a ring.
-  /// A rank that is alone there exchanges them with the other hosts, whose ranks do the same.
+  /// Every rank of the machine computes while a second thread exchanges messages with the neighbours in a
+  /// ring. A rank that is alone there exchanges them with the other hosts, whose ranks do the same.
   void beside_communication() {
     Ranks ranks = settings_.sharing_ranks;
     if (ranks.size() == 1) {
