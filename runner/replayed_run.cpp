@@ -64,8 +64,9 @@ Result run_replayed(const Model& model, const Schedule& schedule, Backend& backe
   using Clock = std::chrono::steady_clock;
   if (schedule.world_size != backend.world_size())
     throw std::logic_error("the schedule is for another number of ranks");
-  ReplayedProgram program(schedule, model, backend, times);
+  ReplayedProgram program(schedule, model, backend, times, options.speed);
   RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
+  log.compare_clocks(backend);
   Places places(options, backend.rank(), schedule.micro_batches);
   std::uint64_t sent_before = 0;
   for (int step = -options.warmup_steps; step < options.steps; ++step) {
@@ -73,7 +74,6 @@ Result run_replayed(const Model& model, const Schedule& schedule, Backend& backe
     if (step == 0) {
       sent_before = backend.bytes_sent();
       backend.barrier();
-      log.leave_barrier(Clock::now());
     }
     const Clock::time_point start = Clock::now();
     const std::vector<Stamp>& stamps = program.step(chosen);

@@ -18,7 +18,8 @@ struct ReplayedRunOptions {
   /// Every rank draws a measured step for each micro-batch of each step, whose phases it takes together,
   /// instead of the median of each phase.
   bool resample = false;
-  unsigned seed = 1;  ///< of the draws
+  unsigned seed = 1;   ///< of the draws
+  double speed = 1.0;  ///< relative to the traced machine: a straggler's is below 1
   /// Called on every rank after each step, outside its step time; warm-up is negative.
   std::function<void(int step)> on_step = [](int) {};
 };

@@ -1,12 +1,17 @@
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "runner/lab/job.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
+#include "runner/lab/validation.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/program.hpp"
 
 namespace stepcast {
 namespace {
@@ -22,9 +27,14 @@ void declare(po::options_description& options) {
        "run -- COMMAND ...: start 'stepcast run', 'bench' or 'calibrate' on the hosts of the lab that is up, or of "
        "--cluster for this run alone\n"
        "status: what there is of a lab\n"
-       "down: end what runs in it and remove it")
+       "down: end what runs in it and remove it\n"
+       "validate: predict a matrix of trainings from point-to-point calls between two hosts, run it, and compare")
       ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
       ("ranks-per-host", po::value<int>()->default_value(1), "of run")
+      ("quick", po::bool_switch(), "of validate: 12 cases instead of 87")
+      ("launches", po::value<int>()->default_value(2), "of validate: runs of every case")
+      ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
+      ("force", po::bool_switch(), "of validate: replace what the folder holds")
       ("name", po::value<std::string>()->default_value("lab"), "of the lab, where several shall stand side by side");
   // clang-format on
 }
@@ -122,16 +132,53 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
   return launch_ranks(lab_ranks(plan.hosts, ranks_per_host), program, kGrace);
 }
 
+/// The three figures beside the report, by `stepcast`, which stands beside this program.
+void draw(const std::string& folder) {
+  const auto stepcast = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stepcast";
+  for (const char* figure : {"accuracy", "speedup", "error"}) {
+    const ProgramOutput output =
+        run_program_file({stepcast.string(), "plot", std::string("lab-") + figure, folder + "/compare.json",
+                          "-o", folder + "/" + figure + ".svg", "--force"});
+    if (output.exit_code != 0) std::cerr << output.standard_error;
+  }
+}
+
+ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
+  LabValidation validation;
+  validation.folder = values["folder"].as<std::string>();
+  validation.lab = lab_name(values);
+  validation.quick = values["quick"].as<bool>();
+  validation.launches = int_option(values, "launches", 1);
+  const std::string file = validation.folder + "/compare.json";
+  std::filesystem::create_directories(validation.folder);
+  check_writable(file, values["force"].as<bool>());
+  require_lab_capabilities();
+  std::optional<Progress> progress;
+  validation.on_progress = [&](int /*done*/, int total, const std::string& now) {
+    if (!progress) progress.emplace("lab validate", total);
+    progress->advance(now);
+  };
+  LabReport report = validate_lab(validation);
+  progress.reset();
+  report.context = make_run_context(kLabSchema, command_line());
+  write_file(file, to_file_text(report), true);
+  std::cout << to_text(report);
+  draw(validation.folder);
+  const std::vector<LabGoal> reached = goals(report);
+  const bool met = std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
+  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
 ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, ExitCode (*)(const po::variables_map&, const Words&)>>
-      kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}};
+      kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}, {"validate", validate}};
   if (values.count("words") == 0)
-    throw UsageError("say what to do: up, run, status or down; see 'stepcast help lab'");
+    throw UsageError("say what to do: up, run, status, down or validate; see 'stepcast help lab'");
   const Words words = values["words"].as<Words>();
   const auto action = std::find_if(kActions.begin(), kActions.end(),
                                    [&](const auto& each) { return each.first == words[0]; });
   if (action == kActions.end())
-    throw UsageError(unknown_name("action", words[0], {"up", "run", "status", "down"}));
+    throw UsageError(unknown_name("action", words[0], {"up", "run", "status", "down", "validate"}));
   if (words.size() > 1 && action->first != "run")
     throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
   return action->second(values, words);

@@ -151,6 +151,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   options.warmup_steps = int_option(values, "warmup", 0);
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
+  if (const auto speed = process_environment("STEPCAST_HOST_SPEED")) options.speed = std::stod(*speed);
   const int interval = std::max(1, options.steps / 5);
   if (prints)
     options.on_step = [interval, last = options.steps - 1](int step) {

@@ -22,6 +22,7 @@ std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_pe
                       cores_of_rank(cores, static_cast<int>(host), static_cast<int>(hosts.size()))};
       start.variables["STEPCAST_HOST_NAME"] = hosts[host].name;
       start.variables["STEPCAST_LAB_CORES"] = std::to_string(cores.size());
+      start.variables["STEPCAST_HOST_SPEED"] = std::to_string(hosts[host].speed);
       ranks.push_back(std::move(start));
     }
   }

@@ -121,6 +121,15 @@ std::string shaping(const std::string& interface, BytesPerSecond payload, long l
          std::to_string(burst) + " limit " + std::to_string(kQueue) + "\n";
 }
 
+/// How much of one connection may wait in a host's own queue. Hosts of real clusters have a fair queue there
+/// (fq_codel is what most distributions set), where a short message does not wait behind a long one of another
+/// connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such order.
+void limit_queues(const LabPlan& plan, long long segment) {
+  for (const LabHost& host : plan.hosts)
+    call("ip", {"netns", "exec", host.space, "sh", "-c",
+                "echo " + std::to_string(3 * segment) + " > /proc/sys/net/ipv4/tcp_limit_output_bytes"});
+}
+
 void make_spaces(const LabPlan& plan) {
   std::string spaces = "netns add " + plan.switches + "\n";
   for (const LabHost& host : plan.hosts) spaces += "netns add " + host.space + "\n";
@@ -156,8 +165,10 @@ void start_interfaces(const LabPlan& plan) {
   if (!queues.empty()) call_batch("tc", plan.switches, queues);
   for (const LabHost& host : plan.hosts)
     call_batch("ip", host.space,
-               "link set lo alias " + host.name + " up\nlink set eth0 addrgenmode none gso_max_size " +
-                   std::to_string(segment) + " up\naddr add " + host.address + "/24 dev eth0\n");
+               "link set lo alias " + host.name + "@" + std::to_string(host.speed) +
+                   " up\nlink set eth0 addrgenmode none gso_max_size " + std::to_string(segment) +
+                   " up\naddr add " + host.address + "/24 dev eth0\n");
+  limit_queues(plan, segment);
   constexpr std::size_t kLongestAlias = 255;
   call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
 }
@@ -252,7 +263,10 @@ std::vector<LabHost> lab_hosts(const std::string& lab) {
     if (space == switches) continue;
     const std::string address =
         description(space, "addr", "eth0").at("addr_info").at(0).at("local").get<std::string>();
-    hosts[std::stoi(address.substr(address.rfind('.') + 1))] = {alias(space), space, address};
+    const std::string name_and_speed = alias(space);
+    const std::size_t at = name_and_speed.find('@');
+    hosts[std::stoi(address.substr(address.rfind('.') + 1))] = {name_and_speed.substr(0, at), space, address,
+                                                                std::stod(name_and_speed.substr(at + 1))};
   }
   std::vector<LabHost> ordered;
   for (auto& [number, host] : hosts) ordered.push_back(std::move(host));

@@ -86,8 +86,8 @@ LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
       bridges[static_cast<int>(i)] = static_cast<int>(plan.bridges.size());
       plan.bridges.push_back("bridge" + std::to_string(plan.bridges.size()));
     } else {
-      plan.hosts.push_back(
-          {node.name, prefix + node.name, "10.77.0." + std::to_string(plan.hosts.size() + 1)});
+      plan.hosts.push_back({node.name, prefix + node.name, "10.77.0." + std::to_string(plan.hosts.size() + 1),
+                            cluster.host_of(static_cast<int>(i)).speed});
     }
   }
   for (const Link& link : cluster.links) {

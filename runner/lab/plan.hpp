@@ -28,6 +28,7 @@ struct LabHost {
   std::string name;     ///< the cluster's
   std::string space;    ///< its network namespace
   std::string address;  ///< of its interface `eth0`
+  double speed = 1.0;   ///< at which its ranks replay compute; real compute goes as fast as it can
 };
 
 struct LabPlan {

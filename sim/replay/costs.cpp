@@ -88,11 +88,10 @@ double Costs::seconds(const Op& op, double place, bool follows) const {
 }
 
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
-  const int node = input_.node_of_rank[static_cast<std::size_t>(rank)];
   Job job;
-  job.seconds = seconds / input_.cluster->host_of(node).speed;
+  job.seconds = seconds / input_.cluster->host_of(node(rank)).speed;
   // A device is one processor, which the traced threads were the host's part of.
-  job.cores = input_.cluster->node(node).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
+  job.cores = input_.cluster->node(node(rank)).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
   job.rank = rank;
   job.memory_bytes_per_s = job.seconds > 0.0 ? traffic.count() / job.seconds : 0.0;
   return job;
@@ -101,7 +100,10 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
 Job Costs::job(const Op& op, int rank, double place, bool follows) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
   if (input_.compute_waits && waits(op)) return make_job(seconds(op, place, follows), 0, Bytes(0), rank);
-  return make_job(seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic, rank);
+  // Copies of a straggler of the lab are as fast as the machine that plays it.
+  const double speed = input_.compute_waits ? input_.cluster->host_of(node(rank)).speed : 1.0;
+  return make_job(speed * seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic,
+                  rank);
 }
 
 double Costs::workspace_bytes(const Op& op) const {

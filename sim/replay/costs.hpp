@@ -43,6 +43,7 @@ class Costs {
   }
   [[nodiscard]] double combine_s(const Combine& combine) const;
   [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;
+  [[nodiscard]] int node(int rank) const { return input_.node_of_rank[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;

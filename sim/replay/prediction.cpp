@@ -210,7 +210,8 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.threads = inputs.threads;
   input.steps = request.steps;
   input.warmup_steps = request.warmup_steps;
-  input.resample = request.resample && inputs.trace.has_value();
+  input.resample = request.resample && !request.compute_waits && inputs.trace.has_value();
+  input.compute_waits = request.compute_waits;
   input.seed = request.seed;
   return input;
 }
@@ -277,6 +278,9 @@ Result predict(const PredictionRequest& request) {
   result.configuration.threads = inputs.threads;
   if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
   result.configuration.cluster = inputs.cluster.specification;
+  if (request.compute_waits) result.configuration.compute = "replayed";
+  if (inputs.calibration && inputs.calibration->lab.cores > 0)
+    result.notes["lab"] = "hosts share " + std::to_string(inputs.calibration->lab.cores) + " cores";
   if (inputs.device != nullptr) {
     result.configuration.device = inputs.device->name;
     const std::string warning = memory_warning(result, *inputs.device);
