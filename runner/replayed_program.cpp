@@ -35,11 +35,12 @@ Array ReplayedUnit::parameter_shard() { return floats(parameter_shard_, shard_);
 Array ReplayedUnit::gradient_shard() { return floats(gradient_shard_, shard_); }
 
 ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend,
-                                 const StepTimes& times)
+                                 const StepTimes& times, double speed)
     : schedule_(schedule),
       model_(model),
       backend_(backend),
       times_(times),
+      speed_(speed),
       program_(schedule.program(backend.rank())),
       groups_(schedule, backend),
       follows_(StepTimes::followers(program_)) {
@@ -95,7 +96,7 @@ double ReplayedProgram::seconds(std::size_t index) const {
 
 void ReplayedProgram::wait_for(double seconds) {
   if (seconds <= 0.0) return;
-  const std::chrono::duration<double> length(seconds);
+  const std::chrono::duration<double> length(seconds / speed_);
   wait_.until(Clock::now() + std::chrono::duration_cast<Clock::duration>(length));
 }
 

@@ -52,7 +52,9 @@ class ReplayedProgram {
  public:
   /// \pre all outlive this. The calling thread alone runs the steps. \throws CapabilityError for operations
   /// that are not executed
-  ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend, const StepTimes& times);
+  /// \param speed at which this rank computes, as a part of the trace's
+  ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend, const StepTimes& times,
+                  double speed = 1.0);
 
   /// Runs the next step and returns its stamps, one per operation. Valid until the next call.
   /// \param places which measured step each micro-batch takes its times from, see `StepTimes::seconds`
@@ -99,6 +101,7 @@ class ReplayedProgram {
   const Model& model_;
   Backend& backend_;
   const StepTimes& times_;
+  double speed_;
   const Program& program_;
   ProcessGroups groups_;
   std::vector<char> follows_;  ///< by operation: its phase and segment ran before in the step

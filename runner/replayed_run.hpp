@@ -19,6 +19,8 @@ struct ReplayedRunOptions {
   /// instead of the median of each phase.
   bool resample = false;
   unsigned seed = 1;  ///< of the draws
+  /// Of this rank: 0.5 takes twice the times. Ranks may differ (stragglers); the Result notes the slowest.
+  double speed = 1.0;
   /// Called on every rank after each step, outside its step time; warm-up is negative.
   std::function<void(int step)> on_step = [](int) {};
 };
