@@ -52,7 +52,7 @@ class ReplayedProgram {
  public:
   /// \pre all outlive this. The calling thread alone runs the steps. \throws CapabilityError for operations
   /// that are not executed
-  /// \param speed relative to what was traced: all waits are divided by it
+  /// \param speed at which this rank computes, as a part of the trace's
   ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend, const StepTimes& times,
                   double speed = 1.0);
 

@@ -1,14 +1,17 @@
 #include "runner/replayed_run.hpp"
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
 #include "runner/rank_report.hpp"
+#include "runner/rendezvous.hpp"
 #include "runner/replayed_program.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/trace.hpp"
@@ -35,6 +38,12 @@ class Places {
   std::mt19937_64 random_;
   std::vector<double> places_;
 };
+
+std::string to_short_text(double number) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g", number);
+  return text.data();
+}
 
 }  // namespace
 
@@ -84,6 +93,9 @@ Result run_replayed(const Model& model, const Schedule& schedule, Backend& backe
   Result result = log.report(backend);
   result.loss.clear();
   result.memory.clear();
+  const double slowest = 1.0 / max_over_ranks(backend, 1.0 / options.speed);
+  if (slowest != 1.0)
+    result.notes["slowest rank"] = "computes at " + to_short_text(slowest) + " of the trace's speed";
   if (!program.has_priority())
     result.notes["waits"] = "may end late: the ranks may not take SCHED_FIFO (root or CAP_SYS_NICE)";
   return result;

@@ -18,8 +18,9 @@ struct ReplayedRunOptions {
   /// Every rank draws a measured step for each micro-batch of each step, whose phases it takes together,
   /// instead of the median of each phase.
   bool resample = false;
-  unsigned seed = 1;   ///< of the draws
-  double speed = 1.0;  ///< relative to the traced machine: a straggler's is below 1
+  unsigned seed = 1;  ///< of the draws
+  /// Of this rank: 0.5 takes twice the times. Ranks may differ (stragglers); the Result notes the slowest.
+  double speed = 1.0;
   /// Called on every rank after each step, outside its step time; warm-up is negative.
   std::function<void(int step)> on_step = [](int) {};
 };

@@ -30,6 +30,8 @@ void declare(po::options_description& options) {
           "real: train; replayed: communicate for real, but wait for the times of --trace instead of "
           "computing, "
           "which takes no core, so that many ranks fit on a few")(
+          "compute-speed", po::value<double>()->default_value(1.0, "1"),
+          "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")(
           "resample", po::bool_switch(),
           "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the "
           "median of each phase")("batch", po::value<int>()->default_value(32), "samples per rank and step")(
@@ -56,6 +58,10 @@ bool is_replayed(const po::variables_map& values) {
   require_one_of("compute", compute, {"real", "replayed"});
   const bool replayed = compute == "replayed";
   if (!replayed && values["resample"].as<bool>()) throw UsageError("--resample goes with --compute replayed");
+  if (!replayed && !values["compute-speed"].defaulted())
+    throw UsageError("--compute-speed goes with --compute replayed");
+  if (!(values["compute-speed"].as<double>() > 0.0) || !std::isfinite(values["compute-speed"].as<double>()))
+    throw UsageError("--compute-speed must be a number above 0, for example 0.67");
   if (replayed && !values["data"].defaulted())
     throw UsageError("--data means nothing with --compute replayed, which trains nothing");
   return replayed;
@@ -151,7 +157,9 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   options.warmup_steps = int_option(values, "warmup", 0);
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
-  if (const auto speed = process_environment("STEPCAST_HOST_SPEED")) options.speed = std::stod(*speed);
+  options.speed = values["compute-speed"].as<double>();
+  if (const auto speed = process_environment("STEPCAST_HOST_SPEED"))  // of the lab's host
+    options.speed *= std::stod(*speed);
   const int interval = std::max(1, options.steps / 5);
   if (prints)
     options.on_step = [interval, last = options.steps - 1](int step) {

@@ -34,7 +34,7 @@ struct FinalState {
 
 /// Runs warm-up and measured steps of this rank's program; all ranks of the job call it.
 ///
-/// How operations are executed is said in compiled_program.hpp.
+/// How operations are executed is said in program_runner.hpp.
 /// Steps follow each other without a barrier, except for one before the first measured step.
 ///
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all

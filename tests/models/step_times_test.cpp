@@ -16,7 +16,7 @@ TraceEntry two_steps(const Model& model) {
   trace.loss_s = {20.0, 2.0};
   trace.host_s = {10.0, 1.0};
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
-    const double scale = static_cast<double>(i + 1);
+    const auto scale = static_cast<double>(i + 1);
     SegmentTrace segment;
     segment.forward_s = {40.0 * scale, 4.0 * scale};
     segment.backward_s = {50.0 * scale, 5.0 * scale};
@@ -28,9 +28,9 @@ TraceEntry two_steps(const Model& model) {
   return trace;
 }
 
-Op op(Action action) {
+Op op(const Action& action) {
   Op result;
-  result.action = std::move(action);
+  result.action = action;
   return result;
 }
 

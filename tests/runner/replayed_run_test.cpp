@@ -80,12 +80,32 @@ TEST_CASE("a replayed step of one rank takes the sum of the trace's medians", "[
   CHECK(length(span_named(result, 0, "forward/" + model.segments.front().name)) >= forward - kRounding);
 }
 
+TEST_CASE("a straggler takes longer than the trace by its speed, others wait for it, and the result says so",
+          "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
+  const TraceEntry trace = even_trace(model, 8, kMillisecond);
+  const StepTimes times(model, &trace, nullptr);
+  Result result;
+  as_ranks(2, [&](Backend& backend) {
+    ReplayedRunOptions options = few_steps();
+    options.speed = backend.rank() == 1 ? 0.5 : 1.0;
+    Result own = run_replayed(model, schedule, backend, times, options);
+    if (backend.rank() == 0) result = std::move(own);
+  });
+  CHECK(result.breakdown[1].compute_s >= 1.8 * result.breakdown[0].compute_s);
+  CHECK(result.median_step_time_s() >= 2.0 * step_of(trace) - kRounding);
+  CHECK(median(result.step_time_s[0]) >= 1.8 * step_of(trace));
+  CHECK_THAT(result.notes.at("slowest rank"), Catch::Contains("0.5"));
+}
+
 TEST_CASE("resampled steps differ, are those of the trace and the same for the same seed", "[replayed]") {
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("single", model, config_of("single", 1));
-  TraceEntry trace = even_trace(model, 8, 0.3 * kMillisecond);
+  constexpr double kFactor = 20.0;  // of the second measured step: more than a busy machine adds to the first
+  TraceEntry trace = even_trace(model, 8, 0.1 * kMillisecond);
   const double fast = step_of(trace);
-  append_scaled_step(trace, 3.0);  // the second measured step took three times as long
+  append_scaled_step(trace, kFactor);
   ReplayedRunOptions options = few_steps(20);
   options.resample = true;
   const auto slow_steps = [&] {
@@ -93,7 +113,7 @@ TEST_CASE("resampled steps differ, are those of the trace and the same for the s
     const Result result = replay_on_ranks(model, schedule, trace, options);
     for (const double step : result.step_time_s[0]) {
       CHECK(step >= fast - kRounding);
-      slow.push_back(step >= 2.9 * fast);
+      slow.push_back(step >= kFactor * fast - kRounding);
     }
     return slow;
   };

@@ -131,6 +131,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   refused("--model simple-cnn --batch 8 --threads 2 --compute replayed" + trace, 3, "2 threads");
   refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data means nothing");
   refused("--model simple-cnn --batch 8 --resample", 2, "--resample goes with");
+  refused("--model simple-cnn --batch 8 --compute-speed 0 --compute replayed" + trace, 2,
+          "--compute-speed must");
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
 
