@@ -57,10 +57,11 @@ struct RankStart {
   std::vector<int> cores;         ///< it may use no others; empty: those that this process may use
 };
 
-/// Runs `argv` once per entry on this machine, and waits for all of them. Rank 0 keeps stdin, stdout and stderr; every line that another rank writes goes to stderr after
-/// `[rank N] `. When a rank fails the others get `grace` to end by themselves and are then killed. SIGINT and
-/// SIGTERM are passed on. No rank outlives this process. \returns the exit code of the first rank that
-/// failed, kFailed when a signal killed it, kInterrupted after SIGINT. \pre no thread exists yet; not empty
+/// Runs `argv` once per entry on this machine, and waits for all of them. Rank 0 keeps stdin, stdout and
+/// stderr; every line that another rank writes goes to stderr after `[rank N] `. When a rank fails the others
+/// get `grace` to end by themselves and are then killed. SIGINT and SIGTERM are passed on. No rank outlives
+/// this process. \returns the exit code of the first rank that failed, kFailed when a signal killed it,
+/// kInterrupted after SIGINT. \pre no thread exists yet; not empty
 ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std::string>& argv,
                       std::chrono::milliseconds grace);
 

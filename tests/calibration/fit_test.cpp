@@ -131,6 +131,34 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   CHECK(calibration.verdicts.empty());
 }
 
+TEST_CASE("a known wire is taken out of what messages cost, and only that", "[calibration]") {
+  constexpr double kBandwidth = 1e8;
+  Calibration calibration;
+  calibration.world_size = 2;
+  calibration.context.cores = 2;
+  for (double bytes = 4; bytes < 1e7; bytes *= 4) {
+    const double wire = bytes / kBandwidth;
+    const double ping = 40e-6 + bytes * 2e-10 + wire;
+    const double exchange = std::max(30e-6, wire);
+    const double cpu = 20e-6 + bytes * 1e-9;
+    calibration.samples.push_back(samples("ping_pong", bytes, {ping}, {cpu}, kSameSwitch));
+    calibration.samples.push_back(samples("exchange", bytes, {exchange}, {cpu}, kSameSwitch));
+  }
+  fit_calibration(calibration);
+  const double with_wire = calibration.path(kSameSwitch).latency.at(Bytes(1e6)).count();
+  CHECK(with_wire == Approx(40e-6 + 1e6 * 2e-10 + 1e6 / kBandwidth).epsilon(0.05));
+  CHECK_FALSE(calibration.verdicts.empty());
+  fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
+  const PathCost& path = calibration.path(kSameSwitch);
+  CHECK(path.wire_bandwidth_bytes_per_s == kBandwidth);
+  CHECK(path.latency.at(Bytes(4)).count() == Approx(40e-6).epsilon(0.02));
+  CHECK(path.latency.at(Bytes(1e6)).count() == Approx(40e-6 + 1e6 * 2e-10).epsilon(0.05));
+  CHECK(path.gap.at(Bytes(4)).count() == Approx(15e-6).epsilon(0.02));  // of the endpoints: 30 us for two
+  CHECK(path.gap.at(Bytes(1e6)).count() ==
+        Approx(510e-6).epsilon(0.05));  // the wire's 10 ms hide them: processor time
+  CHECK(calibration.verdicts.empty());
+}
+
 TEST_CASE("a noisy machine is called too noisy in words, with the number", "[calibration]") {
   Calibration calibration;
   calibration.world_size = 1;
