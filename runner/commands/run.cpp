@@ -9,6 +9,7 @@
 #include "runner/commands/rank_options.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
+#include "runner/torch/reference_engine.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
@@ -22,7 +23,10 @@ namespace {
 void declare(po::options_description& options) {
   declare_training_options(options);
   options.add_options()  //
-      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+      ("engine", po::value<std::string>()->default_value("schedule"),
+       "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
+       "ProcessGroupGloo around one backward (strategies ddp and single)")(
+          "model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
           "trace", po::value<std::string>(), "measured times that --split balanced weighs")(
           "batch", po::value<int>()->default_value(32), "samples per rank and step")(
           "steps", po::value<int>()->default_value(30), "measured steps")(
@@ -60,6 +64,22 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   return options;
 }
 
+/// Of an engine that knows no breakdown: the operations of rank 0 in one step, and how gradients travel.
+std::string span_table(const Result& result) {
+  Table table({"operation of rank 0", "time"});
+  for (const Span& span : result.spans)
+    if (span.rank == 0) table.add({span.name, to_text(Seconds(span.end_s - span.start_s))});
+  std::string text = table.text();
+  if (const auto note = result.notes.find("buckets"); note != result.notes.end()) {
+    text += "\nbuckets, in the order in which they are reduced:";
+    for (const nlohmann::json& bucket : nlohmann::json::parse(note->second))
+      text += " " + to_text(Bytes(bucket.at("bytes").get<double>())) + " of " +
+              std::to_string(bucket.at("tensors").size()) + " tensors;";
+    text.back() = '\n';
+  }
+  return text;
+}
+
 void print_summary(const Result& result) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
@@ -69,7 +89,11 @@ void print_summary(const Result& result) {
             << "), " << throughput_text(result);
   if (result.configuration.extra.count("forward-only") == 0)
     std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
-  std::cout << "\n\n" << rank_table(result) << balance_line(result);
+  std::cout << "\n\n";
+  if (result.breakdown.empty())
+    std::cout << span_table(result);
+  else
+    std::cout << rank_table(result) << balance_line(result);
 }
 
 void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {
@@ -117,6 +141,10 @@ ExitCode run(const po::variables_map& values) {
             .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
             .median_segment_times();
   const Schedule schedule = build_schedule(strategy, model, training);
+  const std::string engine = values["engine"].as<std::string>();
+  require_one_of("engine", engine, {"schedule", "reference"});
+  if (engine == "reference")
+    require_reference(strategy, values["backend"].as<std::string>(), int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)
     check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
@@ -125,9 +153,13 @@ ExitCode run(const po::variables_map& values) {
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
-    Result result = run_schedule(model, schedule, *session.backend, run_options(values, prints));
+    const RunOptions options = run_options(values, prints);
+    Result result = engine == "reference"
+                        ? run_reference(model, {strategy, training, session.place}, *session.backend, options)
+                        : run_schedule(model, schedule, *session.backend, options);
     if (!is_first) return ExitCode::kDone;
     result.configuration = configuration_of(schedule, model, training);
+    result.configuration.engine = engine;
     result.configuration.threads = values["threads"].as<int>();
     result.configuration.backend = values["backend"].as<std::string>();
     result.configuration.steps = values["steps"].as<int>();

@@ -39,8 +39,8 @@ struct FinalState {
 ///
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
 /// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
-/// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute
-/// it. Other ranks receive the step times alone. Spans of a step count from its start at rank 0; ranks on
+/// the breakdown, the peak memory of the measured steps, the loss averaged over the ranks that compute it,
+/// and the note `buckets` where there are any (bucket_layout.hpp). Other ranks receive the step times alone. Spans of a step count from its start at rank 0; ranks on
 /// other hosts, whose clocks are their own, from a barrier that all ranks leave together. \param final_state
 /// filled in where it is not null \throws CapabilityError for operations that are not executed yet; RunError
 /// that names a rank that was lost

@@ -11,7 +11,7 @@ namespace stepcast {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel,
-                                   micro_batches, threads, backend, cluster, device, bucket_cap_bytes,
+                                   micro_batches, threads, backend, engine, cluster, device, bucket_cap_bytes,
                                    first_bucket_cap_bytes, steps, warmup_steps, extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
@@ -171,6 +171,7 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
+  if (r.configuration.engine == "schedule") json["configuration"].erase("engine");
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -184,7 +185,8 @@ void from_json(const nlohmann::json& json, Result& r) {
   json.at("origin").get_to(r.origin);
   json.at("lineage").get_to(r.lineage);
   nlohmann::json configuration = json.at("configuration");
-  configuration.emplace("device", "");  // a file from before traces were moved to devices has none
+  configuration.emplace("device", "");          // a file from before traces were moved to devices has none
+  configuration.emplace("engine", "schedule");  // written only where it is another one
   configuration.get_to(r.configuration);
   json.at("step_time_s").get_to(r.step_time_s);
   json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);

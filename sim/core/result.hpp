@@ -80,6 +80,7 @@ struct Configuration {
   int micro_batches = 1;
   int threads = 1;
   std::string backend = "gloo";
+  std::string engine = "schedule";  ///< of a run: or `reference`, PyTorch's own parts instead of a Schedule
   std::string cluster;  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
   std::string device;   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
   double bucket_cap_bytes = 0.0;

@@ -75,6 +75,27 @@ TEST_CASE("run writes a result with the times of all ranks and refuses to overwr
   CHECK_THAT(second.text, Catch::Contains("--force"));
 }
 
+TEST_CASE(
+    "run --engine reference writes a result that says so, with the Reducer's buckets and no breakdown") {
+  const Folder folder;
+  const std::string words = "run --strategy ddp --model simple-cnn --batch 4 --nproc 2 --steps 3 --warmup 2";
+  const Outcome reference = call(words + " --engine reference -o " + folder.file("reference.json"));
+  INFO(reference.text);
+  REQUIRE(reference.code == 0);
+  CHECK_THAT(reference.text, Catch::Contains("reference engine") && Catch::Contains("finish_reduction"));
+  REQUIRE(call(words + " -o " + folder.file("schedule.json")).code == 0);
+  const Result one = load_result(folder.file("reference.json"));
+  const Result other = load_result(folder.file("schedule.json"));
+  CHECK(one.configuration.engine == "reference");
+  CHECK(other.configuration.engine == "schedule");
+  CHECK(one.notes.at("buckets") == other.notes.at("buckets"));
+  CHECK(one.breakdown.empty());
+  REQUIRE(one.step_time_s.size() == 2);
+  CHECK(one.step_time_s[1].size() == 3);
+  CHECK(one.loss == other.loss);
+  CHECK(one.bytes_sent_per_rank == other.bytes_sent_per_rank);
+}
+
 TEST_CASE("measure joins launches, each a program of its own, and both numbers of threads") {
   const Folder folder;
   const Outcome outcome =
@@ -121,6 +142,10 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 2, "25MiB");
   refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
   refused("run --strategy broadcast --nproc 4", 5, "drives none");
+  const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
+  refused(reference + "fsdp", 2, "single and ddp");
+  refused(reference + "ddp --warmup 1", 2, "--warmup 2");
+  refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
   refused("bench --copies --nproc 2", 2, "--copies goes without --nproc");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
   CHECK(std::filesystem::is_empty(folder.path));
