@@ -72,7 +72,11 @@ void ReferenceStep::note_step() {
   for (int i = 0; i < parts; ++i) {
     const std::string suffix = parts == 1 ? "" : "/mb" + std::to_string(i);
     if (i == 0 && broadcasts_buffers())
-      note("broadcast/buffers", Collective{.kind = CollectiveKind::kBroadcast}, Stream::kComm);
+      note("broadcast/buffers",
+           Collective{.kind = CollectiveKind::kBroadcast,
+                      .message = model_.model().buffer_bytes(0) + model_.model().buffer_bytes(1),
+                      .payload = {Payload::What::kBuffers}},
+           Stream::kComm);
     note("forward" + suffix, Compute{.phase = Phase::kForward, .micro_batch = i});
     note("loss" + suffix, Compute{.phase = Phase::kLoss, .micro_batch = i});
     note("backward" + suffix, Compute{.phase = Phase::kBackward, .micro_batch = i});
