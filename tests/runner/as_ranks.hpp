@@ -13,7 +13,7 @@ namespace stepcast {
 /// Runs `body` as `world_size` ranks, each a thread with its own backend, and throws what the first of them
 /// threw. The place is what the backend was made with, for what connects the ranks once more.
 inline void as_placed_ranks(int world_size, const std::function<void(Backend&, const BackendConfig&)>& body) {
-  constexpr std::chrono::seconds kTimeout{10};
+  constexpr std::chrono::seconds kTimeout{60};
   const auto store = make_memory_store(kTimeout);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
