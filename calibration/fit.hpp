@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "sim/core/calibration.hpp"
@@ -41,12 +43,13 @@ CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 /// Residuals of a cost at points it was fitted to (or not).
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
-/// Fills in every fitted field of a calibration from its `samples`, its `context` and `world_size`: costs of
-/// messages under `path_class`, reduction, copy, call overhead, sharing, noise, and verdicts in words.
+/// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
+/// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
+/// copy, call overhead, sharing, noise, and verdicts in words.
 ///
-///     latency(n) = ping_pong(n)
-///     cpu(n)     = the processor time of ping_pong(n), per message and end
-///     gap(n)     = max(cpu(n), min(stream(n), latency(n)) - latency(0))
+///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none
+///     cpu(n)     = the processor time of exchange(n), per message and end
+///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
@@ -54,6 +57,9 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,
 /// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
 /// beside others is noise.
-void fit_calibration(Calibration& calibration, const std::string& path_class);
+///
+/// \param wires by path class, the bandwidth of the links between the two ranks that were measured; absent where it
+/// is unknown or there are none
+void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires = {});
 
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "calibration/fit.hpp"
+#include "calibration/judge_hosts.hpp"
 #include "sim/core/statistics.hpp"
 
 namespace stepcast {
@@ -13,22 +14,29 @@ std::string percent(double fraction) {
   return text;
 }
 
+/// What was sampled by one probe; of messages, over one path class.
+struct Probe {
+  std::string name;
+  std::string path_class{};
+};
+
 /// The sample sets of one probe, ascending in bytes.
-std::vector<const SampleSet*> sets_of(const Calibration& calibration, const std::string& probe) {
+std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Probe& probe) {
   std::vector<const SampleSet*> sets;
   for (const SampleSet& set : calibration.samples)
-    if (set.probe == probe && !set.time_s.empty()) sets.push_back(&set);
+    if (set.probe == probe.name && set.path_class == probe.path_class && !set.time_s.empty())
+      sets.push_back(&set);
   std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
   return sets;
 }
 
 const SampleSet* only_set(const Calibration& calibration, const std::string& probe) {
-  const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
+  const std::vector<const SampleSet*> sets = sets_of(calibration, {probe});
   return sets.empty() ? nullptr : sets.front();
 }
 
 /// The cost of one end of a message when both ends of `probe` together make up `ends` of them.
-CostFit fit_probe(const Calibration& calibration, const std::string& probe, bool processor_time = false,
+CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
                   double ends = 1.0) {
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, probe)) {
@@ -40,7 +48,7 @@ CostFit fit_probe(const Calibration& calibration, const std::string& probe, bool
 
 /// How much longer messages of `longer` take than those of `shorter`: the median over the sizes up to 16 KiB,
 /// where the time hardly depends on the size.
-Seconds difference(const Calibration& calibration, const std::string& longer, const std::string& shorter) {
+Seconds difference(const Calibration& calibration, const Probe& longer, const Probe& shorter) {
   constexpr double kLargest = 16.0 * 1024.0;
   std::vector<double> differences;
   for (const SampleSet* slow : sets_of(calibration, longer))
@@ -50,27 +58,74 @@ Seconds difference(const Calibration& calibration, const std::string& longer, co
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
-/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps.
-void fit_messages(Calibration& calibration, const std::string& path_class) {
-  const std::vector<const SampleSet*> sets = sets_of(calibration, "ping_pong");
-  calibration.paths.clear();
-  if (sets.empty()) return;
+/// What the endpoints alone need for a message when the wire carries it as well; no less than for the smallest.
+CostFit fit_latency(const Calibration& calibration, const std::string& path_class, double wire_s_per_byte) {
+  std::vector<CostPoint> points;
+  for (const SampleSet* set : sets_of(calibration, {"ping_pong", path_class})) {
+    const double time = median(set->time_s);
+    const double least = points.empty() ? 0.0 : points.front().time_s;
+    if (time > 0.0) points.push_back({set->bytes, std::max(time - wire_s_per_byte * set->bytes, least)});
+  }
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
+/// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where
+/// the wire takes most of the exchange, the endpoints wait for it and only their processor time is known.
+CostFit fit_gap(const Calibration& calibration, const std::string& path_class, double wire_s_per_byte) {
   constexpr double kEnds = 2.0;
-  const CostFit latency = fit_probe(calibration, "ping_pong");
-  const CostFit gap = fit_probe(calibration, "exchange", false, kEnds);
-  const CostFit cpu = fit_probe(calibration, "exchange", true, kEnds);
+  std::vector<CostPoint> points;
+  for (const SampleSet* set : sets_of(calibration, {"exchange", path_class})) {
+    const double time = median(set->time_s);
+    const bool waits = 2.0 * wire_s_per_byte * set->bytes > time;
+    if (time > 0.0) points.push_back({set->bytes, (waits ? median(set->cpu_s) : time) / kEnds});
+  }
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
+/// \param wire 0: unknown, or none
+PathCost fit_path(const Calibration& calibration, const std::string& path_class, BytesPerSecond wire) {
+  const std::vector<const SampleSet*> sets = sets_of(calibration, {"ping_pong", path_class});
+  constexpr double kEnds = 2.0;
+  const double wire_s_per_byte = wire > BytesPerSecond(0) ? 1.0 / wire.count() : 0.0;
+  const CostFit latency = fit_latency(calibration, path_class, wire_s_per_byte);
+  const CostFit gap = fit_gap(calibration, path_class, wire_s_per_byte);
+  const CostFit cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
   PathCost path;
   path.path_class = path_class;
   path.latency = latency.cost;
-  path.notice_s = difference(calibration, "rendezvous", "ping_pong").count();
+  path.notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count();
   path.gap = gap.cost;
   path.cpu = cpu.cost;
   path.latency_fit = latency.quality;
   path.gap_fit = gap.quality;
   path.cpu_fit = cpu.quality;
+  path.wire_bandwidth_bytes_per_s = wire.count();
   path.smallest_bytes = sets.front()->bytes;
   path.largest_bytes = sets.back()->bytes;
-  calibration.paths.push_back(std::move(path));
+  return path;
+}
+
+/// Every path class of which there are samples, the nearest first.
+void fit_messages(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
+  calibration.paths.clear();
+  for (const char* path_class : {kSameHost, kSameSwitch, kAcrossSwitches}) {
+    if (sets_of(calibration, {"ping_pong", path_class}).empty()) continue;
+    const auto wire = wires.find(path_class);
+    calibration.paths.push_back(
+        fit_path(calibration, path_class, wire == wires.end() ? BytesPerSecond(0) : wire->second));
+  }
+}
+
+/// Of the nearest path class: handing a call over has nothing to do with the path.
+Seconds call_overhead(const Calibration& calibration) {
+  if (calibration.paths.empty()) return Seconds(0);
+  const std::string& nearest = calibration.paths.front().path_class;
+  return difference(calibration, {"handed_over", nearest}, {"rendezvous", nearest});
+}
+
+/// Ranks that shared cores and memory while they were measured.
+int ranks_on_machine(const Calibration& calibration) {
+  return calibration.ranks_on_machine > 0 ? calibration.ranks_on_machine : calibration.world_size;
 }
 
 /// Work done per second of processor time in `slow` relative to `fast`, sample by sample; at most 1.
@@ -83,11 +138,11 @@ double relative_rate(const SampleSet* fast, const SampleSet* slow) {
 void fit_sharing(Calibration& calibration) {
   SharingCost& sharing = calibration.sharing;
   sharing = {};
-  sharing.ranks_measured = calibration.world_size;
+  sharing.ranks_measured = ranks_on_machine(calibration);
   if (const SampleSet* one = only_set(calibration, "memory_one"))
     sharing.memory_bandwidth_one_bytes_per_s = one->bytes / median(one->time_s);
   if (const SampleSet* all = only_set(calibration, "memory_all"))
-    sharing.memory_bandwidth_all_bytes_per_s = calibration.world_size * all->bytes / median(all->time_s);
+    sharing.memory_bandwidth_all_bytes_per_s = sharing.ranks_measured * all->bytes / median(all->time_s);
   const SampleSet* one = only_set(calibration, "compute_one");
   const SampleSet* all = only_set(calibration, "compute_all");
   sharing.rate_beside_compute = relative_rate(one, all);
@@ -122,35 +177,36 @@ void judge(Calibration& calibration) {
   if (calibration.context.load_average > kBusy)
     verdicts.push_back("other programs were running: load average " +
                        std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
-  if (calibration.world_size > calibration.context.cores)
-    verdicts.push_back(std::to_string(calibration.world_size) + " ranks shared " +
-                       std::to_string(calibration.context.cores) +
+  const int ranks = ranks_on_machine(calibration);
+  if (ranks > calibration.context.cores)
+    verdicts.push_back(std::to_string(ranks) + " ranks shared " + std::to_string(calibration.context.cores) +
                        " cores; message costs include waiting for a core");
   for (const PathCost& path : calibration.paths) {
-    judge_fit("latency", path.latency_fit, verdicts);
-    judge_fit("gap", path.gap_fit, verdicts);
-    judge_fit("processor time of messages", path.cpu_fit, verdicts);
-    if (path.path_class != "same_host")
-      verdicts.emplace_back(
-          "the ranks were on different hosts: latency and gap include the wire between them");
+    judge_fit(path.path_class + ": latency", path.latency_fit, verdicts);
+    judge_fit(path.path_class + ": gap", path.gap_fit, verdicts);
+    judge_fit(path.path_class + ": processor time of messages", path.cpu_fit, verdicts);
+    if (path.path_class != kSameHost && path.wire_bandwidth_bytes_per_s == 0.0)
+      verdicts.push_back(path.path_class +
+                         ": latency and gap include the wire between the hosts, for want of --cluster");
   }
   judge_fit("reduction", calibration.reduce_fit, verdicts);
   judge_fit("copy", calibration.copy_fit, verdicts);
-  if (calibration.paths.empty())
+  judge_hosts(calibration, verdicts);
+  if (calibration.world_size == 1)
     verdicts.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
 
 }  // namespace
 
-void fit_calibration(Calibration& calibration, const std::string& path_class) {
-  fit_messages(calibration, path_class);
-  const CostFit reduce = fit_probe(calibration, "reduce");
-  const CostFit copy = fit_probe(calibration, "copy");
+void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
+  fit_messages(calibration, wires);
+  const CostFit reduce = fit_probe(calibration, {"reduce"});
+  const CostFit copy = fit_probe(calibration, {"copy"});
   calibration.reduce = reduce.cost;
   calibration.reduce_fit = reduce.quality;
   calibration.copy = copy.cost;
   calibration.copy_fit = copy.quality;
-  calibration.call_overhead = difference(calibration, "handed_over", "rendezvous");
+  calibration.call_overhead = call_overhead(calibration);
   fit_sharing(calibration);
   const SampleSet* compute = only_set(calibration, "compute_one");
   calibration.noise = compute == nullptr ? 0.0 : relative_spread(compute->time_s);

@@ -7,10 +7,11 @@
 
 #include "sim/core/bench.hpp"
 #include "sim/core/compare.hpp"
+#include "sim/core/lab_report.hpp"
 #include "sim/core/registry.hpp"
 #include "sim/core/units.hpp"
 
-/// Figures of Results and Benches. One file each: it turns inputs into data and a gnuplot script, and
+/// Figures of Results, Benches and reports of the lab. One file each: it turns inputs into data and a gnuplot script, and
 /// `render` does the rest.
 namespace stepcast {
 
@@ -20,6 +21,7 @@ struct FigureInput {
   bool strong_scaling =
       false;         ///< of figures about speed-up: same global batch instead of same batch per rank
   Bytes capacity{};  ///< of figures about memory: what a device has; 0 B draws no line
+  std::vector<LabReport> labs{};
 };
 
 /// A gnuplot script and the data file it reads (as `data`, in blocks: `plot data index 3`).

@@ -18,6 +18,15 @@ std::string_view series_colour(std::size_t i) {
   return colours[i % colours.size()];
 }
 
+std::string_view many_series_colour(std::size_t i) {
+  constexpr std::array<std::string_view, 10> colours = {"#332288", "#CC6677", "#117733", "#DDCC77",
+                                                        "#AA4499", "#88CCEE", "#882255", "#44AA99",
+                                                        "#999933", "#000000"};
+  return colours[i % colours.size()];
+}
+
+std::string pale(std::string_view colour) { return "#90" + std::string(colour.substr(1)); }
+
 std::string quote(std::string_view text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);

@@ -11,8 +11,12 @@ namespace stepcast::style {
 constexpr std::string_view kBlue = "#4477AA", kCyan = "#66CCEE", kGreen = "#228833", kYellow = "#CCBB44",
                            kRed = "#EE6677", kPurple = "#AA3377", kGrey = "#BBBBBB";
 
-/// The colour of the i-th of several series.
+/// The colour of the i-th of up to seven series.
 std::string_view series_colour(std::size_t i);
+/// The colour of the i-th of up to ten series: Paul Tol's muted scheme and black.
+std::string_view many_series_colour(std::size_t i);
+/// The same half transparent: for what lies under something else.
+std::string pale(std::string_view colour);
 
 /// `'text'` for a script.
 std::string quote(std::string_view text);

@@ -8,8 +8,6 @@
 #include "sim/core/error.hpp"
 
 namespace stepcast {
-namespace {
-
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -19,8 +17,6 @@ std::vector<int> usable_cores() {
     if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
   return cores;
 }
-
-}  // namespace
 
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int local_rank, int local_world_size) {
   const int share = static_cast<int>(cores.size()) / local_world_size;

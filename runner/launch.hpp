@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,11 +50,27 @@ std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environm
 /// The first host of a Slurm node list: `gpu[03-05,9],login1` gives `gpu03`.
 std::string first_slurm_host(const std::string& node_list);
 
-/// Runs `argv` as `nproc` processes on this machine with the variables of torchrun set, and waits for all of
-/// them. Rank 0 keeps stdin, stdout and stderr; every line that another rank writes goes to stderr after
+/// What one rank of a job on this machine starts with, beside what all have.
+struct RankStart {
+  std::map<std::string, std::string> variables;  ///< of the environment; they win over inherited ones
+  std::string network_namespace;  ///< a file such as /run/netns/NAME; "" stays where this process is
+  std::vector<int> cores;         ///< it may use no others; empty: those that this process may use
+};
+
+/// Runs `argv` once per entry on this machine, and waits for all of them. Rank 0 keeps stdin, stdout and stderr; every line that another rank writes goes to stderr after
 /// `[rank N] `. When a rank fails the others get `grace` to end by themselves and are then killed. SIGINT and
 /// SIGTERM are passed on. No rank outlives this process. \returns the exit code of the first rank that
-/// failed, kFailed when a signal killed it, kInterrupted after SIGINT. \pre no thread exists yet; nproc >= 1
+/// failed, kFailed when a signal killed it, kInterrupted after SIGINT. \pre no thread exists yet; not empty
+ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std::string>& argv,
+                      std::chrono::milliseconds grace);
+
+/// The variables of torchrun for one rank.
+std::map<std::string, std::string> rank_variables(const RankContext& rank);
+
+/// A TCP port of the loopback interface that nobody listens on now.
+int free_port();
+
+/// `nproc` ranks of one host that find each other on its loopback interface.
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace);
 
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "runner/launch.hpp"
@@ -27,21 +29,6 @@ using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& what) { throw RunError(what + ": " + std::strerror(errno)); }
 
-/// A TCP port of the loopback interface that nobody listens on now.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) fail("cannot open a socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  const bool bound = ::bind(socket, generic, length) == 0 && ::getsockname(socket, generic, &length) == 0;
-  ::close(socket);
-  if (!bound) fail("cannot find a free port");
-  return ntohs(address.sin_port);
-}
-
 /// A rank under way and the pipe that its output arrives on.
 struct Child {
   pid_t pid = -1;
@@ -50,22 +37,26 @@ struct Child {
   bool running = true;
 };
 
-std::vector<std::string> child_environment(int rank, int nproc, int port) {
+std::vector<std::string> child_environment(const std::map<std::string, std::string>& own) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::size_t equals = text.find('=');
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  const std::map<std::string, std::string> own = {
-      {"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(nproc)},
-      {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(nproc)},
-      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
   for (const auto& [name, value] : own) variables[name] = value;
   std::vector<std::string> result;
   result.reserve(variables.size());
   for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);
   return result;
+}
+
+std::optional<cpu_set_t> core_set(const std::vector<int>& cores) {
+  if (cores.empty()) return std::nullopt;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(static_cast<std::size_t>(core), &set);
+  return set;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -109,7 +100,6 @@ class SignalQueue {
   SignalQueue& operator=(SignalQueue&&) = delete;
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
-  [[nodiscard]] const sigset_t& before() const { return before_; }
 
   /// The next signal, or 0.
   [[nodiscard]] int next() const {
@@ -125,10 +115,10 @@ class SignalQueue {
 /// The ranks of one job on this machine.
 class LocalJob {
  public:
-  LocalJob(int nproc, std::vector<std::string> argv, std::chrono::milliseconds grace)
+  LocalJob(const std::vector<RankStart>& ranks, std::vector<std::string> argv,
+           std::chrono::milliseconds grace)
       : argv_(std::move(argv)), grace_(grace) {
-    const int port = free_port();
-    for (int rank = 0; rank < nproc; ++rank) start(rank, nproc, port);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) start(static_cast<int>(rank), ranks[rank]);
   }
   ~LocalJob() {
     send_to_all(SIGKILL);
@@ -158,17 +148,23 @@ class LocalJob {
   }
 
  private:
-  void start(int rank, int nproc, int port) {
+  void start(int rank, const RankStart& own) {
     std::vector<std::string> words = argv_;
-    std::vector<std::string> variables = child_environment(rank, nproc, port);
+    std::vector<std::string> variables = child_environment(own.variables);
     const std::vector<char*> argv = pointers(words);
     const std::vector<char*> envp = pointers(variables);
     std::array<int, 2> pipe{-1, -1};
     if (rank > 0 && ::pipe2(pipe.data(), O_CLOEXEC) != 0) fail("cannot open a pipe");
+    int space = -1;
+    if (!own.network_namespace.empty()) {
+      space = ::open(own.network_namespace.c_str(), O_RDONLY | O_CLOEXEC);
+      if (space < 0) fail("cannot open network namespace " + own.network_namespace);
+    }
     const pid_t parent = ::getpid();
     const pid_t pid = ::fork();
     if (pid < 0) fail("cannot start rank " + std::to_string(rank));
-    if (pid == 0) become_rank(parent, pipe[1], argv, envp);
+    if (pid == 0) become_rank(parent, pipe[1], space, core_set(own.cores), argv, envp);
+    if (space >= 0) ::close(space);
     if (rank > 0) {
       ::close(pipe[1]);
       ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
@@ -177,11 +173,17 @@ class LocalJob {
   }
 
   /// In the child: async-signal-safe calls only.
-  [[noreturn]] void become_rank(pid_t parent, int output, const std::vector<char*>& argv,
-                                const std::vector<char*>& envp) const {
+  [[noreturn]] static void become_rank(pid_t parent, int output, int space,
+                                       const std::optional<cpu_set_t>& cores, const std::vector<char*>& argv,
+                                       const std::vector<char*>& envp) {
+    constexpr int kCannotEnter = 126;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
+    if (space >= 0 && ::setns(space, CLONE_NEWNET) != 0) ::_exit(kCannotEnter);
+    if (cores) ::sched_setaffinity(0, sizeof *cores, &*cores);
+    sigset_t none{};
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     if (output >= 0) {
       const int nothing = ::open("/dev/null", O_RDONLY);
       ::dup2(nothing, STDIN_FILENO);
@@ -275,9 +277,49 @@ class LocalJob {
 
 }  // namespace
 
-ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
-  LocalJob job(nproc, argv, grace);
+/// A TCP port of the loopback interface that nobody listens on now.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) fail("cannot open a socket");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  const bool bound = ::bind(socket, generic, length) == 0 && ::getsockname(socket, generic, &length) == 0;
+  ::close(socket);
+  if (!bound) fail("cannot find a free port");
+  return ntohs(address.sin_port);
+}
+
+std::map<std::string, std::string> rank_variables(const RankContext& rank) {
+  return {{"RANK", std::to_string(rank.rank)},
+          {"WORLD_SIZE", std::to_string(rank.world_size)},
+          {"LOCAL_RANK", std::to_string(rank.local_rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(rank.local_world_size)},
+          {"MASTER_ADDR", rank.master_addr},
+          {"MASTER_PORT", std::to_string(rank.master_port)}};
+}
+
+ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std::string>& argv,
+                      std::chrono::milliseconds grace) {
+  LocalJob job(ranks, argv, grace);
   return job.wait();
+}
+
+ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
+  const int port = free_port();
+  std::vector<RankStart> ranks;
+  for (int rank = 0; rank < nproc; ++rank)
+    ranks.push_back({rank_variables({.rank = rank,
+                                     .world_size = nproc,
+                                     .local_rank = rank,
+                                     .local_world_size = nproc,
+                                     .master_port = port,
+                                     .source = ""}),
+                     "",
+                     {}});
+  return launch_ranks(ranks, argv, grace);
 }
 
 }  // namespace stepcast

@@ -5,35 +5,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <vector>
 
+#include "runner/launch.hpp"
 #include "sim/core/error.hpp"
 
 namespace stepcast {
 namespace {
-
-/// Two processes with the same text see the same loopback interface: host and network namespace.
-std::string network_identity() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  std::error_code ignored;
-  return std::string(name.data()) + " " +
-         std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
-}
-
-bool all_on_one_host(const BackendConfig& config) {
-  const std::string own = network_identity();
-  config.store->set("host/" + std::to_string(config.rank), {own.begin(), own.end()});
-  bool same = true;
-  for (int rank = 0; rank < config.world_size; ++rank) {
-    const std::vector<char> other = config.store->get("host/" + std::to_string(rank));
-    same = same && std::string(other.begin(), other.end()) == own;
-  }
-  return same;
-}
 
 /// The address of this host on the route to `peer`: connecting a datagram socket chooses the route and sends
 /// nothing. \throws RunError when `peer` is unknown or unreachable
@@ -59,12 +37,10 @@ std::string address_towards(const std::string& peer) {
 
 }  // namespace
 
-NetworkPlace choose_network(const BackendConfig& config) {
-  const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe)
-  const bool one_host = all_on_one_host(config);
+NetworkPlace choose_network(const BackendConfig& config, bool one_host) {
   if (!config.interface.empty()) return {config.interface, ""};
   if (one_host) return {"", "127.0.0.1"};
-  if (variable != nullptr) return {variable, ""};
+  if (const auto variable = process_environment("GLOO_SOCKET_IFNAME")) return {*variable, ""};
   return {"", address_towards(config.master_addr)};
 }
 

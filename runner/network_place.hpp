@@ -14,8 +14,9 @@ struct NetworkPlace {
 };
 
 /// The interface as asked for, loopback when all ranks are here, GLOO_SOCKET_IFNAME, else the address that
-/// reaches rank 0 (gloo's own default, the host's name, resolves to loopback on many systems). Every rank of
-/// the job calls it; they meet in the store. \throws RunError when rank 0 is unknown or unreachable
-NetworkPlace choose_network(const BackendConfig& config);
+/// reaches rank 0 (gloo's own default, the host's name, resolves to loopback on many systems).
+/// \param one_host whether the ranks of the job have one host
+/// \throws RunError when rank 0 is unknown or unreachable
+NetworkPlace choose_network(const BackendConfig& config, bool one_host);
 
 }  // namespace stepcast

@@ -4,11 +4,11 @@
 
 namespace stepcast {
 
-void ping_pong(Backend& backend, MessageWalk& out, MessageWalk& in, int round_trips) {
+void ping_pong(Backend& backend, const RankPair& pair, MessageWalk& out, MessageWalk& in, int round_trips) {
   constexpr std::uint32_t kTag = 0xFFFF'FE00;
-  if (backend.rank() > 1 || round_trips < 1) return;
-  const int peer = 1 - backend.rank();
-  const bool answers = backend.rank() == 1;
+  if (!pair.has(backend.rank()) || round_trips < 1) return;
+  const int peer = pair.peer_of(backend.rank());
+  const bool answers = backend.rank() == pair.second;
   WorkPtr received = backend.recv(in.next(), peer, kTag);
   for (int trip = 0; trip < round_trips; ++trip) {
     if (answers) received->wait();

@@ -6,12 +6,13 @@
 #include <map>
 #include <numeric>
 #include <thread>
-#include <utility>
+#include <tuple>
 
 #include "runner/clocks.hpp"
 #include "runner/host_probes.hpp"
 #include "runner/message_walk.hpp"
 #include "runner/ping_pong.hpp"
+#include "runner/rendezvous.hpp"
 
 namespace stepcast {
 namespace {
@@ -45,24 +46,20 @@ class Prober {
   }
 
   void round() {
-    if (backend_.world_size() > 1)
-      for (const std::size_t size : settings_.message_sizes) {
-        record("ping_pong", size, Over::kPair, half_round_trip(size));
-        record("rendezvous", size, Over::kPair, one_way(size));
-        record("exchange", size, Over::kPair, exchange(size));
-        if (size <= kLargestHandedOver) record("handed_over", size, Over::kPair, handed_over(size));
-      }
+    for (const ProbedPair& pair : settings_.pairs) messages(pair);
+    if (has_ring()) record_slowest("ring_all", kStreamMessage, "", settings_.ring, ring(settings_.ring));
+    const std::vector<int>& here = settings_.sharing_ranks;
     for (const std::size_t size : settings_.array_sizes) {
-      record("reduce", size, Over::kFirst, alone([&] { return reduction(size); }));
-      record("copy", size, Over::kFirst, alone([&] { return copy(size); }));
+      record_mean("reduce", size, {0}, together({0}, [&] { return reduction(size); }));
+      record_mean("copy", size, {0}, together({0}, [&] { return copy(size); }));
     }
     const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
-    record("memory_one", unit, Over::kFirst, alone([&] { return window(memory_); }));
-    record("memory_all", unit, Over::kAll, together([&] { return window(memory_); }));
+    record_mean("memory_one", unit, {0}, together({0}, [&] { return window(memory_); }));
+    record_mean("memory_all", unit, here, together(here, [&] { return window(memory_); }));
     for (int i = 0; i < kComputeWindows; ++i) {
-      record("compute_one", 0, Over::kFirst, alone([&] { return window(compute_); }));
+      record_mean("compute_one", 0, {0}, together({0}, [&] { return window(compute_); }));
       if (backend_.world_size() > 1)
-        record("compute_all", 0, Over::kAll, together([&] { return window(compute_); }));
+        record_mean("compute_all", 0, here, together(here, [&] { return window(compute_); }));
     }
     if (backend_.world_size() > 1) beside_communication();
   }
@@ -79,46 +76,74 @@ class Prober {
  private:
   static constexpr int kComputeWindows = 4;
   static constexpr std::size_t kLargestHandedOver = std::size_t{16} << 10U;
-  enum class Over { kFirst, kPair, kAll };  ///< the ranks whose measurements count
+  using Ranks = std::vector<int>;
 
-  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(backend_.rank()); }
+  [[nodiscard]] bool among(const Ranks& ranks) const {
+    return std::find(ranks.begin(), ranks.end(), backend_.rank()) != ranks.end();
+  }
+  [[nodiscard]] bool has_ring() const { return settings_.ring.size() > 2; }
 
-  /// Merges the measurements of the ranks into one sample. Messages take as long as for the slowest; work
-  /// that ranks do side by side takes the mean, so that total throughput is kept.
-  void record(const std::string& probe, std::size_t bytes, Over over, Cost own) {
-    const auto world = static_cast<std::size_t>(backend_.world_size());
-    std::vector<double> mine{own.time_s, own.cpu_s};
-    std::vector<double> all(2 * world);
-    backend_.all_gather({mine.data(), 2, DataType::kFloat64}, {all.data(), all.size(), DataType::kFloat64})
-        ->wait();
-    const std::size_t ranks = over == Over::kFirst ? 1 : over == Over::kPair ? 2 : world;
-    Cost merged;
-    double slowest = 0.0;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      merged.time_s += all[2 * r] / static_cast<double>(ranks);
-      merged.cpu_s += all[2 * r + 1] / static_cast<double>(ranks);
-      slowest = std::max(slowest, all[2 * r]);
+  void messages(const ProbedPair& pair) {
+    pair_ = pair.ranks;
+    const Ranks both{pair_.first, pair_.second};
+    const auto add = [&](const char* probe, std::size_t size, Cost own) {
+      record_slowest(probe, size, pair.path_class, both, own);
+    };
+    for (const std::size_t size : settings_.message_sizes) {
+      add("ping_pong", size, half_round_trip(size));
+      add("rendezvous", size, one_way(size));
+      add("exchange", size, exchange(size));
+      if (size <= kLargestHandedOver) add("handed_over", size, handed_over(size));
     }
-    SampleSet& set = sets_[{probe, bytes}];
+    if (has_ring() && pair.path_class != kSameHost) add("ring_pair", kStreamMessage, ring(both));
+  }
+
+  /// Everybody's time and processor time.
+  std::vector<Cost> exchange_costs(Cost own) {
+    const std::vector<double> all = all_gather_numbers(backend_, {own.time_s, own.cpu_s});
+    std::vector<Cost> costs;
+    for (std::size_t i = 0; i < all.size(); i += 2) costs.push_back({all[i], all[i + 1]});
+    return costs;
+  }
+
+  static Cost mean(const std::vector<Cost>& costs, const Ranks& ranks) {
+    Cost merged;
+    for (const int rank : ranks) {
+      merged.time_s += costs[static_cast<std::size_t>(rank)].time_s / static_cast<double>(ranks.size());
+      merged.cpu_s += costs[static_cast<std::size_t>(rank)].cpu_s / static_cast<double>(ranks.size());
+    }
+    return merged;
+  }
+
+  void add_sample(const std::string& probe, std::size_t bytes, const std::string& path_class, Cost cost) {
+    SampleSet& set = sets_[{probe, path_class, bytes}];
     set.probe = probe;
+    set.path_class = path_class;
     set.bytes = static_cast<double>(bytes);
-    set.time_s.push_back(over == Over::kPair ? slowest : merged.time_s);
-    set.cpu_s.push_back(merged.cpu_s);
+    set.time_s.push_back(cost.time_s);
+    set.cpu_s.push_back(cost.cpu_s);
   }
 
-  /// Runs `work` on rank 0 while the others wait without using a processor.
-  template <class Work>
-  Cost alone(Work work) {
-    backend_.barrier();
-    const Cost cost = rank() == 0 ? work() : Cost{};
-    backend_.barrier();
-    return cost;
+  /// Messages take as long as for the slowest of `ranks`.
+  void record_slowest(const std::string& probe, std::size_t bytes, const std::string& path_class,
+                      const Ranks& ranks, Cost own) {
+    const std::vector<Cost> costs = exchange_costs(own);
+    Cost merged = mean(costs, ranks);
+    for (const int rank : ranks)
+      merged.time_s = std::max(merged.time_s, costs[static_cast<std::size_t>(rank)].time_s);
+    add_sample(probe, bytes, path_class, merged);
   }
 
+  /// Work that ranks do side by side takes the mean, so that total throughput is kept.
+  void record_mean(const std::string& probe, std::size_t bytes, const Ranks& ranks, Cost own) {
+    add_sample(probe, bytes, "", mean(exchange_costs(own), ranks));
+  }
+
+  /// Runs `work` on `ranks` at once while the others wait without using a processor.
   template <class Work>
-  Cost together(Work work) {
+  Cost together(const Ranks& ranks, Work work) {
     backend_.barrier();
-    const Cost cost = work();
+    const Cost cost = among(ranks) ? work() : Cost{};
     backend_.barrier();
     return cost;
   }
@@ -126,13 +151,14 @@ class Prober {
   MessageWalk outgoing_walk(std::size_t bytes) { return {out_.data(), bytes, DataType::kUInt8}; }
   MessageWalk incoming_walk(std::size_t bytes) { return {in_.data(), bytes, DataType::kUInt8}; }
 
-  /// Time and processor time of one of `messages` that `work` moves.
+  /// Time and processor time of one of `messages` that `work` moves on the two ranks of the pair.
   template <class Work>
   Cost per_message(int messages, Work work) {
     backend_.barrier();
+    if (!pair_.has(backend_.rank())) return {};
     const double cpu = process_cpu_s();
     const double begin = wall_clock_s();
-    if (rank() < 2) work();
+    work();
     return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
   }
 
@@ -140,12 +166,12 @@ class Prober {
     const int trips = repetitions(bytes, 16.0 * kMebi, 60);
     MessageWalk out = outgoing_walk(bytes);
     MessageWalk in = incoming_walk(bytes);
-    ping_pong(backend_, out, in, 1);
-    return per_message(2 * trips, [&] { ping_pong(backend_, out, in, trips); });
+    ping_pong(backend_, pair_, out, in, 1);
+    return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
   }
 
-  /// Rank 0 sends messages to rank 1, one after the other; a receive is posted when the message before it is
-  /// there.
+  /// The first rank sends messages to the second, one after the other; a receive is posted when the message
+  /// before it is there.
   Cost one_way(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
     MessageWalk out = outgoing_walk(bytes);
@@ -166,10 +192,11 @@ class Prober {
   }
 
   WorkPtr send_or_receive(MessageWalk& out, MessageWalk& in) {
-    return rank() == 0 ? backend_.send(out.next(), 1, kMessageTag) : backend_.recv(in.next(), 0, kMessageTag);
+    return backend_.rank() == pair_.first ? backend_.send(out.next(), pair_.second, kMessageTag)
+                                          : backend_.recv(in.next(), pair_.first, kMessageTag);
   }
 
-  /// Ranks 0 and 1 send to each other without a pause, two messages in flight each way, as the segments of a
+  /// Both ranks send to each other without a pause, two messages in flight each way, as the segments of a
   /// ring. Per message of one way.
   Cost exchange(std::size_t bytes) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
@@ -177,7 +204,7 @@ class Prober {
     MessageWalk in = incoming_walk(bytes);
     return per_message(messages, [&] {
       constexpr std::size_t kCallsInFlight = 4;
-      const int peer = 1 - backend_.rank();
+      const int peer = pair_.peer_of(backend_.rank());
       std::deque<WorkPtr> works;
       for (int i = 0; i < messages; ++i) {
         works.push_back(backend_.recv(in.next(), peer, kMessageTag));
@@ -242,19 +269,42 @@ class Prober {
     return {(wall_clock_s() - begin) / units, (thread_cpu_s() - cpu) / units};
   }
 
-  /// Every rank computes while a second thread exchanges messages with the neighbours in a ring.
+  /// Every rank of `ranks` passes 1 MiB messages to the next one and takes those of the one before. Per
+  /// message.
+  Cost ring(const Ranks& ranks) {
+    constexpr int kMessages = 16;
+    return together(ranks, [&] {
+      pass_on(ranks, 1);  // wakes the connections up
+      const double cpu = process_cpu_s();
+      const double begin = wall_clock_s();
+      pass_on(ranks, kMessages);
+      return Cost{(wall_clock_s() - begin) / kMessages, (process_cpu_s() - cpu) / kMessages};
+    });
+  }
+
+  /// Every rank of the machine computes while a second thread exchanges messages with the neighbours in a
+  /// ring. A rank that is alone there exchanges them with the other hosts, whose ranks do the same.
   void beside_communication() {
-    constexpr int kMessages = 40;
-    const int world = backend_.world_size();
-    std::atomic<bool> done{false};
+    Ranks ranks = settings_.sharing_ranks;
+    if (ranks.size() == 1) {
+      ranks.resize(static_cast<std::size_t>(backend_.world_size()));
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
     Cost messages;
-    backend_.barrier();
+    const Cost compute = together(ranks, [&] { return compute_beside(ranks, messages); });
+    record_mean("compute_beside_communication", 0, settings_.sharing_ranks, compute);
+    record_mean("communication_beside_compute", kStreamMessage, settings_.sharing_ranks, messages);
+  }
+
+  Cost compute_beside(const Ranks& ranks, Cost& messages) {
+    constexpr int kMessages = 40;
+    std::atomic<bool> done{false};
     const double cpu = process_cpu_s();
     std::exception_ptr error;
     std::thread communication([&] {
       try {
         const double begin = wall_clock_s();
-        pass_on((backend_.rank() + 1) % world, (backend_.rank() + world - 1) % world, kMessages);
+        pass_on(ranks, kMessages);
         messages.time_s = (wall_clock_s() - begin) / kMessages;
       } catch (...) {
         error = std::current_exception();
@@ -267,11 +317,14 @@ class Prober {
     communication.join();
     if (error) std::rethrow_exception(error);
     messages.cpu_s = (process_cpu_s() - cpu - computing) / (2.0 * kMessages);
-    record("compute_beside_communication", 0, Over::kAll, compute);
-    record("communication_beside_compute", kStreamMessage, Over::kAll, messages);
+    return compute;
   }
 
-  void pass_on(int to, int from, int messages) {
+  void pass_on(const Ranks& ranks, int messages) {
+    const auto own =
+        static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), backend_.rank()) - ranks.begin());
+    const int to = ranks[(own + 1) % ranks.size()];
+    const int from = ranks[(own + ranks.size() - 1) % ranks.size()];
     MessageWalk out = outgoing_walk(kStreamMessage);
     MessageWalk in = incoming_walk(kStreamMessage);
     for (int i = 0; i < messages; ++i) {
@@ -288,7 +341,8 @@ class Prober {
   AlignedFloats out_{1, 0.0F}, in_{1, 0.0F};
   ComputeProbe compute_;
   MemoryProbe memory_;
-  std::map<std::pair<std::string, std::size_t>, SampleSet> sets_;
+  RankPair pair_;  ///< whose messages are measured now
+  std::map<std::tuple<std::string, std::string, std::size_t>, SampleSet> sets_;  ///< by probe, class, bytes
 };
 
 }  // namespace

@@ -80,10 +80,31 @@ std::vector<std::string> gather_text(Backend& backend, const std::string& text) 
   return texts;
 }
 
-double max_over_ranks(Backend& backend, double value) {
-  std::vector<double> values(static_cast<std::size_t>(backend.world_size()));
-  backend.all_gather({&value, 1, DataType::kFloat64}, {values.data(), values.size(), DataType::kFloat64})
+std::vector<std::string> all_gather_text(Backend& backend, const std::string& text) {
+  const auto world = static_cast<std::size_t>(backend.world_size());
+  const std::vector<double> sizes = all_gather_numbers(backend, {static_cast<double>(text.size())});
+  const auto longest = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::string own = text;
+  own.resize(longest);
+  std::string all(longest * world, '\0');
+  backend.all_gather(whole(own), whole(all))->wait();
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < world; ++rank)
+    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(sizes[rank])));
+  return texts;
+}
+
+std::vector<double> all_gather_numbers(Backend& backend, std::vector<double> mine) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(backend.world_size()));
+  backend
+      .all_gather({mine.data(), mine.size(), DataType::kFloat64},
+                  {all.data(), all.size(), DataType::kFloat64})
       ->wait();
+  return all;
+}
+
+double max_over_ranks(Backend& backend, double value) {
+  const std::vector<double> values = all_gather_numbers(backend, {value});
   return *std::max_element(values.begin(), values.end());
 }
 

@@ -37,6 +37,12 @@ RankSession join_job(const RankContext& ranks, const std::string& backend, const
 /// Collects one text per rank (JSON, a message) at rank 0, by rank; the other ranks receive an empty list.
 std::vector<std::string> gather_text(Backend& backend, const std::string& text);
 
+/// The texts of all ranks, by rank, at every rank.
+std::vector<std::string> all_gather_text(Backend& backend, const std::string& text);
+
+/// Everybody's numbers, rank after rank, at every rank. \pre all ranks give equally many
+std::vector<double> all_gather_numbers(Backend& backend, std::vector<double> mine);
+
 /// The largest value over all ranks, at every rank.
 double max_over_ranks(Backend& backend, double value);
 

@@ -131,6 +131,16 @@ Path Paths::walk(int from, int to) const {
   return path;
 }
 
+int switches_crossed(const Cluster& cluster, const Path& path) {
+  int switches = 0;
+  for (const Hop& hop : path) {
+    const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+    const int at = hop.forward ? link.b : link.a;
+    if (cluster.node(at).kind == NodeKind::kSwitch) ++switches;
+  }
+  return switches;
+}
+
 Seconds latency(const Cluster& cluster, const Path& path) {
   Seconds sum{0};
   for (const Hop& hop : path) sum += cluster.links[static_cast<std::size_t>(hop.link)].latency;

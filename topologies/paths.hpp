@@ -85,6 +85,9 @@ class Paths {
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
 
+/// How many switches of the network a path passes through.
+int switches_crossed(const Cluster& cluster, const Path& path);
+
 Seconds latency(const Cluster& cluster, const Path& path);
 /// The smallest of its links. \pre path not empty
 BytesPerSecond bandwidth(const Cluster& cluster, const Path& path);

@@ -16,4 +16,9 @@ void sum_float16(void* result, const void* a, const void* b, std::size_t count);
 /// On any processor, by gloo's conversions.
 void sum_float16_portable(void* result, const void* a, const void* b, std::size_t count);
 
+/// to[i] = scale * from[i], rounded to nearest even; by F16C where the processor has it.
+void float_to_float16(void* to, const float* from, float scale, std::size_t count);
+/// to[i] = scale * from[i], likewise.
+void float16_to_float(float* to, const void* from, float scale, std::size_t count);
+
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include <gloo/context.h>
 #include <gloo/transport/device.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "runner/backend.hpp"
+#include "runner/host_identity.hpp"
 
 namespace stepcast {
 
@@ -31,7 +33,7 @@ class GlooConnection {
   [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(static_cast<std::size_t>(rank)); }
 
   /// Runs a call of gloo. \throws RunError that names, by their numbers in the whole job, this rank, the call
-  /// and the peers that are gone or silent.
+  /// and the peers that are gone or silent, with their hosts where there are several.
   template <class Call>
   auto guarded(const std::string& what, Call call) {
     try {
@@ -48,16 +50,27 @@ class GlooConnection {
  private:
   void connect(int rank, const std::string& prefix, const std::string& where);
   std::string describe_failure(const std::string& what, const std::string& reason);
-  [[nodiscard]] std::string lost_peers();
+  [[nodiscard]] std::string cause(bool timed_out);
+  [[nodiscard]] std::string cut_off(const std::vector<int>& silent) const;
+  void report_failure();
+  [[nodiscard]] std::vector<int> closed_peers();
+  /// Those of `ranks` that have not reported a failure of their own after `limit`.
+  [[nodiscard]] std::vector<int> unreported(std::vector<int> ranks, std::chrono::milliseconds limit);
+  [[nodiscard]] std::vector<int> peers() const;
+  [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
+    return ranks_in_words(ranks, *hosts_);
+  }
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::Context> context_;
   std::shared_ptr<Store> store_;
   std::chrono::milliseconds timeout_;
   std::vector<int> ranks_of_job_;
+  std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
   std::map<std::string, int> groups_;  ///< how many were made under each name, members included
   std::mutex mutex_;
-  std::string failure_;  ///< of the first call that failed
+  std::string failure_;      ///< of the first call that failed
+  bool store_gone_ = false;  ///< it did not answer: rank 0 has ended or cannot be reached
 };
 
 }  // namespace stepcast

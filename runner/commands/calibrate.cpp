@@ -1,16 +1,25 @@
 #include <algorithm>
+#include <cmath>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
 #include "calibration/fit.hpp"
+#include "calibration/judge_hosts.hpp"
 #include "runner/bench_collectives.hpp"
+#include "runner/clocks.hpp"
 #include "runner/commands/rank_options.hpp"
+#include "runner/host_survey.hpp"
 #include "runner/probes.hpp"
+#include "runner/slurm_script.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
+#include "sim/cli/option.hpp"
 #include "sim/core/file.hpp"
+#include "topologies/cluster.hpp"
+#include "topologies/paths.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,9 +28,15 @@ void declare(po::options_description& options) {
   options.add_options()                                                                 //
       ("max", po::value<std::string>()->default_value("64MiB"), "largest message")      //
       ("rounds", po::value<int>()->default_value(9), "samples per probe, interleaved")  //
-      ("output,o", po::value<std::string>(), "file for the calibration")                //
-      ("json", po::bool_switch(), "print the calibration as JSON")                      //
-      ("force", po::bool_switch(), "overwrite an existing file");
+      ("cluster", po::value<std::string>(),
+       "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
+       "messages' costs; without it the former is measured and the latter left in")               //
+      ("output,o", po::value<std::string>(), "file for the calibration")                          //
+      ("json", po::bool_switch(), "print the calibration as JSON")                                //
+      ("force", po::bool_switch(), "overwrite an existing file")                                  //
+      ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")  //
+      ("nodes", po::value<int>()->default_value(2)->value_name("N"), "of the job script")         //
+      ("ntasks-per-node", po::value<int>()->value_name("N"), "of the job script (default: --nproc)");
   declare_rank_options(options, 2);
 }
 
@@ -50,7 +65,7 @@ void print_messages(const Calibration& calibration) {
     std::cout << "messages, " << path.path_class << " (fitted; the spread of the samples beside it)\n";
     Table table({"size", "latency", "p10..p90", "gap", "bandwidth each way", "cpu per end"});
     for (const SampleSet& set : calibration.samples) {
-      if (set.probe != "ping_pong") continue;
+      if (set.probe != "ping_pong" || set.path_class != path.path_class) continue;
       const Bytes size(set.bytes);
       table.add(
           {to_text(size), to_text(path.latency.at(size)),
@@ -68,6 +83,29 @@ void print_messages(const Calibration& calibration) {
               << percent(path.gap_fit.worst_absolute_relative_residual) << " at "
               << to_text(Bytes(path.gap_fit.worst_at_bytes)) << "\n\n";
   }
+}
+
+/// Where there are several.
+void print_hosts(const Calibration& calibration) {
+  if (calibration.hosts.size() < 2) return;
+  Table table({"host", "ranks", "compute speed", "bandwidth", "latency", "clock", "known to", "slow"});
+  for (const HostCost& host : calibration.hosts) {
+    std::string ranks;
+    for (const int rank : host.ranks) ranks += (ranks.empty() ? "" : ",") + std::to_string(rank);
+    const std::string slow =
+        std::string(host.slow_network ? "network " : "") + (host.slow_compute ? "compute" : "");
+    const bool own_clock = host.clock_error_s > 0.0;
+    table.add({host.name, ranks, std::to_string(std::lround(100.0 * host.compute_speed)) + " %",
+               to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)),
+               to_text(Seconds(host.pair_latency_s)),
+               own_clock ? to_text(Seconds(host.clock_offset_s)) : "rank 0's",
+               own_clock ? to_text(Seconds(host.clock_error_s)) : "", slow});
+  }
+  std::cout << "hosts (medians over the pairs of each)\n" << table.text();
+  if (const auto all = all_at_once(calibration))
+    std::cout << "all " << all->hosts << " hosts at once " << to_text(all->together) << ", promised by pairs "
+              << to_text(all->promised) << '\n';
+  std::cout << '\n';
 }
 
 void print_host(const Calibration& calibration) {
@@ -98,35 +136,87 @@ void report(const po::variables_map& options, const Calibration& calibration) {
     std::cout << json;
     return;
   }
+  print_hosts(calibration);
   print_messages(calibration);
   print_host(calibration);
 }
 
+/// By path class, the bandwidth between the two ranks that were measured, as the cluster says; without one, none.
+std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluster, int world_size,
+                                            const std::vector<ProbedPair>& pairs) {
+  std::map<std::string, BytesPerSecond> result;
+  if (!cluster) return result;
+  const std::vector<int> nodes = place_ranks(*cluster, world_size);
+  const Paths paths(*cluster);
+  for (const ProbedPair& pair : pairs) {
+    const int from = nodes[static_cast<std::size_t>(pair.ranks.first)];
+    const int to = nodes[static_cast<std::size_t>(pair.ranks.second)];
+    for (const Hop& hop : paths.between(from, to)) {
+      const BytesPerSecond bandwidth = cluster->links[static_cast<std::size_t>(hop.link)].bandwidth;
+      const auto [least, first] = result.try_emplace(pair.path_class, bandwidth);
+      least->second = std::min(least->second, bandwidth);
+    }
+  }
+  return result;
+}
+
+/// This very command as a job of Slurm's, which starts the ranks.
+ExitCode print_job_script(const po::variables_map& options) {
+  SlurmJob job;
+  job.name = "stepcast-calibrate";
+  job.nodes = int_option(options, "nodes", 1);
+  job.tasks_per_node = options.count("ntasks-per-node") != 0 ? int_option(options, "ntasks-per-node", 1)
+                                                             : int_option(options, "nproc", 1);
+  job.words =
+      without_options(command_line(), {"--nodes", "--ntasks-per-node", "--nproc"}, {"--print-sbatch"});
+  job.words.front() = "stepcast";
+  if (options.count("output") == 0) job.words.insert(job.words.end(), {"-o", "cluster.calibration.json"});
+  std::cout << slurm_script(job);
+  return ExitCode::kDone;
+}
+
+/// Of one rank; complete at rank 0.
+Calibration measure(const po::variables_map& options, const std::optional<Cluster>& cluster,
+                    ProbeSettings settings, RankSession& session) {
+  Backend& backend = *session.backend;
+  Calibration calibration;
+  calibration.context = make_rank_context("stepcast.calibration/1", options, session);
+  calibration.context.threads = 1;
+  set_compute_threads(1);
+  calibration.backend = options["backend"].as<std::string>();
+  calibration.world_size = session.ranks.world_size;
+  calibration.collectives_in_flight = backend.collectives_in_flight();
+  const std::vector<HostIdentity> hosts = hosts_of_ranks(backend);
+  const ClockOffset before = compare_with_rank_0(backend, hosts, wall_clock_s);
+  const HostSurvey survey = survey_hosts(backend, hosts, cluster);
+  choose_ranks(survey, hosts, settings);
+  calibration.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
+  std::optional<Progress> progress;
+  if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
+  calibration.samples =
+      run_probes(backend, backends().find(calibration.backend), settings, [&](const std::string& now) {
+        if (progress) progress->advance(now);
+      });
+  progress.reset();
+  const ClockLine clock(before, compare_with_rank_0(backend, hosts, wall_clock_s));
+  calibration.hosts = host_costs(backend, survey, clock);
+  if (const auto cores = process_environment("STEPCAST_LAB_CORES")) calibration.lab.cores = std::stoi(*cores);
+  fit_calibration(calibration, wires(cluster, calibration.world_size, settings.pairs));
+  return calibration;
+}
+
 ExitCode run(const po::variables_map& options) {
   const ProbeSettings settings = settings_of(options);
+  std::optional<Cluster> cluster;
+  if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
+  if (options["print-sbatch"].as<bool>()) return print_job_script(options);
   static_cast<void>(planned_world_size(options));
   if (options.count("output") != 0)
     check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
   return run_on_ranks(options, [&](RankSession& session) {
-    const bool first = session.ranks.rank == 0;
-    Calibration calibration;
-    calibration.context = make_rank_context("stepcast.calibration/1", options, session);
-    calibration.context.threads = 1;
-    set_compute_threads(1);
-    calibration.backend = options["backend"].as<std::string>();
-    calibration.world_size = session.ranks.world_size;
-    calibration.collectives_in_flight = session.backend->collectives_in_flight();
-    std::optional<Progress> progress;
-    if (first) progress.emplace("calibrate", settings.rounds + 1);
-    calibration.samples = run_probes(*session.backend, backends().find(calibration.backend), settings,
-                                     [&](const std::string& now) {
-                                       if (progress) progress->advance(now);
-                                     });
-    progress.reset();
-    const std::vector<std::string> hosts = gather_text(*session.backend, calibration.context.host_name);
-    if (!first) return ExitCode::kDone;
-    const bool here = calibration.world_size == 1 || hosts[1] == hosts[0];
-    fit_calibration(calibration, here ? "same_host" : "remote");
+    Calibration calibration = measure(options, cluster, settings, session);
+    if (session.ranks.rank != 0) return ExitCode::kDone;
+    if (cluster) calibration.lineage.push_back(make_ancestor("cluster", cluster->path));
     report(options, calibration);
     return ExitCode::kDone;
   });
@@ -135,13 +225,15 @@ ExitCode run(const po::variables_map& options) {
 const Registration<Command> kCalibrate{
     commands(),
     {.name = "calibrate",
-     .description =
-         "Measures what messages, reductions, copies and sharing cost on this machine, and fits it.",
-     .thing = {.declare = declare,
-               .run = run,
-               .positional = "",
-               .usage = "stepcast calibrate --nproc N -o FILE [options]",
-               .group = "Measure"},
+     .description = "Measures what messages, reductions, copies and sharing cost on this machine or cluster, "
+                    "and fits it.",
+     .thing =
+         {.declare = declare,
+          .run = run,
+          .positional = "",
+          .usage =
+              "stepcast calibrate --nproc N -o FILE [options]; on a cluster under torchrun, srun or mpirun",
+          .group = "Measure"},
      .order = 30}};
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "models/model.hpp"
 #include "runner/commands/rank_options.hpp"
+#include "runner/replayed_run.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
 #include "runner/torch/reference_engine.hpp"
@@ -23,12 +24,21 @@ namespace {
 void declare(po::options_description& options) {
   declare_training_options(options);
   options.add_options()  //
-      ("engine", po::value<std::string>()->default_value("schedule"),
-       "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-       "ProcessGroupGloo around one backward (strategies ddp and single)")(
-          "model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
-          "trace", po::value<std::string>(), "measured times that --split balanced weighs")(
-          "batch", po::value<int>()->default_value(32), "samples per rank and step")(
+      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+          "engine", po::value<std::string>()->default_value("schedule"),
+          "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
+          "ProcessGroupGloo around one backward (strategies ddp and single)")(
+          "trace", po::value<std::string>(),
+          "measured times: what --compute replayed waits for and --split balanced weighs")(
+          "compute", po::value<std::string>()->default_value("real")->value_name("KIND"),
+          "real: train; replayed: communicate for real, but wait for the times of --trace instead of "
+          "computing, "
+          "which takes no core, so that many ranks fit on a few")(
+          "compute-speed", po::value<double>()->default_value(1.0, "1"),
+          "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")(
+          "resample", po::bool_switch(),
+          "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the "
+          "median of each phase")("batch", po::value<int>()->default_value(32), "samples per rank and step")(
           "steps", po::value<int>()->default_value(30), "measured steps")(
           "warmup", po::value<int>()->default_value(5), "steps before, kept apart")(
           "threads", po::value<int>()->default_value(1), "compute threads per rank")(
@@ -45,6 +55,28 @@ void declare(po::options_description& options) {
 std::string required(const po::variables_map& values, const std::string& name) {
   if (values.count(name) == 0) throw UsageError("--" + name + " is missing; see 'stepcast help run'");
   return values[name].as<std::string>();
+}
+
+bool is_replayed(const po::variables_map& values) {
+  const std::string compute = values["compute"].as<std::string>();
+  require_one_of("compute", compute, {"real", "replayed"});
+  const bool replayed = compute == "replayed";
+  if (!replayed && values["resample"].as<bool>()) throw UsageError("--resample goes with --compute replayed");
+  if (!replayed && !values["compute-speed"].defaulted())
+    throw UsageError("--compute-speed goes with --compute replayed");
+  if (!(values["compute-speed"].as<double>() > 0.0) || !std::isfinite(values["compute-speed"].as<double>()))
+    throw UsageError("--compute-speed must be a number above 0, for example 0.67");
+  if (replayed && !values["data"].defaulted())
+    throw UsageError("--data means nothing with --compute replayed, which trains nothing");
+  return replayed;
+}
+
+bool is_reference(const po::variables_map& values) {
+  const std::string engine = values["engine"].as<std::string>();
+  require_one_of("engine", engine, {"schedule", "reference"});
+  if (engine == "reference" && is_replayed(values))
+    throw UsageError("--compute replayed waits within a Schedule; --engine reference runs without one");
+  return engine == "reference";
 }
 
 RunOptions run_options(const po::variables_map& values, bool prints) {
@@ -87,7 +119,7 @@ void print_summary(const Result& result) {
             << to_text(Seconds(result.median_step_time_s())) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
             << "), " << throughput_text(result);
-  if (result.configuration.extra.count("forward-only") == 0)
+  if (!result.loss.empty() && result.configuration.extra.count("forward-only") == 0)
     std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
   std::cout << "\n\n";
   if (result.breakdown.empty())
@@ -96,14 +128,45 @@ void print_summary(const Result& result) {
     std::cout << rank_table(result) << balance_line(result);
 }
 
-void finish(const po::variables_map& values, Result& result, const Model& model, const RankSession& session) {
+/// How a run of this machine says where its times come from.
+void add_origin(const po::variables_map& values, Result& result, const Model& model) {
   result.context = make_compute_context(kResultSchema, command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
-  result.context.binding = session.binding;
-  result.context.scheduling = session.scheduling;
   result.lineage = {make_ancestor("model", model.path)};
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;
+}
+
+/// The same where computing was waiting.
+void add_replayed_origin(const po::variables_map& values, Result& result, const Model& model,
+                         const RankSession& session) {
+  result.context = make_rank_context(kResultSchema, values, session);
+  result.context.threads = result.configuration.threads;
+  result.context.seed = values["seed"].as<unsigned>();
+  result.lineage = {make_ancestor("model", model.path)};
+  result.notes["compute"] = "waits for the times that '" + model.specification + "' declares";
+  if (values.count("trace") == 0) return;
+  const std::string trace = values["trace"].as<std::string>();
+  result.lineage.push_back(make_ancestor("trace", trace));
+  result.notes["compute"] = std::string("waits for the ") +
+                            (values["resample"].as<bool>() ? "resampled" : "median") + " times of " + trace;
+}
+
+void finish(const po::variables_map& values, Result& result, const Schedule& schedule, const Model& model,
+            const TrainingConfig& training, const RankSession& session) {
+  result.configuration = configuration_of(schedule, model, training);
+  result.configuration.threads = values["threads"].as<int>();
+  result.configuration.backend = values["backend"].as<std::string>();
+  result.configuration.steps = values["steps"].as<int>();
+  result.configuration.warmup_steps = values["warmup"].as<int>();
+  result.configuration.compute = values["compute"].as<std::string>();
+  result.configuration.engine = values["engine"].as<std::string>();
+  if (is_replayed(values))
+    add_replayed_origin(values, result, model, session);
+  else
+    add_origin(values, result, model);
+  result.context.binding = session.binding;
+  result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
   const std::string json = to_file_text(result);
   if (values.count("output") != 0)
@@ -121,17 +184,32 @@ int first_rank_with_loss(const Schedule& schedule) {
   return -1;
 }
 
-ExitCode run(const po::variables_map& values) {
-  const std::string strategy = required(values, "strategy");
-  if (!strategies().find(strategy).trains)
-    throw CapabilityError(
-        "strategy '" + strategy +
-        "' copies between the memories of GPUs, and this stepcast-runner drives none; 'stepcast "
-        "predict' forecasts it, 'stepcast bench --copies' measures copies where there is a GPU");
-  const Model model = load_model(required(values, "model"));
-  if (model.has_fixed_times())
+ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {
+  ReplayedRunOptions options;
+  options.steps = int_option(values, "steps", 1);
+  options.warmup_steps = int_option(values, "warmup", 0);
+  options.resample = values["resample"].as<bool>();
+  options.seed = values["seed"].as<unsigned>();
+  options.speed = values["compute-speed"].as<double>();
+  if (const auto speed = process_environment("STEPCAST_HOST_SPEED"))  // of the lab's host
+    options.speed *= std::stod(*speed);
+  const int interval = std::max(1, options.steps / 5);
+  if (prints)
+    options.on_step = [interval, last = options.steps - 1](int step) {
+      if (step >= 0 && (step % interval == 0 || step == last)) std::fprintf(stderr, "step %d\n", step);
+    };
+  return options;
+}
+
+Model model_to_run(const po::variables_map& values, bool replayed) {
+  Model model = load_model(required(values, "model"));
+  if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
-                     "' declares its times; it can only be predicted");
+                     "' declares its times; it can only be predicted, or run with --compute replayed");
+  return model;
+}
+
+TrainingConfig training_of(const po::variables_map& values) {
   TrainingConfig training = training_config(values);
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
@@ -140,39 +218,63 @@ ExitCode run(const po::variables_map& values) {
         load_trace(values["trace"].as<std::string>())
             .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
             .median_segment_times();
+  return training;
+}
+
+ExitCode run_for_real(const po::variables_map& values, const Model& model, const TrainingConfig& training,
+                      const Schedule& schedule) {
+  check_blas(values["allow-reference-blas"].as<bool>());
+  require_thread_environment(values["threads"].as<int>(), command_line());
+  return run_on_ranks(values, [&](RankSession& session) {
+    const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
+    const RunOptions options = run_options(values, prints);
+    Result result = is_reference(values)
+                        ? run_reference(model, {schedule.strategy, training, session.place}, *session.backend,
+                                        options)
+                        : run_schedule(model, schedule, *session.backend, options);
+    if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
+    return ExitCode::kDone;
+  });
+}
+
+ExitCode run_waiting(const po::variables_map& values, const Model& model, const TrainingConfig& training,
+                     const Schedule& schedule) {
+  const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
+  const StepTimes times =
+      step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1));
+  return run_on_ranks(values, [&](RankSession& session) {
+    const bool is_first = session.ranks.rank == 0;
+    Result result =
+        run_replayed(model, schedule, *session.backend, times, replayed_options(values, is_first));
+    if (is_first) finish(values, result, schedule, model, training, session);
+    return ExitCode::kDone;
+  });
+}
+
+ExitCode run(const po::variables_map& values) {
+  const std::string strategy = required(values, "strategy");
+  if (!strategies().find(strategy).trains)
+    throw CapabilityError(
+        "strategy '" + strategy +
+        "' copies between the memories of GPUs, and this stepcast-runner drives none; 'stepcast "
+        "predict' forecasts it, 'stepcast bench --copies' measures copies where there is a GPU");
+  const bool replayed = is_replayed(values);
+  const Model model = model_to_run(values, replayed);
+  const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
-  const std::string engine = values["engine"].as<std::string>();
-  require_one_of("engine", engine, {"schedule", "reference"});
-  if (engine == "reference")
+  if (is_reference(values))
     require_reference(strategy, values["backend"].as<std::string>(), int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)
     check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
-  check_blas(values["allow-reference-blas"].as<bool>());
-  require_thread_environment(values["threads"].as<int>(), command_line());
-  return run_on_ranks(values, [&](RankSession& session) {
-    const bool is_first = session.ranks.rank == 0;
-    const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
-    const RunOptions options = run_options(values, prints);
-    Result result = engine == "reference"
-                        ? run_reference(model, {strategy, training, session.place}, *session.backend, options)
-                        : run_schedule(model, schedule, *session.backend, options);
-    if (!is_first) return ExitCode::kDone;
-    result.configuration = configuration_of(schedule, model, training);
-    result.configuration.engine = engine;
-    result.configuration.threads = values["threads"].as<int>();
-    result.configuration.backend = values["backend"].as<std::string>();
-    result.configuration.steps = values["steps"].as<int>();
-    result.configuration.warmup_steps = values["warmup"].as<int>();
-    finish(values, result, model, session);
-    return ExitCode::kDone;
-  });
+  return replayed ? run_waiting(values, model, training, schedule)
+                  : run_for_real(values, model, training, schedule);
 }
 
 const Registration<Command> kRun{
     commands(),
     {.name = "run",
-     .description = "Trains for real and measures every operation of every step.",
+     .description = "Trains for real and measures every operation of every step; or replays its compute.",
      .thing = {.declare = declare,
                .run = run,
                .positional = "",

@@ -1,7 +1,6 @@
 #include "runner/torch/compiled_program.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -10,25 +9,6 @@
 #include "sim/core/error.hpp"
 
 namespace stepcast {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-bool is_message(const Op& op) {
-  return std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action);
-}
-
-MemoryCategory category_of(const Op& op) {
-  if (const auto* compute = std::get_if<Compute>(&op.action); compute != nullptr) {
-    return compute->phase == Phase::kOptimizer ? MemoryCategory::kOptimizerState
-                                               : MemoryCategory::kActivations;
-  }
-  if (std::holds_alternative<UpdateUnit>(op.action)) return MemoryCategory::kOptimizerState;
-  if (is_message(op) || std::holds_alternative<LoadInput>(op.action)) return MemoryCategory::kActivations;
-  return MemoryCategory::kCommunication;
-}
-
-}  // namespace
 
 CompiledProgram::CompiledProgram(const Schedule& schedule, TorchModel& model, const Dataset& data,
                                  Backend& backend, int batch)
@@ -38,36 +18,16 @@ CompiledProgram::CompiledProgram(const Schedule& schedule, TorchModel& model, co
       backend_(backend),
       rank_(backend.rank()),
       samples_(batch / schedule.micro_batches),
-      hooks_(model.parameters().size()) {
+      groups_(schedule, backend) {
   for (int i = 0; i < schedule.micro_batches; ++i) passes_.emplace_back(model);
-  const std::vector<Op>& ops = schedule.program(rank_).ops;
-  stamps_.resize(ops.size());
-  done_.resize(ops.size());
-  works_.resize(ops.size());
-  held_.resize(ops.size());
-  make_groups();
+  const Program& program = schedule.program(rank_);
+  held_.resize(program.ops.size());
   make_buckets();
   make_units();
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    ops_.push_back(compile(ops[i], ops));
-    if (std::holds_alternative<Collective>(ops[i].action)) {
-      collectives_.push_back(i);
-    } else if (ops[i].within >= 0) {
-      hooks_[static_cast<std::size_t>(ops[i].ready_tensor)].push_back(i);
-    } else {
-      inline_.push_back(i);
-      if (ops_[i].message) messages_.push_back(i);
-    }
-  }
-  model_.set_gradient_hook([this](int tensor) { on_gradient(tensor); });
-}
-
-void CompiledProgram::make_groups() {
-  for (const Group& group : schedule_.groups) {
-    const bool everybody = static_cast<int>(group.ranks.size()) == backend_.world_size();
-    const bool member = std::find(group.ranks.begin(), group.ranks.end(), rank_) != group.ranks.end();
-    subgroups_.push_back(everybody || !member ? nullptr : backend_.subgroup(group.name, group.ranks));
-  }
+  std::vector<CompiledOp> ops;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) ops.push_back(compile(program.ops[i], i));
+  runner_.emplace(program, std::move(ops), model.parameters().size());
+  model_.set_gradient_hook([this](int tensor) { runner_->gradient_ready(tensor); });
 }
 
 void CompiledProgram::make_buckets() {
@@ -94,38 +54,19 @@ void CompiledProgram::make_units() {
   for (const FsdpUnit& unit : schedule_.units) units_.emplace_back(model_, unit, static_cast<int>(index));
 }
 
-CompiledProgram::CompiledOp CompiledProgram::compile(const Op& op, const std::vector<Op>& ops) {
-  CompiledOp compiled;
-  for (const int earlier : op.after) {
-    compiled.after.push_back(static_cast<std::size_t>(earlier));
-    if (ops[static_cast<std::size_t>(earlier)].stream == Stream::kComm)
-      compiled.wait_for.push_back(static_cast<std::size_t>(earlier));
-  }
-  // A collective is handed over when the calling thread has come so far in the program, not before.
-  if (std::holds_alternative<Collective>(op.action))
-    for (std::size_t i = ops_.size(); i-- > 0;)
-      if (ops[i].stream != Stream::kComm) {
-        compiled.after.push_back(i);
-        break;
-      }
-  compiled.stamps_wait = std::holds_alternative<Synchronize>(op.action);
-  compiled.message = is_message(op);
-  compiled.memory = static_cast<int>(category_of(op));
-  const std::size_t index = ops_.size();
+CompiledOp CompiledProgram::compile(const Op& op, std::size_t index) {
   if (const auto* collective = std::get_if<Collective>(&op.action))
-    compiled.launch = resolve_collective(*collective);
-  else if (const auto* send = std::get_if<Send>(&op.action))
-    compiled.launch = resolve_send(*send, index);
-  else if (const auto* recv = std::get_if<Recv>(&op.action))
-    compiled.launch = resolve_recv(*recv);
-  else
-    compiled.run = std::visit(
-        [this](const auto& action) -> Function {
-          if constexpr (requires { resolve(action); }) return resolve(action);
-          return {};
-        },
-        op.action);
-  return compiled;
+    return {.run = {}, .launch = resolve_collective(*collective), .release = {}};
+  if (const auto* send = std::get_if<Send>(&op.action)) return resolve_send(*send, index);
+  if (const auto* recv = std::get_if<Recv>(&op.action))
+    return {.run = {}, .launch = resolve_recv(*recv), .release = {}};
+  Function run = std::visit(
+      [this](const auto& action) -> Function {
+        if constexpr (requires { resolve(action); }) return resolve(action);
+        return {};
+      },
+      op.action);
+  return {.run = std::move(run), .launch = {}, .release = {}};
 }
 
 torch::Tensor CompiledProgram::micro_batch(const torch::Tensor& whole, int index) const {
@@ -228,18 +169,22 @@ CompiledProgram::Function CompiledProgram::resolve(const Synchronize& /*action*/
   return [] {};
 }
 
-CompiledProgram::Launch CompiledProgram::resolve_send(const Send& action, std::size_t index) {
+CompiledOp CompiledProgram::resolve_send(const Send& action, std::size_t index) {
   const bool gradient = action.payload.what == Payload::What::kActivationGradient;
   const auto segment = static_cast<std::size_t>(action.payload.index);
-  return [this, index, gradient, segment, on = &pass(action.payload.micro_batch),
-          peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
+  torch::Tensor* const held = &held_[index];
+  CompiledOp op;
+  op.launch = [this, held, gradient, segment, on = &pass(action.payload.micro_batch),
+               peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
     // The boundary behind `segment`: its output forward, the gradient of that output backward.
-    held_[index] = (gradient ? on->take_input_gradient(segment + 1) : on->take_output(segment)).contiguous();
-    return backend_.send(array_of(held_[index]), peer, tag);
+    *held = (gradient ? on->take_input_gradient(segment + 1) : on->take_output(segment)).contiguous();
+    return backend_.send(array_of(*held), peer, tag);
   };
+  op.release = [held] { held->reset(); };
+  return op;
 }
 
-CompiledProgram::Launch CompiledProgram::resolve_recv(const Recv& action) {
+Launch CompiledProgram::resolve_recv(const Recv& action) {
   const bool gradient = action.payload.what == Payload::What::kActivationGradient;
   const auto segment = static_cast<std::size_t>(action.payload.index);
   std::vector<std::int64_t> shape{samples_};
@@ -279,127 +224,20 @@ torch::Tensor CompiledProgram::payload(const Payload& payload) {
   }
 }
 
-CompiledProgram::Launch CompiledProgram::resolve_collective(const Collective& action) {
-  const auto group = static_cast<std::size_t>(action.group);
-  Backend* const backend = subgroups_.at(group) != nullptr ? subgroups_[group].get() : &backend_;
+Launch CompiledProgram::resolve_collective(const Collective& action) {
+  Backend& backend = groups_.of(action.group);
   if (action.payload.what == Payload::What::kUnit || action.payload.what == Payload::What::kUnitGradient)
-    return resolve_unit_collective(action, *backend);
-  const Array array = array_of(payload(action.payload));
-  const int root = action.root;
-  switch (action.kind) {
-    case CollectiveKind::kAllReduce:
-      return [backend, array] { return backend->all_reduce(array); };
-    case CollectiveKind::kBroadcast:
-      return [backend, array, root] { return backend->broadcast(array, root); };
-    case CollectiveKind::kGather: {
-      const Array gathered =
-          backend->rank() == root ? array_of(contributions(action.payload.index)) : Array{};
-      return [backend, array, gathered, root] { return backend->gather(array, gathered, root); };
-    }
-    case CollectiveKind::kScatter: {
-      std::vector<Array> parts;
-      if (backend->rank() == root) parts.assign(static_cast<std::size_t>(backend->world_size()), array);
-      return [backend, array, parts, root] { return backend->scatter(parts, array, root); };
-    }
-    default:
-      throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(action.kind) +
-                            " of single tensors is not executed, only predicted");
-  }
-}
-
-CompiledProgram::Launch CompiledProgram::resolve_unit_collective(const Collective& action, Backend& backend) {
-  UnitShards* const unit = &units_.at(static_cast<std::size_t>(action.payload.index));
-  Backend* const over = &backend;
-  switch (action.kind) {
-    case CollectiveKind::kAllGather:
-      return [unit, over] {
-        unit->take_parameters();
-        return over->all_gather(unit->parameter_shard(), unit->parameters());
-      };
-    case CollectiveKind::kReduceScatter:
-      return [unit, over] { return over->reduce_scatter(unit->gradients(), unit->gradient_shard()); };
-    default:
-      return [unit, over] { return over->all_reduce(unit->gradients()); };
-  }
+    return unit_launch(action.kind, units_.at(static_cast<std::size_t>(action.payload.index)), backend);
+  const bool gathers = action.kind == CollectiveKind::kGather && backend.rank() == action.root;
+  return collective_launch(schedule_.strategy, action, backend, array_of(payload(action.payload)),
+                           gathers ? array_of(contributions(action.payload.index)) : Array{});
 }
 
 const std::vector<Stamp>& CompiledProgram::step() {
-  std::fill(done_.begin(), done_.end(), 0);
-  launched_ = 0;
   loss_ = 0.0;
-  for (const std::size_t index : inline_) {
-    if (ops_[index].message) {
-      for (const std::size_t earlier : ops_[index].wait_for) finish(earlier);
-      launch(index);
-    } else {
-      run_inline(index);
-    }
-  }
-  for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
-    for (const std::size_t index : *all) finish(index);
-  for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
-    for (const std::size_t index : *all) {
-      stamps_[index] = {works_[index]->started(), works_[index]->ended()};
-      works_[index].reset();
-      held_[index].reset();
-    }
+  const std::vector<Stamp>& stamps = runner_->step();
   ++step_;
-  return stamps_;
-}
-
-void CompiledProgram::run_inline(std::size_t index) {
-  const CompiledOp& op = ops_[index];
-  const MemoryScope scope(static_cast<MemoryCategory>(op.memory));
-  const Clock::time_point before_wait = op.stamps_wait ? Clock::now() : Clock::time_point();
-  for (const std::size_t earlier : op.wait_for) finish(earlier);
-  stamps_[index].start = op.stamps_wait ? before_wait : Clock::now();
-  hook_host_ = static_cast<int>(index);
-  op.run();
-  stamps_[index].end = Clock::now();
-  done_[index] = 1;
-  launch_ready();
-  release_sent();
-}
-
-/// Gradients are accumulated in every micro-batch; hooks belong to one backward.
-void CompiledProgram::on_gradient(int tensor) {
-  const std::vector<Op>& ops = schedule_.program(rank_).ops;
-  const int host = hook_host_;
-  for (const std::size_t index : hooks_[static_cast<std::size_t>(tensor)])
-    if (ops[index].within == host) run_inline(index);
-  hook_host_ = host;
-}
-
-void CompiledProgram::launch(std::size_t index) {
-  const MemoryScope scope(static_cast<MemoryCategory>(ops_[index].memory));
-  works_[index] = ops_[index].launch();
-  if (!ops_[index].message) ++launched_;
-}
-
-void CompiledProgram::launch_ready() {
-  const auto is_done = [this](std::size_t earlier) { return done_[earlier] != 0; };
-  while (launched_ < collectives_.size()) {
-    const std::size_t next = collectives_[launched_];
-    if (!std::all_of(ops_[next].after.begin(), ops_[next].after.end(), is_done)) return;
-    launch(next);
-  }
-}
-
-/// Waits for a communication operation, after handing over whatever is before it in the stream.
-void CompiledProgram::finish(std::size_t index) {
-  while (works_[index] == nullptr) {
-    const std::size_t next = collectives_.at(launched_);
-    for (const std::size_t earlier : ops_[next].wait_for) finish(earlier);
-    launch(next);
-  }
-  if (done_[index] == 0) works_[index]->wait();
-  done_[index] = 1;
-}
-
-/// Gives up the memory of messages that have left.
-void CompiledProgram::release_sent() {
-  for (const std::size_t index : messages_)
-    if (held_[index].defined() && works_[index]->done()) held_[index].reset();
+  return stamps;
 }
 
 void CompiledProgram::gather_units() {

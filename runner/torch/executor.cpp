@@ -3,13 +3,14 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "runner/torch/bucket_layout.hpp"
+#include "runner/bucket_layout.hpp"
+#include "runner/rank_report.hpp"
+#include "runner/run_steps.hpp"
 #include "runner/torch/compiled_program.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/rank_report.hpp"
-#include "runner/torch/run_steps.hpp"
+#include "runner/torch/final_state.hpp"
 #include "runner/torch/scaled_copy.hpp"
 #include "runner/torch/torch_model.hpp"
 
@@ -28,7 +29,8 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
-  const std::uint64_t sent = run_steps(program, log, backend, options);
+  const std::uint64_t sent =
+      run_steps(program, log, backend, options.warmup_steps, options.steps, options.on_step);
   log.set_bytes_sent(static_cast<double>(sent) / options.steps);
   log.set_memory(peak_memory());
   if (final_state != nullptr) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runner/host_identity.hpp"
 #include "runner/network_place.hpp"
 #include "sim/core/error.hpp"
 
@@ -57,7 +58,7 @@ class ProcessGroupStore : public c10d::Store {
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendConfig& place) {
   using Gloo = c10d::ProcessGroupGloo;
-  const NetworkPlace network = choose_network(place);
+  const NetworkPlace network = choose_network(place, group_by_host(hosts_of_ranks(place)).size() == 1);
   try {
     auto options = Gloo::Options::create(place.timeout);
     options->devices.push_back(network.interface.empty() ? Gloo::createDeviceForHostname(network.address)

@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "runner/torch/bucket_layout.hpp"
+#include "runner/bucket_layout.hpp"
+#include "runner/rank_report.hpp"
+#include "runner/run_steps.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/rank_report.hpp"
+#include "runner/torch/final_state.hpp"
 #include "runner/torch/reference_step.hpp"
-#include "runner/torch/run_steps.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/core/error.hpp"
 
@@ -42,7 +43,8 @@ Result run_reference(const Model& model, const ReferenceRun& run, Backend& backe
   try {
     ReferenceStep program(torch_model, data, run);
     RankLog log(program.noted(), run.place.rank, options.warmup_steps, options.steps);
-    static_cast<void>(run_steps(program, log, backend, options));
+    static_cast<void>(
+        run_steps(program, log, backend, options.warmup_steps, options.steps, options.on_step));
     log.set_bytes_sent(static_cast<double>(program.bytes_sent()));
     log.set_memory(peak_memory());
     if (final_state != nullptr) *final_state = final_state_of(torch_model);

@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <vector>
 
+#include "runner/rank_report.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/rank_report.hpp"
 #include "runner/torch/reference_engine.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/core/schedule.hpp"

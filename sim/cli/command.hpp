@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/core/registry.hpp"
+#include "sim/core/table.hpp"
 
 /// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
 /// that name the nearest option, help, and the dispatch by the first word.
@@ -55,17 +56,6 @@ class Progress {
  private:
   struct State;
   std::unique_ptr<State> state_;
-};
-
-/// A table for people: right-aligned numbers, left-aligned words, header with units.
-class Table {
- public:
-  explicit Table(std::vector<std::string> header);
-  void add(std::vector<std::string> row);
-  [[nodiscard]] std::string text() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
 };
 
 }  // namespace stepcast

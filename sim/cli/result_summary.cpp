@@ -38,6 +38,7 @@ std::string describe_run(const Configuration& c) {
   }
   if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
+  if (c.compute != "real") text += ", " + c.compute + " compute";
   for (const auto& [key, value] : c.extra) text.append(", ").append(key).append(" ").append(value);
   return text;
 }
@@ -51,18 +52,24 @@ std::string throughput_text(const Result& result) {
 }
 
 std::string rank_table(const Result& result) {
-  Table table({"rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies",
-               "idle", "peak memory"});
+  std::vector<std::string> columns{
+      "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
+  if (!result.memory.empty()) columns.emplace_back("peak memory");
+  Table table(columns);
   for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
     const Breakdown& part = result.breakdown[i];
     // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     const MemoryUse* memory = memory_of(result, rank);
-    table.add({std::to_string(rank), to_text(Seconds(part.compute_s)),
-               to_text(Seconds(part.exposed_communication_s)),
-               to_text(Seconds(part.overlapped_communication_s)), to_text(Seconds(part.input_and_host_s)),
-               to_text(Seconds(part.optimizer_and_copies_s)), to_text(Seconds(part.idle_s)),
-               memory == nullptr ? "" : to_text(Bytes(memory->peak_bytes))});
+    std::vector<std::string> cells{std::to_string(rank),
+                                   to_text(Seconds(part.compute_s)),
+                                   to_text(Seconds(part.exposed_communication_s)),
+                                   to_text(Seconds(part.overlapped_communication_s)),
+                                   to_text(Seconds(part.input_and_host_s)),
+                                   to_text(Seconds(part.optimizer_and_copies_s)),
+                                   to_text(Seconds(part.idle_s))};
+    if (!result.memory.empty()) cells.push_back(memory == nullptr ? "" : to_text(Bytes(memory->peak_bytes)));
+    table.add(cells);
   }
   std::string text = table.text();
   if (result.breakdown.size() > kMostRanks)
@@ -75,7 +82,8 @@ std::string balance_line(const Result& result) {
   if (data_parallel == 0 || data_parallel == result.configuration.world_size) return "";
   return "bubble " + percent(result.bubble_fraction()) +
          " of the ranks' time; across ranks, compute varies by " + percent(result.stage_time_cv()) +
-         " and peak memory by " + percent(result.memory_cv()) + " (standard deviation over mean)\n";
+         (result.memory.empty() ? "" : " and peak memory by " + percent(result.memory_cv())) +
+         " (standard deviation over mean)\n";
 }
 
 }  // namespace stepcast

@@ -42,6 +42,8 @@ const Registration<Command> kCalibrate{
     commands(), entry("calibrate", "Fits what communication and sharing cost on this machine.", 12)};
 const Registration<Command> kRun{commands(),
                                  entry("run", "Trains for real on N ranks and records every operation.", 13)};
+const Registration<Command> kLab{
+    commands(), entry("lab", "Runs ranks in a virtual cluster on this machine, and proves predictions in it.", 14)};
 
 }  // namespace
 }  // namespace stepcast

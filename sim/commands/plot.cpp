@@ -10,7 +10,7 @@ using Words = std::vector<std::string>;
 
 /// What --help says of the words: every figure with its description.
 std::string describe_figures() {
-  std::string text = "name of the figure, then result or bench files";
+  std::string text = "name of the figure, then result or bench files, or that of 'lab validate'";
   for (const auto& entry : figures().entries()) text += "\n" + entry.name + ": " + entry.description;
   return text;
 }
@@ -29,8 +29,11 @@ void declare(po::options_description& options) {
 FigureInput load_inputs(const Words& words) {
   FigureInput input;
   for (auto path = words.begin() + 1; path != words.end(); ++path) {
-    if (schema_of(*path) == "stepcast.bench/1")
+    const std::string schema = schema_of(*path);
+    if (schema == "stepcast.bench/1")
       input.benches.push_back(load_bench(*path));
+    else if (schema == kLabSchema)
+      input.labs.push_back(load_lab_report(*path));
     else
       input.results.push_back(load_result_file(*path));
   }
@@ -39,7 +42,8 @@ FigureInput load_inputs(const Words& words) {
 
 /// What the first input was measured on, or moved to.
 std::string machine_of(const FigureInput& input) {
-  if (input.results.empty()) return input.benches.front().context.cpu_model;
+  if (input.results.empty())
+    return (input.benches.empty() ? input.labs.front().context : input.benches.front().context).cpu_model;
   const Result& first = input.results.front().result;
   return first.configuration.device.empty() ? first.context.cpu_model : first.configuration.device;
 }
@@ -79,7 +83,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlot{commands(),
                                   {.name = "plot",
                                    .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
-                                                  "timeline, memory, microbatches, sensitivity.",
+                                                  "timeline, memory, microbatches, sensitivity, the lab.",
                                    .thing = {.declare = declare,
                                              .run = run,
                                              .positional = "figure",

@@ -50,6 +50,8 @@ void declare(po::options_description& options) {
       ("threads", po::value<int>(), "compute threads per rank; default: the trace's only ones")
       ("steps", po::value<int>()->default_value(12), "steps to replay")
       ("warmup", po::value<int>()->default_value(2), "steps replayed before and not reported")
+      ("compute", po::value<std::string>()->default_value("real"),
+       "of the run that is predicted: real, or replayed, where ranks wait for the traced times and use no core")
       ("replicas", po::value<int>()->default_value(1), "replays with other seeds, pooled")
       ("seed", po::value<unsigned>()->default_value(1), "of the resampling")
       ("resample", po::value<bool>()->default_value(true, "yes"),
@@ -126,6 +128,9 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.warmup_steps = values["warmup"].as<int>();
   request.replicas = values["replicas"].as<int>();
   request.resample = values["resample"].as<bool>();
+  const std::string compute = values["compute"].as<std::string>();
+  require_one_of("compute", compute, {"real", "replayed"});
+  request.compute_waits = compute == "replayed";
   request.seed = values["seed"].as<unsigned>();
   return request;
 }

@@ -12,12 +12,28 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
                                    worst_absolute_relative_residual, worst_at_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit,
-                                   cpu_fit, smallest_bytes, largest_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathCost, path_class, latency, notice_s, gap, cpu,
+                                                latency_fit, gap_fit, cpu_fit, wire_bandwidth_bytes_per_s,
+                                                smallest_bytes, largest_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleSet, probe, bytes, time_s, cpu_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_bandwidth_bytes_per_s,
+                                   pair_latency_s, slow_network, slow_compute, clock_offset_s, clock_drift,
+                                   clock_error_s)
+
+void to_json(nlohmann::json& json, const SampleSet& set) {
+  json = {{"probe", set.probe}, {"bytes", set.bytes}, {"time_s", set.time_s}, {"cpu_s", set.cpu_s}};
+  if (!set.path_class.empty()) json["path_class"] = set.path_class;
+}
+
+void from_json(const nlohmann::json& json, SampleSet& set) {
+  json.at("probe").get_to(set.probe);
+  json.at("bytes").get_to(set.bytes);
+  json.at("time_s").get_to(set.time_s);
+  json.at("cpu_s").get_to(set.cpu_s);
+  set.path_class = json.value("path_class", "");
+}
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -45,6 +61,8 @@ void to_json(nlohmann::json& json, const Calibration& c) {
           {"lineage", c.lineage},
           {"backend", c.backend},
           {"world_size", c.world_size},
+          {"ranks_on_machine", c.ranks_on_machine},
+          {"hosts", c.hosts},
           {"paths", c.paths},
           {"reduce", c.reduce},
           {"copy", c.copy},
@@ -53,6 +71,7 @@ void to_json(nlohmann::json& json, const Calibration& c) {
           {"call_overhead_s", c.call_overhead.count()},
           {"collectives_in_flight", c.collectives_in_flight},
           {"sharing", c.sharing},
+          {"lab", {{"cores", c.lab.cores}}},
           {"noise", c.noise},
           {"verdicts", c.verdicts},
           {"samples", c.samples}};
@@ -63,6 +82,8 @@ void from_json(const nlohmann::json& json, Calibration& c) {
   json.at("lineage").get_to(c.lineage);
   json.at("backend").get_to(c.backend);
   json.at("world_size").get_to(c.world_size);
+  c.ranks_on_machine = json.value("ranks_on_machine", 0);
+  c.hosts = json.value("hosts", std::vector<HostCost>{});
   json.at("paths").get_to(c.paths);
   json.at("reduce").get_to(c.reduce);
   json.at("copy").get_to(c.copy);
@@ -71,6 +92,7 @@ void from_json(const nlohmann::json& json, Calibration& c) {
   c.call_overhead = Seconds(json.at("call_overhead_s").get<double>());
   json.at("collectives_in_flight").get_to(c.collectives_in_flight);
   json.at("sharing").get_to(c.sharing);
+  if (json.contains("lab")) json["lab"].at("cores").get_to(c.lab.cores);
   json.at("noise").get_to(c.noise);
   json.at("verdicts").get_to(c.verdicts);
   json.at("samples").get_to(c.samples);

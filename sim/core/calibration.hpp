@@ -12,6 +12,12 @@
 /// calls.
 namespace stepcast {
 
+/// The path classes, from near to far. Files of older versions say `remote` for all pairs of different hosts.
+inline constexpr const char* kSameHost = "same_host";
+inline constexpr const char* kSameSwitch = "same_switch";          ///< at most one switch between two hosts
+inline constexpr const char* kAcrossSwitches = "across_switches";  ///< two or more
+inline constexpr const char* kRemote = "remote";
+
 /// Time as a function of message size: linear between knots, the last slope beyond the last knot, the first
 /// knot's time below the first. Holds: never negative, never falls when the size grows.
 struct PiecewiseCost {
@@ -44,12 +50,15 @@ struct FitQuality {
 /// competes for cores. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no
 /// single slope.
 struct PathCost {
-  std::string path_class;  ///< `same_host`
+  std::string path_class;  ///< `same_host`, `same_switch`, `across_switches`
   PiecewiseCost latency;
   double notice_s = 0.0;  ///< until the sender knows that a receive was posted
   PiecewiseCost gap;
   PiecewiseCost cpu;
   FitQuality latency_fit, gap_fit, cpu_fit;
+  /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs are those
+  /// of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth.
+  double wire_bandwidth_bytes_per_s = 0.0;
   double smallest_bytes = 0.0;  ///< measured range; predictions outside it are flagged
   double largest_bytes = 0.0;
 };
@@ -67,19 +76,41 @@ struct SharingCost {
   double rate_beside_communication = 1.0;  ///< compute-bound work beside communication, after core sharing
 };
 
+/// What belongs to a lab and to no real cluster: its hosts are network namespaces on one machine.
+struct LabCost {
+  int cores = 0;  ///< of the machine, which all hosts share; 0: not a lab
+};
+
 /// One raw sample set, kept so that everything can be fitted anew.
 struct SampleSet {
-  std::string probe;  ///< `ping_pong`, `exchange`, `reduce`, `copy`, ...
+  std::string probe;         ///< `ping_pong`, `exchange`, `reduce`, `copy`, ...
+  std::string path_class{};  ///< of messages between two ranks; "": of rank 0's machine, or of all hosts
   double bytes = 0.0;
   std::vector<double> time_s;
   std::vector<double> cpu_s;
 };
 
+/// One host of the job as a calibration found it. Costs are not taken from here: it tells hosts apart.
+struct HostCost {
+  std::string name;
+  std::vector<int> ranks;
+  double compute_speed = 1.0;               ///< of one core, relative to the median host
+  double pair_bandwidth_bytes_per_s = 0.0;  ///< median over its pairs with other hosts; 0: there are none
+  double pair_latency_s = 0.0;              ///< likewise, of a message of 8 B
+  bool slow_network = false;                ///< a host that pairs were not chosen from
+  bool slow_compute = false;
+  double clock_offset_s = 0.0;  ///< rank 0's steady clock minus this host's
+  double clock_drift = 0.0;     ///< seconds that rank 0's clock gains on this host's per second
+  double clock_error_s = 0.0;   ///< bound of the offset's error; 0: one clock
+};
+
 struct Calibration {
   RunContext context;
   std::vector<Ancestor> lineage;
-  std::string backend;  ///< `gloo`
-  int world_size = 2;   ///< ranks that took part
+  std::string backend;          ///< `gloo`
+  int world_size = 2;           ///< ranks that took part
+  int ranks_on_machine = 0;     ///< of these, on rank 0's machine; 0 in files of older versions: all
+  std::vector<HostCost> hosts;  ///< none in files of older versions
   std::vector<PathCost> paths;
   PiecewiseCost reduce;  ///< dst += src, by bytes of src
   PiecewiseCost copy;    ///< dst = src (times a scalar), by bytes of src
@@ -87,6 +118,7 @@ struct Calibration {
   Seconds call_overhead{0};  ///< what a call takes longer since it is handed to the communication thread
   int collectives_in_flight = 1;
   SharingCost sharing;
+  LabCost lab;
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...
   std::vector<SampleSet> samples;

@@ -11,7 +11,7 @@ namespace stepcast {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Configuration, model, strategy, world_size, batch, data_parallel,
-                                   micro_batches, threads, backend, engine, cluster, device, bucket_cap_bytes,
+                                   micro_batches, threads, backend, cluster, device, bucket_cap_bytes,
                                    first_bucket_cap_bytes, steps, warmup_steps, extra)
 NLOHMANN_JSON_SERIALIZE_ENUM(Stream, {{Stream::kCompute, "compute"},
                                       {Stream::kComm, "comm"},
@@ -171,13 +171,14 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
-  if (r.configuration.engine == "schedule") json["configuration"].erase("engine");
+  if (r.configuration.compute != "real") json["configuration"]["compute"] = r.configuration.compute;
+  if (r.configuration.engine != "schedule") json["configuration"]["engine"] = r.configuration.engine;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
                      {"bubble_fraction", r.bubble_fraction()},
-                     {"stage_time_cv", r.stage_time_cv()},
-                     {"memory_cv", r.memory_cv()}};
+                     {"stage_time_cv", r.stage_time_cv()}};
+  if (!r.memory.empty()) json["derived"]["memory_cv"] = r.memory_cv();
 }
 
 void from_json(const nlohmann::json& json, Result& r) {
@@ -185,9 +186,10 @@ void from_json(const nlohmann::json& json, Result& r) {
   json.at("origin").get_to(r.origin);
   json.at("lineage").get_to(r.lineage);
   nlohmann::json configuration = json.at("configuration");
-  configuration.emplace("device", "");          // a file from before traces were moved to devices has none
-  configuration.emplace("engine", "schedule");  // written only where it is another one
+  configuration.emplace("device", "");  // a file from before traces were moved to devices has none
   configuration.get_to(r.configuration);
+  r.configuration.compute = configuration.value("compute", "real");
+  r.configuration.engine = configuration.value("engine", "schedule");
   json.at("step_time_s").get_to(r.step_time_s);
   json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
   json.at("loss").get_to(r.loss);

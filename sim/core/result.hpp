@@ -80,7 +80,6 @@ struct Configuration {
   int micro_batches = 1;
   int threads = 1;
   std::string backend = "gloo";
-  std::string engine = "schedule";  ///< of a run: or `reference`, PyTorch's own parts instead of a Schedule
   std::string cluster;  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
   std::string device;   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
   double bucket_cap_bytes = 0.0;
@@ -88,6 +87,12 @@ struct Configuration {
   int steps = 0;
   int warmup_steps = 0;
   std::map<std::string, std::string> extra;  ///< strategy-specific options
+  /// `real`, or `replayed`: ranks wait as long as a trace says that computing takes. Files say it only where
+  /// it is not `real`.
+  std::string compute = "real";
+  /// Of a run: `schedule`, or `reference`: PyTorch's own parts instead of a Schedule. Files say it only where
+  /// it is not `schedule`.
+  std::string engine = "schedule";
 };
 
 struct Result {

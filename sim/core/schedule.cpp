@@ -151,6 +151,13 @@ bool computes(const Program& program, Phase phase) {
   });
 }
 
+bool communicates(const Schedule& schedule) {
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(),
+                       [](const Op& op) { return op.stream == Stream::kComm; });
+  });
+}
+
 void validate(const Schedule& schedule) {
   if (schedule.world_size < 1 ||
       schedule.program_of_rank.size() != static_cast<std::size_t>(schedule.world_size))

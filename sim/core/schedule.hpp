@@ -269,6 +269,8 @@ struct Schedule {
 /// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the
 /// loss.
 bool computes(const Program& program, Phase phase);
+/// Whether any rank has an operation on the communication stream.
+bool communicates(const Schedule& schedule);
 
 /// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the
 /// same stream and before the next operation that is not a hook of the same one, names are unique, groups and

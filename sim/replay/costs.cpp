@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "sim/core/error.hpp"
-
 namespace stepcast {
 namespace {
 
@@ -23,6 +21,12 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) 
   return z;
 }
 
+/// What replayed compute only waits for; copies and sums are done for real.
+bool waits(const Op& op) {
+  return std::holds_alternative<Compute>(op.action) || std::holds_alternative<LoadInput>(op.action) ||
+         std::holds_alternative<UnitMemory>(op.action) || std::holds_alternative<UpdateUnit>(op.action);
+}
+
 template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
@@ -32,52 +36,8 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 }  // namespace
 
-Costs::Samples Costs::samples(const std::vector<double>& rows) {
-  return {rows, rows.empty() ? 0.0 : median(rows)};
-}
-
-Costs::Table Costs::table(const TraceEntry& trace) const {
-  if (trace.segments.size() != input_.model->segments.size())
-    throw InputError("the trace has " + std::to_string(trace.segments.size()) + " segments, model '" +
-                     input_.model->specification + "' has " + std::to_string(input_.model->segments.size()));
-  Table result;
-  result.rows.resize(trace.steps());
-  std::iota(result.rows.begin(), result.rows.end(), 0);
-  std::sort(result.rows.begin(), result.rows.end(), [&](int a, int b) {
-    return trace.step_s[static_cast<std::size_t>(a)] < trace.step_s[static_cast<std::size_t>(b)];
-  });
-  result.input = samples(trace.input_s);
-  result.zero_grad_all = samples(trace.zero_grad_s());
-  result.loss = samples(trace.loss_s);
-  result.optimizer_all = samples(trace.optimizer_s());
-  result.host = samples(trace.host_s);
-  for (const SegmentTrace& segment : trace.segments) {
-    result.forward.push_back(samples(segment.forward_s));
-    result.backward.push_back(samples(segment.backward_s));
-    result.zero_grad.push_back(samples(segment.zero_grad_s));
-    result.optimizer.push_back(samples(segment.optimizer_s));
-  }
-  return result;
-}
-
-int Costs::Table::row(double place) const {
-  if (place < 0.0 || rows.empty()) return -1;
-  const auto index = static_cast<std::size_t>(place * static_cast<double>(rows.size()));
-  return rows[std::min(index, rows.size() - 1)];
-}
-
-Costs::Costs(const ReplayInput& input) : input_(input), ready_fraction_(input.model->parameters.size(), 1.0) {
-  if (input.trace == nullptr) return;
-  table_ = table(*input.trace);
-  if (input.accumulating != nullptr) accumulating_ = table(*input.accumulating);
-  for (std::size_t i = 0; i < input.trace->segments.size(); ++i) {
-    const SegmentTrace& segment = input.trace->segments[i];
-    const std::vector<int>& tensors = input.model->segments[i].parameters;
-    for (std::size_t k = 0; k < std::min(tensors.size(), segment.grad_ready_fraction.size()); ++k)
-      ready_fraction_[static_cast<std::size_t>(tensors[k])] =
-          std::clamp(segment.grad_ready_fraction[k], 0.0, 1.0);
-  }
-}
+Costs::Costs(const ReplayInput& input)
+    : input_(input), times_(*input.model, input.trace, input.accumulating) {}
 
 std::vector<double> Costs::places(int rank) const {
   const auto micro_batches = static_cast<std::size_t>(input_.schedule->micro_batches);
@@ -99,39 +59,8 @@ std::vector<double> Costs::places(int rank) const {
   return result;
 }
 
-double Costs::compute_s(const Compute& compute, const Table& from, int row) const {
-  const auto segment = static_cast<std::size_t>(std::max(0, compute.segment));
-  if (input_.trace == nullptr) {
-    if (compute.segment < 0) return 0.0;
-    const Segment& declared = input_.model->segments[segment];
-    const auto& time = compute.phase == Phase::kBackward ? declared.fixed_backward : declared.fixed_forward;
-    return time.value_or(Seconds(0)).count();
-  }
-  switch (compute.phase) {
-    case Phase::kForward:
-    case Phase::kRecompute:
-      return from.forward[segment].at(row);
-    case Phase::kBackward:
-      return from.backward[segment].at(row);
-    case Phase::kLoss:
-      return from.loss.at(row);
-    case Phase::kZeroGrad:
-      return (compute.segment < 0 ? from.zero_grad_all : from.zero_grad[segment]).at(row);
-    case Phase::kOptimizer:
-      return (compute.segment < 0 ? from.optimizer_all : from.optimizer[segment]).at(row);
-  }
-  return 0.0;
-}
-
 double Costs::copy_s(Bytes size) const {
   return input_.calibration == nullptr ? 0.0 : input_.calibration->copy.at(size).count();
-}
-
-double Costs::unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const {
-  double total = 0.0;
-  if (input_.trace != nullptr)
-    for (const int segment : unit.segments) total += phase[static_cast<std::size_t>(segment)].at(row);
-  return total;
 }
 
 /// n arrays are added up, n - 1 additions, and the sum is scaled into its place.
@@ -141,11 +70,9 @@ double Costs::combine_s(const Combine& combine) const {
   return (combine.inputs - 1) * input_.calibration->reduce.at(size).count() + copy_s(size);
 }
 
-double Costs::seconds(const Op& op, const Table& from, int row) const {
+double Costs::seconds(const Op& op, double place, bool follows) const {
   return std::visit(
-      Overloaded{[&](const LoadInput&) { return input_.schedule->micro_batches * from.input.at(row); },
-                 [&](const Compute& compute) { return compute_s(compute, from, row); },
-                 [&](const CopyIn& copy) {
+      Overloaded{[&](const CopyIn& copy) {
                    return copy_s(input_.model->parameters[static_cast<std::size_t>(copy.tensor)].size);
                  },
                  [&](const CopyOut& copy) {
@@ -156,23 +83,15 @@ double Costs::seconds(const Op& op, const Table& from, int row) const {
                    const FsdpUnit& which = unit(scale.unit);
                    return copy_s(scale.shard ? (1.0 / which.shards) * which.size() : which.size());
                  },
-                 [&](const UnitMemory& memory) {
-                   const bool zeroes = memory.what == UnitMemory::What::kZeroGradients;
-                   return zeroes ? unit_s(unit(memory.unit), from.zero_grad, row) : 0.0;
-                 },
-                 [&](const UpdateUnit& update) {
-                   return unit_s(unit(update.unit), from.optimizer, row) / unit(update.unit).shards;
-                 },
-                 [](const auto&) { return 0.0; }},
+                 [&](const auto&) { return times_.seconds(*input_.schedule, op, place, follows); }},
       op.action);
 }
 
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
-  const int node = input_.node_of_rank[static_cast<std::size_t>(rank)];
   Job job;
-  job.seconds = seconds / input_.cluster->host_of(node).speed;
+  job.seconds = seconds / input_.cluster->host_of(node(rank)).speed;
   // A device is one processor, which the traced threads were the host's part of.
-  job.cores = input_.cluster->node(node).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
+  job.cores = input_.cluster->node(node(rank)).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
   job.rank = rank;
   job.memory_bytes_per_s = job.seconds > 0.0 ? traffic.count() / job.seconds : 0.0;
   return job;
@@ -180,8 +99,11 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
 
 Job Costs::job(const Op& op, int rank, double place, bool follows) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
-  const Table& from = follows && accumulating_ ? *accumulating_ : table_;
-  return make_job(seconds(op, from, from.row(place)), threaded ? input_.threads : 1, op.memory_traffic, rank);
+  if (input_.compute_waits && waits(op)) return make_job(seconds(op, place, follows), 0, Bytes(0), rank);
+  // Copies of a straggler of the lab are as fast as the machine that plays it.
+  const double speed = input_.compute_waits ? input_.cluster->host_of(node(rank)).speed : 1.0;
+  return make_job(speed * seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic,
+                  rank);
 }
 
 double Costs::workspace_bytes(const Op& op) const {
@@ -234,7 +156,7 @@ double Costs::bytes(const MemoryChange& change) const {
 }
 
 Job Costs::rest_of_step(int rank, double place) const {
-  return make_job(table_.host.at(table_.row(place)), 1.0, Bytes(0), rank);
+  return make_job(times_.rest_of_step_s(place), input_.compute_waits ? 0.0 : 1.0, Bytes(0), rank);
 }
 
 }  // namespace stepcast

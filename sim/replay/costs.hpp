@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include "models/step_times.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/shared_host.hpp"
 
@@ -34,42 +34,20 @@ class Costs {
 
   /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a
   /// trace.
-  [[nodiscard]] double ready_fraction(int tensor) const {
-    return ready_fraction_[static_cast<std::size_t>(tensor)];
-  }
+  [[nodiscard]] double ready_fraction(int tensor) const { return times_.ready_fraction(tensor); }
 
  private:
-  struct Samples {
-    std::vector<double> rows;
-    double median_s = 0.0;
-    [[nodiscard]] double at(int row) const {
-      return row < 0 ? median_s : rows[static_cast<std::size_t>(row)];
-    }
-  };
-  /// The samples of one trace entry.
-  struct Table {
-    std::vector<int> rows;  ///< in the order of their step times
-    Samples input, zero_grad_all, loss, optimizer_all, host;
-    std::vector<Samples> forward, backward, zero_grad, optimizer;  ///< by segment
-    [[nodiscard]] int row(double place) const;
-  };
-  static Samples samples(const std::vector<double>& rows);
-  [[nodiscard]] Table table(const TraceEntry& trace) const;
-  [[nodiscard]] double compute_s(const Compute& compute, const Table& from, int row) const;
   [[nodiscard]] double copy_s(Bytes size) const;
-  /// Sum of a phase over the segments of a unit.
-  [[nodiscard]] double unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const;
   [[nodiscard]] const FsdpUnit& unit(int index) const {
     return input_.schedule->units[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] double combine_s(const Combine& combine) const;
-  [[nodiscard]] double seconds(const Op& op, const Table& from, int row) const;
+  [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;
+  [[nodiscard]] int node(int rank) const { return input_.node_of_rank[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;
-  Table table_;
-  std::optional<Table> accumulating_;
-  std::vector<double> ready_fraction_;  ///< by parameter
+  StepTimes times_;
 };
 
 }  // namespace stepcast

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
 #include <simgrid/s4u.hpp>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "topologies/network.hpp"
@@ -113,6 +115,17 @@ class Platform::Built {
 
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
+  [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
+  /// In a star there is nothing to search; elsewhere each pair is searched once.
+  [[nodiscard]] int switches_between(int from, int to) {
+    if (!spokes_.empty()) return 1;
+    const auto key =
+        static_cast<std::uint64_t>(from) * cluster_.nodes.size() + static_cast<std::uint64_t>(to);
+    const auto [known, is_new] = switches_.try_emplace(key, 0);
+    if (is_new) known->second = switches_crossed(cluster_, paths_.between(from, to));
+    return known->second;
+  }
+
   /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
   /// million pairs, of which a ring uses 1,024.
   void need_route(int from, int to) {
@@ -167,6 +180,7 @@ class Platform::Built {
   std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
   std::set<std::pair<int, int>> known_;
+  std::unordered_map<std::uint64_t, int> switches_;  ///< by pair of nodes, of those asked for
   std::vector<std::pair<std::size_t, s4u::SplitDuplexLink*>> spokes_;  ///< of a star, with their number in it
 };
 
@@ -189,6 +203,10 @@ void Platform::run() { s4u::Engine::get_instance()->run(); }
 s4u::Host* Platform::host(int node) const { return built_.host(node); }
 
 void Platform::need_route(int from, int to) const { built_.need_route(from, to); }
+
+bool Platform::same_host(int a, int b) const { return built_.same_host(a, b); }
+
+int Platform::switches_between(int from, int to) const { return built_.switches_between(from, to); }
 
 double Platform::latency_s(int from, int to) const {
   need_route(from, to);

@@ -35,6 +35,9 @@ class Platform {
   void need_route(int from, int to) const;
   /// Latency of the path between two different nodes.
   [[nodiscard]] double latency_s(int from, int to) const;
+  [[nodiscard]] bool same_host(int a, int b) const;
+  /// Switches of the network on the path between two different nodes.
+  [[nodiscard]] int switches_between(int from, int to) const;
   /// Bandwidth of the path between two different nodes.
   [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const;
 

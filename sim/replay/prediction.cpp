@@ -180,19 +180,11 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   return inputs;
 }
 
-template <class Predicate>
-bool any_op(const Schedule& schedule, Predicate&& predicate) {
-  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& program) {
-    return std::any_of(program.ops.begin(), program.ops.end(), predicate);
-  });
-}
-
 bool copies(const Schedule& schedule) {
-  return any_op(schedule, [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
-}
-
-bool communicates(const Schedule& schedule) {
-  return any_op(schedule, [](const Op& op) { return op.stream == Stream::kComm; });
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [](const Program& program) {
+    return std::any_of(program.ops.begin(), program.ops.end(),
+                       [](const Op& op) { return std::holds_alternative<Copy>(op.action); });
+  });
 }
 
 /// `pageable memory at 10.0 GB/s, 5.00 us to issue one`
@@ -218,7 +210,8 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.threads = inputs.threads;
   input.steps = request.steps;
   input.warmup_steps = request.warmup_steps;
-  input.resample = request.resample && inputs.trace.has_value();
+  input.resample = request.resample && !request.compute_waits && inputs.trace.has_value();
+  input.compute_waits = request.compute_waits;
   input.seed = request.seed;
   return input;
 }
@@ -285,6 +278,9 @@ Result predict(const PredictionRequest& request) {
   result.configuration.threads = inputs.threads;
   if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
   result.configuration.cluster = inputs.cluster.specification;
+  if (request.compute_waits) result.configuration.compute = "replayed";
+  if (inputs.calibration && inputs.calibration->lab.cores > 0)
+    result.notes["lab"] = "hosts share " + std::to_string(inputs.calibration->lab.cores) + " cores";
   if (inputs.device != nullptr) {
     result.configuration.device = inputs.device->name;
     const std::string warning = memory_warning(result, *inputs.device);

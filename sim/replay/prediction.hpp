@@ -30,6 +30,8 @@ struct PredictionRequest {
   int warmup_steps = 2;
   int replicas = 1;  ///< replays with seeds seed, seed + 1, ...; their steps are pooled
   bool resample = true;
+  /// Ranks only wait for the traced times, as `run --compute replayed` does: medians, no core, no memory bandwidth.
+  bool compute_waits = false;
   unsigned seed = 1;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace stepcast {
@@ -12,17 +13,25 @@ Processors::Processors(Clock& clock, const std::vector<int>& cores, const std::v
   hosts_.reserve(cores.size());
   for (std::size_t i = 0; i < cores.size(); ++i)
     hosts_.push_back({SharedHost(cores[i], sharing, cores_per_rank[i]), {}, -1.0});
+  machine_.resize(cores.size());
+  std::iota(machine_.begin(), machine_.end(), 0);
+}
+
+Processors::Processors(Clock& clock, std::size_t hosts, int cores, int cores_per_rank,
+                       const SharingCost& sharing)
+    : clock_(clock), machine_(hosts, 0) {
+  hosts_.push_back({SharedHost(cores, sharing, cores_per_rank), {}, -1.0});
 }
 
 void Processors::run(int host, const Job& job, Callback ended) {
-  const auto index = static_cast<std::size_t>(host);
+  const std::size_t index = machine(host);
   const int id = hosts_[index].shared.add(job, clock_.now());
   hosts_[index].callbacks.emplace_back(id, std::move(ended));
   arm(index);
 }
 
 int Processors::occupy(int host, double cores, int rank) {
-  const auto index = static_cast<std::size_t>(host);
+  const std::size_t index = machine(host);
   Job job;
   job.seconds = std::numeric_limits<double>::infinity();
   job.cores = cores;
@@ -34,7 +43,7 @@ int Processors::occupy(int host, double cores, int rank) {
 }
 
 void Processors::release(int host, int job) {
-  const auto index = static_cast<std::size_t>(host);
+  const std::size_t index = machine(host);
   hosts_[index].shared.remove(job, clock_.now());
   arm(index);
 }

@@ -15,6 +15,8 @@ class Processors {
   /// \param cores_per_rank of each host, of bound ranks; 0 where all ranks share all cores
   Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
              const SharingCost& sharing);
+  /// `hosts` hosts of a lab, which are one machine with `cores`.
+  Processors(Clock& clock, std::size_t hosts, int cores, int cores_per_rank, const SharingCost& sharing);
 
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
   void run(int host, const Job& job, Callback ended);
@@ -32,8 +34,12 @@ class Processors {
   void arm(std::size_t host);
   void end_jobs(std::size_t host);
 
+  /// Where a host's cores are: `hosts_` holds one entry per machine.
+  [[nodiscard]] std::size_t machine(int host) const { return machine_[static_cast<std::size_t>(host)]; }
+
   Clock& clock_;
   std::vector<Host> hosts_;
+  std::vector<std::size_t> machine_;  ///< by host
 };
 
 }  // namespace stepcast

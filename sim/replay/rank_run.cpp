@@ -1,7 +1,6 @@
 #include "sim/replay/rank_run.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace stepcast {
@@ -29,11 +28,7 @@ RankRun::RankRun(ReplayWorld& world, int rank)
         followers_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
   places_ = world.costs.places(rank);
-  std::set<std::pair<Phase, int>> ran;
-  for (const Op& each : program_.ops) {
-    const auto* compute = std::get_if<Compute>(&each.action);
-    follows_.push_back(compute != nullptr && !ran.emplace(compute->phase, compute->segment).second ? 1 : 0);
-  }
+  follows_ = StepTimes::followers(program_);
 }
 
 RankRun::Queue& RankRun::queue_of(const Op& op) {

@@ -29,8 +29,7 @@ class Replay {
         cluster_(Copies::with_staging(input)),
         platform_(cluster_, used_nodes(input, cluster_)),
         network_(platform_),
-        processors_(clock_, cores(*input.cluster), cores_per_rank(input),
-                    input.calibration == nullptr ? SharingCost{} : input.calibration->sharing),
+        processors_(processors(clock_, input)),
         transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
                    input.node_of_rank),
         collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
@@ -80,6 +79,15 @@ class Replay {
     std::vector<int> result(cluster.nodes.size(), 1);
     for (const Host& host : cluster.hosts) result[static_cast<std::size_t>(host.node)] = host.cores;
     return result;
+  }
+
+  /// Hosts of a lab divide the machine's cores among them, where there are enough for all.
+  static Processors processors(Clock& clock, const ReplayInput& input) {
+    const SharingCost sharing = input.calibration == nullptr ? SharingCost{} : input.calibration->sharing;
+    if (input.calibration == nullptr || input.calibration->lab.cores == 0)
+      return {clock, cores(*input.cluster), cores_per_rank(input), sharing};
+    const int machine = input.calibration->lab.cores;
+    return {clock, input.cluster->nodes.size(), machine, machine / input.schedule->world_size, sharing};
   }
 
   /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
@@ -137,6 +145,8 @@ class Replay {
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
     if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
       result.notes["nccl"] = choices;
+    if (const std::string others = transport_.stand_ins(); !others.empty())
+      result.notes["path_classes"] = others;
     add_details(result);
     return result;
   }

@@ -50,6 +50,8 @@ struct ReplayInput {
   CopyCosts copies{};
   int batch = 1;    ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
+  /// Compute only waits for the traced times (`run --compute replayed`): it takes no core and no memory bandwidth.
+  bool compute_waits = false;
   int steps = 1;
   int warmup_steps = 0;   ///< replayed before, not reported: skew settles
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
@@ -61,7 +63,8 @@ struct ReplayInput {
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
-/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose. \throws UsageError when the
+/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose; `notes["path_classes"]` which path
+/// class of the calibration served for one that it lacks. \throws UsageError when the
 /// backend does not fit the cluster, or the Schedule copies to devices that the cluster does not have.
 /// \throws RunError with a deadlock report that names the waiting operations, when some operation never
 /// starts.

@@ -43,12 +43,12 @@ double SharedHost::memory_demand(const Job& job) const {
 }
 
 double SharedHost::interference(const Job& job) const {
-  if (job.communication) return 1.0;
+  if (job.communication || job.cores == 0.0) return 1.0;
   bool compute = false;
   bool communication = false;
   for (const Running& other : running_) {
     communication = communication || other.job.communication;
-    compute = compute || (!other.job.communication && other.job.rank != job.rank);
+    compute = compute || (!other.job.communication && other.job.cores > 0.0 && other.job.rank != job.rank);
   }
   return (compute ? sharing_.rate_beside_compute : 1.0) *
          (communication ? sharing_.rate_beside_communication : 1.0);

@@ -9,8 +9,8 @@ namespace stepcast {
 
 /// Work on one host's processors, as it would go alone.
 struct Job {
-  double seconds = 0.0;             ///< alone
-  double cores = 1.0;               ///< 2.0: two threads; 0.5: one thread that computes half of the time
+  double seconds = 0.0;  ///< alone
+  double cores = 1.0;    ///< 2.0: two threads; 0.5: one thread that computes half of the time; 0: it waits
   double memory_bytes_per_s = 0.0;  ///< memory bandwidth that it uses alone; 0: none or unknown
   int rank = 0;
   bool communication = false;  ///< work of a communication thread, not of a compute thread

@@ -9,6 +9,22 @@ namespace stepcast {
 namespace {
 
 constexpr double kGlooPreambleBytes = 48.0;  // six 8-byte fields before every message
+constexpr std::size_t kHere = 0;             // path classes from near to far
+constexpr std::size_t kNear = 1;
+constexpr std::size_t kFar = 2;
+
+const PathCost* find_class(const Calibration& calibration, const std::string& name) {
+  for (const PathCost& path : calibration.paths)
+    if (path.path_class == name) return &path;
+  return nullptr;
+}
+
+/// The first of `names` that is calibrated; else the first class there is.
+const PathCost& first_class(const Calibration& calibration, const std::vector<const char*>& names) {
+  for (const char* name : names)
+    if (const PathCost* found = find_class(calibration, name)) return *found;
+  return calibration.paths.front();
+}
 
 }  // namespace
 
@@ -23,12 +39,34 @@ Transport::Transport(Clock& clock, Network& network, const Platform& platform, P
       engines_(node_of_rank_.size()),
       bytes_sent_(node_of_rank_.size()) {
   if (nccl != nullptr || calibration == nullptr || calibration->paths.empty()) return;
-  local_ = remote_ = calibration->paths.data();
-  for (const PathCost& path : calibration->paths) {
-    if (path.path_class == "same_host") local_ = &path;
-    if (path.path_class == "remote") remote_ = &path;
-  }
+  classes_[kHere] = {kSameHost,
+                     &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches, kRemote})};
+  classes_[kNear] = {kSameSwitch,
+                     &first_class(*calibration, {kSameSwitch, kRemote, kAcrossSwitches, kSameHost})};
+  classes_[kFar] = {kAcrossSwitches,
+                    &first_class(*calibration, {kAcrossSwitches, kRemote, kSameSwitch, kSameHost})};
   if (calibration->backend == "gloo") preamble_bytes_ = kGlooPreambleBytes;
+}
+
+std::size_t Transport::class_between(int from_node, int to_node) const {
+  if (from_node == to_node || platform_.same_host(from_node, to_node)) return kHere;
+  return platform_.switches_between(from_node, to_node) <= 1 ? kNear : kFar;
+}
+
+const PathCost* Transport::path(int from, int to) const {
+  if (classes_[kHere].cost == nullptr) return nullptr;
+  ClassCost& found = classes_[class_between(node(from), node(to))];
+  found.used = true;
+  return found.cost;
+}
+
+std::string Transport::stand_ins() const {
+  std::string text;
+  for (const ClassCost& entry : classes_)
+    if (entry.used && entry.cost->path_class != entry.wanted)
+      text += (text.empty() ? "" : "; ") + entry.cost->path_class + " for " + entry.wanted +
+              ", which is not calibrated";
+  return text;
 }
 
 double Transport::wire_latency_s(int from, int to) const {
@@ -127,15 +165,21 @@ void Transport::engine_started(const MessagePtr& message) {
 void Transport::fly(const MessagePtr& message) {
   const Transfer& transfer = message->transfer;
   const PathCost& cost = *path(transfer.from, transfer.to);
+  const double latency = cost.latency.at(Bytes(transfer.bytes)).count();
   ++message->open_parts;
-  clock_.at(clock_.now() + cost.latency.at(Bytes(transfer.bytes)).count(),
-            [message] { part_over(*message); });
+  if (remote(transfer.from, transfer.to) && cost.wire_bandwidth_bytes_per_s > 0.0) {
+    clock_.at(clock_.now() + latency, [this, message] { cross(message); });
+    return;
+  }
+  clock_.at(clock_.now() + latency, [message] { part_over(*message); });
   if (!remote(transfer.from, transfer.to)) return;
   ++message->open_parts;
-  clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] {
-    network_.start(node(message->transfer.from), node(message->transfer.to),
-                   wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
-  });
+  clock_.at(clock_.now() + cost.latency.at(Bytes(0)).count(), [this, message] { cross(message); });
+}
+
+void Transport::cross(const MessagePtr& message) {
+  network_.start(node(message->transfer.from), node(message->transfer.to),
+                 wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
 }
 
 void Transport::engine_done(int rank, const Service& service) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
@@ -29,7 +31,8 @@ struct Transfer {
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
 ///                 own
 ///     arrival     latency(n) after both engines have started on it, and not before both are done
-///     other host  latency(0), then a flow over the links beside latency(n) - latency(0); Gloo adds 48 B
+///     other host  latency(n), then a flow over the links, where the calibration took the wire out of latency;
+///                 else latency(0), then a flow beside latency(n) - latency(0); Gloo adds 48 B
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
@@ -48,8 +51,12 @@ class Transport {
 
   /// Whether messages between two ranks cross links.
   [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
-  /// The endpoint costs between two ranks; null when endpoints are free.
-  [[nodiscard]] const PathCost* path(int from, int to) const { return remote(from, to) ? remote_ : local_; }
+  /// The endpoint costs between two ranks; null when endpoints are free. Of the path class that the cluster
+  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; of a
+  /// class that is not calibrated, `remote` for different hosts, else the nearest class there is.
+  [[nodiscard]] const PathCost* path(int from, int to) const;
+  /// Which classes were asked for and which ones served for them; "" when each was there.
+  [[nodiscard]] std::string stand_ins() const;
   [[nodiscard]] double wire_latency_s(int from, int to) const;
   /// Of the path over the links. \pre remote(from, to)
   [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
@@ -82,6 +89,7 @@ class Transport {
   void engine_started(const MessagePtr& message);
   void engine_done(int rank, const Service& service);
   void fly(const MessagePtr& message);
+  void cross(const MessagePtr& message);
   static void part_over(Message& message);
 
   Clock& clock_;
@@ -90,8 +98,15 @@ class Transport {
   Processors& processors_;
   NcclGraphs* nccl_;
   std::vector<int> node_of_rank_;
-  const PathCost* local_ = nullptr;
-  const PathCost* remote_ = nullptr;
+  /// The path class between two nodes and what serves for it.
+  struct ClassCost {
+    const char* wanted = kSameHost;
+    const PathCost* cost = nullptr;
+    bool used = false;
+  };
+  [[nodiscard]] std::size_t class_between(int from_node, int to_node) const;
+
+  mutable std::array<ClassCost, 3> classes_{};  ///< from near to far
   double preamble_bytes_ = 0.0;
   std::vector<Engine> engines_;  ///< by rank
   std::vector<double> bytes_sent_;

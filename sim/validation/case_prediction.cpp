@@ -237,16 +237,4 @@ std::string short_number(double value) {
   return text.data();
 }
 
-std::string percent_text(double ratio) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100.0 * ratio);
-  return text.data();
-}
-
-std::string signed_percent_text(double ratio) {
-  const std::string size = percent_text(std::abs(ratio));
-  if (size == percent_text(0.0)) return size;
-  return (ratio < 0.0 ? "-" : "+") + size;
-}
-
 }  // namespace stepcast

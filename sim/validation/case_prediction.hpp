@@ -9,6 +9,7 @@
 #include "models/model.hpp"
 #include "sim/core/registry.hpp"
 #include "sim/core/result.hpp"
+#include "sim/core/table.hpp"
 #include "sim/validation/published.hpp"
 
 /// Predictions of published cases: a model of each experiment, fitted on its rows of role `fit` only,
@@ -109,9 +110,5 @@ std::string range_text(const PredictedValue& value);
 
 /// Four significant digits, three below 1.
 std::string short_number(double value);
-/// `1.4 %` of 0.014.
-std::string percent_text(double ratio);
-/// `+1.4 %` of 0.014, `-1.4 %` of -0.014; what rounds to nothing is `0.0 %`.
-std::string signed_percent_text(double ratio);
 
 }  // namespace stepcast

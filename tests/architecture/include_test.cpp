@@ -38,7 +38,7 @@ const std::map<std::string, Folders>& module_table() {
                                "sim/collectives", "runner", "runner/torch", "runner/backends"};
   static const Folders kValidation = kReplay + Folders{"sim/replay"};
   static const Folders kSimCommands = kValidation + Folders{"sim/cli", "sim/validation", "plots"};
-  static const Folders kRunnerCommands = kRunner + Folders{"sim/cli", "calibration"};
+  static const Folders kRunnerCommands = kRunner + Folders{"sim/cli", "calibration", "runner/lab"};
   static const std::map<std::string, Folders> kTable{
       {"sim/core", {}},
       {"sim/cli", {"sim/core", "models", "sim/strategies"}},
@@ -56,6 +56,7 @@ const std::map<std::string, Folders>& module_table() {
       {"runner/torch", kRunner},
       {"runner/backends", kRunner},
       {"runner/devices", kRunner},
+      {"runner/lab", kRunner},
       {"runner/commands", kRunnerCommands},
       {"runner/main", kRunnerCommands + Folders{"runner/commands"}},
   };
@@ -75,7 +76,8 @@ const std::vector<Library>& library_table() {
   static const Folders kCommunication{"runner/backends"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner/torch", "runner/commands"}},
+       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner", "runner/torch",
+        "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration"}, true},

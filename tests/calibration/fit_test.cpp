@@ -2,7 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "calibration/judge_hosts.hpp"
 #include "calibration/non_negative.hpp"
 
 using namespace stepcast;
@@ -19,9 +21,10 @@ std::vector<CostPoint> measured(Cost cost) {
 }
 
 SampleSet samples(const std::string& probe, double bytes, std::vector<double> time_s,
-                  std::vector<double> cpu_s) {
+                  std::vector<double> cpu_s, const std::string& path_class = "") {
   SampleSet set;
   set.probe = probe;
+  set.path_class = path_class;
   set.bytes = bytes;
   set.time_s = std::move(time_s);
   set.cpu_s = std::move(cpu_s);
@@ -91,21 +94,21 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   Calibration calibration;
   calibration.world_size = 2;
   calibration.context.cores = 2;
-  calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {5e-6, 5e-6, 5e-6}),
-                         samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {6e-6, 6e-6, 6e-6}),
-                         samples("rendezvous", 4, {43e-6, 43e-6, 44e-6}, {5e-6, 5e-6, 5e-6}),
-                         samples("rendezvous", 1024, {72e-6, 70e-6, 72e-6}, {5e-6, 5e-6, 5e-6}),
-                         samples("rendezvous", 1e6, {9e-3, 9e-3, 9e-3}, {5e-6, 5e-6, 5e-6}),
-                         samples("handed_over", 4, {51e-6, 51e-6, 51e-6}, {9e-6, 9e-6, 9e-6}),
-                         samples("handed_over", 1024, {81e-6, 81e-6, 81e-6}, {9e-6, 9e-6, 9e-6}),
-                         samples("exchange", 4, {20e-6, 20e-6, 21e-6}, {12e-6, 12e-6, 12e-6}),
-                         samples("exchange", 1024, {80e-6, 50e-6, 81e-6}, {14e-6, 14e-6, 14e-6}),
+  calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
+                         samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {6e-6, 6e-6, 6e-6}, kSameHost),
+                         samples("rendezvous", 4, {43e-6, 43e-6, 44e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
+                         samples("rendezvous", 1024, {72e-6, 70e-6, 72e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
+                         samples("rendezvous", 1e6, {9e-3, 9e-3, 9e-3}, {5e-6, 5e-6, 5e-6}, kSameHost),
+                         samples("handed_over", 4, {51e-6, 51e-6, 51e-6}, {9e-6, 9e-6, 9e-6}, kSameHost),
+                         samples("handed_over", 1024, {81e-6, 81e-6, 81e-6}, {9e-6, 9e-6, 9e-6}, kSameHost),
+                         samples("exchange", 4, {20e-6, 20e-6, 21e-6}, {12e-6, 12e-6, 12e-6}, kSameHost),
+                         samples("exchange", 1024, {80e-6, 50e-6, 81e-6}, {14e-6, 14e-6, 14e-6}, kSameHost),
                          samples("memory_one", 12e6, {1e-3}, {1e-3}),
                          samples("memory_all", 12e6, {1.5e-3}, {1.5e-3}),
                          samples("compute_one", 0, {1e-3, 1e-3, 1e-3}, {1e-3, 1e-3, 1e-3}),
                          samples("compute_all", 0, {3e-3, 3e-3, 3e-3}, {2e-3, 2e-3, 2e-3}),
                          samples("compute_beside_communication", 0, {9e-3}, {2.5e-3})};
-  fit_calibration(calibration, "same_host");
+  fit_calibration(calibration);
   const PathCost& path = calibration.path("same_host");
   CHECK(path.latency.at(Bytes(4.0)).count() == Approx(31e-6));
   CHECK(path.latency.at(Bytes(1024.0)).count() == Approx(62e-6));
@@ -135,12 +138,111 @@ TEST_CASE("a noisy machine is called too noisy in words, with the number", "[cal
   std::vector<double> times;
   for (int i = 0; i <= 10; ++i) times.push_back(1e-3 + 5e-5 * i);  // p10 1.05, p50 1.25, p90 1.45 ms: 32 %
   calibration.samples = {samples("compute_one", 0, times, times)};
-  fit_calibration(calibration, "same_host");
+  fit_calibration(calibration);
   CHECK(calibration.noise == Approx(0.32));
   REQUIRE(calibration.verdicts.size() == 2);
   CHECK_THAT(calibration.verdicts[0], Catch::Contains("too noisy") && Catch::Contains("32 %"));
   CHECK_THAT(calibration.verdicts[1], Catch::Contains("one rank"));
   CHECK(calibration.paths.empty());
+}
+
+namespace {
+
+/// Messages of `latency` and `per_byte`, four sizes, over one path class.
+void add_messages(Calibration& calibration, const std::string& path_class, double latency, double per_byte) {
+  for (const double bytes : {4.0, 1024.0, 65536.0, 1048576.0}) {
+    const double time = latency + per_byte * bytes;
+    calibration.samples.push_back(samples("ping_pong", bytes, {time}, {time / 4}, path_class));
+    calibration.samples.push_back(samples("rendezvous", bytes, {time + 5e-6}, {time / 4}, path_class));
+    calibration.samples.push_back(samples("exchange", bytes, {1.5 * time}, {time / 2}, path_class));
+  }
+}
+
+/// Four hosts of two ranks at one switch, the last one with a slow link.
+Calibration four_hosts() {
+  Calibration calibration;
+  calibration.world_size = 8;
+  calibration.ranks_on_machine = 2;
+  calibration.context.cores = 2;
+  add_messages(calibration, kSameSwitch, 90e-6, 4e-9);
+  add_messages(calibration, kSameHost, 30e-6, 5e-10);
+  for (int i = 0; i < 4; ++i) {
+    HostCost host;
+    host.name = std::string(1, static_cast<char>('a' + i));
+    host.ranks = {2 * i, 2 * i + 1};
+    host.pair_bandwidth_bytes_per_s = i == 3 ? 118e6 : 290e6;
+    host.slow_network = i == 3;
+    calibration.hosts.push_back(host);
+  }
+  return calibration;
+}
+
+}  // namespace
+
+TEST_CASE("every path class that was sampled gets its own costs, the nearest first", "[calibration]") {
+  Calibration calibration = four_hosts();
+  add_messages(calibration, kAcrossSwitches, 200e-6, 8e-9);
+  calibration.samples.push_back(samples("memory_all", 12e6, {1.5e-3}, {1.5e-3}));
+  fit_calibration(calibration);
+  REQUIRE(calibration.paths.size() == 3);
+  CHECK(calibration.paths[0].path_class == kSameHost);
+  CHECK(calibration.paths[2].path_class == kAcrossSwitches);
+  const auto latency = [&](const char* path_class, double bytes) {
+    return calibration.path(path_class).latency.at(Bytes(bytes)).count();
+  };
+  CHECK(latency(kSameHost, 65536.0) == Approx(30e-6 + 65536.0 * 5e-10));
+  CHECK(latency(kSameSwitch, 65536.0) == Approx(90e-6 + 65536.0 * 4e-9));
+  CHECK(latency(kAcrossSwitches, 65536.0) == Approx(200e-6 + 65536.0 * 8e-9));
+  CHECK(calibration.path(kSameSwitch).gap.at(Bytes(1024.0)).count() ==
+        Approx(0.75 * (90e-6 + 1024.0 * 4e-9)));
+  CHECK(calibration.path(kSameSwitch).notice_s == Approx(5e-6));
+  // Two ranks share rank 0's machine, whatever the size of the job.
+  CHECK(calibration.sharing.ranks_measured == 2);
+  CHECK(calibration.sharing.memory_bandwidth_all_bytes_per_s == Approx(16e9));
+}
+
+TEST_CASE("slow hosts and an oversubscribed network are named in words", "[calibration]") {
+  Calibration calibration = four_hosts();
+  calibration.hosts[1].slow_compute = true;
+  calibration.hosts[1].compute_speed = 0.7;
+  calibration.samples.push_back(samples("ring_pair", 1048576.0, {4e-3}, {1e-3}, kSameSwitch));
+  calibration.samples.push_back(samples("ring_all", 1048576.0, {8e-3}, {1e-3}));
+  fit_calibration(calibration);
+  const auto said = [&](const std::string& text) {
+    return std::any_of(calibration.verdicts.begin(), calibration.verdicts.end(),
+                       [&](const std::string& verdict) { return verdict.find(text) != std::string::npos; });
+  };
+  CHECK(said("host d is slow: messages to and from it reach 118 MB/s, those of other hosts 290 MB/s"));
+  CHECK(said("host b is slow: it computes at 0.70 of the others' speed"));
+  CHECK_FALSE(said("host a is slow"));
+  // Two hosts are left; each sends 1 MiB per 8 ms instead of per 4 ms.
+  CHECK(said("oversubscribed: 2 hosts at once send 262 MB/s in all, single pairs promise 524 MB/s"));
+  calibration.samples.back().time_s = {4.4e-3};
+  fit_calibration(calibration);
+  CHECK_FALSE(said("oversubscribed"));
+}
+
+TEST_CASE("hosts and path classes survive writing and reading; older files without them still load",
+          "[calibration]") {
+  Calibration calibration = four_hosts();
+  calibration.hosts[2].clock_offset_s = 3.2;
+  calibration.hosts[2].clock_drift = 50e-6;
+  fit_calibration(calibration);
+  const nlohmann::json json = calibration;
+  const auto read = json.get<Calibration>();
+  CHECK(nlohmann::json(read) == json);
+  REQUIRE(read.hosts.size() == 4);
+  CHECK(read.hosts[3].slow_network);
+  CHECK(read.hosts[2].clock_offset_s == 3.2);
+  CHECK(read.ranks_on_machine == 2);
+  nlohmann::json older = json;
+  older.erase("hosts");
+  older.erase("ranks_on_machine");
+  for (nlohmann::json& set : older["samples"]) set.erase("path_class");
+  older["paths"][1]["path_class"] = "remote";
+  const auto old = older.get<Calibration>();
+  CHECK(old.hosts.empty());
+  CHECK(old.path("remote").latency.at(Bytes(4.0)).count() > 0.0);
 }
 
 TEST_CASE("unknowns of at least 0: the interior solution, or the better border, in any units") {

@@ -89,8 +89,8 @@ TEST_CASE("launches of 1, 2 and 9 s against a prediction of 3 s: median 2 s, err
 }
 
 TEST_CASE(
-    "another batch, strategy, world size or number of micro-batches is another case; other steps or another "
-    "cluster are not",
+    "another batch, strategy, world size, number of micro-batches or kind of compute is another case; other "
+    "steps or another cluster are not",
     "[compare]") {
   const Configuration one = measured("ddp", 2, 8, 1.0, "a").result.configuration;
   CHECK_FALSE(same_case(one, measured("ddp", 2, 16, 1.0, "a").result.configuration));
@@ -106,6 +106,10 @@ TEST_CASE(
   CHECK(same_case(one, other));
   other.bucket_cap_bytes = 1.0;
   CHECK_FALSE(same_case(one, other));
+  other = one;
+  other.compute = "replayed";
+  CHECK_FALSE(same_case(one, other));
+  CHECK_THAT(describe(other), Catch::Contains("replayed compute"));
   Configuration without_buckets = measured("all_reduce", 2, 8, 1.0, "a").result.configuration;
   Configuration capped = without_buckets;
   capped.bucket_cap_bytes = 1.0;

@@ -99,3 +99,22 @@ TEST_CASE("a result survives its file") {
   CHECK(json["origin"] == "predicted");
   CHECK(copy.lineage[0].ancestors == std::vector<std::string>{"def"});
 }
+
+TEST_CASE("files name the kind of compute only where it was not real") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  nlohmann::json json = result;
+  CHECK_FALSE(json["configuration"].contains("compute"));
+  CHECK(json.get<Result>().configuration.compute == "real");
+  result.configuration.compute = "replayed";
+  json = result;
+  CHECK(json.get<Result>().configuration.compute == "replayed");
+}
+
+TEST_CASE("a result without memory claims no variation of it") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  CHECK_FALSE(nlohmann::json(result)["derived"].contains("memory_cv"));
+  result.memory.resize(1);
+  CHECK(nlohmann::json(result)["derived"].contains("memory_cv"));
+}

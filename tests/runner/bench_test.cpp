@@ -96,6 +96,8 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
     ProbeSettings settings;
     settings.message_sizes = {4, 4096};
     settings.array_sizes = {1024};
+    settings.pairs = {{kSameHost, {0, 1}}};
+    settings.sharing_ranks = {0, 1};
     settings.prepare_copy = [](float* to, const float* from, float scale, std::size_t count) {
       return [=] { std::transform(from, from + count, to, [&](float value) { return scale * value; }); };
     };
@@ -116,4 +118,26 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
                                            "exchange", "handed_over", "handed_over", "memory_all",
                                            "memory_one", "ping_pong", "ping_pong", "reduce", "rendezvous",
                                            "rendezvous"});
+}
+
+TEST_CASE(
+    "every pair of a calibration has its messages measured on its own ranks, and the ring on all of its") {
+  std::vector<SampleSet> sets;
+  as_ranks(4, [&](Backend& backend) {
+    ProbeSettings settings;
+    settings.message_sizes = {64};
+    settings.pairs = {{kSameHost, {1, 2}}, {kSameSwitch, {3, 0}}};
+    settings.ring = {0, 3, 1};
+    settings.rounds = 2;
+    const auto own = run_probes(backend, backends().find("gloo"), settings, [](const std::string&) {});
+    if (backend.rank() == 2) sets = own;
+  });
+  std::vector<std::string> found;
+  for (const SampleSet& set : sets) {
+    for (const double time : set.time_s) CHECK(time > 0.0);
+    if (set.probe == "ping_pong" || set.probe.starts_with("ring"))
+      found.push_back(set.probe + " " + set.path_class);
+  }
+  CHECK(found == std::vector<std::string>{"ping_pong same_host", "ping_pong same_switch", "ring_all ",
+                                          "ring_pair same_switch"});
 }

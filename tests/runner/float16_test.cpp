@@ -116,6 +116,23 @@ TEST_CASE("sums of halves are the exact sums rounded once, whichever code runs",
   CHECK(to_double(0x3555) == Approx(1.0 / 3.0).epsilon(1e-3));
 }
 
+TEST_CASE("floats are rounded to the nearest half, and halves are widened exactly, while they are scaled",
+          "[backend]") {
+  const std::vector<Half> halves = random_halves(1003, 5);
+  std::vector<float> floats(halves.size());
+  float16_to_float(floats.data(), halves.data(), 0.5F, halves.size());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < halves.size(); ++i)
+    wrong += is_nan(halves[i]) ? !std::isnan(floats[i]) : floats[i] != 0.5 * to_double(halves[i]);
+  CHECK(wrong == 0);
+
+  for (std::size_t i = 0; i < floats.size(); ++i) floats[i] = static_cast<float>(value_at(1, i) * 1000.0);
+  std::vector<Half> rounded(floats.size());
+  float_to_float16(rounded.data(), floats.data(), 0.25F, floats.size());
+  for (std::size_t i = 0; i < floats.size(); ++i) wrong += rounded[i] != to_half(0.25 * floats[i]);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("all_reduce and reduce_scatter of halves agree with float64 sums within half precision",
           "[backend]") {
   const int world_size = GENERATE(1, 2, 3, 4);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runner/torch/bucket_layout.hpp"
+#include "runner/bucket_layout.hpp"
 #include "runner/torch/executor.hpp"
 #include "sim/core/error.hpp"
 #include "sim/strategies/strategy.hpp"

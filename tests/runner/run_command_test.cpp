@@ -12,9 +12,12 @@
 #include <string>
 #include <thread>
 
+#include "models/model.hpp"
 #include "sim/core/bench.hpp"
+#include "sim/core/file.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/trace.hpp"
+#include "tests/runner/even_trace.hpp"
 
 using namespace stepcast;
 
@@ -50,6 +53,15 @@ struct Folder {
   Folder& operator=(const Folder&) = delete;
   [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
 };
+
+/// A trace of simple-cnn at batch 8 whose every forward takes 1 ms.
+void write_trace(const std::string& path) {
+  Trace trace;
+  trace.context.schema = kTraceSchema;
+  trace.model = "simple-cnn";
+  trace.entries = {even_trace(load_model(trace.model), 8, 1e-3)};
+  write_file(path, to_file_text(trace), false);
+}
 
 }  // namespace
 
@@ -94,6 +106,57 @@ TEST_CASE(
   CHECK(one.step_time_s[1].size() == 3);
   CHECK(one.loss == other.loss);
   CHECK(one.bytes_sent_per_rank == other.bytes_sent_per_rank);
+}
+
+TEST_CASE(
+    "eight ranks with replayed compute start and end on this machine, and the result says what they did",
+    "[replayed]") {
+  const Folder folder;
+  write_trace(folder.file("t.json"));
+  const Outcome outcome = call(
+      "run --strategy ddp --model simple-cnn --batch 8 --nproc 8 --steps 4 --warmup 1 "
+      "--compute replayed --trace " +
+      folder.file("t.json") + " -o " + folder.file("a.json"));
+  INFO(outcome.text);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.text, Catch::Contains("replayed compute") && !Catch::Contains("loss") &&
+                               !Catch::Contains("peak memory"));
+  const Result result = load_result(folder.file("a.json"));
+  CHECK(result.configuration.compute == "replayed");
+  REQUIRE(result.step_time_s.size() == 8);
+  for (const auto& rank : result.step_time_s) CHECK(rank.size() == 4);
+  CHECK(result.median_step_time_s() >= step_of(even_trace(load_model("simple-cnn"), 8, 1e-3)) - 1e-7);
+  CHECK(result.breakdown.size() == 8);
+  CHECK(result.bytes_sent_per_rank > 0.0);
+  CHECK(result.loss.empty());
+  CHECK(result.memory.empty());
+  REQUIRE(result.lineage.size() == 2);
+  CHECK(result.lineage[1].role == "trace");
+  CHECK_THAT(result.notes.at("compute"), Catch::Contains("t.json"));
+}
+
+TEST_CASE("what replayed compute cannot do is refused before any rank starts", "[replayed]") {
+  const Folder folder;
+  write_trace(folder.file("t.json"));
+  const std::string trace = " --trace " + folder.file("t.json");
+  const auto refused = [&](const std::string& words, int code, const std::string& hint) {
+    const Outcome outcome = call("run --strategy ddp --nproc 2 -o " + folder.file("a.json") + " " + words);
+    INFO(words << "\n" << outcome.text);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.text, Catch::Contains(hint));
+  };
+  refused("--model simple-cnn --compute replay", 2, "did you mean 'replayed'");
+  refused("--model simple-cnn --compute replayed", 2, "--trace is missing");
+  refused("--model netflix-mlp --batch 8 --compute replayed" + trace, 3, "is a trace of 'simple-cnn'");
+  refused("--model simple-cnn --batch 32 --compute replayed" + trace, 3, "batch 32 lies outside");
+  refused("--model simple-cnn --batch 8 --threads 2 --compute replayed" + trace, 3, "2 threads");
+  refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data means nothing");
+  refused("--model simple-cnn --batch 8 --resample", 2, "--resample goes with");
+  refused("--model simple-cnn --batch 8 --engine reference --compute replayed" + trace, 2,
+          "--engine reference runs without one");
+  refused("--model simple-cnn --batch 8 --compute-speed 0 --compute replayed" + trace, 2,
+          "--compute-speed must");
+  CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
 
 TEST_CASE("measure joins launches, each a program of its own, and both numbers of threads") {

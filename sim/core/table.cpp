@@ -1,8 +1,11 @@
-#include <algorithm>
-#include <cctype>
-#include <utility>
+#include "sim/core/table.hpp"
 
-#include "sim/cli/command.hpp"
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <utility>
 
 namespace stepcast {
 namespace {
@@ -48,6 +51,18 @@ std::string Table::text() const {
     text += line + '\n';
   }
   return text;
+}
+
+std::string percent_text(double ratio) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100.0 * ratio);
+  return text.data();
+}
+
+std::string signed_percent_text(double ratio) {
+  const std::string size = percent_text(std::abs(ratio));
+  if (size == percent_text(0.0)) return size;
+  return (ratio < 0.0 ? "-" : "+") + size;
 }
 
 }  // namespace stepcast

@@ -1,4 +1,4 @@
-#include "runner/torch/bucket_layout.hpp"
+#include "runner/bucket_layout.hpp"
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runner/backend.hpp"
+#include "runner/clock_alignment.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/schedule.hpp"
@@ -24,8 +25,9 @@ class RankLog {
  public:
   RankLog(const Schedule& schedule, int rank, int warmup_steps, int steps);
 
-  /// The instant at which the ranks left the barrier before the first measured step.
-  void leave_barrier(std::chrono::steady_clock::time_point instant) { barrier_ = instant; }
+  /// Compares this rank's clock with rank 0's, which `report` does once more; all ranks call it, before the
+  /// first step.
+  void compare_clocks(Backend& backend);
   /// What this rank sent in one measured step.
   void set_bytes_sent(double bytes) { bytes_sent_ = bytes; }
   /// \param step negative during warm-up
@@ -45,7 +47,7 @@ class RankLog {
 
   const Schedule& schedule_;
   const Program& program_;
-  std::chrono::steady_clock::time_point barrier_{};
+  ClockOffset before_;  ///< before the first step
   double bytes_sent_ = 0.0;
   MemoryBytes memory_{};
   std::vector<double> warmup_step_time_s_;

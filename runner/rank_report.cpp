@@ -1,11 +1,11 @@
-#include "runner/torch/rank_report.hpp"
+#include "runner/rank_report.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runner/clocks.hpp"
 #include "runner/rendezvous.hpp"
 
 namespace stepcast {
@@ -15,32 +15,6 @@ using Clock = std::chrono::steady_clock;
 
 double to_seconds(Clock::time_point instant) {
   return std::chrono::duration<double>(instant.time_since_epoch()).count();
-}
-
-/// Whether each rank runs under the same kernel as rank 0, so that their steady clocks are one.
-std::vector<bool> shares_clock_with_rank_0(Backend& backend) {
-  constexpr std::size_t kLength = 36;
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  boot.resize(kLength, ' ');
-  const auto ranks = static_cast<std::size_t>(backend.world_size());
-  std::string all(kLength * ranks, ' ');
-  backend.all_gather({boot.data(), kLength, DataType::kUInt8}, {all.data(), all.size(), DataType::kUInt8})
-      ->wait();
-  std::vector<bool> shared;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    shared.push_back(all.compare(rank * kLength, kLength, all, 0, kLength) == 0);
-  return shared;
-}
-
-/// Everybody's numbers, rank after rank. \pre all ranks give equally many
-std::vector<double> all_gather_numbers(Backend& backend, std::vector<double> mine) {
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(backend.world_size()));
-  backend
-      .all_gather({mine.data(), mine.size(), DataType::kFloat64},
-                  {all.data(), all.size(), DataType::kFloat64})
-      ->wait();
-  return all;
 }
 
 /// The step whose slowest rank is the median one (the lower of the two middle ones).
@@ -77,6 +51,10 @@ void RankLog::add(int step, Clock::time_point start, Clock::time_point end, cons
   step_time_s_.push_back(length);
   loss_.push_back(loss);
   stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
+}
+
+void RankLog::compare_clocks(Backend& backend) {
+  before_ = compare_with_rank_0(backend, hosts_of_ranks(backend), wall_clock_s);
 }
 
 std::vector<Span> RankLog::spans(int rank, std::size_t step, double origin_s) const {
@@ -123,28 +101,32 @@ MemoryUse RankLog::memory_use(int rank) const {
 }
 
 Result RankLog::report(Backend& backend) const {
-  const auto rank = static_cast<std::size_t>(backend.rank());
   const std::size_t steps = step_time_s_.size();
-  const std::vector<bool> shared = shares_clock_with_rank_0(backend);
-  std::vector<double> mine{to_seconds(barrier_)};
-  mine.insert(mine.end(), start_s_.begin(), start_s_.end());
+  const ClockLine clock(before_, compare_with_rank_0(backend, hosts_of_ranks(backend), wall_clock_s));
+  std::vector<double> mine = start_s_;
   mine.insert(mine.end(), step_time_s_.begin(), step_time_s_.end());
   mine.push_back(bytes_sent_);
   const std::vector<double> all = all_gather_numbers(backend, mine);
 
   Result result;
   result.origin = Origin::kMeasured;
-  for (std::size_t r = 0; r < shared.size(); ++r) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size() + 1 + steps);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(backend.world_size()); ++r) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size() + steps);
     result.step_time_s.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(steps));
     result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, all[(r + 1) * mine.size() - 1]);
   }
   const std::size_t step = median_step(result.step_time_s);
-  const double barrier_of_rank_0 = all[0];
-  const double start_of_rank_0 = all[1 + step];
-  const double clock_offset = shared[rank] ? 0.0 : to_seconds(barrier_) - barrier_of_rank_0;
+  const double start_of_rank_0 = all[step];
+  const double error_s = max_over_ranks(backend, clock.error_s());
+  if (error_s > 0.0)
+    result.notes["clocks"] = "spans of other hosts are aligned with rank 0's clock to within " +
+                             to_text(Seconds(error_s)) + ", half the smallest round trip";
   Result notes;
-  notes.spans = spans(backend.rank(), step, start_of_rank_0 + clock_offset);
+  notes.spans = spans(backend.rank(), step, 0.0);
+  for (Span& span : notes.spans) {
+    span.start_s = clock.on_rank_0(span.start_s) - start_of_rank_0;
+    span.end_s = clock.on_rank_0(span.end_s) - start_of_rank_0;
+  }
   notes.breakdown = {median_breakdown(backend.rank())};
   notes.loss = loss_;
   notes.memory.push_back(memory_use(backend.rank()));

@@ -1,0 +1,81 @@
+#include "calibration/judge_hosts.hpp"
+
+#include <algorithm>
+
+#include "sim/core/statistics.hpp"
+#include "sim/core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+bool slow(const HostCost& host) { return host.slow_network || host.slow_compute; }
+
+std::string two_digits(double value) {
+  std::string text = std::to_string(value);
+  return text.substr(0, text.find('.') + 3);
+}
+
+/// The median over the other hosts that are not slow; 0 where there is none.
+double median_of_others(const std::vector<HostCost>& hosts, double HostCost::*part) {
+  std::vector<double> values;
+  for (const HostCost& host : hosts)
+    if (!slow(host)) values.push_back(host.*part);
+  return values.empty() ? 0.0 : median(values);
+}
+
+std::string slowness(const HostCost& host, const std::vector<HostCost>& hosts) {
+  std::string text = "host " + host.name + " is slow:";
+  if (host.slow_network)
+    text += " messages to and from it reach " + to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)) +
+            ", those of other hosts " +
+            to_text(BytesPerSecond(median_of_others(hosts, &HostCost::pair_bandwidth_bytes_per_s)));
+  if (host.slow_compute)
+    text += std::string(host.slow_network ? ", and" : "") + " it computes at " +
+            two_digits(host.compute_speed / median_of_others(hosts, &HostCost::compute_speed)) +
+            " of the others' speed";
+  return text + "; the costs between hosts are of others";
+}
+
+}  // namespace
+
+std::optional<AllAtOnce> all_at_once(const Calibration& calibration) {
+  double together_s = 0.0;
+  double pair_s = 0.0;
+  double bytes = 0.0;
+  for (const SampleSet& set : calibration.samples) {
+    if (set.time_s.empty()) continue;
+    if (set.probe == "ring_pair") pair_s = std::max(pair_s, median(set.time_s));
+    if (set.probe != "ring_all") continue;
+    together_s = median(set.time_s);
+    bytes = set.bytes;
+  }
+  if (together_s <= 0.0 || pair_s <= 0.0) return std::nullopt;
+  const auto hosts = static_cast<int>(std::count_if(calibration.hosts.begin(), calibration.hosts.end(),
+                                                    [](const HostCost& h) { return !slow(h); }));
+  return AllAtOnce{hosts, BytesPerSecond(hosts * bytes / together_s), BytesPerSecond(hosts * bytes / pair_s)};
+}
+
+void judge_hosts(const Calibration& calibration, std::vector<std::string>& verdicts) {
+  constexpr double kFull = 0.8;
+  const std::vector<HostCost>& hosts = calibration.hosts;
+  for (const HostCost& host : hosts)
+    if (slow(host)) verdicts.push_back(slowness(host, hosts));
+  if (!hosts.empty() && slow(hosts.front()))
+    verdicts.push_back("rank 0 ran on " + hosts.front().name +
+                       ": reductions, copies and sharing are that slow host's; start with another host");
+  const bool between = std::any_of(calibration.paths.begin(), calibration.paths.end(),
+                                   [](const PathCost& path) { return path.path_class != kSameHost; });
+  if (hosts.size() > 1 && !between)
+    verdicts.emplace_back("no two hosts are free of slow ones: messages between hosts were not measured");
+  const std::optional<AllAtOnce> all = all_at_once(calibration);
+  if (!all || all->together >= kFull * all->promised) return;
+  const bool one_machine =
+      static_cast<std::size_t>(calibration.ranks_on_machine) > calibration.hosts.front().ranks.size();
+  verdicts.push_back(
+      std::string(one_machine ? "the network is oversubscribed, or the one machine that plays all hosts is: "
+                              : "the network is oversubscribed: ") +
+      std::to_string(all->hosts) + " hosts at once send " + to_text(all->together) +
+      " in all, single pairs promise " + to_text(all->promised));
+}
+
+}  // namespace stepcast

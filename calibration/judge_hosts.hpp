@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/calibration.hpp"
+
+namespace stepcast {
+
+/// What all hosts sent at once, and what single pairs promise for so many.
+struct AllAtOnce {
+  int hosts = 0;
+  BytesPerSecond together;  ///< hosts * 1 MiB / (time per message of `ring_all`)
+  BytesPerSecond promised;  ///< hosts * 1 MiB / (time per message of `ring_pair` of the slowest class)
+};
+
+/// None where fewer than three hosts that are not slow took part.
+std::optional<AllAtOnce> all_at_once(const Calibration& calibration);
+
+/// Adds in words which hosts are slow, what was not measured because of them, and whether the network carries
+/// less when all hosts send at once than single pairs promise (below 0.8 of it: oversubscription).
+void judge_hosts(const Calibration& calibration, std::vector<std::string>& verdicts);
+
+}  // namespace stepcast

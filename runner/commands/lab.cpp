@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+
+#include "runner/lab/job.hpp"
+#include "runner/lab/namespaces.hpp"
+#include "runner/lab/plan.hpp"
+#include "runner/lab/validation.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/program.hpp"
+
+namespace stepcast {
+namespace {
+
+using Words = std::vector<std::string>;
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("words", po::value<Words>(),
+       "what to do:\n"
+       "up: build the hosts, switches and links of --cluster\n"
+       "run -- COMMAND ...: start 'stepcast run', 'bench' or 'calibrate' on the hosts of the lab that is up, or of "
+       "--cluster for this run alone\n"
+       "status: what there is of a lab\n"
+       "down: end what runs in it and remove it\n"
+       "validate: predict a matrix of trainings from point-to-point calls between two hosts, run it, and compare")
+      ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
+      ("ranks-per-host", po::value<int>()->default_value(1), "of run")
+      ("quick", po::bool_switch(), "of validate: 12 cases instead of 87")
+      ("launches", po::value<int>()->default_value(2), "of validate: runs of every case")
+      ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
+      ("force", po::bool_switch(), "of validate: replace what the folder holds")
+      ("name", po::value<std::string>()->default_value("lab"), "of the lab, where several shall stand side by side");
+  // clang-format on
+}
+
+std::string lab_name(const po::variables_map& values) {
+  const std::string name = values["name"].as<std::string>();
+  static_cast<void>(lab_prefix(name));
+  return name;
+}
+
+LabPlan plan_of(const po::variables_map& values) {
+  if (values.count("cluster") == 0)
+    throw UsageError(
+        "--cluster is missing: a shipped cluster or a YAML file, as star:hosts=4,bandwidth=118MB/s");
+  return plan_lab(load_cluster(values["cluster"].as<std::string>()), lab_name(values));
+}
+
+/// The lab's links model bandwidth; what veth pairs need is their only latency.
+void warn_of_latency(const LabPlan& plan, const Cluster& cluster) {
+  const auto slowest = std::max_element(cluster.links.begin(), cluster.links.end(),
+                                        [](const Link& a, const Link& b) { return a.latency < b.latency; });
+  constexpr Seconds kNoticed{20e-6};
+  if (slowest != cluster.links.end() && slowest->latency > kNoticed)
+    std::cerr << "stepcast lab: link '" << slowest->name << "' has a latency of " << to_text(slowest->latency)
+              << ", which the lab '" << plan.lab << "' does not imitate\n";
+}
+
+ExitCode up(const po::variables_map& values, const Words& /*words*/) {
+  const LabPlan plan = plan_of(values);
+  require_lab_capabilities();
+  warn_of_latency(plan, load_cluster(plan.cluster));
+  build_lab(plan);
+  std::cout << "lab '" << plan.lab << "': " << plan.hosts.size() << " hosts, " << plan.bridges.size()
+            << (plan.bridges.size() == 1 ? " switch, " : " switches, ") << plan.links.size() << " links\n";
+  return ExitCode::kDone;
+}
+
+ExitCode down(const po::variables_map& values, const Words& /*words*/) {
+  const std::string name = lab_name(values);
+  const int spaces = remove_lab(name);
+  std::cout << "lab '" << name << "': "
+            << (spaces == 0 ? "there was none" : "removed " + std::to_string(spaces) + " network namespaces")
+            << '\n';
+  return ExitCode::kDone;
+}
+
+std::string indented(const std::string& lines) {
+  std::string text = "  ";
+  for (const char c : lines) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  text.resize(text.size() - 2);
+  return text;
+}
+
+ExitCode status(const po::variables_map& values, const Words& /*words*/) {
+  const std::string name = lab_name(values);
+  const LabStatus status = lab_status(name);
+  if (status.spaces.empty()) {
+    std::cout << "lab '" << name << "': there is none\n";
+    return ExitCode::kDone;
+  }
+  std::cout << "lab '" << name << "': "
+            << (status.cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : status.cluster)
+            << '\n';
+  for (const LabSpace& space : status.spaces) {
+    std::cout << space.name;
+    for (std::size_t i = 0; i < space.processes.size(); ++i)
+      std::cout << (i == 0 ? ", processes " : " ") << space.processes[i];
+    std::cout << '\n' << (space.links.empty() ? "" : indented(space.links));
+  }
+  return ExitCode::kDone;
+}
+
+Words program_of(const Words& words) {
+  static const Words kPrograms{"run", "bench", "calibrate"};
+  if (words.size() < 2)
+    throw UsageError(
+        "say what the ranks shall do: stepcast lab run --cluster FILE -- run --strategy ddp ...");
+  if (std::find(kPrograms.begin(), kPrograms.end(), words[1]) == kPrograms.end())
+    throw UsageError(unknown_name("command", words[1], kPrograms));
+  Words program{command_line().front()};
+  program.insert(program.end(), words.begin() + 1, words.end());
+  return program;
+}
+
+ExitCode run_ranks(const po::variables_map& values, const Words& words) {
+  const Words program = program_of(words);
+  const int ranks_per_host = int_option(values, "ranks-per-host", 1);
+  require_lab_capabilities();
+  constexpr std::chrono::milliseconds kGrace{10'000};
+  if (values.count("cluster") == 0)
+    return launch_ranks(lab_ranks(lab_hosts(lab_name(values)), ranks_per_host), program, kGrace);
+  const LabPlan plan = plan_of(values);
+  warn_of_latency(plan, load_cluster(plan.cluster));
+  const LabScope lab(plan);
+  return launch_ranks(lab_ranks(plan.hosts, ranks_per_host), program, kGrace);
+}
+
+/// The three figures beside the report, by `stepcast`, which stands beside this program.
+void draw(const std::string& folder) {
+  const auto stepcast = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stepcast";
+  for (const char* figure : {"accuracy", "speedup", "error"}) {
+    const ProgramOutput output =
+        run_program_file({stepcast.string(), "plot", std::string("lab-") + figure, folder + "/compare.json",
+                          "-o", folder + "/" + figure + ".svg", "--force"});
+    if (output.exit_code != 0) std::cerr << output.standard_error;
+  }
+}
+
+ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
+  LabValidation validation;
+  validation.folder = values["folder"].as<std::string>();
+  validation.lab = lab_name(values);
+  validation.quick = values["quick"].as<bool>();
+  validation.launches = int_option(values, "launches", 1);
+  const std::string file = validation.folder + "/compare.json";
+  std::filesystem::create_directories(validation.folder);
+  check_writable(file, values["force"].as<bool>());
+  require_lab_capabilities();
+  std::optional<Progress> progress;
+  validation.on_progress = [&](int /*done*/, int total, const std::string& now) {
+    if (!progress) progress.emplace("lab validate", total);
+    progress->advance(now);
+  };
+  LabReport report = validate_lab(validation);
+  progress.reset();
+  report.context = make_run_context(kLabSchema, command_line());
+  write_file(file, to_file_text(report), true);
+  std::cout << to_text(report);
+  draw(validation.folder);
+  const std::vector<LabGoal> reached = goals(report);
+  const bool met = std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
+  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
+ExitCode run(const po::variables_map& values) {
+  static const std::vector<std::pair<std::string, ExitCode (*)(const po::variables_map&, const Words&)>>
+      kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}, {"validate", validate}};
+  if (values.count("words") == 0)
+    throw UsageError("say what to do: up, run, status, down or validate; see 'stepcast help lab'");
+  const Words words = values["words"].as<Words>();
+  const auto action = std::find_if(kActions.begin(), kActions.end(),
+                                   [&](const auto& each) { return each.first == words[0]; });
+  if (action == kActions.end())
+    throw UsageError(unknown_name("action", words[0], {"up", "run", "status", "down", "validate"}));
+  if (words.size() > 1 && action->first != "run")
+    throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
+  return action->second(values, words);
+}
+
+const Registration<Command> kLab{
+    commands(),
+    {.name = "lab",
+     .description = "Runs ranks in a virtual cluster on this machine: network namespaces with shaped links.",
+     .thing =
+         {.declare = declare,
+          .run = run,
+          .positional = "words",
+          .usage =
+              "stepcast lab up --cluster FILE\n"
+              "       stepcast lab run [--cluster FILE] [--ranks-per-host N] -- run --strategy NAME ...\n"
+              "       stepcast lab status|down",
+          .group = "Measure"},
+     .order = 50}};
+
+}  // namespace
+}  // namespace stepcast

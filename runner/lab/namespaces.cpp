@@ -1,0 +1,298 @@
+#include "runner/lab/namespaces.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "sim/core/error.hpp"
+#include "sim/core/program.hpp"
+#include "sim/core/temporary.hpp"
+
+namespace stepcast {
+namespace {
+
+/// `ip` and `tc` lie in folders that only root has in PATH.
+std::string network_program(const std::string& name) {
+  if (std::string found = find_program(name); !found.empty()) return found;
+  for (const char* folder : {"/usr/sbin/", "/sbin/"})
+    if (::access((folder + name).c_str(), X_OK) == 0) return folder + name;
+  throw CapabilityError("the lab needs '" + name + "' of iproute2 (Debian: apt-get install iproute2)");
+}
+
+/// Output of `ip` or `tc`; \throws RunError with what it said
+std::string call(const std::string& program, const std::vector<std::string>& words) {
+  std::vector<std::string> all{network_program(program)};
+  all.insert(all.end(), words.begin(), words.end());
+  const ProgramOutput output = run_program_file(all);
+  if (output.exit_code == 0) return output.standard_output;
+  std::string line = program;
+  for (const std::string& word : words) line += " " + word;
+  throw RunError("'" + line + "' failed: " + output.standard_error);
+}
+
+/// Runs lines of `ip` or `tc` in one go, inside a namespace unless `space` is empty.
+void call_batch(const std::string& program, const std::string& space, const std::string& lines) {
+  const TemporaryFile file(
+      (std::filesystem::temp_directory_path() / ("stepcast-lab-" + std::to_string(::getpid()) + ".batch"))
+          .string());
+  std::ofstream(file.path()) << lines;
+  std::vector<std::string> words;
+  if (!space.empty()) words = {"-n", space};
+  words.insert(words.end(), {"-batch", file.path()});
+  try {
+    call(program, words);
+  } catch (const RunError& error) {
+    throw RunError(std::string(error.what()) + "in: " + lines);
+  }
+}
+
+std::vector<std::string> spaces_of(const std::string& lab) {
+  const std::string prefix = lab_prefix(lab);
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(kNamespaceFolder, none))
+    if (const std::string name = entry.path().filename(); name.rfind(prefix, 0) == 0) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<int> processes_in(const std::string& space) {
+  std::istringstream text(call("ip", {"netns", "pids", space}));
+  std::vector<int> processes;
+  for (int process = 0; text >> process;) processes.push_back(process);
+  return processes;
+}
+
+std::vector<int> processes_of(const std::string& lab) {
+  std::vector<int> all;
+  for (const std::string& space : spaces_of(lab)) {
+    const std::vector<int> some = processes_in(space);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+void end_processes(const std::string& lab) {
+  using std::chrono::milliseconds;
+  constexpr int kPatience = 40;
+  constexpr milliseconds kPause{50};
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    for (const int process : processes_of(lab)) ::kill(process, signal);
+    for (int i = 0; i < kPatience && !processes_of(lab).empty(); ++i) std::this_thread::sleep_for(kPause);
+  }
+}
+
+/// A kernel's timer may be about this late.
+constexpr double kLateness_s = 100e-6;
+
+/// The largest segment that TCP hands over at a time: what a lab's slowest link carries in 100 us, but two frames at
+/// least, and at most 64 KiB. Segments that pass the buckets whole were measured to cost a quarter of the processor
+/// time of those that the buckets cut into frames.
+long long segment_bytes(const LabPlan& plan) {
+  constexpr double kLeast = 2 * 1'514.0;
+  constexpr double kMost = 65'536.0;
+  double slowest = kMost / kLateness_s;
+  for (const LabLink& link : plan.links) slowest = std::min(slowest, shaped_rate(link.bandwidth).count());
+  return std::llround(std::max(kLeast, kLateness_s * slowest));
+}
+
+/// One end's queue: a token bucket of the link's rate. After a pause it lets pass at once what the link carries in
+/// 250 us, but two segments at least: with one, a late timer lost 14 % of 1 Gbit/s. Its queue holds 2 MiB, as switches
+/// with deep buffers do, so that in-cast waits and is not lost.
+std::string shaping(const std::string& interface, BytesPerSecond payload, long long segment) {
+  constexpr double kBurstTime = 2.5 * kLateness_s;
+  constexpr long long kQueue = 2 << 20;
+  const long long burst = std::max(2 * segment, std::llround(kBurstTime * shaped_rate(payload).count()));
+  return "qdisc add dev " + interface + " root tbf rate " +
+         std::to_string(std::llround(8.0 * shaped_rate(payload).count())) + "bit burst " +
+         std::to_string(burst) + " limit " + std::to_string(kQueue) + "\n";
+}
+
+/// How much of one connection may wait in a host's own queue. Hosts of real clusters have a fair queue there
+/// (fq_codel is what most distributions set), where a short message does not wait behind a long one of another
+/// connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such order.
+void limit_queues(const LabPlan& plan, long long segment) {
+  for (const LabHost& host : plan.hosts)
+    call("ip", {"netns", "exec", host.space, "sh", "-c",
+                "echo " + std::to_string(3 * segment) + " > /proc/sys/net/ipv4/tcp_limit_output_bytes"});
+}
+
+void make_spaces(const LabPlan& plan) {
+  std::string spaces = "netns add " + plan.switches + "\n";
+  for (const LabHost& host : plan.hosts) spaces += "netns add " + host.space + "\n";
+  call_batch("ip", "", spaces);
+  std::string links;
+  for (const LabLink& link : plan.links)
+    links += "link add name " + link.a.interface + " netns " + link.a.space + " type veth peer name " +
+             link.b.interface + " netns " + link.b.space + "\n";
+  if (!links.empty()) call_batch("ip", "", links);
+}
+
+/// The aliases tell `lab_status` and `lab_hosts` what was built; the switches' comes last, when all is done.
+/// Without addresses of IPv6, whose announcements would be traffic beside ours.
+void start_interfaces(const LabPlan& plan) {
+  std::string switches;
+  for (const std::string& bridge : plan.bridges)
+    switches += "link add " + bridge + " type bridge stp_state 0 mcast_snooping 0\nlink set " + bridge +
+                " addrgenmode none up\n";
+  std::string queues;
+  const long long segment = segment_bytes(plan);
+  for (const LabLink& link : plan.links) {
+    for (const LabEnd& end : {link.a, link.b}) {
+      if (end.bridge < 0) {
+        call_batch("tc", end.space, shaping(end.interface, link.bandwidth, segment));
+        continue;
+      }
+      switches += "link set " + end.interface + " addrgenmode none master " +
+                  plan.bridges[static_cast<std::size_t>(end.bridge)] + " up\n";
+      queues += shaping(end.interface, link.bandwidth, segment);
+    }
+  }
+  if (!switches.empty()) call_batch("ip", plan.switches, switches);
+  if (!queues.empty()) call_batch("tc", plan.switches, queues);
+  for (const LabHost& host : plan.hosts)
+    call_batch("ip", host.space,
+               "link set lo alias " + host.name + "@" + std::to_string(host.speed) +
+                   " up\nlink set eth0 addrgenmode none gso_max_size " + std::to_string(segment) +
+                   " up\naddr add " + host.address + "/24 dev eth0\n");
+  limit_queues(plan, segment);
+  constexpr std::size_t kLongestAlias = 255;
+  call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
+}
+
+/// What `ip -j KIND show dev INTERFACE` says; null where there is no such namespace or interface.
+nlohmann::json description(const std::string& space, const char* kind, const std::string& interface) {
+  try {
+    return nlohmann::json::parse(call("ip", {"-n", space, "-j", kind, "show", "dev", interface})).at(0);
+  } catch (const RunError&) {
+    return nullptr;
+  }
+}
+
+/// The text that `start_interfaces` left on the loopback interface; "" where it did not come so far.
+std::string alias(const std::string& space) {
+  const nlohmann::json link = description(space, "link", "lo");
+  return link.is_object() ? link.value("ifalias", "") : "";
+}
+
+std::string link_lines(const std::string& space) {
+  std::map<std::string, double> rates;
+  for (const auto& queue : nlohmann::json::parse(call("tc", {"-n", space, "-j", "qdisc", "show"})))
+    if (queue.value("kind", "") == "tbf") rates[queue.value("dev", "")] = queue["options"].value("rate", 0.0);
+  std::string lines;
+  for (const auto& link : nlohmann::json::parse(call("ip", {"-n", space, "-j", "link", "show"}))) {
+    const std::string name = link.value("ifname", "");
+    if (!rates.contains(name)) continue;
+    lines += name + " " + (link.value("operstate", "") == "UP" ? "up" : "down") + ", sends at most " +
+             to_text(BytesPerSecond(rates[name] / shaped_rate(BytesPerSecond(1.0)).count())) + "\n";
+  }
+  return lines;
+}
+
+}  // namespace
+
+void require_lab_capabilities() {
+  static_cast<void>(network_program("ip"));
+  static_cast<void>(network_program("tc"));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);
+  int status = 1;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0 ||
+      (std::filesystem::exists(kNamespaceFolder) ? ::access(kNamespaceFolder, W_OK)
+                                                 : ::access("/run", W_OK)) != 0)
+    throw CapabilityError(
+        "the lab makes network namespaces, which needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with write "
+        "access "
+        "to /run/netns; this process may not");
+}
+
+void build_lab(const LabPlan& plan) {
+  if (const std::vector<int> processes = processes_of(plan.lab); !processes.empty())
+    throw RunError("a lab named '" + plan.lab + "' is in use by process " +
+                   std::to_string(processes.front()) +
+                   "; 'stepcast lab down' ends it, --name takes another name");
+  remove_lab(plan.lab);
+  try {
+    make_spaces(plan);
+    start_interfaces(plan);
+  } catch (...) {
+    remove_lab(plan.lab);
+    throw;
+  }
+}
+
+int remove_lab(const std::string& lab) {
+  const std::vector<std::string> spaces = spaces_of(lab);
+  if (spaces.empty()) return 0;
+  end_processes(lab);
+  std::string lines;
+  for (const std::string& space : spaces) lines += "netns delete " + space + "\n";
+  call_batch("ip", "", lines);
+  return static_cast<int>(spaces.size());
+}
+
+LabStatus lab_status(const std::string& lab) {
+  LabStatus status;
+  status.cluster = alias(lab_prefix(lab) + "-switches");
+  for (const std::string& space : spaces_of(lab))
+    status.spaces.push_back({space, processes_in(space), link_lines(space)});
+  return status;
+}
+
+std::vector<LabHost> lab_hosts(const std::string& lab) {
+  const std::string switches = lab_prefix(lab) + "-switches";
+  if (alias(switches).empty())
+    throw RunError("there is no lab named '" + lab +
+                   "'; 'stepcast lab up --cluster FILE' builds one, and "
+                   "'lab run --cluster FILE' for one run");
+  std::map<int, LabHost> hosts;  // by the last byte of the address, which counts them
+  for (const std::string& space : spaces_of(lab)) {
+    if (space == switches) continue;
+    const std::string address =
+        description(space, "addr", "eth0").at("addr_info").at(0).at("local").get<std::string>();
+    const std::string name_and_speed = alias(space);
+    const std::size_t at = name_and_speed.find('@');
+    hosts[std::stoi(address.substr(address.rfind('.') + 1))] = {name_and_speed.substr(0, at), space, address,
+                                                                std::stod(name_and_speed.substr(at + 1))};
+  }
+  std::vector<LabHost> ordered;
+  for (auto& [number, host] : hosts) ordered.push_back(std::move(host));
+  return ordered;
+}
+
+LabScope::LabScope(const LabPlan& plan) : lab_(plan.lab) {
+  sigset_t mask{};
+  sigemptyset(&mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, signal);
+  sigprocmask(SIG_BLOCK, &mask, &before_);
+  try {
+    build_lab(plan);
+  } catch (...) {
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+    throw;
+  }
+}
+
+LabScope::~LabScope() {
+  try {
+    remove_lab(lab_);
+  } catch (const std::exception& error) {
+    std::cerr << "stepcast: " << error.what() << "\nstepcast: 'stepcast lab down' removes what is left\n";
+  }
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace stepcast

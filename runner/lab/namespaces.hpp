@@ -1,0 +1,61 @@
+#pragma once
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "runner/lab/plan.hpp"
+
+/// Building, looking at and removing labs. Only network namespaces whose names begin with `lab_prefix` are ever
+/// touched, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the machine.
+namespace stepcast {
+
+/// The folder in which network namespaces have their names.
+constexpr const char* kNamespaceFolder = "/run/netns";
+
+/// \throws CapabilityError unless `ip` and `tc` of iproute2 are here and this process may make network
+/// namespaces (CAP_NET_ADMIN and CAP_SYS_ADMIN, which root has)
+void require_lab_capabilities();
+
+/// Builds the lab. What an earlier one of this name left is removed first. \throws RunError with the words of
+/// `ip` or `tc`, after which nothing of it is left; RunError when processes run in a lab of this name, with
+/// their numbers
+void build_lab(const LabPlan& plan);
+
+/// Ends the processes inside (SIGTERM, after 2 s SIGKILL) and removes all namespaces of the lab.
+/// \return how many namespaces there were
+int remove_lab(const std::string& lab);
+
+/// What there is of a lab.
+struct LabSpace {
+  std::string name;
+  std::vector<int> processes;
+  std::string links;  ///< one per line: `eth0 up 123.0 MB/s shaped`
+};
+struct LabStatus {
+  std::string cluster;  ///< what it was built from; "" where that was not finished
+  std::vector<LabSpace> spaces;
+};
+LabStatus lab_status(const std::string& lab);
+
+/// The hosts of a lab that is up, in the cluster's order. \throws RunError when there is none, or its building was
+/// interrupted
+std::vector<LabHost> lab_hosts(const std::string& lab);
+
+/// A lab for the time of a scope, in which SIGINT, SIGTERM and SIGHUP wait, so that it is always removed; the ranks
+/// that `launch_ranks` starts receive them.
+class LabScope {
+ public:
+  explicit LabScope(const LabPlan& plan);
+  ~LabScope();  ///< removes it
+  LabScope(const LabScope&) = delete;
+  LabScope& operator=(const LabScope&) = delete;
+  LabScope(LabScope&&) = delete;
+  LabScope& operator=(LabScope&&) = delete;
+
+ private:
+  std::string lab_;
+  sigset_t before_{};
+};
+
+}  // namespace stepcast

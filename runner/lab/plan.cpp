@@ -1,0 +1,111 @@
+#include "runner/lab/plan.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <numeric>
+
+#include "sim/core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kMostHosts = 250;
+
+[[noreturn]] void refuse(const Cluster& cluster, const std::string& why) {
+  throw InputError(cluster.path + ": the lab cannot build cluster '" + cluster.specification + "': " + why);
+}
+
+bool names_a_space(const std::string& name) {
+  constexpr std::size_t kLongest = 100;
+  return !name.empty() && name.size() <= kLongest && name.front() != '-' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+         });
+}
+
+void check_hosts(const Cluster& cluster) {
+  if (cluster.hosts.size() > kMostHosts)
+    refuse(cluster, std::to_string(cluster.hosts.size()) + " hosts, at most " + std::to_string(kMostHosts));
+  for (const Host& host : cluster.hosts)
+    if (!names_a_space(host.name))
+      refuse(cluster,
+             "host name '" + host.name + "' has other characters than letters, digits, '.', '_', '-'");
+  for (const Node& node : cluster.nodes)
+    if (node.kind != NodeKind::kSocket && node.kind != NodeKind::kSwitch)
+      refuse(cluster, "'" + node.name + "' is a " + to_text(node.kind) +
+                          "; hosts of the lab have processors alone, which hang on switches");
+}
+
+/// Union-find over nodes: a link between two nodes that are already joined is a second way.
+void check_tree(const Cluster& cluster) {
+  std::vector<std::size_t> root(cluster.nodes.size());
+  std::iota(root.begin(), root.end(), 0);
+  const auto find = [&](std::size_t node) {
+    while (root[node] != node) node = root[node];
+    return node;
+  };
+  std::map<int, int> links;
+  for (const Link& link : cluster.links) {
+    const std::size_t a = find(static_cast<std::size_t>(link.a));
+    const std::size_t b = find(static_cast<std::size_t>(link.b));
+    if (a == b)
+      refuse(cluster,
+             "link '" + link.name +
+                 "' is a second way between its ends; the lab builds trees (of leaf_spine: spines: 1)");
+    root[a] = b;
+    for (const int end : {link.a, link.b})
+      if (cluster.node(end).kind == NodeKind::kSocket && ++links[end] > 1)
+        refuse(cluster, "host '" + cluster.node_name(end) + "' has more than one link");
+  }
+}
+
+}  // namespace
+
+std::string lab_prefix(const std::string& lab) {
+  constexpr std::size_t kLongest = 16;
+  const bool plain =
+      std::all_of(lab.begin(), lab.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  if (lab.empty() || lab.size() > kLongest || !plain)
+    throw UsageError("the name of a lab has 1 to 16 letters and digits, got '" + lab + "'");
+  return "stepcast-" + lab + "-";
+}
+
+LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
+  check_hosts(cluster);
+  check_tree(cluster);
+  const std::string prefix = lab_prefix(lab);
+  LabPlan plan;
+  plan.lab = lab;
+  plan.cluster = cluster.specification;
+  plan.switches = prefix + "-switches";  // no host's name begins with '-'
+  std::map<int, int> bridges;            // by node
+  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
+    const Node& node = cluster.nodes[i];
+    if (node.kind == NodeKind::kSwitch) {
+      bridges[static_cast<int>(i)] = static_cast<int>(plan.bridges.size());
+      plan.bridges.push_back("bridge" + std::to_string(plan.bridges.size()));
+    } else {
+      plan.hosts.push_back({node.name, prefix + node.name, "10.77.0." + std::to_string(plan.hosts.size() + 1),
+                            cluster.host_of(static_cast<int>(i)).speed});
+    }
+  }
+  for (const Link& link : cluster.links) {
+    const std::string number = std::to_string(plan.links.size());
+    const auto end = [&](int node, const char* side) -> LabEnd {
+      if (const auto found = bridges.find(node); found != bridges.end())
+        return {plan.switches, "port" + number + side, found->second};
+      return {prefix + cluster.node_name(node), "eth0", -1};
+    };
+    plan.links.push_back({link.name, end(link.a, "a"), end(link.b, "b"), link.bandwidth});
+  }
+  return plan;
+}
+
+BytesPerSecond shaped_rate(BytesPerSecond payload) {
+  constexpr double kPayload = 1448.0;
+  constexpr double kFrame = 1514.0;
+  return (kFrame / kPayload) * payload;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,209 @@
+#include "runner/lab/validation.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runner/lab/namespaces.hpp"
+#include "runner/lab/plan.hpp"
+#include "sim/core/calibration.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/program.hpp"
+
+namespace stepcast {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr double kLongestStep_s = 1.0;
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// `stepcast` or `stepcast-runner`, which stand side by side.
+std::string own_program(const std::string& name) {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
+/// Runs one of our own programs. \throws RunError with its words
+void call(const std::string& program, const Words& words) {
+  const ProgramOutput output = run_program_file(Words{own_program(program)} + words);
+  if (output.exit_code == 0) return;
+  std::string line = program;
+  for (const std::string& word : words) line += " " + word;
+  throw RunError("'" + line + "' ended with exit code " + std::to_string(output.exit_code) + ": " +
+                 output.standard_error);
+}
+
+/// Whether SIGINT, SIGTERM or SIGHUP waits for the end of a LabScope.
+bool interrupted() {
+  sigset_t pending{};
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 ||
+         sigismember(&pending, SIGHUP) == 1;
+}
+
+/// One validation under way.
+class Run {
+ public:
+  explicit Run(const LabValidation& validation)
+      : validation_(validation), matrix_(lab_matrix(validation.quick)) {
+    for (const char* folder : {"traces", "predicted", "runs"})
+      std::filesystem::create_directories(std::filesystem::path(validation.folder) / folder);
+    for (const LabExperiment& one : matrix_) batches_[one.model].insert(one.batch);
+    for (const LabExperiment& one : matrix_) batches_[one.model].insert(samples_of(one));
+    total_ =
+        static_cast<int>(batches_.size()) + 1 + static_cast<int>(matrix_.size()) * (1 + validation.launches);
+  }
+
+  LabReport report() {
+    measure();
+    predict();
+    for (int launch = 1; launch <= validation_.launches; ++launch) run_all(launch);
+    return collect();
+  }
+
+ private:
+  [[nodiscard]] std::string path(const std::string& name) const { return validation_.folder + "/" + name; }
+  [[nodiscard]] std::string trace(const std::string& model) const {
+    return path("traces/" + model.substr(0, model.find(':')) + ".trace.json");
+  }
+  [[nodiscard]] std::string predicted(const LabExperiment& one) const {
+    return path("predicted/" + one.name + ".json");
+  }
+  [[nodiscard]] std::string measured(const LabExperiment& one, int launch) const {
+    return path("runs/" + one.name + "." + std::to_string(launch) + ".json");
+  }
+  void advance(const std::string& now) { validation_.on_progress(++done_, total_, now); }
+
+  /// Of a micro-batch.
+  static int samples_of(const LabExperiment& one) {
+    const auto found = std::find(one.options.begin(), one.options.end(), "--micro-batches");
+    return found == one.options.end() ? one.batch : one.batch / std::stoi(*(found + 1));
+  }
+
+  /// What one rank computes, and what messages between two hosts cost at one rate: all that is known beforehand.
+  void measure() {
+    const std::string steps = validation_.quick ? "8" : "15";
+    for (const auto& [model, batches] : batches_) {
+      std::string list;
+      for (const int batch : batches) list += (list.empty() ? "" : ",") + std::to_string(batch);
+      call("stepcast-runner",
+           {"measure", "--model", model, "--batch", list, "--steps", steps, "-o", trace(model), "--force"});
+      advance("traced " + model);
+    }
+    call("stepcast-runner",
+         {"lab", "run", "--name", validation_.lab, "--cluster", kLabCalibrationCluster, "--", "calibrate",
+          "--cluster", kLabCalibrationCluster, "--max", validation_.quick ? "4MiB" : "16MiB", "--rounds",
+          validation_.quick ? "3" : "7", "-o", path("calibration.json"), "--force"});
+    advance("calibrated");
+  }
+
+  [[nodiscard]] Words training(const LabExperiment& one) const {
+    return one.options + Words{"--model", one.model,        "--batch",   std::to_string(one.batch),
+                               "--trace", trace(one.model), "--compute", to_text(one.compute)};
+  }
+
+  void predict() {
+    for (const LabExperiment& one : matrix_) {
+      call("stepcast", Words{"predict"} + training(one) +
+                           Words{"--calibration", path("calibration.json"), "--cluster", one.cluster,
+                                 "--world-size", std::to_string(one.hosts), "-o", predicted(one), "--force"});
+      advance("predicted " + one.name);
+    }
+    std::erase_if(matrix_, [&](const LabExperiment& one) {
+      return load_result(predicted(one)).median_step_time_s() > kLongestStep_s;
+    });
+  }
+
+  /// Every case once, cluster after cluster.
+  void run_all(int launch) {
+    std::vector<std::string> clusters;
+    for (const LabExperiment& one : matrix_)
+      if (std::find(clusters.begin(), clusters.end(), one.cluster) == clusters.end())
+        clusters.push_back(one.cluster);
+    for (const std::string& cluster : clusters) {
+      const LabScope lab(plan_lab(load_cluster(cluster), validation_.lab));
+      for (const LabExperiment& one : matrix_) {
+        if (one.cluster != cluster) continue;
+        call("stepcast-runner",
+             Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
+                 Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch), "--force"});
+        if (interrupted()) return;  // the lab's end lets the signal through
+        advance("ran " + one.name);
+      }
+    }
+  }
+
+  /// About two seconds of steps.
+  [[nodiscard]] std::string steps_of(const LabExperiment& one) const {
+    constexpr double kSeconds = 2.0;
+    const double step = load_result(predicted(one)).median_step_time_s();
+    return std::to_string(std::clamp(static_cast<int>(kSeconds / step), 4, 30));
+  }
+
+  LabReport collect() {
+    LabReport report;
+    const Calibration calibration = load_calibration(path("calibration.json"));
+    report.calibration.world_size = calibration.world_size;
+    report.calibration.link_rate_bytes_per_s = kLabCalibrationRate;
+    if (!calibration.paths.empty())
+      report.calibration.largest_bytes = calibration.paths.front().largest_bytes;
+    for (const LabExperiment& one : matrix_) report.cases.push_back(compared_case(one));
+    for (const LabChange& change : lab_changes()) {
+      const LabCase* plain = find(report, change.plain);
+      const LabCase* changed = find(report, change.changed);
+      if (plain != nullptr && changed != nullptr)
+        report.perturbations.push_back(perturbation_between(change.name, *plain, *changed));
+    }
+    return report;
+  }
+
+  [[nodiscard]] LabCase compared_case(const LabExperiment& one) const {
+    std::vector<ResultFile> launches;
+    for (int launch = 1; launch <= validation_.launches; ++launch)
+      launches.push_back(load_result_file(measured(one, launch)));
+    const ResultFile prediction = load_result_file(predicted(one));
+    Case both;
+    both.configuration = prediction.result.configuration;
+    for (const ResultFile& launch : launches) both.launches.push_back(&launch);
+    both.prediction = &prediction;
+    check_lineage({both});
+    LabCase result;
+    static_cast<ComparedCase&>(result) = compared(both, {});
+    result.cluster = one.cluster;
+    result.strategy_text = one.strategy_text;
+    result.compute = one.compute;
+    result.distance = distance_of(one);
+    result.link_rate_bytes_per_s = one.link_rate_bytes_per_s;
+    const double stages = static_cast<double>(result.world_size) / result.data_parallel;
+    const auto ideal = prediction.result.trivial_step_time_s.find("ideal_scaling");
+    if (ideal != prediction.result.trivial_step_time_s.end())
+      result.ideal_step_time_s = result.baseline_step_time_s = stages * ideal->second;
+    return result;
+  }
+
+  const LabCase* find(const LabReport& report, const std::string& name) const {
+    for (std::size_t i = 0; i < matrix_.size(); ++i)
+      if (matrix_[i].name == name) return &report.cases[i];
+    return nullptr;
+  }
+
+  const LabValidation& validation_;
+  std::vector<LabExperiment> matrix_;
+  std::map<std::string, std::set<int>> batches_;  ///< to trace, by model
+  int done_ = 0;
+  int total_ = 0;
+};
+
+}  // namespace
+
+LabReport validate_lab(const LabValidation& validation) { return Run(validation).report(); }
+
+}  // namespace stepcast

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/compared_case.hpp"
+#include "sim/core/run_context.hpp"
+
+/// How good the predictions of a virtual cluster were: the file that `stepcast lab validate` writes, the
+/// goals that it is held to, and what it prints.
+namespace stepcast {
+
+inline constexpr const char* kLabSchema = "stepcast.lab/1";
+
+/// Where the time of compute comes from: waited for as the trace says, or really computed.
+enum class LabCompute : std::uint8_t { kReplayed, kReal };
+inline constexpr std::array<LabCompute, 2> kLabComputes = {LabCompute::kReplayed, LabCompute::kReal};
+std::string to_text(LabCompute compute);  ///< `replayed`
+
+/// How far a case lies from what was calibrated, by its farthest property.
+enum class LabDistance : std::uint8_t {
+  kSeenRateSeenSize,  ///< links and number of hosts as in the calibration; only the training is new
+  kNewRate,           ///< links of another rate
+  kNewWorldSize,      ///< more hosts
+  kNewTopology,       ///< links that differ, an oversubscribed uplink, a straggler
+};
+inline constexpr std::array<LabDistance, 4> kLabDistances = {
+    LabDistance::kSeenRateSeenSize, LabDistance::kNewRate, LabDistance::kNewWorldSize,
+    LabDistance::kNewTopology};
+std::string to_text(LabDistance distance);  ///< `new rate`
+
+/// `2.5 Gbit/s` of 312.5e6.
+std::string link_rate_text(double bytes_per_s);
+
+struct LabCase : ComparedCase {
+  std::string cluster;        ///< `star:hosts=4,link=1Gb/s`
+  std::string strategy_text;  ///< the strategy with what else tells cases apart: `ddp, 5 MiB cap`
+  LabCompute compute = LabCompute::kReplayed;
+  LabDistance distance = LabDistance::kSeenRateSeenSize;
+  double link_rate_bytes_per_s = 0.0;  ///< of a host's link; where they differ, of most hosts
+  double ideal_step_time_s = 0.0;      ///< one rank without communication: the sum of its trace
+  double baseline_step_time_s = 0.0;   ///< measured, on one rank: the batch of this case
+
+  /// Throughput over that of one rank. Both are over the measured baseline:
+  ///
+  ///     speed-up = d T_1(b) / T_n(b)
+  ///
+  /// of n ranks that train on d batches per step: d = n (weak scaling), but for pipelines, whose ranks share
+  /// one batch (strong). Not a number without a baseline.
+  [[nodiscard]] double measured_speedup() const;
+  [[nodiscard]] double predicted_speedup() const;
+};
+
+/// `vgg11-bn-cifar, ddp, 5 MiB cap, 4 ranks over star:hosts=4,link=1Gb/s`
+std::string describe(const LabCase& one);
+
+/// Absolute relative errors of step times; p90 interpolates between cases.
+struct ErrorSummary {
+  std::size_t cases = 0;
+  double median = 0.0;
+  double p90 = 0.0;
+  double worst = 0.0;
+};
+/// All zero when no case has this compute mode.
+ErrorSummary summarize(const std::vector<LabCase>& cases, LabCompute compute);
+
+struct LabGroup {
+  LabCompute compute = LabCompute::kReplayed;
+  LabDistance distance = LabDistance::kSeenRateSeenSize;
+  ErrorSummary errors;
+};
+/// By compute mode, then distance; groups without a case are left out.
+std::vector<LabGroup> group_errors(const std::vector<LabCase>& cases);
+
+/// True when the prediction is at most `bar` off or inside the range of the launches.
+bool within_bar(const ComparedCase& one, double bar);
+
+/// Pairs of strategies that train the same model on the same cluster with the same compute mode, batch and
+/// world size, and whose launches do not overlap: the slowest of one is faster than the fastest of the other.
+struct StrategyOrder {
+  int pairs = 0;
+  std::vector<std::string> wrong;  ///< those that the prediction does not order so
+};
+StrategyOrder order_of_strategies(const std::vector<LabCase>& cases);
+
+/// What one change of cluster or strategy does to the step time, as a ratio:
+///
+///     change = T_changed / T_plain - 1
+///
+/// The ends of its measured range are what single launches say: fastest changed over slowest plain, and
+/// slowest changed over fastest plain.
+struct LabPerturbation {
+  std::string name;
+  double measured_change = 0.0;
+  double measured_change_low = 0.0;
+  double measured_change_high = 0.0;
+  double predicted_change = 0.0;
+
+  /// How far the predicted change is off, as a part of the measured one; infinite when that is none.
+  [[nodiscard]] double error() const;
+  [[nodiscard]] double spread() const;  ///< width of the measured range
+  /// At most 15 % off, or inside the measured range.
+  [[nodiscard]] bool within() const;
+};
+LabPerturbation perturbation_between(const std::string& name, const ComparedCase& plain,
+                                     const ComparedCase& changed);
+
+/// What was known before: point-to-point calls between `world_size` hosts at one rate.
+struct LabCalibration {
+  int world_size = 2;
+  double link_rate_bytes_per_s = 0.0;
+  double largest_bytes = 0.0;  ///< the longest message that was measured
+};
+
+struct LabReport {
+  RunContext context;
+  LabCalibration calibration;
+  std::vector<LabCase> cases;
+  std::vector<LabPerturbation> perturbations;
+};
+
+/// A goal of the laboratory and what became of it: `replayed compute: median absolute error 2.9 % (at most
+/// 4.0 %)`.
+struct LabGoal {
+  std::string text;
+  bool met = false;
+};
+/// Replayed compute: median at most 4 %, 90th percentile at most 10 %, none above 20 % unless inside its
+/// range of launches; real compute: median at most 8 %; every perturbation within; no pair of strategies in
+/// the wrong order. Goals without a case or perturbation are left out.
+std::vector<LabGoal> goals(const LabReport& report);
+
+/// The tables that people read: groups, every case with the worst first, perturbations, order, goals.
+std::string to_text(const LabReport& report);
+
+/// What follows from the cases (errors, groups, order, speed-ups) is written for other programs but not read.
+void to_json(nlohmann::json& json, const LabReport& report);
+/// \throws InputError for an unknown compute mode or distance, or a step time that is not positive.
+void from_json(const nlohmann::json& json, LabReport& report);
+
+/// \throws InputError when `path` holds another schema or is not valid.
+LabReport load_lab_report(const std::string& path);
+
+}  // namespace stepcast

@@ -1,0 +1,99 @@
+#include <catch2/catch.hpp>
+
+#include "tests/replay/small_world.hpp"
+
+namespace stepcast {
+namespace {
+
+using namespace small_world;
+
+/// Hosts 0 and 1 at one switch, 2 and 3 at another one, both at a third; the wire costs next to nothing.
+Cluster two_racks() {
+  Cluster cluster;
+  cluster.name = "two_racks";
+  for (int i = 0; i < 4; ++i) cluster.add_host({"host" + std::to_string(i), 4, Bytes(0), 1.0});
+  for (int i = 0; i < 3; ++i) cluster.add_node({"switch" + std::to_string(i), NodeKind::kSwitch});
+  const auto link = [&](const std::string& name, int a, int b) {
+    cluster.links.push_back({name, a, b, BytesPerSecond(1e15), Seconds(0)});
+  };
+  for (int i = 0; i < 4; ++i) link("link" + std::to_string(i), i, 4 + i / 2);
+  link("up0", 4, 6);
+  link("up1", 5, 6);
+  return cluster;
+}
+
+/// A class whose messages take so long, and whose engines are free.
+PathCost constant(const char* path_class, double latency_s) {
+  PathCost path;
+  path.path_class = path_class;
+  path.latency = {{{0.0, latency_s}, {1e9, latency_s}}};
+  return path;
+}
+
+Calibration calibrated(const std::vector<PathCost>& paths) {
+  Calibration result;
+  result.paths = paths;
+  return result;
+}
+
+const Model kNoModel;
+
+/// One message from rank 0 to rank 1, which sit on these hosts.
+Result one_message(const Calibration& costs, const Cluster& cluster, int from, int to) {
+  Schedule schedule = same_program(2, {});
+  schedule.programs = {{{operation("send", Stream::kComm, Send{1, Bytes(8), 0}),
+                         operation("wait", Stream::kCompute, Synchronize{}, {0})}},
+                       {{operation("recv", Stream::kComm, Recv{-1, Bytes(8), 0}),
+                         operation("wait", Stream::kCompute, Synchronize{}, {0})}}};
+  schedule.program_of_rank = {0, 1};
+  ReplayInput input = input_of(schedule, kNoModel, cluster);
+  input.node_of_rank = {from, to};
+  input.calibration = &costs;
+  return replay(input);
+}
+
+double time_s(const Calibration& costs, const Cluster& cluster, int from, int to) {
+  return one_message(costs, cluster, from, to).median_step_time_s();
+}
+
+std::string note(const Calibration& costs, const Cluster& cluster, int from, int to) {
+  const Result result = one_message(costs, cluster, from, to);
+  const auto found = result.notes.find("path_classes");
+  return found == result.notes.end() ? "" : found->second;
+}
+
+}  // namespace
+
+TEST_CASE("a message costs what its path class does: one host, one switch, several switches") {
+  const Calibration costs = calibrated(
+      {constant(kSameHost, 10e-6), constant(kSameSwitch, 100e-6), constant(kAcrossSwitches, 300e-6)});
+  const Cluster racks = two_racks();
+  CHECK(time_s(costs, racks, 0, 0) == Approx(10e-6));
+  CHECK(time_s(costs, racks, 0, 1) == Approx(100e-6));
+  CHECK(time_s(costs, racks, 0, 2) == Approx(300e-6));
+  CHECK(time_s(costs, racks, 3, 2) == Approx(100e-6));
+  CHECK(time_s(costs, star(4, 1e15, 0.0), 0, 3) == Approx(100e-6));
+  CHECK(note(costs, racks, 0, 2).empty());
+}
+
+TEST_CASE("for a class that is not calibrated the nearest one serves, and the result says so") {
+  const Cluster racks = two_racks();
+  const Calibration near = calibrated({constant(kSameHost, 10e-6), constant(kSameSwitch, 100e-6)});
+  CHECK(time_s(near, racks, 0, 2) == Approx(100e-6));
+  CHECK(note(near, racks, 0, 2) == "same_switch for across_switches, which is not calibrated");
+  CHECK(note(near, racks, 0, 1).empty());
+  const Calibration host = calibrated({constant(kSameHost, 10e-6)});
+  CHECK(time_s(host, racks, 0, 1) == Approx(10e-6));
+  CHECK(note(host, racks, 0, 1) == "same_host for same_switch, which is not calibrated");
+}
+
+TEST_CASE("calibrations of older versions, with `remote` for all pairs of hosts, mean what they meant") {
+  const Cluster racks = two_racks();
+  const Calibration old = calibrated({constant(kSameHost, 10e-6), constant(kRemote, 200e-6)});
+  CHECK(time_s(old, racks, 0, 0) == Approx(10e-6));
+  CHECK(time_s(old, racks, 0, 1) == Approx(200e-6));
+  CHECK(time_s(old, racks, 0, 3) == Approx(200e-6));
+  CHECK(time_s(calibrated({constant(kRemote, 200e-6)}), racks, 0, 0) == Approx(200e-6));
+}
+
+}  // namespace stepcast

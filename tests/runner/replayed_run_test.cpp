@@ -1,0 +1,250 @@
+#include "runner/replayed_run.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runner/replayed_program.hpp"
+#include "runner/torch/executor.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "tests/runner/as_ranks.hpp"
+#include "tests/runner/even_trace.hpp"
+
+/// Replayed compute waits as long as the trace says, and communicates as real compute does.
+
+using namespace stepcast;
+
+namespace {
+
+constexpr double kMillisecond = 1e-3;
+constexpr double kRounding = 1e-7;  ///< s: times are cut to whole nanoseconds, operation by operation
+
+TrainingConfig config_of(const std::string& strategy, int ranks, int batch = 8) {
+  TrainingConfig config;
+  config.world_size = strategy == "single" ? 1 : ranks;
+  config.batch = batch;
+  return config;
+}
+
+/// Rank 0's Result.
+Result replay_on_ranks(const Model& model, const Schedule& schedule, const TraceEntry& trace,
+                       const ReplayedRunOptions& options) {
+  const StepTimes times(model, &trace, nullptr);
+  Result first;
+  as_ranks(schedule.world_size, [&](Backend& backend) {
+    Result own = run_replayed(model, schedule, backend, times, options);
+    if (backend.rank() == 0) first = std::move(own);
+  });
+  return first;
+}
+
+ReplayedRunOptions few_steps(int steps = 3) {
+  ReplayedRunOptions options;
+  options.steps = steps;
+  options.warmup_steps = 1;
+  return options;
+}
+
+const Span& span_named(const Result& result, int rank, const std::string& name) {
+  const auto found = std::find_if(result.spans.begin(), result.spans.end(),
+                                  [&](const Span& span) { return span.rank == rank && span.name == name; });
+  if (found == result.spans.end()) throw std::runtime_error("no span " + name);
+  return *found;
+}
+
+double length(const Span& span) { return span.end_s - span.start_s; }
+
+/// What rank r puts into element i of a gradient before a step: small whole numbers, which halves hold too.
+float gradient_value(int rank, std::size_t i) {
+  return static_cast<float>((rank + 1) * (1 + static_cast<int>(i % 7)));
+}
+
+}  // namespace
+
+TEST_CASE("a replayed step of one rank takes the sum of the trace's medians", "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  const TraceEntry trace = even_trace(model, 8, kMillisecond);
+  const Result result = replay_on_ranks(model, schedule, trace, few_steps(10));
+  const double expected = step_of(trace);
+  INFO("expected " << expected << " s, took " << result.median_step_time_s() << " s");
+  for (const double step : result.step_time_s[0]) CHECK(step >= expected - kRounding);
+  if (PreciseWait().has_priority()) CHECK(result.median_step_time_s() <= 1.02 * expected + 100e-6);
+  CHECK(result.loss.empty());
+  CHECK(result.memory.empty());
+  const double forward = trace.segments.front().forward_s.front();
+  CHECK(length(span_named(result, 0, "forward/" + model.segments.front().name)) >= forward - kRounding);
+}
+
+TEST_CASE("a straggler takes longer than the trace by its speed, others wait for it, and the result says so",
+          "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
+  const TraceEntry trace = even_trace(model, 8, kMillisecond);
+  const StepTimes times(model, &trace, nullptr);
+  Result result;
+  as_ranks(2, [&](Backend& backend) {
+    ReplayedRunOptions options = few_steps();
+    options.speed = backend.rank() == 1 ? 0.5 : 1.0;
+    Result own = run_replayed(model, schedule, backend, times, options);
+    if (backend.rank() == 0) result = std::move(own);
+  });
+  CHECK(result.breakdown[1].compute_s >= 1.8 * result.breakdown[0].compute_s);
+  CHECK(result.median_step_time_s() >= 2.0 * step_of(trace) - kRounding);
+  CHECK(median(result.step_time_s[0]) >= 1.8 * step_of(trace));
+  CHECK_THAT(result.notes.at("slowest rank"), Catch::Contains("0.5"));
+}
+
+TEST_CASE("resampled steps differ, are those of the trace and the same for the same seed", "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  constexpr double kFactor = 20.0;  // of the second measured step: more than a busy machine adds to the first
+  TraceEntry trace = even_trace(model, 8, 0.1 * kMillisecond);
+  const double fast = step_of(trace);
+  append_scaled_step(trace, kFactor);
+  ReplayedRunOptions options = few_steps(20);
+  options.resample = true;
+  const auto slow_steps = [&] {
+    std::vector<bool> slow;
+    const Result result = replay_on_ranks(model, schedule, trace, options);
+    for (const double step : result.step_time_s[0]) {
+      CHECK(step >= fast - kRounding);
+      slow.push_back(step >= kFactor * fast - kRounding);
+    }
+    return slow;
+  };
+  const std::vector<bool> first = slow_steps();
+  CHECK(std::count(first.begin(), first.end(), true) > 2);
+  CHECK(std::count(first.begin(), first.end(), false) > 2);
+  CHECK(slow_steps() == first);
+}
+
+TEST_CASE("every strategy that trains runs replayed and sends as many bytes as with real compute",
+          "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const TraceEntry trace = even_trace(model, 8, 0.2 * kMillisecond);
+  for (const std::string& strategy : strategies().names()) {
+    if (!strategies().find(strategy).trains) continue;
+    INFO(strategy);
+    const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 2));
+    const Result replayed = replay_on_ranks(model, schedule, trace, few_steps());
+    Result real;
+    as_ranks(schedule.world_size, [&](Backend& backend) {
+      RunOptions options;
+      options.batch = 8;
+      options.steps = 1;
+      options.warmup_steps = 0;
+      Result own = run_schedule(model, schedule, backend, options);
+      if (backend.rank() == 0) real = std::move(own);
+    });
+    CHECK(replayed.bytes_sent_per_rank == real.bytes_sent_per_rank);
+    REQUIRE(replayed.spans.size() == real.spans.size());
+    for (std::size_t i = 0; i < real.spans.size(); ++i) CHECK(replayed.spans[i].name == real.spans[i].name);
+    CHECK(replayed.breakdown.size() == static_cast<std::size_t>(schedule.world_size));
+  }
+}
+
+TEST_CASE("after a replayed step all ranks hold the mean of what they had as gradients", "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const TraceEntry trace = even_trace(model, 8, 0.1 * kMillisecond);
+  const StepTimes times(model, &trace, nullptr);
+  for (const std::string strategy : {"ddp", "ddp fp16", "all_reduce", "gather_scatter"})
+    for (const int ranks : {2, 3}) {
+      INFO(strategy << " on " << ranks);
+      TrainingConfig config = config_of(strategy, ranks);
+      config.first_bucket_cap = config.bucket_cap = Bytes(100e3);
+      config.compress = strategy == "ddp fp16" ? "fp16" : "none";
+      const Schedule schedule = build_schedule(strategy.substr(0, strategy.find(' ')), model, config);
+      const double mean_rank = (ranks + 1) / 2.0;
+      REQUIRE_NOTHROW(as_ranks(ranks, [&](Backend& backend) {
+        ReplayedProgram program(schedule, model, backend, times);
+        for (std::size_t tensor = 0; tensor < model.parameters.size(); ++tensor) {
+          const Array gradient = program.gradient_if_held(static_cast<int>(tensor));
+          expect(static_cast<std::int64_t>(gradient.count) == model.parameters[tensor].numel(), "its size");
+          for (std::size_t i = 0; i < gradient.count; ++i)
+            static_cast<float*>(gradient.data)[i] = gradient_value(backend.rank(), i);
+        }
+        static_cast<void>(program.step({-1.0}));
+        for (std::size_t tensor = 0; tensor < model.parameters.size(); ++tensor) {
+          const Array gradient = program.gradient_if_held(static_cast<int>(tensor));
+          for (std::size_t i = 0; i < gradient.count; ++i) {
+            const double mean = mean_rank * gradient_value(0, i);
+            const double error = std::abs(static_cast<const float*>(gradient.data)[i] - mean);
+            expect(error <= (config.compress == "fp16" ? 4e-3 : 1e-6) * mean,
+                   model.parameters[tensor].name + " is not the mean");
+          }
+        }
+      }));
+    }
+}
+
+TEST_CASE("a hook runs inside its backward when the gradient it names is ready", "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
+  const TraceEntry trace = even_trace(model, 8, 2.0 * kMillisecond);
+  const Result result = replay_on_ranks(model, schedule, trace, few_steps());
+  for (std::size_t s = 0; s < model.segments.size(); ++s) {
+    const Segment& segment = model.segments[s];
+    const Span& backward = span_named(result, 0, "backward/" + segment.name);
+    double hooks = 0.0;
+    for (std::size_t k = 0; k < segment.parameters.size(); ++k) {
+      const std::string& name = model.parameters[static_cast<std::size_t>(segment.parameters[k])].name;
+      const Span& copy = span_named(result, 0, "copy_in/" + name);
+      const double ready = trace.segments[s].grad_ready_fraction[k] * trace.segments[s].backward_s.front();
+      INFO(name);
+      CHECK(copy.start_s - backward.start_s >= ready + hooks - kRounding);
+      hooks += length(copy);
+    }
+    CHECK(length(backward) >= trace.segments[s].backward_s.front() + hooks - kRounding);
+  }
+}
+
+TEST_CASE("replayed pipelines have the bubble of their schedule: GPipe and 1F1B", "[replayed]") {
+  constexpr int kMicroBatches = 4;
+  const Model model = load_model("bert-base:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
+  const TraceEntry trace = even_trace(model, 2, kMillisecond);
+  for (const char* order : {"gpipe", "1f1b"}) {
+    INFO(order);
+    TrainingConfig config = config_of("pipeline", 2);
+    config.micro_batches = kMicroBatches;
+    config.split = "2-2";
+    config.schedule = order;
+    const Schedule schedule = build_schedule("pipeline", model, config);
+    const Result result = replay_on_ranks(model, schedule, trace, few_steps());
+    // (m + p - 1) times the slot of a stage, p = 2, where a slot is at least its two blocks.
+    const double slot = 2.0 * (trace.segments[1].forward_s[0] + trace.segments[1].backward_s[0]);
+    CHECK(result.median_step_time_s() >= (kMicroBatches + 1) * slot - kRounding);
+    CHECK(result.bubble_fraction() > 0.5 / (kMicroBatches + 1));
+  }
+}
+
+TEST_CASE("micro-batches that follow another one take their times from the accumulating trace",
+          "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  TrainingConfig config = config_of("single", 1);
+  config.micro_batches = 2;
+  const Schedule schedule = build_schedule("single", model, config);
+  const TraceEntry first = even_trace(model, 4, kMillisecond);
+  const TraceEntry next = even_trace(model, 4, 5.0 * kMillisecond);
+  const StepTimes times(model, &first, &next);
+  Result result;
+  as_ranks(1, [&](Backend& backend) { result = run_replayed(model, schedule, backend, times, few_steps()); });
+  const std::string forward = "forward/" + model.segments.front().name;
+  CHECK(length(span_named(result, 0, forward + "/mb0")) < next.segments[0].forward_s[0]);
+  CHECK(length(span_named(result, 0, forward + "/mb1")) >= next.segments[0].forward_s[0] - kRounding);
+}
+
+TEST_CASE("a model that declares its times runs replayed without a trace", "[replayed]") {
+  const Model model = load_model("synthetic:layers=4,backward=2ms,parameter=64KiB");
+  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2, 1));
+  const StepTimes times = step_times_of(model, schedule, "", 1, 1);
+  as_ranks(2, [&](Backend& backend) {
+    const Result result = run_replayed(model, schedule, backend, times, few_steps());
+    expect(backend.rank() != 0 || result.median_step_time_s() >= 8 * kMillisecond - kRounding,
+           "shorter than declared");
+  });
+}

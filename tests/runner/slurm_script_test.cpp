@@ -1,0 +1,79 @@
+#include "runner/slurm_script.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+using namespace stepcast;
+
+namespace {
+
+/// Whether bash can parse a script, and what it prints when `srun` prints its words one per line.
+struct Shell {
+  explicit Shell(const std::string& script) {
+    std::string name = (std::filesystem::temp_directory_path() / "stepcast-sbatch-XXXXXX").string();
+    folder = ::mkdtemp(name.data());
+    std::ofstream(folder / "job.sh") << script;
+    std::ofstream(folder / "srun") << "#!/bin/bash\nprintf '%s\\n' \"$@\"\n";
+    std::filesystem::permissions(folder / "srun", std::filesystem::perms::owner_all);
+  }
+  ~Shell() { std::filesystem::remove_all(folder); }
+  Shell(const Shell&) = delete;
+  Shell& operator=(const Shell&) = delete;
+  [[nodiscard]] bool parses() const {
+    return std::system(("bash -n " + (folder / "job.sh").string()).c_str()) == 0;
+  }
+  [[nodiscard]] std::string run() const {
+    const std::string out = (folder / "out").string();
+    const std::string line =
+        "PATH=" + folder.string() + ":$PATH bash " + (folder / "job.sh").string() + " > " + out;
+    REQUIRE(std::system(line.c_str()) == 0);
+    std::ifstream in(out);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::filesystem::path folder;
+};
+
+}  // namespace
+
+TEST_CASE("the job script is valid shell and hands every word over as it was typed") {
+  SlurmJob job;
+  job.name = "stepcast-calibrate";
+  job.nodes = 4;
+  job.tasks_per_node = 2;
+  job.words = {"stepcast", "calibrate", "--max", "16MiB", "-o", "my cluster's $HOME.json"};
+  const std::string script = slurm_script(job);
+  CHECK_THAT(script, Catch::StartsWith("#!/bin/bash\n") && Catch::Contains("#SBATCH --nodes=4\n") &&
+                         Catch::Contains("#SBATCH --ntasks-per-node=2\n") && Catch::Contains("--mpi=none"));
+  const Shell shell(script);
+  REQUIRE(shell.parses());
+  CHECK_THAT(shell.run(),
+             Catch::EndsWith("stepcast\ncalibrate\n--max\n16MiB\n-o\nmy cluster's $HOME.json\n"));
+}
+
+TEST_CASE("options of the job itself are taken out of the command line") {
+  CHECK(without_options(
+            {"stepcast", "calibrate", "--nodes", "4", "--nproc=2", "--print-sbatch", "--max", "1MiB"},
+            {"--nodes", "--nproc"},
+            {"--print-sbatch"}) == std::vector<std::string>{"stepcast", "calibrate", "--max", "1MiB"});
+}
+
+TEST_CASE("calibrate --print-sbatch prints the script and starts nothing") {
+  const Shell shell("");
+  const std::string out = (shell.folder / "printed.sh").string();
+  const std::string runner = std::string(STEPCAST_BINARY_DIR) + "/stepcast-runner";
+  REQUIRE(std::system((runner +
+                       " calibrate --print-sbatch --nodes 3 --ntasks-per-node 2 --max 4MiB --timeout 90s > " +
+                       out)
+                          .c_str()) == 0);
+  REQUIRE(std::system(("bash -n " + out).c_str()) == 0);
+  std::ifstream in(out);
+  const std::string script{std::istreambuf_iterator<char>(in), {}};
+  CHECK_THAT(script,
+             Catch::Contains("#SBATCH --nodes=3\n") &&
+                 Catch::Contains("stepcast calibrate --max 4MiB --timeout 90s -o cluster.calibration.json"));
+  CHECK_THAT(script, !Catch::Contains("print-sbatch"));
+}
