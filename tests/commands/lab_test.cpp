@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/commands/shell.hpp"
+
+/// The lab as people use it. Where this process may not make network namespaces these tests say so and check
+/// only that the lab says so, too.
+namespace stepcast::tests {
+namespace {
+
+using Catch::Contains;
+
+const char* const kTraining =
+    " -- run --strategy all_reduce --model simple-cnn --batch 2 --warmup 1 --timeout 5s ";
+
+/// True when labs can be built here; else checks what is said.
+bool lab_is_possible(const Shell& shell) {
+  const Outcome outcome = shell.run("stepcast lab up --name probe --cluster lab-star:hosts=1");
+  if (outcome.exit_code == 5) {
+    CHECK_THAT(outcome.err, Contains("needs root") || Contains("iproute2"));
+    WARN("no network namespaces here: " << outcome.err);
+    return false;
+  }
+  CHECK(outcome.exit_code == 0);
+  CHECK(shell.run("stepcast lab down --name probe").exit_code == 0);
+  return true;
+}
+
+/// Those of labs that tests of this file make.
+std::string spaces(const Shell& shell) { return shell.run("ip netns list | grep stepcast-t").out; }
+
+/// Starts a long run in a lab of two hosts in the background and waits until its ranks train. The shell's
+/// variable `pid` is that of `lab run`.
+std::string start_long_run(const std::string& lab) {
+  return "stepcast lab run --name " + lab + " --cluster lab-star:hosts=2,rate=1Gb/s" + kTraining +
+         "--steps 100000 > out.txt 2> err.txt & pid=$!\n"
+         "for i in $(seq 200); do grep -q 'step 0' err.txt && break; sleep 0.1; done\n"
+         "grep 'step 0' err.txt\n";
+}
+
+}  // namespace
+
+TEST_CASE("a lab is built, shown, used and removed without a trace", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  CHECK(shell.run("stepcast lab status --name ta").out == "lab 'ta': there is none\n");
+  CHECK_THAT(shell.run("stepcast lab up --name ta --cluster lab-star:hosts=2,rate=1Gb/s").out,
+             Contains("2 hosts, 1 switch, 2 links"));
+  const std::string status = shell.run("stepcast lab status --name ta").out;
+  CHECK_THAT(status, Contains("lab-star:hosts=2,rate=1Gb/s") && Contains("stepcast-ta-host1") &&
+                         Contains("eth0 up, sends at most 118 MB/s"));
+  const Outcome run = shell.run(std::string("stepcast lab run --name ta --ranks-per-host 2") + kTraining +
+                                "--steps 3 -o run.json");
+  INFO(run.err);
+  CHECK(run.exit_code == 0);
+  CHECK(nlohmann::json::parse(shell.read("run.json"))["configuration"]["world_size"] == 4);
+  const Outcome again = shell.run("stepcast lab up --name ta --cluster lab-star:hosts=3");  // replaces it
+  CHECK_THAT(again.out, Contains("3 hosts"));
+  CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("removed 4 network namespaces"));
+  CHECK(spaces(shell).empty());
+  CHECK_THAT(shell.run("stepcast lab down --name ta").out, Contains("there was none"));
+}
+
+TEST_CASE("links of a lab carry the cluster's bandwidth, both ways", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const Outcome outcome = shell.run(
+      "stepcast lab run --name tb --cluster lab-star:hosts=2,rate=1Gb/s -- bench --collectives "
+      "gather,scatter "
+      "--min 4MiB --max 4MiB -o bench.json");
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  for (const auto& row : nlohmann::json::parse(shell.read("bench.json"))["rows"]) {
+    std::vector<double> times = row["time_s"];
+    std::sort(times.begin(), times.end());
+    const double crossed = row["message_bytes"].get<double>() / 2.0;  // one rank's part
+    CHECK(crossed / times[times.size() / 2] == Approx(0.941 * 125e6).epsilon(0.1));
+  }
+  CHECK(spaces(shell).empty());
+}
+
+TEST_CASE("a failing run, Ctrl-C and SIGTERM leave nothing of a lab", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const Outcome failing = shell.run(
+      "stepcast lab run --name tc --cluster lab-star:hosts=2 -- run --strategy dpd --model simple-cnn");
+  CHECK(failing.exit_code == 2);
+  CHECK_THAT(failing.err, Contains("did you mean 'ddp'"));
+  CHECK(spaces(shell).empty());
+  for (const char* signal : {"INT", "TERM"}) {
+    INFO(signal);
+    const Outcome stopped =
+        shell.run(start_long_run("tc") + "kill -" + signal + " $pid; wait $pid; echo exit $?");
+    CHECK_THAT(stopped.out, Contains("step 0"));
+    CHECK_THAT(stopped.out, Contains(std::string("exit ") + (signal[0] == 'I' ? "130" : "143")));
+    CHECK(spaces(shell).empty());
+  }
+}
+
+TEST_CASE("what a killed run leaves is shown and removed", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const Outcome killed =
+      shell.run(start_long_run("td") + "kill -9 $pid; wait $pid\nstepcast lab status --name td");
+  CHECK_THAT(killed.out, Contains("stepcast-td-host0") && Contains("stepcast-td-host1"));
+  CHECK_FALSE(spaces(shell).empty());
+  CHECK_THAT(shell.run("stepcast lab down --name td").out, Contains("removed 3 network namespaces"));
+  CHECK(spaces(shell).empty());
+  CHECK(shell.run("pgrep -f 'simple-cnn --batch 2 --warmup 1'").out.empty());
+}
+
+TEST_CASE("a link that goes down ends the run within its timeout, with the host named", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const Outcome cut = shell.run(start_long_run("te") +
+                                "ip -n stepcast-te-host1 link set eth0 down; begin=$(date +%s)\n"
+                                "wait $pid; echo exit $? after $(( $(date +%s) - begin )); cat err.txt");
+  INFO(cut.out);
+  CHECK_THAT(cut.out, Contains("exit 1 after"));
+  CHECK_THAT(cut.out, Contains("on host host1"));
+  const std::size_t after = cut.out.find("after ");
+  REQUIRE(after != std::string::npos);
+  CHECK(std::stoi(cut.out.substr(after + 6)) <=
+        10);  // the timeout of 5 s, and what the ranks tell each other
+  CHECK(spaces(shell).empty());
+}
+
+TEST_CASE("the lab's own mistakes are explained", "[commands][lab]") {
+  const Shell shell;
+  for (const auto& [line, message] : std::vector<std::pair<std::string, std::string>>{
+           {"lab", "say what to do"},
+           {"lab uo", "did you mean 'up'"},
+           {"lab up", "--cluster is missing"},
+           {"lab up --cluster lab-star --name a-b", "1 to 16 letters and digits, got 'a-b'"},
+           {"lab run --cluster lab-star", "say what the ranks shall do"},
+           {"lab run --cluster lab-star -- measure --model simple-cnn", "unknown command 'measure'"},
+           {"lab status more", "takes no further words, got 'more'"}}) {
+    const Outcome outcome = shell.run("stepcast " + line);
+    INFO(line << ": " << outcome.err);
+    CHECK(outcome.exit_code == 2);
+    CHECK_THAT(outcome.err, Contains(message));
+  }
+  CHECK_THAT(shell.run("stepcast lab up --cluster h100x8-hgx").err, Contains("the lab cannot build cluster"));
+}
+
+/// Wider than the goals of the whole matrix (4 % and 20 %): this runs once, on machines that are shared.
+TEST_CASE("the quick matrix of lab validate is predicted from two hosts' messages", "[commands][lab]") {
+  const Shell shell;
+  if (!lab_is_possible(shell)) return;
+  const Outcome outcome = shell.run("stepcast lab validate --quick --launches 1 --name tf --folder lab");
+  INFO(outcome.out << outcome.err);
+  const nlohmann::json report = nlohmann::json::parse(shell.read("lab/compare.json"));
+  REQUIRE(report["cases"].size() == 12);
+  std::vector<double> errors;
+  for (const nlohmann::json& one : report["cases"])
+    errors.push_back(std::abs(one["relative_error"].get<double>()));
+  std::sort(errors.begin(), errors.end());
+  CHECK(errors[5] < 0.08);
+  CHECK(errors[10] < 0.25);
+  for (const char* figure : {"accuracy", "speedup", "error"})
+    CHECK_THAT(shell.read(std::string("lab/") + figure + ".svg"), Contains("<svg"));
+  CHECK_THAT(shell.run("stepcast lab validate --quick --folder lab").err, Contains("--force"));
+  CHECK(spaces(shell).empty());
+}
+
+}  // namespace stepcast::tests
