@@ -95,27 +95,26 @@ void end_processes(const std::string& lab) {
   }
 }
 
-/// A kernel's timer may be about this late.
-constexpr double kLateness_s = 100e-6;
+/// What a link carries in this time may pass it at once: a kernel's timer may be late by 100 us.
+constexpr double kBurst_s = 250e-6;
 
-/// The largest segment that TCP hands over at a time: what a lab's slowest link carries in 100 us, but two frames at
-/// least, and at most 64 KiB. Segments that pass the buckets whole were measured to cost a quarter of the processor
-/// time of those that the buckets cut into frames.
+/// The largest segment that TCP hands over at a time: what the lab's slowest link carries in 250 us, but two
+/// frames at least, and at most 64 KiB. Segments that pass the buckets whole were measured to cost a quarter of
+/// the processor time of those that the buckets cut into frames, and all hosts of a lab share one machine.
 long long segment_bytes(const LabPlan& plan) {
   constexpr double kLeast = 2 * 1'514.0;
   constexpr double kMost = 65'536.0;
-  double slowest = kMost / kLateness_s;
+  double slowest = kMost / kBurst_s;
   for (const LabLink& link : plan.links) slowest = std::min(slowest, shaped_rate(link.bandwidth).count());
-  return std::llround(std::max(kLeast, kLateness_s * slowest));
+  return std::llround(std::max(kLeast, kBurst_s * slowest));
 }
 
-/// One end's queue: a token bucket of the link's rate. After a pause it lets pass at once what the link carries in
-/// 250 us, but two segments at least: with one, a late timer lost 14 % of 1 Gbit/s. Its queue holds 2 MiB, as switches
-/// with deep buffers do, so that in-cast waits and is not lost.
+/// One end's queue: a token bucket of the link's rate. After a pause it lets pass at once what the link carries
+/// in 250 us, but two segments at least: with one, a late timer lost 14 % of 1 Gbit/s. Its queue holds 2 MiB, as
+/// switches with deep buffers do, so that in-cast waits and is not lost.
 std::string shaping(const std::string& interface, BytesPerSecond payload, long long segment) {
-  constexpr double kBurstTime = 2.5 * kLateness_s;
   constexpr long long kQueue = 2 << 20;
-  const long long burst = std::max(2 * segment, std::llround(kBurstTime * shaped_rate(payload).count()));
+  const long long burst = std::max(2 * segment, std::llround(kBurst_s * shaped_rate(payload).count()));
   return "qdisc add dev " + interface + " root tbf rate " +
          std::to_string(std::llround(8.0 * shaped_rate(payload).count())) + "bit burst " +
          std::to_string(burst) + " limit " + std::to_string(kQueue) + "\n";

@@ -94,8 +94,9 @@ class Run {
     for (const auto& [model, batches] : batches_) {
       std::string list;
       for (const int batch : batches) list += (list.empty() ? "" : ",") + std::to_string(batch);
-      call("stepcast-runner",
-           {"measure", "--model", model, "--batch", list, "--steps", steps, "-o", trace(model), "--force"});
+      call("stepcast-runner", Words{"measure", "--model", model, "--batch", list, "--steps", steps, "-o",
+                                    trace(model), "--force"} +
+                                  (batches.size() > 1 ? Words{"--accumulating"} : Words{}));
       advance("traced " + model);
     }
     call("stepcast-runner",
