@@ -57,6 +57,17 @@ std::vector<HostIdentity> hosts_of_ranks(Backend& backend) {
   return hosts;
 }
 
+std::vector<HostIdentity> hosts_of_ranks(const BackendConfig& config) {
+  const std::string own = to_text(this_host());
+  config.store->set("host/" + std::to_string(config.rank), {own.begin(), own.end()});
+  std::vector<HostIdentity> hosts;
+  for (int rank = 0; rank < config.world_size; ++rank) {
+    const std::vector<char> text = config.store->get("host/" + std::to_string(rank));
+    hosts.push_back(parse_host_identity({text.begin(), text.end()}));
+  }
+  return hosts;
+}
+
 std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank) {
   std::vector<JobHost> hosts;
   for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {

@@ -33,6 +33,8 @@ HostIdentity parse_host_identity(const std::string& text);
 
 /// Of every rank, at every rank; all ranks call it.
 std::vector<HostIdentity> hosts_of_ranks(Backend& backend);
+/// The same through the job's store, for what connects the ranks.
+std::vector<HostIdentity> hosts_of_ranks(const BackendConfig& config);
 
 /// One host of a job.
 struct JobHost {

@@ -52,8 +52,8 @@ RankSession join_job(const RankContext& ranks, const std::string& backend, const
   RankSession session;
   session.ranks = ranks;
   session.store = ranks.world_size == 1 ? make_memory_store(timeout) : make_store(ranks, timeout);
-  session.backend =
-      factory.make({ranks.rank, ranks.world_size, interface, timeout, session.store, ranks.master_addr});
+  session.place = {ranks.rank, ranks.world_size, interface, timeout, session.store, ranks.master_addr};
+  session.backend = factory.make(session.place);
   return session;
 }
 

@@ -23,6 +23,7 @@ std::shared_ptr<Store> make_memory_store(std::chrono::milliseconds timeout);
 struct RankSession {
   RankContext ranks;
   std::shared_ptr<Store> store;
+  BackendConfig place;  ///< with which the backend was connected
   std::unique_ptr<Backend> backend;
   std::string binding;     ///< what bind_rank did
   std::string scheduling;  ///< what set_scheduling did

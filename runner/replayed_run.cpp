@@ -1,18 +1,19 @@
 #include "runner/replayed_run.hpp"
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "runner/bucket_layout.hpp"
 #include "runner/rank_report.hpp"
 #include "runner/rendezvous.hpp"
 #include "runner/replayed_program.hpp"
+#include "runner/run_steps.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/trace.hpp"
 
@@ -37,6 +38,19 @@ class Places {
   bool resample_;
   std::mt19937_64 random_;
   std::vector<double> places_;
+};
+
+/// The steps of a program, each with times of its own.
+class DrawnSteps {
+ public:
+  DrawnSteps(ReplayedProgram& program, Places places) : program_(program), places_(std::move(places)) {}
+
+  const std::vector<Stamp>& step() { return program_.step(places_.next()); }
+  static double loss() { return 0.0; }  // nothing is trained
+
+ private:
+  ReplayedProgram& program_;
+  Places places_;
 };
 
 std::string to_short_text(double number) {
@@ -70,29 +84,18 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
 
 Result run_replayed(const Model& model, const Schedule& schedule, Backend& backend, const StepTimes& times,
                     const ReplayedRunOptions& options) {
-  using Clock = std::chrono::steady_clock;
   if (schedule.world_size != backend.world_size())
     throw std::logic_error("the schedule is for another number of ranks");
   ReplayedProgram program(schedule, model, backend, times, options.speed);
   RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
-  log.compare_clocks(backend);
-  Places places(options, backend.rank(), schedule.micro_batches);
-  std::uint64_t sent_before = 0;
-  for (int step = -options.warmup_steps; step < options.steps; ++step) {
-    const std::vector<double>& chosen = places.next();
-    if (step == 0) {
-      sent_before = backend.bytes_sent();
-      backend.barrier();
-    }
-    const Clock::time_point start = Clock::now();
-    const std::vector<Stamp>& stamps = program.step(chosen);
-    log.add(step, start, Clock::now(), stamps, 0.0);
-    options.on_step(step);
-  }
-  log.set_bytes_sent(static_cast<double>(backend.bytes_sent() - sent_before) / options.steps);
+  DrawnSteps steps(program, Places(options, backend.rank(), schedule.micro_batches));
+  const std::uint64_t sent = run_steps(steps, log, backend, options.warmup_steps, options.steps,
+                                       [&](int step, double /*loss*/) { options.on_step(step); });
+  log.set_bytes_sent(static_cast<double>(sent) / options.steps);
   Result result = log.report(backend);
   result.loss.clear();
   result.memory.clear();
+  if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   const double slowest = 1.0 / max_over_ranks(backend, 1.0 / options.speed);
   if (slowest != 1.0)
     result.notes["slowest rank"] = "computes at " + to_short_text(slowest) + " of the trace's speed";

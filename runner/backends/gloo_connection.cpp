@@ -4,14 +4,9 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <future>
 #include <numeric>
@@ -20,6 +15,8 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+
+#include "runner/network_place.hpp"
 
 namespace stepcast {
 namespace {
@@ -43,60 +40,6 @@ class GlooStore : public gloo::rendezvous::Store {
   stepcast::Store& store_;
   std::string prefix_;
 };
-
-/// Of every rank of the job; each tells the others through the store.
-std::vector<HostIdentity> exchange_hosts(const BackendConfig& config) {
-  const std::string own = to_text(this_host());
-  config.store->set("host/" + std::to_string(config.rank), {own.begin(), own.end()});
-  std::vector<HostIdentity> hosts;
-  for (int rank = 0; rank < config.world_size; ++rank) {
-    const std::vector<char> text = config.store->get("host/" + std::to_string(rank));
-    hosts.push_back(parse_host_identity({text.begin(), text.end()}));
-  }
-  return hosts;
-}
-
-/// The address of this host on the route to `peer`: connecting a datagram socket chooses the route and sends
-/// nothing. \throws RunError when `peer` is unknown or unreachable
-std::string address_towards(const std::string& peer) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(peer.c_str(), "9", &hints, &found); error != 0)
-    throw RunError("the address of rank 0, '" + peer + "', is unknown: " + ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-  const int socket = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage local{};
-  auto* const address = reinterpret_cast<sockaddr*>(&local);
-  socklen_t length = sizeof local;
-  std::array<char, NI_MAXHOST> text{};
-  const bool ok = socket >= 0 && ::connect(socket, found->ai_addr, found->ai_addrlen) == 0 &&
-                  ::getsockname(socket, address, &length) == 0 &&
-                  ::getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
-  if (socket >= 0) ::close(socket);
-  if (!ok) throw RunError("no network interface reaches rank 0 at '" + peer + "'");
-  return text.data();
-}
-
-/// The interface: as asked for, loopback when all ranks are here, GLOO_SOCKET_IFNAME, else the one that
-/// reaches rank 0 (gloo's own default, the host's name, resolves to loopback on many systems).
-gloo::transport::tcp::attr choose_interface(const BackendConfig& config, bool one_host) {
-  gloo::transport::tcp::attr attribute;
-  const std::optional<std::string> variable = [] {
-    const char* value = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe)
-    return value == nullptr ? std::optional<std::string>() : value;
-  }();
-  if (!config.interface.empty()) {
-    attribute.iface = config.interface;
-  } else if (one_host) {
-    attribute.hostname = "127.0.0.1";
-  } else if (variable) {
-    attribute.iface = *variable;
-  } else {
-    attribute.hostname = address_towards(config.master_addr);
-  }
-  return attribute;
-}
 
 std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
 
@@ -134,8 +77,11 @@ GlooConnection::GlooConnection(const BackendConfig& config)
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
   std::signal(SIGPIPE, SIG_IGN);
   std::iota(ranks_of_job_.begin(), ranks_of_job_.end(), 0);
-  hosts_ = std::make_shared<const std::vector<HostIdentity>>(exchange_hosts(config));
-  const auto attribute = choose_interface(config, group_by_host(*hosts_).size() == 1);
+  hosts_ = std::make_shared<const std::vector<HostIdentity>>(hosts_of_ranks(config));
+  const NetworkPlace place = choose_network(config, group_by_host(*hosts_).size() == 1);
+  gloo::transport::tcp::attr attribute;
+  attribute.iface = place.interface;
+  attribute.hostname = place.address;
   const std::string where = attribute.iface.empty() ? "" : " over interface '" + attribute.iface + "'";
   try {
     device_ = gloo::transport::tcp::CreateDevice(attribute);

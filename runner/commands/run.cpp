@@ -10,6 +10,7 @@
 #include "runner/replayed_run.hpp"
 #include "runner/torch/compute_environment.hpp"
 #include "runner/torch/executor.hpp"
+#include "runner/torch/reference_engine.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
@@ -24,6 +25,9 @@ void declare(po::options_description& options) {
   declare_training_options(options);
   options.add_options()  //
       ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
+          "engine", po::value<std::string>()->default_value("schedule"),
+          "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
+          "ProcessGroupGloo around one backward (strategies ddp and single)")(
           "trace", po::value<std::string>(),
           "measured times: what --compute replayed waits for and --split balanced weighs")(
           "compute", po::value<std::string>()->default_value("real")->value_name("KIND"),
@@ -67,6 +71,14 @@ bool is_replayed(const po::variables_map& values) {
   return replayed;
 }
 
+bool is_reference(const po::variables_map& values) {
+  const std::string engine = values["engine"].as<std::string>();
+  require_one_of("engine", engine, {"schedule", "reference"});
+  if (engine == "reference" && is_replayed(values))
+    throw UsageError("--compute replayed waits within a Schedule; --engine reference runs without one");
+  return engine == "reference";
+}
+
 RunOptions run_options(const po::variables_map& values, bool prints) {
   RunOptions options;
   options.batch = int_option(values, "batch", 1);
@@ -84,6 +96,22 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   return options;
 }
 
+/// Of an engine that knows no breakdown: the operations of rank 0 in one step, and how gradients travel.
+std::string span_table(const Result& result) {
+  Table table({"operation of rank 0", "time"});
+  for (const Span& span : result.spans)
+    if (span.rank == 0) table.add({span.name, to_text(Seconds(span.end_s - span.start_s))});
+  std::string text = table.text();
+  if (const auto note = result.notes.find("buckets"); note != result.notes.end()) {
+    text += "\nbuckets, in the order in which they are reduced:";
+    for (const nlohmann::json& bucket : nlohmann::json::parse(note->second))
+      text += " " + to_text(Bytes(bucket.at("bytes").get<double>())) + " of " +
+              std::to_string(bucket.at("tensors").size()) + " tensors;";
+    text.back() = '\n';
+  }
+  return text;
+}
+
 void print_summary(const Result& result) {
   std::vector<double> all;
   for (const auto& rank : result.step_time_s) all.insert(all.end(), rank.begin(), rank.end());
@@ -93,7 +121,11 @@ void print_summary(const Result& result) {
             << "), " << throughput_text(result);
   if (!result.loss.empty() && result.configuration.extra.count("forward-only") == 0)
     std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
-  std::cout << "\n\n" << rank_table(result) << balance_line(result);
+  std::cout << "\n\n";
+  if (result.breakdown.empty())
+    std::cout << span_table(result);
+  else
+    std::cout << rank_table(result) << balance_line(result);
 }
 
 /// How a run of this machine says where its times come from.
@@ -128,6 +160,7 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.configuration.steps = values["steps"].as<int>();
   result.configuration.warmup_steps = values["warmup"].as<int>();
   result.configuration.compute = values["compute"].as<std::string>();
+  result.configuration.engine = values["engine"].as<std::string>();
   if (is_replayed(values))
     add_replayed_origin(values, result, model, session);
   else
@@ -194,7 +227,10 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
   require_thread_environment(values["threads"].as<int>(), command_line());
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
-    Result result = run_schedule(model, schedule, *session.backend, run_options(values, prints));
+    const RunOptions options = run_options(values, prints);
+    Result result = is_reference(values) ? run_reference(model, {schedule.strategy, training, session.place},
+                                                         *session.backend, options)
+                                         : run_schedule(model, schedule, *session.backend, options);
     if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
     return ExitCode::kDone;
   });
@@ -225,6 +261,8 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
+  if (is_reference(values))
+    require_reference(strategy, values["backend"].as<std::string>(), int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)
     check_writable(values["output"].as<std::string>(), values["force"].as<bool>());

@@ -39,12 +39,12 @@ struct FinalState {
 ///
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
 /// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
-/// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute
-/// it. Other ranks receive the step times alone. Spans of a step count from its start at rank 0; clocks of
-/// other hosts are compared with rank 0's before the first and after the last step (clock_alignment.hpp), and
-/// the Result's note `clocks` tells how well they are known. \param final_state filled in where it is not
-/// null \throws CapabilityError for operations that are not executed yet; RunError that names a rank that was
-/// lost
+/// the breakdown, the peak memory of the measured steps, the loss averaged over the ranks that compute it,
+/// and the note `buckets` where there are any (bucket_layout.hpp). Other ranks receive the step times alone.
+/// Spans of a step count from its start at rank 0; clocks of other hosts are compared with rank 0's before
+/// the first and after the last step (clock_alignment.hpp), and the Result's note `clocks` tells how well
+/// they are known. \param final_state filled in where it is not null \throws CapabilityError for operations
+/// that are not executed yet; RunError that names a rank that was lost
 Result run_schedule(const Model& model, const Schedule& schedule, Backend& backend, const RunOptions& options,
                     FinalState* final_state = nullptr);
 

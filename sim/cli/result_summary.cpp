@@ -36,6 +36,7 @@ std::string describe_run(const Configuration& c) {
     if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
     text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
   }
+  if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
   if (c.compute != "real") text += ", " + c.compute + " compute";
   for (const auto& [key, value] : c.extra) text.append(", ").append(key).append(" ").append(value);

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/core/compare_bench.hpp"
+#include "sim/core/compare_engines.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/units.hpp"
 
@@ -22,7 +24,7 @@ using Paths = std::vector<std::string>;
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("files", po::value<Paths>(), "predicted and measured results, any number of launches per case; or two bench files")
+      ("files", po::value<Paths>(), "predicted and measured results, any number of launches per case; runs of both engines; or two bench files")
       ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
       ("max-error", po::value<std::string>(),
        "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches")
@@ -58,15 +60,25 @@ std::vector<ResultFile> load_all(const po::variables_map& values, const std::str
   return files;
 }
 
-/// Every file must take part: a case without a partner would silently drop out of the table.
-void require_complete(const std::vector<Case>& cases) {
+bool is_predicted(const Case& one) { return !one.launches.empty() && one.prediction != nullptr; }
+
+bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
+  return std::any_of(pairs.begin(), pairs.end(),
+                     [&](const EnginePair& pair) { return pair.schedule == &one || pair.reference == &one; });
+}
+
+/// Every file must take part: a case without a partner would silently drop out of the tables. A run's partner
+/// is a prediction, or runs of the same by the other engine.
+void require_complete(const std::vector<Case>& cases, const std::vector<EnginePair>& pairs) {
   for (const Case& one : cases) {
-    if (!one.launches.empty() && one.prediction != nullptr) continue;
+    if (is_predicted(one) || is_paired(one, pairs)) continue;
     const bool measured = one.prediction == nullptr;
-    throw InputError((measured ? one.launches.front()->path + ": no prediction"
-                               : one.prediction->path + ": no measured run") +
-                     " of " + describe(one.configuration) + " was given" +
-                     (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
+    const bool reference = one.configuration.engine != "schedule";
+    throw InputError(
+        (measured ? one.launches.front()->path + (reference ? ": no run of the Schedule" : ": no prediction")
+                  : one.prediction->path + ": no measured run") +
+        " of " + describe(one.configuration) + " was given" +
+        (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
   }
 }
 
@@ -144,6 +156,27 @@ void print_phases(const std::vector<Case>& cases) {
   std::cout << "\nWhere the step goes (mean over the ranks):\n\n" << table.text();
 }
 
+void print_engines(const std::vector<EnginePair>& pairs) {
+  if (pairs.empty()) return;
+  Table table({"model", "strategy", "ranks", "batch", "schedule", "launches", "low", "high", "reference",
+               "launches", "low", "high", "difference", "buckets"});
+  for (const EnginePair& pair : pairs) {
+    const Configuration& c = pair.schedule->configuration;
+    std::vector<std::string> row{c.model, strategy_text(c), std::to_string(c.world_size),
+                                 std::to_string(c.batch)};
+    for (const Case* engine : {pair.schedule, pair.reference})
+      for (const std::string& text :
+           {to_text(Seconds(engine->measured_step_time_s())), std::to_string(engine->launches.size()),
+            to_text(Seconds(engine->measured_low_s())), to_text(Seconds(engine->measured_high_s()))})
+        row.push_back(text);
+    row.push_back(percent(pair.relative_difference()));
+    const std::optional<bool> same = pair.same_buckets();
+    row.emplace_back(!same ? "" : *same ? "same" : "different");
+    table.add(std::move(row));
+  }
+  std::cout << "\nThe Schedule against PyTorch's own parts (reference engine):\n\n" << table.text();
+}
+
 void print_speedups(const std::vector<Speedup>& all) {
   if (all.empty()) return;
   Table table(
@@ -167,27 +200,48 @@ void write_output(const po::variables_map& values, const nlohmann::json& compari
   if (values["json"].as<bool>()) std::cout << text;
 }
 
+void print_comparison(const std::vector<Case>& predicted, const std::vector<EnginePair>& pairs,
+                      const std::vector<Speedup>& all_speedups) {
+  if (!predicted.empty()) {
+    print_cases(predicted);
+    print_memory(predicted);
+    print_phases(predicted);
+  }
+  print_engines(pairs);
+  print_speedups(all_speedups);
+}
+
+/// Whether a prediction, or the Schedule beside the reference engine, is off by more than `limit` and outside
+/// what launches differ by.
+bool is_off(const std::vector<Case>& predicted, const std::vector<EnginePair>& pairs, double limit) {
+  return std::any_of(predicted.begin(), predicted.end(),
+                     [&](const Case& one) {
+                       return std::abs(one.relative_error()) > limit && !one.inside_launch_range();
+                     }) ||
+         std::any_of(pairs.begin(), pairs.end(), [&](const EnginePair& pair) {
+           return std::abs(pair.relative_difference()) > limit && !pair.ranges_overlap();
+         });
+}
+
 ExitCode compare_results(const po::variables_map& values) {
   const std::vector<ResultFile> files = load_all(values, "files");
-  std::vector<Case> cases = group_cases(files);
-  require_complete(cases);
+  const std::vector<Case> cases = group_cases(files);
+  const std::vector<EnginePair> pairs = engine_pairs(cases);
+  require_complete(cases, pairs);
   check_lineage(cases);
   std::vector<ResultFile> everything = files;
   for (ResultFile& file : load_all(values, "baseline")) everything.push_back(std::move(file));
   const std::vector<Case> with_baselines = group_cases(everything);
   check_lineage(with_baselines);
   const std::vector<Speedup> all_speedups = speedups(with_baselines);
-  if (!values["json"].as<bool>()) {
-    print_cases(cases);
-    print_memory(cases);
-    print_phases(cases);
-    print_speedups(all_speedups);
-  }
-  write_output(values, comparison_json(cases, all_speedups));
+  std::vector<Case> predicted;
+  std::copy_if(cases.begin(), cases.end(), std::back_inserter(predicted), is_predicted);
+  if (!values["json"].as<bool>()) print_comparison(predicted, pairs, all_speedups);
+  nlohmann::json comparison = comparison_json(predicted, all_speedups);
+  for (const EnginePair& pair : pairs) comparison["engines"].push_back(engine_pair_json(pair));
+  write_output(values, comparison);
   const auto limit = max_error(values);
-  const bool missed = limit && std::any_of(cases.begin(), cases.end(), [&](const Case& one) {
-                        return std::abs(one.relative_error()) > *limit && !one.inside_launch_range();
-                      });
+  const bool missed = limit && is_off(predicted, pairs, *limit);
   if (missed)
     std::cerr << "stepcast: a case is off by more than " << values["max-error"].as<std::string>() << '\n';
   return missed ? ExitCode::kOutOfTolerance : ExitCode::kDone;

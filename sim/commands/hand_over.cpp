@@ -43,7 +43,8 @@ const Registration<Command> kCalibrate{
 const Registration<Command> kRun{commands(),
                                  entry("run", "Trains for real on N ranks and records every operation.", 13)};
 const Registration<Command> kLab{
-    commands(), entry("lab", "Runs ranks in a virtual cluster on this machine, and proves predictions in it.", 14)};
+    commands(),
+    entry("lab", "Runs ranks in a virtual cluster on this machine, and proves predictions in it.", 14)};
 
 }  // namespace
 }  // namespace stepcast

@@ -46,6 +46,7 @@ std::string describe(const Configuration& configuration) {
   if (configuration.micro_batches > 1)
     text += ", " + std::to_string(configuration.micro_batches) + " micro-batches";
   if (configuration.compute != "real") text += ", " + configuration.compute + " compute";
+  if (configuration.engine != "schedule") text += ", " + configuration.engine + " engine";
   for (const auto& [key, value] : configuration.extra)
     text.append(", ").append(key).append(" ").append(value);
   return text;
@@ -55,7 +56,7 @@ bool same_case(const Configuration& a, const Configuration& b) {
   const auto key = [](const Configuration& c) {
     const bool has_buckets = c.strategy == "ddp";
     return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,
-                           c.compute, c.extra, has_buckets ? c.bucket_cap_bytes : 0.0,
+                           c.compute, c.engine, c.extra, has_buckets ? c.bucket_cap_bytes : 0.0,
                            has_buckets ? c.first_bucket_cap_bytes : 0.0);
   };
   return key(a) == key(b);
@@ -172,7 +173,7 @@ const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
   for (const Case& other : all) {
     const Configuration& c = other.configuration;
     if (&other == &one || other.launches.empty() || c.model != own.model || c.threads != own.threads ||
-        c.compute != own.compute)
+        c.compute != own.compute || c.engine != own.engine)
       continue;
     if (is_single && c.strategy == "single") continue;
     if (best == nullptr || rank(other) < rank(*best)) best = &other;

@@ -39,7 +39,7 @@ struct Case {
 std::string describe(const Configuration& configuration);
 
 /// True when both describe the same training step: model, strategy, world size, batch, micro-batches,
-/// threads, backend, extra options, and for `ddp` the bucket caps. Cluster, steps and warm-up are
+/// threads, backend, engine, extra options, and for `ddp` the bucket caps. Cluster, steps and warm-up are
 /// circumstances, not the case.
 bool same_case(const Configuration& a, const Configuration& b);
 
@@ -115,7 +115,8 @@ struct Speedup {
 /// Every speed-up over a `single` case of the same model, threads and backend that `cases` contain.
 std::vector<Speedup> speedups(const std::vector<Case>& cases);
 
-/// Everything `compare` knows, in the schema `stepcast.compare/1` but without the context.
+/// Everything `compare` knows of predictions, in the schema `stepcast.compare/1` but without the context. Of
+/// no case there are no medians. \pre cases each with launches and a prediction
 nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups);
 
 }  // namespace stepcast

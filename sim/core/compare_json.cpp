@@ -24,13 +24,13 @@ nlohmann::json speedup_json(const Speedup& speedup) {
 }  // namespace
 
 nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups) {
-  const Accuracy accuracy = summarize(cases);
-  nlohmann::json json = {
-      {"cases", nlohmann::json::array()},
-      {"median_absolute_relative_error", accuracy.median_absolute_relative_error},
-      {"worst_absolute_relative_error", accuracy.worst_absolute_relative_error},
-      {"trivial_median_absolute_relative_error", accuracy.trivial_median_absolute_relative_error},
-      {"speedups", nlohmann::json::array()}};
+  nlohmann::json json = {{"cases", nlohmann::json::array()}, {"speedups", nlohmann::json::array()}};
+  if (!cases.empty()) {
+    const Accuracy accuracy = summarize(cases);
+    json["median_absolute_relative_error"] = accuracy.median_absolute_relative_error;
+    json["worst_absolute_relative_error"] = accuracy.worst_absolute_relative_error;
+    json["trivial_median_absolute_relative_error"] = accuracy.trivial_median_absolute_relative_error;
+  }
   for (const Case& one : cases) json["cases"].push_back(compared(one, cases));
   for (const Speedup& speedup : speedups) json["speedups"].push_back(speedup_json(speedup));
   return json;

@@ -172,6 +172,7 @@ void to_json(nlohmann::json& json, const Result& r) {
           {"notes", r.notes},
           {"trivial_step_time_s", r.trivial_step_time_s}};
   if (r.configuration.compute != "real") json["configuration"]["compute"] = r.configuration.compute;
+  if (r.configuration.engine != "schedule") json["configuration"]["engine"] = r.configuration.engine;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -188,6 +189,7 @@ void from_json(const nlohmann::json& json, Result& r) {
   configuration.emplace("device", "");  // a file from before traces were moved to devices has none
   configuration.get_to(r.configuration);
   r.configuration.compute = configuration.value("compute", "real");
+  r.configuration.engine = configuration.value("engine", "schedule");
   json.at("step_time_s").get_to(r.step_time_s);
   json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
   json.at("loss").get_to(r.loss);

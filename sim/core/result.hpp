@@ -90,6 +90,9 @@ struct Configuration {
   /// `real`, or `replayed`: ranks wait as long as a trace says that computing takes. Files say it only where
   /// it is not `real`.
   std::string compute = "real";
+  /// Of a run: `schedule`, or `reference`: PyTorch's own parts instead of a Schedule. Files say it only where
+  /// it is not `schedule`.
+  std::string engine = "schedule";
 };
 
 struct Result {

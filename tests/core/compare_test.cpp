@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/compare_bench.hpp"
+#include "sim/core/compare_engines.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/perfetto.hpp"
 
@@ -42,6 +43,36 @@ Bench bench(Origin origin, const std::vector<double>& times_s) {
 }
 
 }  // namespace
+
+TEST_CASE("a Schedule of 3 s against the reference engine's 2 s: 50 % slower, the same buckets or others",
+          "[compare]") {
+  std::vector<ResultFile> files = {measured("ddp", 2, 8, 3.0, "a"), measured("ddp", 2, 8, 2.0, "b"),
+                                   measured("ddp", 4, 8, 2.0, "c")};
+  files[1].result.configuration.engine = "reference";
+  const std::vector<Case> cases = group_cases(files);
+  REQUIRE(cases.size() == 3);
+  CHECK_THAT(describe(cases[1].configuration), Catch::Contains("reference engine"));
+  const std::vector<EnginePair> pairs = engine_pairs(cases);
+  REQUIRE(pairs.size() == 1);
+  CHECK(pairs[0].relative_difference() == Approx(0.5));
+  CHECK_FALSE(pairs[0].ranges_overlap());
+  CHECK_FALSE(pairs[0].same_buckets());
+  CHECK_FALSE(engine_pair_json(pairs[0]).contains("same_buckets"));
+  files[0].result.notes["buckets"] = files[1].result.notes["buckets"] = "[1]";
+  CHECK(pairs[0].same_buckets() == true);
+  files[1].result.notes["buckets"] = "[2]";
+  CHECK(pairs[0].same_buckets() == false);
+  CHECK(engine_pair_json(pairs[0])["reference"]["step_time_s"] == 2.0);
+}
+
+TEST_CASE("the reference engine's run of the same case is not what a trivial predictor copies from",
+          "[compare]") {
+  std::vector<ResultFile> files = {measured("ddp", 2, 8, 3.0, "a"), predicted("ddp", 2, 8, 3.0, "p"),
+                                   measured("ddp", 2, 8, 2.0, "b"), measured("all_reduce", 2, 8, 9.0, "c")};
+  files[2].result.configuration.engine = "reference";
+  const std::vector<Case> cases = group_cases(files);
+  CHECK(trivial_predictions(cases[0], cases).at("nearest_measured") == 9.0);
+}
 
 TEST_CASE("launches of 1, 2 and 9 s against a prediction of 3 s: median 2 s, error +50 %, inside the range",
           "[compare]") {

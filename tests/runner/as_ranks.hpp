@@ -11,9 +11,9 @@
 namespace stepcast {
 
 /// Runs `body` as `world_size` ranks, each a thread with its own backend, and throws what the first of them
-/// threw.
-inline void as_ranks(int world_size, const std::function<void(Backend&)>& body) {
-  constexpr std::chrono::seconds kTimeout{10};
+/// threw. The place is what the backend was made with, for what connects the ranks once more.
+inline void as_placed_ranks(int world_size, const std::function<void(Backend&, const BackendConfig&)>& body) {
+  constexpr std::chrono::seconds kTimeout{60};
   const auto store = make_memory_store(kTimeout);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -21,9 +21,9 @@ inline void as_ranks(int world_size, const std::function<void(Backend&)>& body) 
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const auto backend =
-            backends().find("gloo").make({rank, world_size, "", kTimeout, store, "127.0.0.1"});
-        body(*backend);
+        const BackendConfig place{rank, world_size, "", kTimeout, store, "127.0.0.1"};
+        const auto backend = backends().find("gloo").make(place);
+        body(*backend, place);
         backend->barrier();
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -32,6 +32,10 @@ inline void as_ranks(int world_size, const std::function<void(Backend&)>& body) 
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+inline void as_ranks(int world_size, const std::function<void(Backend&)>& body) {
+  as_placed_ranks(world_size, [&body](Backend& backend, const BackendConfig&) { body(backend); });
 }
 
 /// Throws instead of REQUIRE: Catch2 v2 assertions are not safe in threads.

@@ -88,6 +88,27 @@ TEST_CASE("run writes a result with the times of all ranks and refuses to overwr
 }
 
 TEST_CASE(
+    "run --engine reference writes a result that says so, with the Reducer's buckets and no breakdown") {
+  const Folder folder;
+  const std::string words = "run --strategy ddp --model simple-cnn --batch 4 --nproc 2 --steps 3 --warmup 2";
+  const Outcome reference = call(words + " --engine reference -o " + folder.file("reference.json"));
+  INFO(reference.text);
+  REQUIRE(reference.code == 0);
+  CHECK_THAT(reference.text, Catch::Contains("reference engine") && Catch::Contains("finish_reduction"));
+  REQUIRE(call(words + " -o " + folder.file("schedule.json")).code == 0);
+  const Result one = load_result(folder.file("reference.json"));
+  const Result other = load_result(folder.file("schedule.json"));
+  CHECK(one.configuration.engine == "reference");
+  CHECK(other.configuration.engine == "schedule");
+  CHECK(one.notes.at("buckets") == other.notes.at("buckets"));
+  CHECK(one.breakdown.empty());
+  REQUIRE(one.step_time_s.size() == 2);
+  CHECK(one.step_time_s[1].size() == 3);
+  CHECK(one.loss == other.loss);
+  CHECK(one.bytes_sent_per_rank == other.bytes_sent_per_rank);
+}
+
+TEST_CASE(
     "eight ranks with replayed compute start and end on this machine, and the result says what they did",
     "[replayed]") {
   const Folder folder;
@@ -131,6 +152,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   refused("--model simple-cnn --batch 8 --threads 2 --compute replayed" + trace, 3, "2 threads");
   refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data means nothing");
   refused("--model simple-cnn --batch 8 --resample", 2, "--resample goes with");
+  refused("--model simple-cnn --batch 8 --engine reference --compute replayed" + trace, 2,
+          "--engine reference runs without one");
   refused("--model simple-cnn --batch 8 --compute-speed 0 --compute replayed" + trace, 2,
           "--compute-speed must");
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
@@ -182,6 +205,10 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 2, "25MiB");
   refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
   refused("run --strategy broadcast --nproc 4", 5, "drives none");
+  const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
+  refused(reference + "fsdp", 2, "single and ddp");
+  refused(reference + "ddp --warmup 1", 2, "--warmup 2");
+  refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
   refused("bench --copies --nproc 2", 2, "--copies goes without --nproc");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
   CHECK(std::filesystem::is_empty(folder.path));

@@ -1,0 +1,188 @@
+#include "runner/torch/reference_engine.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runner/bucket_layout.hpp"
+#include "runner/torch/executor.hpp"
+#include "sim/core/error.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "tests/runner/as_ranks.hpp"
+
+/// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo.
+
+using namespace stepcast;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+struct Trained {
+  Result result;
+  FinalState state;
+};
+
+RunOptions options_for(const TrainingConfig& training, int steps, bool float64) {
+  RunOptions options;
+  options.batch = training.batch;
+  options.steps = steps;
+  options.warmup_steps = 0;
+  options.seed = 3;
+  options.float64 = float64;
+  return options;
+}
+
+/// What rank 0 has in the end.
+Trained by_reference(const std::string& strategy, const Model& model, const TrainingConfig& training,
+                     int steps, bool float64) {
+  Trained trained;
+  as_placed_ranks(training.world_size, [&](Backend& backend, const BackendConfig& place) {
+    Trained own;
+    own.result = run_reference(model, {strategy, training, place}, backend,
+                               options_for(training, steps, float64), &own.state);
+    if (place.rank == 0) trained = std::move(own);
+  });
+  return trained;
+}
+
+Trained by_schedule(const std::string& strategy, const Model& model, const TrainingConfig& training,
+                    int steps, bool float64) {
+  const Schedule schedule = build_schedule(strategy, model, training);
+  Trained trained;
+  as_ranks(training.world_size, [&](Backend& backend) {
+    Trained own;
+    own.result = run_schedule(model, schedule, backend, options_for(training, steps, float64), &own.state);
+    if (backend.rank() == 0) trained = std::move(own);
+  });
+  return trained;
+}
+
+TrainingConfig two_ranks(int batch) {
+  TrainingConfig training;
+  training.world_size = kRanks;
+  training.batch = batch;
+  return training;
+}
+
+std::string small_transformer(const std::string& name) {
+  return name + ":layers=2,hidden=128,heads=2,sequence=8,vocabulary=1000,dropout=0";
+}
+
+double largest_difference(const std::vector<std::vector<double>>& a,
+                          const std::vector<std::vector<double>>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(a[i].size() == b[i].size());
+    for (std::size_t j = 0; j < a[i].size(); ++j) largest = std::max(largest, std::abs(a[i][j] - b[i][j]));
+  }
+  return largest;
+}
+
+Model with_sgd(const std::string& specification) {
+  Model model = load_model(specification);
+  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
+  return model;
+}
+
+void check_equal_training(const std::string& strategy, const Model& model, const TrainingConfig& training,
+                          double tolerance) {
+  constexpr int kSteps = 3;
+  const Trained reference = by_reference(strategy, model, training, kSteps, true);
+  const Trained schedule = by_schedule(strategy, model, training, kSteps, true);
+  CHECK(largest_difference(reference.state.parameters, schedule.state.parameters) < tolerance);
+  CHECK(largest_difference(reference.state.buffers, schedule.state.buffers) < tolerance);
+  REQUIRE(reference.result.loss.size() == kSteps);
+  for (int step = 0; step < kSteps; ++step) {
+    const auto i = static_cast<std::size_t>(step);
+    CHECK(reference.result.loss[i] == Approx(schedule.result.loss[i]).margin(tolerance));
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the buckets of the Schedule's ddp are those of c10d's Reducer, in order and bytes, for every cap") {
+  for (const std::string& name :
+       {std::string("vgg11-bn-cifar"), std::string("resnet18-cifar"), std::string("simple-cnn"),
+        std::string("netflix-mlp"), small_transformer("bert-base"), small_transformer("gpt2-small")}) {
+    const Model model = load_model(name);
+    for (const double cap : {1.0, 5.0, 25.0}) {
+      INFO(name << ", cap " << cap << " MiB");
+      TrainingConfig training = two_ranks(2);
+      training.bucket_cap = Bytes(cap * kMebi);
+      const Schedule schedule = build_schedule("ddp", model, training);
+      const Trained reference = by_reference("ddp", model, training, 2, false);
+      CHECK(reference.result.notes.at("buckets") == bucket_layout(model, schedule.buckets));
+    }
+  }
+}
+
+TEST_CASE("the Reducer lays out VGG-11 as 9461800, 27157504 and 305152 B, and anew only in its second step") {
+  const Model model = load_model("vgg11-bn-cifar");
+  const std::string first = by_reference("ddp", model, two_ranks(2), 1, false).result.notes.at("buckets");
+  CHECK_THAT(first, Catch::StartsWith(R"([{"bytes":36924456,)"));
+  const std::string second = by_reference("ddp", model, two_ranks(2), 2, false).result.notes.at("buckets");
+  CHECK_THAT(second, Catch::StartsWith(R"([{"bytes":9461800,)") && Catch::Contains(R"({"bytes":27157504,)") &&
+                         Catch::Contains(R"({"bytes":305152,)"));
+}
+
+TEST_CASE("three SGD steps by the Schedule equal those of the reference engine") {
+  for (const char* name : {"simple-cnn", "vgg11-bn-cifar", "netflix-mlp"}) {
+    INFO(name);
+    check_equal_training("ddp", with_sgd(name), two_ranks(2), 1e-9);
+  }
+  TrainingConfig alone;
+  alone.batch = 4;
+  check_equal_training("single", with_sgd("simple-cnn"), alone, 1e-9);
+}
+
+TEST_CASE(
+    "three SGD steps of accumulated micro-batches equal those of the reference engine under no_sync()") {
+  TrainingConfig training = two_ranks(4);
+  training.micro_batches = 2;
+  check_equal_training("ddp", with_sgd("vgg11-bn-cifar"), training, 1e-9);
+  for (const char* name : {"bert-base", "gpt2-small"}) {
+    INFO(name);
+    check_equal_training("ddp", with_sgd(small_transformer(name)), training, 1e-9);
+  }
+}
+
+TEST_CASE("three SGD steps with half-precision buckets equal the Reducer's fp16 hook up to half precision") {
+  TrainingConfig training = two_ranks(4);
+  const Model model = with_sgd("simple-cnn");
+  const Trained exact = by_reference("ddp", model, training, 3, true);
+  training.compress = "fp16";
+  const Trained half = by_reference("ddp", model, training, 3, true);
+  CHECK(largest_difference(exact.state.parameters, half.state.parameters) > 1e-7);
+  check_equal_training("ddp", model, training, 2e-3);
+}
+
+TEST_CASE(
+    "the reference engine's result holds what is known of a step, and the bytes that the Schedule sends") {
+  const Model model = load_model("resnet18-cifar");
+  const Trained reference = by_reference("ddp", model, two_ranks(2), 2, false);
+  const Trained schedule = by_schedule("ddp", model, two_ranks(2), 2, false);
+  CHECK(reference.result.bytes_sent_per_rank == schedule.result.bytes_sent_per_rank);
+  CHECK(reference.result.breakdown.empty());
+  std::vector<std::string> names;
+  for (const Span& span : reference.result.spans) {
+    if (span.rank != 0) continue;
+    names.push_back(span.name);
+    CHECK(span.start_s <= span.end_s);
+  }
+  CHECK(names == std::vector<std::string>{"load_input", "zero_grad", "broadcast/buffers", "forward", "loss",
+                                          "backward", "finish_reduction", "optimizer"});
+}
+
+TEST_CASE("what PyTorch's own parts do not run is refused with what they do") {
+  CHECK_NOTHROW(require_reference("ddp", "gloo", 2));
+  CHECK_NOTHROW(require_reference("single", "gloo", 0));
+  CHECK_THROWS_WITH(require_reference("fsdp", "gloo", 5), Catch::Contains("single and ddp"));
+  CHECK_THROWS_WITH(require_reference("ddp", "nccl", 5), Catch::Contains("--backend gloo"));
+  CHECK_THROWS_WITH(require_reference("ddp", "gloo", 1), Catch::Contains("--warmup 2"));
+}
