@@ -107,7 +107,7 @@ void add_data_parallel(Matrix& matrix) {
   matrix.add(kVgg, {plain("gather_scatter")}, "1Gb/s", {2});
   matrix.add(kResnet, {plain("gather_scatter")}, "1Gb/s", {2});
   matrix.add(kSimple, {plain("gather_scatter"), plain("all_reduce"), ddp(1)}, "1Gb/s", {4, 8});
-  matrix.add(kVgg, {plain("all_reduce"), plain("gather_scatter"), ddp(25)}, "2.5Gb/s", {2, 4});
+  matrix.add(kVgg, {plain("all_reduce"), plain("gather_scatter"), ddp(25), ddp(50)}, "2.5Gb/s", {2, 4});
   matrix.add(kResnet, {ddp(5)}, "2.5Gb/s", {2, 4});
   matrix.add(kVgg, {plain("all_reduce"), plain("gather_scatter"), ddp(25), fsdp()}, "5Gb/s", {2});
   matrix.add(kResnet, {ddp(1)}, "5Gb/s", {2});
@@ -167,7 +167,9 @@ std::vector<LabChange> lab_changes() {
   const std::string base = "vgg.ddp-5MiB.lab-star-4-1Gbs";
   return {{"one host's link at half its rate", base, "vgg.ddp-5MiB.lab-slow-link-4-1Gbs"},
           {"one host computes 1.5 times as long", base, "vgg.ddp-5MiB.lab-straggler-4-1Gbs"},
-          {"bucket cap of 10 MiB instead of 5", base, "vgg.ddp-10MiB.lab-star-4-1Gbs"}};
+          // Twice 5 MiB would change nothing: one bucket after the other keeps the links busy either way.
+          {"bucket cap of 50 MiB instead of 25", "vgg.ddp-25MiB.lab-star-4-2.5Gbs",
+           "vgg.ddp-50MiB.lab-star-4-2.5Gbs"}};
 }
 
 }  // namespace stepcast
