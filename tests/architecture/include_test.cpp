@@ -76,7 +76,7 @@ const std::vector<Library>& library_table() {
   static const Folders kCommunication{"runner/backends"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner", "runner/torch",
+       {"sim/core", "sim/cli", "sim/validation", "sim/commands", "runner", "runner/torch", "runner/lab",
         "runner/commands"}},
       {"yaml-cpp/", {"sim/core"}},
       {"pugixml.hpp", {"topologies"}, true},

@@ -139,8 +139,8 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   for (double bytes = 4; bytes < 1e7; bytes *= 4) {
     const double wire = bytes / kBandwidth;
     const double ping = 40e-6 + bytes * 2e-10 + wire;
-    const double exchange = std::max(30e-6, wire);
-    const double cpu = 20e-6 + bytes * 1e-9;
+    const double cpu = 20e-6 + bytes * 1e-9;  // of both ends of a message
+    const double exchange = std::max(cpu, wire);
     calibration.samples.push_back(samples("ping_pong", bytes, {ping}, {cpu}, kSameSwitch));
     calibration.samples.push_back(samples("exchange", bytes, {exchange}, {cpu}, kSameSwitch));
   }
@@ -153,7 +153,7 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   CHECK(path.wire_bandwidth_bytes_per_s == kBandwidth);
   CHECK(path.latency.at(Bytes(4)).count() == Approx(40e-6).epsilon(0.02));
   CHECK(path.latency.at(Bytes(1e6)).count() == Approx(40e-6 + 1e6 * 2e-10).epsilon(0.05));
-  CHECK(path.gap.at(Bytes(4)).count() == Approx(15e-6).epsilon(0.02));  // of the endpoints: 30 us for two
+  CHECK(path.gap.at(Bytes(4)).count() == Approx(10e-6).epsilon(0.02));
   CHECK(path.gap.at(Bytes(1e6)).count() ==
         Approx(510e-6).epsilon(0.05));  // the wire's 10 ms hide them: processor time
   CHECK(calibration.verdicts.empty());

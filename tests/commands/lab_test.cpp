@@ -37,7 +37,9 @@ std::string spaces(const Shell& shell) { return shell.run("ip netns list | grep 
 /// Starts a long run in a lab of two hosts in the background and waits until its ranks train. The shell's
 /// variable `pid` is that of `lab run`.
 std::string start_long_run(const std::string& lab) {
-  return "stepcast lab run --name " + lab + " --cluster lab-star:hosts=2,rate=1Gb/s" + kTraining +
+  return "set -m\n"  // else jobs in the background ignore SIGINT
+         "stepcast lab run --name " +
+         lab + " --cluster lab-star:hosts=2,rate=1Gb/s" + kTraining +
          "--steps 100000 > out.txt 2> err.txt & pid=$!\n"
          "for i in $(seq 200); do grep -q 'step 0' err.txt && break; sleep 0.1; done\n"
          "grep 'step 0' err.txt\n";

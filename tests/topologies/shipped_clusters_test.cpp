@@ -59,12 +59,14 @@ TEST_CASE("links of shipped clusters have the order of magnitude of their techno
   for (const std::string& name : resource_names("topologies", ".yaml")) {
     INFO(name);
     const Cluster cluster = load_cluster(name);
+    const bool virtual_links =
+        name.rfind("lab-", 0) == 0;  // slow ones too, and without a latency of their own
     for (const Link& link : cluster.links) {
       INFO(link.name);
-      CHECK(link.bandwidth.count() >= 100e6);
+      CHECK(link.bandwidth.count() >= (virtual_links ? 10e6 : 100e6));
       CHECK(link.bandwidth.count() <= 2e12);
-      CHECK(link.latency.count() >= 100e-9);
-      CHECK(link.latency.count() <= 100e-6);
+      CHECK(link.latency.count() >= (virtual_links ? 0.0 : 100e-9));
+      CHECK(link.latency.count() <= (virtual_links ? 0.0 : 100e-6));
     }
     const std::map<LinkKind, Range> of = bandwidths(cluster);
     const auto slower = [&of](LinkKind slow, LinkKind fast) {
