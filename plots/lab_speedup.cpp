@@ -168,7 +168,8 @@ Drawing draw(const FigureInput& input) {
         drawing.data += block(line == panel->second.end() ? nullptr : &line->second);
       }
       drawing.script += panels.panel(r * rates.size() + c,
-                                     rows[r].key.model + ", " + link_rate_text(rates[c]) +
+                                     rows[r].key.model.substr(0, rows[r].key.model.find(':')) + ", " +
+                                         link_rate_text(rates[c]) +
                                          (rows[r].key.compute == LabCompute::kReal ? ", real compute" : "")) +
                         axes(panel->second) + plot_command(names.size(), blocks);
       blocks += names.size();
