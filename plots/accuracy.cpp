@@ -1,22 +1,15 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "plots/cases.hpp"
 #include "plots/figure.hpp"
 #include "plots/style.hpp"
 #include "sim/core/error.hpp"
+#include "sim/core/table.hpp"
 
 /// Measured and predicted step times as paired bars, whiskers over the launches, the signed error above each
 /// pair.
 namespace stepcast {
 namespace {
-
-std::string signed_percent(double ratio) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%+.1f %%", 100.0 * ratio);
-  return text.data();
-}
 
 std::vector<std::string> legend() {
   return {"with boxes fc rgb " + style::quote(style::kBlue) + " title 'measured, median over launches'",
@@ -56,7 +49,7 @@ Drawing draw(const FigureInput& input) {
           std::to_string(i + 1) + " " + style::number(kMilli * one.measured_step_time_s()) + " " +
           style::number(kMilli * one.measured_low_s()) + " " + style::number(kMilli * one.measured_high_s()) +
           " " + style::number(kMilli * one.predicted_step_time_s()) + " " + style::cell(case_label(one)) +
-          " " + style::cell(signed_percent(one.relative_error())) + " " + style::number(high) + "\n";
+          " " + style::cell(signed_percent_text(one.relative_error())) + " " + style::number(high) + "\n";
     }
     drawing.data += "\n\n";
     drawing.script += panels.panel(m, models[m].title);

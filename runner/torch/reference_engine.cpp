@@ -43,8 +43,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, Backend& backe
   try {
     ReferenceStep program(torch_model, data, run);
     RankLog log(program.noted(), run.place.rank, options.warmup_steps, options.steps);
-    static_cast<void>(
-        run_steps(program, log, backend, options.warmup_steps, options.steps, options.on_step));
+    static_cast<void>(run_steps(program, log, backend, options.warmup_steps, options.steps, options.on_step));
     log.set_bytes_sent(static_cast<double>(program.bytes_sent()));
     log.set_memory(peak_memory());
     if (final_state != nullptr) *final_state = final_state_of(torch_model);

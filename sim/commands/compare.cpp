@@ -34,14 +34,6 @@ void declare(po::options_description& options) {
   // clang-format on
 }
 
-std::string percent(double ratio) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%+.1f %%", 100.0 * ratio);
-  return text.data();
-}
-
-std::string unsigned_percent(double ratio) { return percent(ratio).substr(1); }
-
 std::string times(double factor) {
   if (factor <= 0.0) return "-";
   std::array<char, 32> text{};
@@ -106,8 +98,8 @@ void print_memory(const std::vector<Case>& cases) {
               to_text(Bytes(error.measured_bytes));
     }
   if (ranks > 0)
-    std::cout << "peak memory: worst error " << percent(worst) << " over " << ranks << " ranks (" << where
-              << ")\n";
+    std::cout << "peak memory: worst error " << signed_percent_text(worst) << " over " << ranks << " ranks ("
+              << where << ")\n";
 }
 
 void print_cases(std::vector<Case> cases) {
@@ -122,22 +114,22 @@ void print_cases(std::vector<Case> cases) {
     for (const auto& [name, time] : trivial_predictions(one, all)) {
       const double error = time / one.measured_step_time_s() - 1.0;
       if (std::abs(error) < std::abs(one.relative_error()))
-        better += (better.empty() ? "" : ", ") + name + " " + percent(error);
+        better += (better.empty() ? "" : ", ") + name + " " + signed_percent_text(error);
     }
     const Configuration& c = one.configuration;
     table.add({c.model, strategy_text(c), std::to_string(c.world_size), std::to_string(c.batch),
                std::to_string(c.threads), to_text(Seconds(one.measured_step_time_s())),
                std::to_string(one.launches.size()), to_text(Seconds(one.measured_low_s())),
                to_text(Seconds(one.measured_high_s())), to_text(Seconds(one.predicted_step_time_s())),
-               percent(one.relative_error()), one.inside_launch_range() ? "yes" : "no", better});
+               signed_percent_text(one.relative_error()), one.inside_launch_range() ? "yes" : "no", better});
   }
   const Accuracy accuracy = summarize(all);
   std::cout << table.text() << "\nmedian absolute error "
-            << unsigned_percent(accuracy.median_absolute_relative_error) << ", worst "
-            << unsigned_percent(accuracy.worst_absolute_relative_error) << ", over " << all.size()
+            << percent_text(accuracy.median_absolute_relative_error) << ", worst "
+            << percent_text(accuracy.worst_absolute_relative_error) << ", over " << all.size()
             << (all.size() == 1 ? " case\n" : " cases\n");
   for (const auto& [name, error] : accuracy.trivial_median_absolute_relative_error)
-    std::cout << "trivial predictor " << name << ": median absolute error " << unsigned_percent(error)
+    std::cout << "trivial predictor " << name << ": median absolute error " << percent_text(error)
               << (error < accuracy.median_absolute_relative_error ? "  (better than the prediction)\n"
                                                                   : "\n");
 }
@@ -150,7 +142,7 @@ void print_phases(const std::vector<Case>& cases) {
       table.add({one.configuration.model, strategy_text(one.configuration),
                  std::to_string(one.configuration.world_size), phase.name, to_text(Seconds(phase.measured_s)),
                  to_text(Seconds(phase.predicted_s)),
-                 percent((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
+                 signed_percent_text((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
     }
   }
   std::cout << "\nWhere the step goes (mean over the ranks):\n\n" << table.text();
@@ -169,7 +161,7 @@ void print_engines(const std::vector<EnginePair>& pairs) {
            {to_text(Seconds(engine->measured_step_time_s())), std::to_string(engine->launches.size()),
             to_text(Seconds(engine->measured_low_s())), to_text(Seconds(engine->measured_high_s()))})
         row.push_back(text);
-    row.push_back(percent(pair.relative_difference()));
+    row.push_back(signed_percent_text(pair.relative_difference()));
     const std::optional<bool> same = pair.same_buckets();
     row.emplace_back(!same ? "" : *same ? "same" : "different");
     table.add(std::move(row));
@@ -186,7 +178,8 @@ void print_speedups(const std::vector<Speedup>& all) {
     const bool both = speedup.measured > 0.0 && speedup.predicted > 0.0;
     table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.threads),
                speedup.strong ? "strong" : "weak", times(speedup.measured), times(speedup.predicted),
-               both ? percent(speedup.relative_error()) : "", describe(speedup.baseline->configuration)});
+               both ? signed_percent_text(speedup.relative_error()) : "",
+               describe(speedup.baseline->configuration)});
   }
   std::cout << "\nSpeed-up, throughput over throughput:\n\n" << table.text();
 }
@@ -260,13 +253,14 @@ ExitCode compare_benches(const po::variables_map& values) {
     Table table({"collective", "sizes", "geometric-mean error", "worst", "at"});
     for (const std::string& name : collectives_of(errors)) {
       const auto rows = of_collective(errors, name);
-      table.add({name, std::to_string(rows.size()), unsigned_percent(geometric_mean_error(rows)),
-                 percent(worst(rows).relative_error()), to_text(Bytes(worst(rows).message_bytes))});
+      table.add({name, std::to_string(rows.size()), percent_text(geometric_mean_error(rows)),
+                 signed_percent_text(worst(rows).relative_error()),
+                 to_text(Bytes(worst(rows).message_bytes))});
     }
-    std::cout << table.text() << "\ngeometric-mean error " << unsigned_percent(geometric_mean_error(errors))
+    std::cout << table.text() << "\ngeometric-mean error " << percent_text(geometric_mean_error(errors))
               << " over " << errors.size() << " rows; worst " << worst(errors).collective << " of "
               << to_text(Bytes(worst(errors).message_bytes)) << ": "
-              << percent(worst(errors).relative_error()) << '\n';
+              << signed_percent_text(worst(errors).relative_error()) << '\n';
   }
   write_output(values, bench_comparison_json(errors));
   const auto limit = max_error(values);

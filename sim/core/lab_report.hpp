@@ -42,7 +42,7 @@ struct LabCase : ComparedCase {
   LabDistance distance = LabDistance::kSeenRateSeenSize;
   double link_rate_bytes_per_s = 0.0;  ///< of a host's link; where they differ, of most hosts
   double ideal_step_time_s = 0.0;      ///< one rank without communication: the sum of its trace
-  double baseline_step_time_s = 0.0;   ///< measured, on one rank: the batch of this case
+  double baseline_step_time_s = 0.0;   ///< of one rank with the batch of this case, as its trace measured it
 
   /// Throughput over that of one rank. Both are over the measured baseline:
   ///
