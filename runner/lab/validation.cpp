@@ -186,7 +186,7 @@ class Run {
     const double stages = static_cast<double>(result.world_size) / result.data_parallel;
     const auto ideal = prediction.result.trivial_step_time_s.find("ideal_scaling");
     if (ideal != prediction.result.trivial_step_time_s.end())
-      result.ideal_step_time_s = result.baseline_step_time_s = stages * ideal->second;
+      result.baseline_step_time_s = stages * ideal->second;
     return result;
   }
 

@@ -41,8 +41,7 @@ struct LabCase : ComparedCase {
   LabCompute compute = LabCompute::kReplayed;
   LabDistance distance = LabDistance::kSeenRateSeenSize;
   double link_rate_bytes_per_s = 0.0;  ///< of a host's link; where they differ, of most hosts
-  double ideal_step_time_s = 0.0;      ///< one rank without communication: the sum of its trace
-  double baseline_step_time_s = 0.0;   ///< of one rank with the batch of this case, as its trace measured it
+  double baseline_step_time_s = 0.0;   ///< one rank with this batch, no communication: the sum of its trace
 
   /// Throughput over that of one rank. Both are over the measured baseline:
   ///

@@ -27,7 +27,6 @@ nlohmann::json case_json(const LabCase& one) {
   json["compute"] = to_text(one.compute);
   json["distance"] = to_text(one.distance);
   json["link_rate_bytes_per_s"] = one.link_rate_bytes_per_s;
-  json["ideal_step_time_s"] = one.ideal_step_time_s;
   json["baseline_step_time_s"] = one.baseline_step_time_s;
   return json;
 }
@@ -40,7 +39,6 @@ LabCase read_case(const nlohmann::json& json) {
   one.compute = named(json, "compute", kLabComputes);
   one.distance = named(json, "distance", kLabDistances);
   json.at("link_rate_bytes_per_s").get_to(one.link_rate_bytes_per_s);
-  json.at("ideal_step_time_s").get_to(one.ideal_step_time_s);
   json.at("baseline_step_time_s").get_to(one.baseline_step_time_s);
   if (one.measured_step_time_s <= 0.0 || one.predicted_step_time_s <= 0.0)
     throw InputError("keys 'measured_step_time_s' and 'predicted_step_time_s' of " + describe(one) +

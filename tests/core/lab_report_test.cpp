@@ -181,7 +181,6 @@ TEST_CASE("a report of the lab survives its file, with what follows from it besi
   full.distance = LabDistance::kNewRate;
   full.compute = LabCompute::kReal;
   full.link_rate_bytes_per_s = 125e6;
-  full.ideal_step_time_s = 0.7;
   full.baseline_step_time_s = 0.8;
   full.options = {{"bucket-cap", "5MiB"}};
   full.trivial_step_time_s = {{"ideal_scaling", 0.99}, {"alpha_beta", 1.5}};

@@ -45,7 +45,7 @@ LabCase lab_case(const LabModel& model, const LabStrategy& strategy, int ranks, 
   one.micro_batches = pipeline ? 4 : 1;
   one.link_rate_bytes_per_s = rate;
   one.cluster = "star:hosts=" + std::to_string(ranks) + ",link=" + style::number(rate / 125e6) + "Gb/s";
-  one.baseline_step_time_s = one.ideal_step_time_s = model.compute_s;
+  one.baseline_step_time_s = model.compute_s;
   const double compute = pipeline
                              ? model.compute_s / ranks * (one.micro_batches + ranks - 1) / one.micro_batches
                              : model.compute_s;
@@ -63,7 +63,7 @@ void predict(LabCase& one, std::size_t i) {
   one.predicted_step_time_s = one.measured_step_time_s * (1.0 + error);
   one.measured_low_s = 0.985 * one.measured_step_time_s;
   one.measured_high_s = 1.02 * one.measured_step_time_s;
-  one.trivial_step_time_s = {{"ideal_scaling", one.ideal_step_time_s}};
+  one.trivial_step_time_s = {{"ideal_scaling", one.baseline_step_time_s}};
   int launch = 0;
   for (const double time : {one.measured_step_time_s, one.measured_high_s, one.measured_low_s})
     one.launches.push_back({"launch" + std::to_string(++launch) + ".json", std::to_string(i),
