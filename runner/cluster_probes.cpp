@@ -95,6 +95,7 @@ std::vector<double> probe_processors(Backend& backend, const std::vector<JobHost
   const std::vector<double> all =
       all_gather_numbers(backend, {times.empty() ? 0.0 : 1.0 / quantile(times, kUndisturbed)});
   std::vector<double> result;
+  result.reserve(hosts.size());
   for (const JobHost& host : hosts) result.push_back(all[static_cast<std::size_t>(host.ranks.front())]);
   return result;
 }

@@ -204,6 +204,7 @@ Cluster load_cluster(const std::string& specification) {
   if (file.has("slow_hosts")) slow_down(file.at("slow_hosts"), settings, cluster);
   if (file.has("degraded_links")) degrade(file.at("degraded_links"), settings, cluster);
   check_network(file.files().front(), cluster);
+  settings.refuse_unused(file.files().front());
   return cluster;
 }
 

@@ -41,9 +41,18 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
   }
 }
 
+void ClusterSettings::refuse_unused(const YamlNode& file) const {
+  if (!file.has("settings")) return;
+  const YamlNode settings = file.at("settings");
+  for (const std::string& key : settings.keys())
+    if (!used_.contains(key))
+      settings.at(key).fail(unknown_name("setting", key, {used_.begin(), used_.end()}));
+}
+
 YamlNode ClusterSettings::resolve(const YamlNode& node) const {
   const auto found = values_.find(node.text());
   if (found == values_.end()) return node;
+  used_.insert(found->first);
   const YamlNode holder = YamlNode::parse(found->first + ": " + found->second, "cluster '" + file_ + "'");
   return holder.at(found->first);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ class ClusterSettings {
   /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has
   /// one counts. \throws InputError when an override has no default
   void read_defaults(const std::vector<YamlNode>& files);
+  /// To be called when all values were read. \throws InputError for a setting of `file` that none of them
+  /// named: most often a slip of the pen, which would leave the default of an included file in force
+  void refuse_unused(const YamlNode& file) const;
 
   /// The value of a scalar, which is the value itself or the name of a setting.
   /// \throws InputError that names file, line and key
@@ -36,6 +40,7 @@ class ClusterSettings {
   std::string file_;
   std::map<std::string, std::string> overrides_;
   std::map<std::string, std::string> values_;
+  mutable std::set<std::string> used_;
 };
 
 }  // namespace stepcast

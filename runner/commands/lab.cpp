@@ -40,7 +40,7 @@ void declare(po::options_description& options) {
 }
 
 std::string lab_name(const po::variables_map& values) {
-  const std::string name = values["name"].as<std::string>();
+  auto name = values["name"].as<std::string>();
   static_cast<void>(lab_prefix(name));
   return name;
 }

@@ -279,6 +279,8 @@ Result predict(const PredictionRequest& request) {
   if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
   result.configuration.cluster = inputs.cluster.specification;
   if (request.compute_waits) result.configuration.compute = "replayed";
+  if (!inputs.calibration && inputs.backend != "nccl" && schedule.world_size > 1)
+    result.notes["calibration"] = "none: hosts send and receive at no cost, only links take time";
   if (inputs.calibration && inputs.calibration->lab.cores > 0)
     result.notes["lab"] = "hosts share " + std::to_string(inputs.calibration->lab.cores) + " cores";
   if (inputs.device != nullptr) {

@@ -50,6 +50,22 @@ TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps 
         Approx(4.0 * broadcast_s("h100x4-nvlink", std::nullopt)).epsilon(1e-3));
 }
 
+TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") {
+  PredictionRequest request;
+  request.strategy = "ddp";
+  request.model = "synthetic";
+  request.cluster = "star:hosts=2";
+  request.steps = 1;
+  request.warmup_steps = 0;
+  request.training.world_size = 2;
+  CHECK_THAT(predict(request).notes.at("calibration"), Catch::Contains("at no cost"));
+  request.training.world_size = 1;
+  CHECK_FALSE(predict(request).notes.contains("calibration"));  // no messages
+  request.cluster = "h100x8-hgx";
+  request.training.world_size = 2;
+  CHECK_FALSE(predict(request).notes.contains("calibration"));  // NCCL's times are its own
+}
+
 TEST_CASE("the speed-up of ResNet-18 on H100 never falls from a slower interconnect to a faster one") {
   const std::vector<std::string> clusters{
       "h100-hosts:rate=1Gb/s",       "h100-hosts:rate=10Gb/s",

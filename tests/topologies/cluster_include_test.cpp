@@ -69,6 +69,18 @@ TEST_CASE("a wrong include is named with file and line") {
              Contains("d.yaml:2: hosts: "));
 }
 
+TEST_CASE("a setting that nothing in the cluster is called is refused, unless an included file brought it") {
+  CHECK_THAT(message_of("name: t\ninclude: star\nsettings:\n  bandwith: 1GB/s\n"),
+             Contains("cluster.yaml:4: settings.bandwith: unknown setting 'bandwith'") &&
+                 Contains("did you mean 'bandwidth'"));
+  const Folder folder;
+  folder.write("base.yaml", kBase);
+  const std::string wires = folder.write("wires.yaml",
+                                         "name: wires\ninclude: base.yaml\n"
+                                         "links: [{between: [n0, n1], bandwidth: 1GB/s, latency: 5us}]\n");
+  CHECK(load_cluster(wires + ":hosts=2").links.size() == 1);  // `speed` of base.yaml lost its links
+}
+
 const std::string kFabric =
     "name: fabric\n"
     "hosts: {count: 16}\n"
