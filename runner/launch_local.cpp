@@ -310,6 +310,7 @@ ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
   const int port = free_port();
   std::vector<RankStart> ranks;
+  ranks.reserve(static_cast<std::size_t>(nproc));
   for (int rank = 0; rank < nproc; ++rank)
     ranks.push_back({rank_variables({.rank = rank,
                                      .world_size = nproc,

@@ -97,6 +97,7 @@ std::vector<bool> slow_networks(int hosts, const std::vector<HostPair>& pairs,
     of_host[static_cast<std::size_t>(pairs[i].b)].push_back(relative);
   }
   std::vector<double> medians;
+  medians.reserve(of_host.size());
   for (const std::vector<double>& values : of_host) medians.push_back(values.empty() ? 0.0 : median(values));
   return far_below(medians, kSlow);
 }

@@ -145,8 +145,11 @@ void make_spaces(const LabPlan& plan) {
 void start_interfaces(const LabPlan& plan) {
   std::string switches;
   for (const std::string& bridge : plan.bridges)
-    switches += "link add " + bridge + " type bridge stp_state 0 mcast_snooping 0\nlink set " + bridge +
-                " addrgenmode none up\n";
+    switches.append("link add ")
+        .append(bridge)
+        .append(" type bridge stp_state 0 mcast_snooping 0\nlink set ")
+        .append(bridge)
+        .append(" addrgenmode none up\n");
   std::string queues;
   const long long segment = segment_bytes(plan);
   for (const LabLink& link : plan.links) {
@@ -268,6 +271,7 @@ std::vector<LabHost> lab_hosts(const std::string& lab) {
                                                                 std::stod(name_and_speed.substr(at + 1))};
   }
   std::vector<LabHost> ordered;
+  ordered.reserve(hosts.size());
   for (auto& [number, host] : hosts) ordered.push_back(std::move(host));
   return ordered;
 }

@@ -63,6 +63,7 @@ class Flows {
     if (graph_.nodes == 1) return;
     for (std::size_t head = 0; head < heads; ++head) {
       std::vector<int> doors;
+      doors.reserve(hosts.size());
       for (const std::vector<int>& ranks : hosts) doors.push_back(ranks[head]);
       add_trees_over(doors, 1.0 / static_cast<double>(heads));
     }

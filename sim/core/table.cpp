@@ -60,7 +60,7 @@ std::string percent_text(double ratio) {
 }
 
 std::string signed_percent_text(double ratio) {
-  const std::string size = percent_text(std::abs(ratio));
+  std::string size = percent_text(std::abs(ratio));
   if (size == percent_text(0.0)) return size;
   return (ratio < 0.0 ? "-" : "+") + size;
 }

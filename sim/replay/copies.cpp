@@ -106,8 +106,10 @@ void Copies::check(int rank, const Op& op, const Copy& copy) const {
 
 int Copies::node(const ReplayInput& input, const Cluster& with_staging, int rank, const Copy& copy,
                  const MemoryPlace& place) {
-  if (place.kind == MemoryPlace::Kind::kDevice)
-    return input.node_of_rank[static_cast<std::size_t>(rank + place.offset)];
+  if (place.kind == MemoryPlace::Kind::kDevice) {
+    const int owner = rank + place.offset;
+    return input.node_of_rank[static_cast<std::size_t>(owner)];
+  }
   const Host& host = host_of_rank(input, rank);
   return copy.staged() ? staging_node(with_staging, host) : host.node;
 }

@@ -113,6 +113,7 @@ TEST_CASE(
 
 TEST_CASE("copies to four devices at once take 2 s over links of their own, 8 s behind one PCIe switch") {
   std::vector<Op> ops;
+  ops.reserve(4);
   for (int i = 0; i < 4; ++i) ops.push_back(copy("copy" + std::to_string(i), {}, device(i), 20.0));
   const Schedule schedule = driven_by_first(4, ops);
   CHECK(step_of(schedule, node(4)) == Approx(2.0));

@@ -39,7 +39,7 @@ TEST_CASE("copies are timed per copy, at every size, and checked", "[bench]") {
   const std::vector<BenchRow> rows = bench_copies(engine, settings, [&](const std::string&) { ++samples; });
   REQUIRE(rows.size() == 6);
   CHECK(samples == 18);
-  CHECK(engine.copied == 3U * 3U * 5U * 1010U);  // kinds, rounds, copies of a sample and the one before it
+  CHECK(engine.copied == std::size_t{3} * 3 * 5 * 1010);  // kinds, rounds, copies with the first
   CHECK(rows[1].collective == "copy_h2d_pinned");
   CHECK(rows[1].message_bytes == 1000.0);
   CHECK(rows[1].wrong == 0);

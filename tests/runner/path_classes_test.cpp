@@ -114,6 +114,7 @@ TEST_CASE("of two hosts none is called slow; of three one may be") {
 TEST_CASE("a host alone in its rack is far, not slow, when the cluster says so") {
   const auto pairs = probed(4, same, [](int /*a*/, int b) { return b == 3 ? 4e8 : 1e9; });
   std::vector<std::string> classes;
+  classes.reserve(pairs.size());
   for (const HostPair& pair : pairs) classes.emplace_back(pair.b == 3 ? kAcrossSwitches : kSameSwitch);
   CHECK(slow_networks(4, pairs, classes) == std::vector<bool>(4, false));
   CHECK(slow_networks(4, pairs, {})[3]);
@@ -139,6 +140,7 @@ TEST_CASE("the representative is the pair in the middle of its class") {
 TEST_CASE("the ring visits every rack in turn, so that every message crosses switches") {
   const auto pairs = probed(6, same, gigabyte);
   std::vector<std::string> classes;
+  classes.reserve(pairs.size());
   for (const HostPair& pair : pairs)
     classes.emplace_back(one_rack(pair.a, pair.b) ? kSameSwitch : kAcrossSwitches);
   CHECK(ring_order(6, pairs, classes, kNoneOf6) == std::vector<int>{0, 3, 1, 4, 2, 5});

@@ -41,6 +41,7 @@ int peak_live(const std::vector<PipelineAction>& order) {
 /// When the last of all actions ends, with F and B per action and messages that take no time.
 double makespan(const PipelineShape& shape, double forward, double backward) {
   std::vector<std::vector<PipelineAction>> orders;
+  orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(pipeline_order(shape, rank, false));
   const int chunks = shape.ranks * shape.virtual_stages;
   std::map<std::tuple<bool, int, int>, double> ended;

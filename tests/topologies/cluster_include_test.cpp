@@ -13,7 +13,6 @@ using Catch::Matchers::Contains;
 using cluster_files::cluster_of;
 using cluster_files::complaint_about;
 using cluster_files::Folder;
-using cluster_files::link_named;
 using cluster_files::message_of;
 
 const std::string kBase =

@@ -97,8 +97,13 @@ TEST_CASE("a degraded link is written whole with what is left of it, so that rou
       "network: {kind: leaf_spine, ports_per_leaf: 4, spines: 2, protocol: infiniband, rate: 400Gb/s}\n";
   for (const std::string factor : {"0.1", "0.25", "0.3", "0.7", "0.77", "0.999", "1"}) {
     INFO(factor);
-    const Cluster cluster = loaded(fabric + "degraded_links: [{link: leaf0-spine1, factor: " + factor +
-                                   "}, {link: n3/gpu1-nvswitch, factor: " + factor + "}]\n");
+    std::string degraded = fabric;
+    degraded.append("degraded_links: [{link: leaf0-spine1, factor: ")
+        .append(factor)
+        .append("}, {link: n3/gpu1-nvswitch, factor: ")
+        .append(factor)
+        .append("}]\n");
+    const Cluster cluster = loaded(degraded);
     const std::string text = to_yaml(cluster);
     CHECK_THAT(text,
                Contains("{between: [leaf0, spine1], kind: infiniband, bandwidth: 96GB/s, latency: 0.5us}"));
