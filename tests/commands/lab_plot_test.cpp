@@ -32,7 +32,8 @@ TEST_CASE("plot knows the file of 'lab validate' by its schema", "[commands]") {
   const Shell shell;
   shell.write("lab.json", lab_file());
   for (const std::string name : {"lab-accuracy", "lab-speedup", "lab-error"}) {
-    const Outcome outcome = shell.run("stepcast plot " + name + " lab.json -o " + name + ".svg");
+    const Outcome outcome = shell.run(
+        std::string("stepcast plot ").append(name).append(" lab.json -o ").append(name).append(".svg"));
     INFO(outcome.err);
     CHECK(outcome.exit_code == 0);
     CHECK_THAT(shell.read(name + ".svg"), Catch::Contains("Example CPU"));
