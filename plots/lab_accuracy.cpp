@@ -43,12 +43,13 @@ std::vector<std::string> legend(const std::vector<LabCase>& cases) {
       entries.push_back("with points " + marker(compute, "#333333") + " title '" + to_text(compute) +
                         " compute'");
   entries.push_back(std::string(kBandStyle) + " title 'within 5 %'");
-  entries.push_back("with lines lc rgb '#999999' title 'range of the launches'");
+  entries.emplace_back("with lines lc rgb '#999999' title 'range of the launches'");
   return entries;
 }
 
 std::vector<const LabCase*> worst_of(const std::vector<LabCase>& cases) {
   std::vector<const LabCase*> all;
+  all.reserve(cases.size());
   for (const LabCase& one : cases) all.push_back(&one);
   std::stable_sort(all.begin(), all.end(), [](const LabCase* a, const LabCase* b) {
     return std::abs(a->relative_error()) > std::abs(b->relative_error());

@@ -169,6 +169,7 @@ class XmlHost {
                       integer_or(cpu, "modelid", -1, 0));
     cluster().hosts[0].cores = std::max(1, threads);
     std::vector<int> numbers;
+    numbers.reserve(cpus.size());
     for (const auto& [number, element] : cpus) numbers.push_back(number);
     const std::vector<int> nodes = add_imported_sockets(imported_, numbers, options_, *device_, known);
     for (std::size_t i = 0; i < nodes.size(); ++i) sockets_.emplace_back(nodes[i], cpus.at(numbers[i]));

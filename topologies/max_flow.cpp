@@ -23,8 +23,11 @@ class FlowGraph {
     double sum = 0.0;
     while (find_levels(source, sink)) {
       std::fill(next_.begin(), next_.end(), 0);
-      for (double more = push(source, sink, kUnlimited); more > 0.0; more = push(source, sink, kUnlimited))
+      double more = push(source, sink, kUnlimited);
+      while (more > 0.0) {
         sum += more;
+        more = push(source, sink, kUnlimited);
+      }
     }
     return sum;
   }

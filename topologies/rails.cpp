@@ -47,6 +47,7 @@ void generate_rails(const YamlNode& node, const ClusterSettings& settings, Clust
   const NetworkWire uplink =
       spine_count > 0 ? uplink_wire(node, settings, wire, pod_size, spine_count) : wire;
   std::vector<int> spines;
+  spines.reserve(static_cast<std::size_t>(std::max(spine_count, 0)));
   for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
   std::vector<int> rails;
   for (int host = 0; host < hosts; ++host) {

@@ -156,7 +156,8 @@ class HostText {
           same->second.append(", ").append(pair);
       }
     std::string text;
-    for (const auto& [what, pairs] : lines) text += "  " + what + ": " + pairs + "\n";
+    for (const auto& [what, pairs] : lines)
+      text.append("  ").append(what).append(": ").append(pairs).append("\n");
     return text;
   }
 

@@ -136,7 +136,8 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   Calibration calibration;
   calibration.world_size = 2;
   calibration.context.cores = 2;
-  for (double bytes = 4; bytes < 1e7; bytes *= 4) {
+  for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
+    const double bytes = std::pow(4.0, power);
     const double wire = bytes / kBandwidth;
     const double ping = 40e-6 + bytes * 2e-10 + wire;
     const double cpu = 20e-6 + bytes * 1e-9;  // of both ends of a message
