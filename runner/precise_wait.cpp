@@ -21,7 +21,7 @@ constexpr int kWaiting = 2;
 /// Beyond what timers are late: the clock is read and the loop left.
 constexpr nanoseconds kMargin{3'000};
 /// A thread that is later than this was held up by something else.
-constexpr nanoseconds kLatest{60'000};
+constexpr nanoseconds kLatest{200'000};
 
 bool schedule_this_thread(int policy, int priority) {
   sched_param parameters{};
@@ -55,8 +55,8 @@ PreciseWait::~PreciseWait() {
   ::prctl(PR_SET_TIMERSLACK, 0UL);  // the default again
 }
 
-/// The quantile of the timer's lateness is found by steps: 3 up when it was later, 1 down when it was not,
-/// which balances where three in four are not later.
+/// The quantile of the timer's lateness is found by steps: 9 up when it was later, 1 down when it was not,
+/// which balances where nine in ten are not later.
 void PreciseWait::until(Clock::time_point instant) {
   constexpr nanoseconds kStep{1'000};
   const Clock::time_point timer = instant - timer_late_ - kMargin;
@@ -64,7 +64,7 @@ void PreciseWait::until(Clock::time_point instant) {
   if (sleeps) {
     if (has_priority_) schedule_this_thread(SCHED_FIFO, kWaiting);
     sleep_until(timer);
-    timer_late_ += Clock::now() - timer > timer_late_ ? 3 * kStep : -kStep;
+    timer_late_ += Clock::now() - timer > timer_late_ ? 9 * kStep : -kStep;
     timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatest);
   }
   while (Clock::now() < instant) {

@@ -7,10 +7,11 @@ namespace stepcast {
 /// Lets one thread wait until an instant and no later than some microseconds after it, while other threads
 /// keep the cores busy, and without burning a core itself.
 ///
-/// A timer fires late, by 20 to 60 us on a virtual machine, by less on bare metal. The thread sets it early by
-/// what three in four of its waits were late, and spins over what is left, 10 to 15 us in the mean; so a wait
-/// shorter than that only spins. A thread that wakes under SCHED_OTHER or SCHED_BATCH waits for the slice of whoever has the core,
-/// milliseconds; one under SCHED_FIFO does not. So the thread is SCHED_FIFO as long as this lives, which takes
+/// A timer fires late, by 20 to 60 us on a virtual machine (by more where its host is busy), by less on bare
+/// metal. The thread sets it early by what nine in ten of its waits were late, and spins over what is left; so
+/// a wait shorter than that only spins, and a longer one takes 30 to 90 us of a core. A thread that wakes under
+/// SCHED_OTHER or SCHED_BATCH waits for the slice of whoever has the core, milliseconds; one under SCHED_FIFO
+/// does not. So the thread is SCHED_FIFO as long as this lives, which takes
 /// root or CAP_SYS_NICE; without it waits end late on busy cores. While it waits it goes ahead of others that
 /// have such waits, too, and do something else at the moment. It is not given its own policy again after
 /// every wait, because a thread that changes from SCHED_FIFO to SCHED_BATCH queues behind the others: on two
@@ -36,7 +37,7 @@ class PreciseWait {
   int policy_;    ///< of the thread before
   int priority_;  ///< likewise
   bool has_priority_;
-  std::chrono::nanoseconds timer_late_{20'000};  ///< three in four timers were less late
+  std::chrono::nanoseconds timer_late_{20'000};  ///< nine in ten timers were less late
 };
 
 }  // namespace stepcast
