@@ -79,10 +79,11 @@ TEST_CASE("links of a lab carry the cluster's bandwidth, both ways", "[commands]
   REQUIRE(outcome.exit_code == 0);
   const auto bench = nlohmann::json::parse(shell.read("bench.json"));
   for (const auto& row : bench["rows"]) {
-    std::vector<double> times = row["time_s"];
-    std::sort(times.begin(), times.end());
+    const std::vector<double> times = row["time_s"];
     const double crossed = row["message_bytes"].get<double>() / 2.0;  // one rank's part
-    CHECK(crossed / times[times.size() / 2] == Approx(0.941 * 125e6).epsilon(0.1));
+    // The fastest: that of a link no program held up, and what shaping lets through at most.
+    const double fastest = *std::min_element(times.begin(), times.end());
+    CHECK(crossed / fastest == Approx(0.941 * 125e6).epsilon(0.1));
   }
   CHECK(spaces(shell).empty());
 }

@@ -34,14 +34,14 @@ TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones 
     CHECK_THAT(outcome.out, Catch::Contains(text));
 }
 
-TEST_CASE("validate shows every row of every case, with trivial predictors, within 5 s", "[commands]") {
+TEST_CASE("validate shows every row of every case, with trivial predictors, within seconds", "[commands]") {
   const Shell shell;
   const double before = processor_s();
   const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast validate --json").out);
   const double took = processor_s() - before;  // because other programs may be running
   CAPTURE(took);
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
-  CHECK(took < 5.0);
+  CHECK(took < 10.0);  // 3.4 s on a quiet machine; beside other guests of its host, a core does half as much
 #endif
   std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
   const nlohmann::json published = nlohmann::json::parse(file)["cases"];
