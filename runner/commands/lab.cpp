@@ -31,7 +31,7 @@ void declare(po::options_description& options) {
        "validate: predict a matrix of trainings from point-to-point calls between two hosts, run it, and compare")
       ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
       ("ranks-per-host", po::value<int>()->default_value(1), "of run")
-      ("quick", po::bool_switch(), "of validate: 12 cases instead of 89")
+      ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
       ("launches", po::value<int>()->default_value(2), "of validate: runs of every case")
       ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")

@@ -29,7 +29,7 @@ inline constexpr double kLabCalibrationRate = 125e6;  ///< bytes per second, as 
 /// How far it lies from the calibration.
 LabDistance distance_of(const LabExperiment& experiment);
 
-/// 77 trainings with replayed compute, and 12 with real compute on two hosts; or 12 quick ones of the former.
+/// 79 trainings with replayed compute, and 12 with real compute on two hosts; or 12 quick ones of the former.
 std::vector<LabExperiment> lab_matrix(bool quick);
 
 /// A change of cluster or strategy whose effect on the step time is predicted: names of two experiments.
