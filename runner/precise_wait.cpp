@@ -20,8 +20,6 @@ constexpr int kWaiting = 2;
 
 /// Beyond what timers are late: the clock is read and the loop left.
 constexpr nanoseconds kMargin{3'000};
-/// A thread that is later than this was held up by something else.
-constexpr nanoseconds kLatest{200'000};
 
 bool schedule_this_thread(int policy, int priority) {
   sched_param parameters{};
@@ -65,7 +63,7 @@ void PreciseWait::until(Clock::time_point instant) {
     if (has_priority_) schedule_this_thread(SCHED_FIFO, kWaiting);
     sleep_until(timer);
     timer_late_ += Clock::now() - timer > timer_late_ ? 9 * kStep : -kStep;
-    timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatest);
+    timer_late_ = std::clamp(timer_late_, nanoseconds::zero(), kLatestTimer);
   }
   while (Clock::now() < instant) {
   }

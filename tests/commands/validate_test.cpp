@@ -3,6 +3,9 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "tests/commands/shell.hpp"
 
@@ -20,6 +23,12 @@ double processor_s() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+bool is_steady(const Shell& shell) {
+  for (const auto& finding : nlohmann::json::parse(shell.run("stepcast doctor --json").out))
+    if (finding["what"] == "noise") return finding["verdict"] == "good";
+  return true;
+}
+
 }  // namespace
 
 TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones without a measurement",
@@ -34,14 +43,20 @@ TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones 
     CHECK_THAT(outcome.out, Catch::Contains(text));
 }
 
-TEST_CASE("validate shows every row of every case, with trivial predictors, within seconds", "[commands]") {
+TEST_CASE("validate shows every row of every case, with trivial predictors, within 5 s", "[commands]") {
   const Shell shell;
-  const double before = processor_s();
-  const nlohmann::json json = nlohmann::json::parse(shell.run("stepcast validate --json").out);
-  const double took = processor_s() - before;  // because other programs may be running
+  const auto run = [&] {
+    const double before = processor_s();  // because other programs may be running
+    std::string out = shell.run("stepcast validate --json").out;
+    return std::make_pair(processor_s() - before, std::move(out));
+  };
+  auto [took, out] = run();
+  for (int again = 0; again < 2 && took >= 5.0; ++again) std::tie(took, out) = run();
+  const nlohmann::json json = nlohmann::json::parse(out);
   CAPTURE(took);
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
-  CHECK(took < 10.0);  // 3.4 s on a quiet machine; beside other guests of its host, a core does half as much
+  // A machine that 'doctor' calls too noisy to measure on gets twice the time.
+  CHECK(took < (took < 5.0 || is_steady(shell) ? 5.0 : 10.0));
 #endif
   std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
   const nlohmann::json published = nlohmann::json::parse(file)["cases"];

