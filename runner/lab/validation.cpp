@@ -9,6 +9,7 @@
 
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
+#include "runner/lab/speed_probe.hpp"
 #include "sim/core/calibration.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/file.hpp"
@@ -103,6 +104,7 @@ class Run {
          {"lab", "run", "--name", validation_.lab, "--cluster", kLabCalibrationCluster, "--", "calibrate",
           "--cluster", kLabCalibrationCluster, "--max", validation_.quick ? "4MiB" : "16MiB", "--rounds",
           validation_.quick ? "3" : "7", "-o", path("calibration.json"), "--force"});
+    machine_.calibrated_copy_s = seconds_to_copy_1_mib();
     advance("calibrated");
   }
 
@@ -123,16 +125,22 @@ class Run {
     });
   }
 
-  /// Every case once, cluster after cluster.
+  /// Every case once, cluster after cluster; real compute first, whose forecasts stand on traces that grow old.
   void run_all(int launch) {
+    for (const LabCompute compute : {LabCompute::kReal, LabCompute::kReplayed}) run_all(launch, compute);
+  }
+
+  void run_all(int launch, LabCompute compute) {
     std::vector<std::string> clusters;
     for (const LabExperiment& one : matrix_)
-      if (std::find(clusters.begin(), clusters.end(), one.cluster) == clusters.end())
+      if (one.compute == compute &&
+          std::find(clusters.begin(), clusters.end(), one.cluster) == clusters.end())
         clusters.push_back(one.cluster);
     for (const std::string& cluster : clusters) {
+      machine_.copy_s.push_back(seconds_to_copy_1_mib());
       const LabScope lab(plan_lab(load_cluster(cluster), validation_.lab));
       for (const LabExperiment& one : matrix_) {
-        if (one.cluster != cluster) continue;
+        if (one.compute != compute || one.cluster != cluster) continue;
         call("stepcast-runner",
              Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
                  Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch), "--force"});
@@ -151,6 +159,7 @@ class Run {
 
   LabReport collect() {
     LabReport report;
+    report.machine = machine_;
     const Calibration calibration = load_calibration(path("calibration.json"));
     report.calibration.world_size = calibration.world_size;
     report.calibration.link_rate_bytes_per_s = kLabCalibrationRate;
@@ -199,6 +208,7 @@ class Run {
   const LabValidation& validation_;
   std::vector<LabExperiment> matrix_;
   std::map<std::string, std::set<int>> batches_;  ///< to trace, by model
+  LabMachine machine_;
   int done_ = 0;
   int total_ = 0;
 };

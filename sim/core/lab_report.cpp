@@ -49,6 +49,13 @@ std::string link_rate_text(double bytes_per_s) {
   return text.data();
 }
 
+double LabMachine::drift() const {
+  std::vector<double> all = copy_s;
+  if (calibrated_copy_s > 0.0) all.push_back(calibrated_copy_s);
+  if (all.empty()) return 0.0;
+  return quantile(all, 1.0) / quantile(all, 0.0) - 1.0;
+}
+
 namespace {
 
 double speedup(const LabCase& one, double step_time_s) {

@@ -114,9 +114,21 @@ struct LabCalibration {
   double largest_bytes = 0.0;  ///< the longest message that was measured
 };
 
+/// The machine beneath the lab: it may be a virtual one, whose host has other guests. Times to copy 1 MiB.
+struct LabMachine {
+  double calibrated_copy_s = 0.0;
+  std::vector<double> copy_s;  ///< while the cases ran, in that order
+
+  /// How much longer the slowest of all these took than the fastest; 0 where none was measured.
+  [[nodiscard]] double drift() const;
+};
+/// Beyond this drift errors are the machine's as well as the forecast's.
+inline constexpr double kSteadyMachine = 0.2;
+
 struct LabReport {
   RunContext context;
   LabCalibration calibration;
+  LabMachine machine;
   std::vector<LabCase> cases;
   std::vector<LabPerturbation> perturbations;
 };

@@ -134,6 +134,10 @@ void to_json(nlohmann::json& json, const LabReport& report) {
            {{"world_size", report.calibration.world_size},
             {"link_rate_bytes_per_s", report.calibration.link_rate_bytes_per_s},
             {"largest_bytes", report.calibration.largest_bytes}}},
+          {"machine",
+           {{"calibrated_copy_s", report.machine.calibrated_copy_s},
+            {"copy_s", report.machine.copy_s},
+            {"drift", report.machine.drift()}}},
           {"cases", nlohmann::json::array()},
           {"groups", groups_json(report.cases)},
           {"totals", totals_json(report.cases)},
@@ -155,6 +159,8 @@ void from_json(const nlohmann::json& json, LabReport& report) {
   calibration.at("world_size").get_to(report.calibration.world_size);
   calibration.at("link_rate_bytes_per_s").get_to(report.calibration.link_rate_bytes_per_s);
   calibration.at("largest_bytes").get_to(report.calibration.largest_bytes);
+  json.at("machine").at("calibrated_copy_s").get_to(report.machine.calibrated_copy_s);
+  json.at("machine").at("copy_s").get_to(report.machine.copy_s);
   for (const nlohmann::json& one : json.at("cases")) report.cases.push_back(read_case(one));
   for (const nlohmann::json& one : json.at("perturbations"))
     report.perturbations.push_back(read_perturbation(one));

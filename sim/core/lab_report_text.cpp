@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "sim/core/lab_report.hpp"
+#include "sim/core/statistics.hpp"
 #include "sim/core/table.hpp"
 #include "sim/core/units.hpp"
 
@@ -72,6 +73,17 @@ std::string order_text(const StrategyOrder& order) {
   return text;
 }
 
+std::string machine_text(const LabMachine& machine) {
+  if (machine.copy_s.empty()) return "";
+  std::string text = "\nThe machine: to copy 1 MiB took " + to_text(Seconds(machine.calibrated_copy_s)) +
+                     " after the calibration and " + to_text(Seconds(quantile(machine.copy_s, 0.0))) +
+                     " to " + to_text(Seconds(quantile(machine.copy_s, 1.0))) + " while the cases ran\n";
+  if (machine.drift() > kSteadyMachine)
+    text += "  Its speed moved by " + percent_text(machine.drift()) +
+            ": errors are the machine's, too. Best is one that nobody else uses.\n";
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const LabReport& report) {
@@ -81,7 +93,8 @@ std::string to_text(const LabReport& report) {
       groups_text(report.cases) + "\nEvery case, the worst first:\n\n" + cases_text(report.cases);
   if (!report.perturbations.empty())
     text += "\nWhat a change does to the step:\n\n" + perturbations_text(report.perturbations);
-  text += "\nOrder of strategies: " + order_text(order_of_strategies(report.cases)) + "\nGoals:\n";
+  text += "\nOrder of strategies: " + order_text(order_of_strategies(report.cases)) +
+          machine_text(report.machine) + "\nGoals:\n";
   for (const LabGoal& goal : goals(report))
     text += (goal.met ? "  met     " : "  MISSED  ") + goal.text + "\n";
   return text;

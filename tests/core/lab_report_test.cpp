@@ -190,6 +190,7 @@ TEST_CASE("a report of the lab survives its file, with what follows from it besi
   full.prediction_sha1 = "p";
   LabReport report = report_of({full, lab_case("fsdp", 2.0, 2.2, 1.0)});
   report.perturbations = {{"slow host", 0.2, 0.1, 0.3, 0.25}};
+  report.machine = {90e-6, {80e-6, 120e-6}};
   const nlohmann::json json = report;
   const auto again = json.get<LabReport>();
   CHECK(nlohmann::json(again) == json);
@@ -205,6 +206,8 @@ TEST_CASE("a report of the lab survives its file, with what follows from it besi
   CHECK(json["groups"].size() == 2);
   CHECK(json["order"]["pairs"] == 0);
   CHECK(json["perturbations"][0]["within"] == true);
+  CHECK(again.machine.copy_s == std::vector{80e-6, 120e-6});
+  CHECK(json["machine"]["drift"] == Approx(0.5));
   CHECK(json["speedups"][0]["measured_speedup"] == Approx(1.6));
   CHECK(json["median_absolute_relative_error"].get<double>() == Approx(0.5 * (0.05 + 1.1 / 2.1)));
 }
@@ -246,6 +249,17 @@ TEST_CASE("the printed report has the worst case first, and names missed goals a
                             "slow host", "+50.0 %", "1 pair differs", "1 predicted in the wrong order",
                             "ddp, 2 ranks", "MISSED  replayed compute: median absolute error 26.0 %"})
     CHECK_THAT(text, Catch::Contains(words));
+}
+
+TEST_CASE("the report says when the machine's speed moved, and only then", "[lab]") {
+  LabReport report = report_of({lab_case("ddp", 1.0, 1.0, 1.02)});
+  CHECK(report.machine.drift() == 0.0);
+  CHECK_THAT(to_text(report), !Catch::Contains("The machine"));
+  report.machine = {84e-6, {80e-6, 90e-6}};
+  CHECK_THAT(to_text(report), Catch::Contains("84.0 us after the calibration and 80.0 us to 90.0 us"));
+  CHECK_THAT(to_text(report), !Catch::Contains("moved"));
+  report.machine.copy_s.push_back(200e-6);
+  CHECK_THAT(to_text(report), Catch::Contains("moved by 150.0 %"));
 }
 
 }  // namespace stepcast
