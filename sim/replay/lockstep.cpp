@@ -19,23 +19,30 @@ class Lockstep {
   }
 
   /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two
-  /// a rank handles first alternates around the ring, so that a message begins when the second of them does.
+  /// a rank handles first alternates around the ring, so that a message begins when the second of them does;
+  /// but over links at once, where the calibration took the wire out.
   StepDates exchange(double posted, double bytes) {
     const double gap = path_.gap.at(Bytes(bytes)).count();
     const double first = std::max(posted + notice_, engine_free_);
     const double begins = first + gap;
     engine_free_ = begins + gap;
     const double latency = path_.latency.at(Bytes(bytes)).count();
+    if (wire_.bandwidth_bytes_per_s > 0.0 && path_.wire_bandwidth_bytes_per_s > 0.0) {
+      const double crosses = posted + notice_ + latency;
+      return {engine_free_, std::max(crosses + flow(crosses, bytes), engine_free_)};
+    }
     double arrived = std::max(begins + latency, engine_free_);
-    if (wire_.bandwidth_bytes_per_s > 0.0)
-      arrived = std::max(arrived, begins + path_.latency.at(Bytes(0)).count() + flow(begins, bytes));
+    if (wire_.bandwidth_bytes_per_s > 0.0) {
+      const double crosses = begins + path_.latency.at(Bytes(0)).count();
+      arrived = std::max(arrived, crosses + flow(crosses, bytes));
+    }
     return {engine_free_, arrived};
   }
 
  private:
   /// Flows of one link follow each other: two that share it end when the later of them would alone.
   double flow(double begins, double bytes) {
-    const double start = begins + path_.latency.at(Bytes(0)).count() + wire_.latency_s;
+    const double start = begins + wire_.latency_s;
     link_free_ = std::max(start, link_free_) + (bytes + wire_.extra_bytes) / wire_.bandwidth_bytes_per_s;
     return link_free_ - start + wire_.latency_s;
   }

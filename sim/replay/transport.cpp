@@ -9,6 +9,7 @@ namespace stepcast {
 namespace {
 
 constexpr double kGlooPreambleBytes = 48.0;  // six 8-byte fields before every message
+constexpr double kLastPart = 0.01;           // of a message, that leaves after the one before has arrived
 constexpr std::size_t kHere = 0;             // path classes from near to far
 constexpr std::size_t kNear = 1;
 constexpr std::size_t kFar = 2;
@@ -130,6 +131,7 @@ void Transport::begin(const MessagePtr& message) {
   engines_[static_cast<std::size_t>(from)].waiting.push_back({message, true, false});
   engines_[static_cast<std::size_t>(to)].waiting.push_back({message, false, false});
   message->open_parts = 2;
+  if (crosses_wire(*message)) fly(message);
   serve(from);
   serve(to);
 }
@@ -158,16 +160,23 @@ void Transport::serve(int rank) {
 }
 
 void Transport::engine_started(const MessagePtr& message) {
-  if (++message->engines_started == 2) fly(message);
+  if (++message->engines_started == 2 && !crosses_wire(*message)) fly(message);
 }
 
-/// Both ends work on the message: its way begins.
+/// Whether links carry the message at a rate that was taken out of its latency.
+bool Transport::crosses_wire(const Message& message) const {
+  const Transfer& transfer = message.transfer;
+  return remote(transfer.from, transfer.to) &&
+         path(transfer.from, transfer.to)->wire_bandwidth_bytes_per_s > 0.0;
+}
+
+/// The message's way begins.
 void Transport::fly(const MessagePtr& message) {
   const Transfer& transfer = message->transfer;
   const PathCost& cost = *path(transfer.from, transfer.to);
   const double latency = cost.latency.at(Bytes(transfer.bytes)).count();
   ++message->open_parts;
-  if (remote(transfer.from, transfer.to) && cost.wire_bandwidth_bytes_per_s > 0.0) {
+  if (crosses_wire(*message)) {
     clock_.at(clock_.now() + latency, [this, message] { cross(message); });
     return;
   }
@@ -178,8 +187,35 @@ void Transport::fly(const MessagePtr& message) {
 }
 
 void Transport::cross(const MessagePtr& message) {
-  network_.start(node(message->transfer.from), node(message->transfer.to),
-                 wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
+  if (!crosses_wire(*message)) {
+    network_.start(node(message->transfer.from), node(message->transfer.to),
+                   wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
+    return;
+  }
+  Connection& connection = connections_[{message->transfer.from, message->transfer.to}];
+  connection.waiting.push_back({message, clock_.now()});
+  if (connection.waiting.size() == 1) send_first(connection, 0.0);
+}
+
+/// \param ahead bytes that left while the message before was still on its way
+void Transport::send_first(Connection& connection, double ahead) {
+  const MessagePtr message = connection.waiting.front().message;
+  const int from = message->transfer.from;
+  const int to = message->transfer.to;
+  const double bytes = wire_bytes(message->transfer.bytes);
+  const double begun = clock_.now();
+  const auto arrived = [this, &connection, message, bytes, ahead, begun] {
+    const double latency = wire_latency_s(message->transfer.from, message->transfer.to);
+    const double rate = (bytes - ahead) / (clock_.now() - begun - latency);
+    connection.waiting.pop_front();
+    if (!connection.waiting.empty()) {
+      const double early = std::min(latency, clock_.now() - connection.waiting.front().queued);
+      const double most = (1.0 - kLastPart) * wire_bytes(connection.waiting.front().message->transfer.bytes);
+      send_first(connection, std::min(early * rate, most));
+    }
+    part_over(*message);
+  };
+  network_.start(node(from), node(to), bytes - ahead, arrived);
 }
 
 void Transport::engine_done(int rank, const Service& service) {

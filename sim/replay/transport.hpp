@@ -2,8 +2,10 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
@@ -31,8 +33,11 @@ struct Transfer {
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
 ///                 own
 ///     arrival     latency(n) after both engines have started on it, and not before both are done
-///     other host  latency(n), then a flow over the links, where the calibration took the wire out of latency;
-///                 else latency(0), then a flow beside latency(n) - latency(0); Gloo adds 48 B
+///     other host  where the calibration took the wire out of latency: a flow over the links latency(n) after
+///                 both sides are ready, beside the engines, because a send hands its first bytes to the socket
+///                 at once and the kernel takes what comes, and after what the sender sent before to the same
+///                 rank, since both cross one TCP connection; else once both engines have started, latency(0),
+///                 then a flow beside latency(n) - latency(0); Gloo adds 48 B
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
@@ -83,13 +88,23 @@ class Transport {
     std::deque<Service> waiting;
     bool busy = false;
   };
+  /// One way between two ranks: bytes cross in the order in which they were sent.
+  struct Connection {
+    struct Queued {
+      MessagePtr message;
+      double queued = 0.0;  ///< date
+    };
+    std::deque<Queued> waiting;  ///< the first is on its way
+  };
   void move_by_nccl(Transfer transfer);
   void begin(const MessagePtr& message);
   void serve(int rank);
   void engine_started(const MessagePtr& message);
+  [[nodiscard]] bool crosses_wire(const Message& message) const;
   void engine_done(int rank, const Service& service);
   void fly(const MessagePtr& message);
   void cross(const MessagePtr& message);
+  void send_first(Connection& connection, double ahead);
   static void part_over(Message& message);
 
   Clock& clock_;
@@ -108,7 +123,8 @@ class Transport {
 
   mutable std::array<ClassCost, 3> classes_{};  ///< from near to far
   double preamble_bytes_ = 0.0;
-  std::vector<Engine> engines_;  ///< by rank
+  std::vector<Engine> engines_;                            ///< by rank
+  std::map<std::pair<int, int>, Connection> connections_;  ///< by sender and receiver
   std::vector<double> bytes_sent_;
 };
 

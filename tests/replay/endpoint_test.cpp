@@ -91,6 +91,18 @@ TEST_CASE("between hosts a message takes the endpoint's start-up and then the sl
   CHECK(fast == Approx(notice + 10e-6 + 1e6 / 1e9));
 }
 
+TEST_CASE("links that were taken out of the costs carry messages both ways while the endpoints still work") {
+  Calibration costs = calibration();
+  costs.paths[0].wire_bandwidth_bytes_per_s = 1e9;
+  const double message = 1e6;
+  const double gap = 6e-6 + message / 2e9;
+  const double wire = (message + 48.0) / 1e8;
+  const double latency = 10e-6 + message / 1e9;
+  const double step = time_of(exchange(message, 1, true), costs, star(2, 1e8, 1e-6, 2));
+  CHECK(step == Approx(8e-6 + 2e-6 + latency + 2e-6 + wire));
+  CHECK(step < 8e-6 + 2e-6 + gap + latency + wire);  // as if the receiver's engine sent its own first
+}
+
 TEST_CASE("each call pays its overhead once") {
   Calibration costs = calibration();
   const Schedule schedule = one_collective(CollectiveKind::kAllReduce, 2, 1e5);
@@ -100,11 +112,13 @@ TEST_CASE("each call pays its overhead once") {
 }
 
 TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups aggregated by themselves") {
-  const Calibration costs = calibration();
+  Calibration costs = calibration();
   for (const int ranks : {17, 32}) {
     for (const double message : {64'000.0, 4e6, 64e6}) {
-      for (const bool wired : {false, true}) {
-        INFO(ranks << " ranks, " << message << " B" << (wired ? ", wired" : ""));
+      for (const auto& [wired, taken_out] : {std::pair{false, false}, {true, false}, {true, true}}) {
+        INFO(ranks << " ranks, " << message << " B" << (wired ? ", wired" : "")
+                   << (taken_out ? ", the wire taken out of the costs" : ""));
+        costs.paths[0].wire_bandwidth_bytes_per_s = taken_out ? 1e9 : 0.0;
         const Cluster cluster = wired ? star(ranks, 2e8, 5e-6, 4) : one_host(4 * ranks);
         const Schedule schedule = one_collective(CollectiveKind::kAllReduce, ranks, message);
         ReplayInput input = input_of(schedule, kNoModel, cluster);
