@@ -1,10 +1,8 @@
-#include "runner/torch/compute_environment.hpp"
+#include "runner/compute_environment.hpp"
 
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
-#include <torch/version.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runner/torch_engine.hpp"
 #include "sim/core/error.hpp"
 
 namespace stepcast {
@@ -41,11 +40,6 @@ std::vector<char*> argument_vector(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-
-void set_compute_threads(int threads) {
-  at::set_num_threads(threads);
-  static_cast<void>(torch::rand({64, 64}).matmul(torch::rand({64, 64})));
-}
 
 void require_thread_environment(int threads, const std::vector<std::string>& arguments) {
   if (threads < 1) throw UsageError("--threads must be at least 1, got " + std::to_string(threads));
@@ -103,7 +97,7 @@ RunContext make_compute_context(const std::string& schema, const std::vector<std
   context.blas = blas.description;
   context.threads = threads;
   context.seed = seed;
-  context.libraries["LibTorch"] = TORCH_VERSION;
+  context.libraries["LibTorch"] = torch_engine().version;
   if (blas.is_reference) context.warnings.emplace_back("computed with the slow reference BLAS");
   if (context.load_average > 0.5)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));

@@ -5,12 +5,8 @@
 
 #include "sim/core/run_context.hpp"
 
-/// Threads and BLAS: what decides how fast LibTorch computes on this machine. Includes no LibTorch.
+/// Threads and BLAS: what decides how fast LibTorch computes on this machine.
 namespace stepcast {
-
-/// Sets the number of compute threads of this process, and takes the work that LibTorch does at its first
-/// use. \pre the environment says the same, see `require_thread_environment`
-void set_compute_threads(int threads);
 
 /// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS count when the libraries are loaded. Where they differ from
 /// `threads` this sets them and starts the program anew with `arguments` (argv, program first); it then does

@@ -138,6 +138,7 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
   context.rank = rank->value;
   context.world_size = world_size->value;
   context.source = launcher.source;
+  if (torchrun) context.store_folder = environment(kStoreVariable).value_or("");
   check_range(context);
   if (const auto local = first_set(environment, launcher.local_rank)) context.local_rank = local->value;
   if (const auto local = first_set(environment, launcher.local_world_size))

@@ -20,6 +20,7 @@ struct RankContext {
   int local_world_size = 1;  ///< ranks on this host, as far as the launcher tells; 1 when it does not
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
+  std::string store_folder;  ///< through which ranks of launch_ranks() meet; "": at master_addr
   std::string
       source;  ///< where the values came from: `flags`, `torchrun`, `Slurm`, `Open MPI`, `PMI`, `one process`
 };
@@ -57,7 +58,10 @@ struct RankStart {
   std::vector<int> cores;         ///< it may use no others; empty: those that this process may use
 };
 
-/// Runs `argv` once per entry on this machine, and waits for all of them. Rank 0 keeps stdin, stdout and
+/// The variable that names a job's folder to its ranks.
+inline constexpr const char* kStoreVariable = "STEPCAST_STORE";
+
+/// Runs `argv` once per entry on this machine, and waits for all of them. They share a JobFolder. Rank 0 keeps stdin, stdout and
 /// stderr; every line that another rank writes goes to stderr after `[rank N] `. When a rank fails the others
 /// get `grace` to end by themselves and are then killed. SIGINT and SIGTERM are passed on. No rank outlives
 /// this process. \returns the exit code of the first rank that failed, kFailed when a signal killed it,

@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "runner/job_folder.hpp"
 #include "runner/launch.hpp"
 
 extern char** environ;  // NOLINT: POSIX declares it nowhere
@@ -118,7 +119,11 @@ class LocalJob {
   LocalJob(const std::vector<RankStart>& ranks, std::vector<std::string> argv,
            std::chrono::milliseconds grace)
       : argv_(std::move(argv)), grace_(grace) {
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) start(static_cast<int>(rank), ranks[rank]);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      RankStart own = ranks[rank];
+      own.variables[kStoreVariable] = folder_.path();
+      start(static_cast<int>(rank), own);
+    }
   }
   ~LocalJob() {
     send_to_all(SIGKILL);
@@ -268,6 +273,7 @@ class LocalJob {
   }
 
   SignalQueue signals_;
+  JobFolder folder_;
   std::vector<std::string> argv_;
   std::chrono::milliseconds grace_;
   std::vector<Child> children_;
@@ -317,6 +323,7 @@ ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chro
                                      .local_rank = rank,
                                      .local_world_size = nproc,
                                      .master_port = port,
+                                     .store_folder = "",
                                      .source = ""}),
                      "",
                      {}});

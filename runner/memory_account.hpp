@@ -4,14 +4,8 @@
 
 #include "sim/core/schedule.hpp"
 
-/// Counts the bytes that tensors hold on this rank, by what they are held for. Includes no LibTorch.
+/// Counts the bytes that tensors hold on this rank, by what they are held for.
 namespace stepcast {
-
-/// Takes the place of LibTorch's allocator for processors, for the life of the process. Every array is
-/// preceded by a header that says its size and category. What libraries take from the heap on their own
-/// (BLAS, kernels' mapped scratch) is not seen. Freed memory stays with the process. \pre no tensor exists
-/// yet
-void install_counting_allocator();
 
 /// While it lives, what this thread allocates counts as `category`; what is allocated outside any scope (the
 /// samples in host memory) is not counted. Scopes nest.
@@ -31,6 +25,13 @@ class MemoryScope {
 /// Bytes by MemoryCategory.
 using MemoryBytes = std::array<double, 5>;
 double total(const MemoryBytes& bytes);
+
+/// What is allocated outside any MemoryScope.
+inline constexpr int kUncountedMemory = 5;
+/// What an allocation of this thread counts as now: a MemoryCategory, or kUncountedMemory.
+int memory_category_of_thread();
+/// Adds an allocation to the account, or a release as a negative number.
+void account_memory(int category, double bytes);
 
 MemoryBytes live_memory();
 /// What was held when the total was most since the last call of `forget_memory_peak`.

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 
 namespace stepcast {
 namespace {

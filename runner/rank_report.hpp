@@ -6,7 +6,7 @@
 
 #include "runner/backend.hpp"
 #include "runner/clock_alignment.hpp"
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 #include "sim/core/result.hpp"
 #include "sim/core/schedule.hpp"
 

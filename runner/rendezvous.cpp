@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <thread>
+
+#include "runner/torch_engine.hpp"
+#include "sim/core/units.hpp"
 
 namespace stepcast {
 namespace {
@@ -38,12 +42,42 @@ class MemoryStore : public Store {
   std::map<std::string, std::vector<char>> values_;
 };
 
+std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
+
+std::string missing_ranks(Store& store, int world_size) {
+  std::string list;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (!store.has(joined_key(rank))) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  return list;
+}
+
 Array whole(std::string& text) { return {text.data(), text.size(), DataType::kUInt8}; }
 
 }  // namespace
 
 std::shared_ptr<Store> make_memory_store(std::chrono::milliseconds timeout) {
   return std::make_shared<MemoryStore>(timeout);
+}
+
+std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const bool in_folder = !ranks.store_folder.empty();
+  std::shared_ptr<Store> store = in_folder ? make_file_store(ranks.store_folder, timeout)
+                                           : torch_engine().make_tcp_store(ranks, timeout);
+  store->set(joined_key(ranks.rank), {'1'});
+  constexpr std::chrono::milliseconds kPause{5};
+  for (std::string missing = missing_ranks(*store, ranks.world_size); !missing.empty();
+       missing = missing_ranks(*store, ranks.world_size)) {
+    if (Clock::now() > deadline)
+      throw TimeoutError(
+          "rank " + std::to_string(ranks.rank) + ": of " + std::to_string(ranks.world_size) +
+          " ranks these did not join at " +
+          (in_folder ? ranks.store_folder : ranks.master_addr + ":" + std::to_string(ranks.master_port)) +
+          " within " + to_text(Seconds(std::chrono::duration<double>(timeout).count())) + ": " + missing);
+    std::this_thread::sleep_for(kPause);
+  }
+  return store;
 }
 
 RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,

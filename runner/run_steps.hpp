@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runner/backend.hpp"
+#include "runner/memory_account.hpp"
 #include "runner/rank_report.hpp"
-#include "runner/torch/counting_allocator.hpp"
 
 namespace stepcast {
 

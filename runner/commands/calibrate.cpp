@@ -11,11 +11,11 @@
 #include "runner/bench_collectives.hpp"
 #include "runner/clocks.hpp"
 #include "runner/commands/rank_options.hpp"
+#include "runner/compute_environment.hpp"
 #include "runner/host_survey.hpp"
 #include "runner/probes.hpp"
 #include "runner/slurm_script.hpp"
-#include "runner/torch/compute_environment.hpp"
-#include "runner/torch/executor.hpp"
+#include "runner/torch_engine.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/core/file.hpp"
 #include "topologies/cluster.hpp"
@@ -47,7 +47,7 @@ ProbeSettings settings_of(const po::variables_map& options) {
   ProbeSettings settings;
   settings.message_sizes = bench_sizes(kSmallestMessage, largest, 2.0);
   settings.array_sizes = bench_sizes(kSmallestArray, std::max(largest, kSmallestArray), 4.0);
-  settings.prepare_copy = prepare_scaled_copy;
+  settings.prepare_copy = torch_engine().prepare_scaled_copy;
   settings.rounds = options["rounds"].as<int>();
   if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
   return settings;
@@ -182,7 +182,7 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   Calibration calibration;
   calibration.context = make_rank_context("stepcast.calibration/1", options, session);
   calibration.context.threads = 1;
-  set_compute_threads(1);
+  torch_engine().set_compute_threads(1);
   calibration.backend = options["backend"].as<std::string>();
   calibration.world_size = session.ranks.world_size;
   calibration.collectives_in_flight = backend.collectives_in_flight();

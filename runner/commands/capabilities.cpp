@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runner/backend.hpp"
-#include "runner/torch/compute_environment.hpp"
+#include "runner/compute_environment.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {

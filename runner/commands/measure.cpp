@@ -1,5 +1,3 @@
-#include "runner/torch/measure.hpp"
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -7,7 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "runner/torch/compute_environment.hpp"
+#include "runner/compute_environment.hpp"
+#include "runner/torch_engine.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/core/file.hpp"
@@ -85,7 +84,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
                                                             static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
-  return measure_trace(model, options);
+  return torch_engine().measure_trace(model, options);
 }
 
 /// One launch with one number of threads, as a program of its own.
@@ -193,9 +192,9 @@ ExitCode run(const po::variables_map& values) {
     std::vector<Trace> parts;
     for (int launch = 0; launch < launches; ++launch)
       for (const int count : threads) parts.push_back(measure_anew(values, count));
-    trace = merge_launches(parts);
+    trace = torch_engine().merge_launches(parts);
   }
-  if (earlier) trace = merge_launches({*earlier, trace});
+  if (earlier) trace = torch_engine().merge_launches({*earlier, trace});
   finish(values, trace, model);
   return ExitCode::kDone;
 }

@@ -7,10 +7,9 @@
 
 #include "models/model.hpp"
 #include "runner/commands/rank_options.hpp"
+#include "runner/compute_environment.hpp"
 #include "runner/replayed_run.hpp"
-#include "runner/torch/compute_environment.hpp"
-#include "runner/torch/executor.hpp"
-#include "runner/torch/reference_engine.hpp"
+#include "runner/torch_engine.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
@@ -228,9 +227,11 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
     const RunOptions options = run_options(values, prints);
-    Result result = is_reference(values) ? run_reference(model, {schedule.strategy, training, session.place},
-                                                         *session.backend, options)
-                                         : run_schedule(model, schedule, *session.backend, options);
+    const TorchEngine& torch = torch_engine();
+    Result result = is_reference(values)
+                        ? torch.run_reference(model, {schedule.strategy, training, session.place},
+                                              *session.backend, options, nullptr)
+                        : torch.run_schedule(model, schedule, *session.backend, options, nullptr);
     if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
     return ExitCode::kDone;
   });
@@ -262,7 +263,8 @@ ExitCode run(const po::variables_map& values) {
   const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
   if (is_reference(values))
-    require_reference(strategy, values["backend"].as<std::string>(), int_option(values, "warmup", 0));
+    torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
+                                     int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   if (values.count("output") != 0)
     check_writable(values["output"].as<std::string>(), values["force"].as<bool>());

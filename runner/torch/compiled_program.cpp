@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 #include "runner/torch/scaled_copy.hpp"
 #include "sim/core/error.hpp"
 

@@ -7,41 +7,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
-#include <mutex>
-#include <numeric>
+
+#include "runner/memory_account.hpp"
 
 namespace stepcast {
 namespace {
-
-constexpr int kUncounted = 5;
-
-/// What all threads of this process hold, under one lock: an allocation costs far more than taking it.
-struct Books {
-  std::mutex mutex;
-  MemoryBytes live{};
-  MemoryBytes at_peak{};
-  double peak = 0.0;
-
-  void add(int category, double bytes) {
-    if (category == kUncounted) return;
-    const std::lock_guard lock(mutex);
-    live[static_cast<std::size_t>(category)] += bytes;
-    if (const double now = total(live); now > peak) {
-      peak = now;
-      at_peak = live;
-    }
-  }
-};
-
-Books& books() {
-  static Books one;
-  return one;
-}
-
-int& category_of_thread() {
-  thread_local int category = kUncounted;
-  return category;
-}
 
 class CountingAllocator final : public c10::Allocator {
  public:
@@ -51,8 +21,9 @@ class CountingAllocator final : public c10::Allocator {
     const std::size_t whole = (size + kAlignment + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
     TORCH_CHECK(memory != nullptr, "out of memory: ", size, " bytes");
-    *reinterpret_cast<Header*>(memory) = {size, category_of_thread()};
-    books().add(category_of_thread(), static_cast<double>(size));
+    const int category = memory_category_of_thread();
+    *reinterpret_cast<Header*>(memory) = {size, category};
+    account_memory(category, static_cast<double>(size));
     std::byte* data = memory + kAlignment;
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -69,7 +40,7 @@ class CountingAllocator final : public c10::Allocator {
     if (data == nullptr) return;
     std::byte* memory = static_cast<std::byte*>(data) - kAlignment;
     const Header header = *reinterpret_cast<Header*>(memory);
-    books().add(header.category, -static_cast<double>(header.size));
+    account_memory(header.category, -static_cast<double>(header.size));
     std::free(memory);
   }
 };
@@ -92,29 +63,6 @@ void install_counting_allocator() {
   static CountingAllocator allocator;
   constexpr int kOverOthers = 1;  // LibTorch's own has priority 0
   c10::SetAllocator(c10::DeviceType::CPU, &allocator, kOverOthers);
-}
-
-MemoryScope::MemoryScope(MemoryCategory category) : before_(category_of_thread()) {
-  category_of_thread() = static_cast<int>(category);
-}
-MemoryScope::~MemoryScope() { category_of_thread() = before_; }
-
-double total(const MemoryBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), 0.0); }
-
-MemoryBytes live_memory() {
-  const std::lock_guard lock(books().mutex);
-  return books().live;
-}
-
-MemoryBytes peak_memory() {
-  const std::lock_guard lock(books().mutex);
-  return books().at_peak;
-}
-
-void forget_memory_peak() {
-  const std::lock_guard lock(books().mutex);
-  books().at_peak = books().live;
-  books().peak = total(books().live);
 }
 
 }  // namespace stepcast

@@ -8,7 +8,8 @@
 #include <thread>
 #include <tuple>
 
-#include "runner/torch/compute_environment.hpp"
+#include "runner/memory_account.hpp"
+#include "runner/torch/compute_threads.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"

@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "runner/bucket_layout.hpp"
+#include "runner/memory_account.hpp"
 #include "runner/rank_report.hpp"
 #include "runner/run_steps.hpp"
-#include "runner/torch/compute_environment.hpp"
+#include "runner/torch/compute_threads.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/final_state.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runner/backends/gloo_bytes.hpp"
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 #include "runner/torch/process_group.hpp"
 #include "sim/strategies/local_step.hpp"
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "models/layer.hpp"
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 #include "sim/core/error.hpp"
 
 namespace stepcast {

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "runner/torch/counting_allocator.hpp"
+#include "runner/memory_account.hpp"
 
 namespace stepcast {
 namespace {
