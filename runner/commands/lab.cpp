@@ -32,7 +32,7 @@ void declare(po::options_description& options) {
       ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
       ("ranks-per-host", po::value<int>()->default_value(1), "of run")
       ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
-      ("launches", po::value<int>()->default_value(2), "of validate: runs of every case")
+      ("launches", po::value<int>()->default_value(3), "of validate: runs of every case")
       ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")
       ("name", po::value<std::string>()->default_value("lab"), "of the lab, where several shall stand side by side");

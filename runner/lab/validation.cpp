@@ -150,9 +150,9 @@ class Run {
     }
   }
 
-  /// About two seconds of steps.
+  /// About one and a half seconds of steps: launches differ more than steps.
   [[nodiscard]] std::string steps_of(const LabExperiment& one) const {
-    constexpr double kSeconds = 2.0;
+    constexpr double kSeconds = 1.5;
     const double step = load_result(predicted(one)).median_step_time_s();
     return std::to_string(std::clamp(static_cast<int>(kSeconds / step), 4, 30));
   }

@@ -19,8 +19,7 @@ class Lockstep {
   }
 
   /// A step posted at `posted`: both engines take a send and a receive, one after the other. Which of the two
-  /// a rank handles first alternates around the ring, so that a message begins when the second of them does;
-  /// but over links at once, where the calibration took the wire out.
+  /// a rank handles first alternates around the ring, so that a message begins when the second of them does.
   StepDates exchange(double posted, double bytes) {
     const double gap = path_.gap.at(Bytes(bytes)).count();
     const double first = std::max(posted + notice_, engine_free_);
@@ -28,7 +27,7 @@ class Lockstep {
     engine_free_ = begins + gap;
     const double latency = path_.latency.at(Bytes(bytes)).count();
     if (wire_.bandwidth_bytes_per_s > 0.0 && path_.wire_bandwidth_bytes_per_s > 0.0) {
-      const double crosses = posted + notice_ + latency;
+      const double crosses = begins + latency;
       return {engine_free_, std::max(crosses + flow(crosses, bytes), engine_free_)};
     }
     double arrived = std::max(begins + latency, engine_free_);

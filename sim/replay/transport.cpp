@@ -131,7 +131,6 @@ void Transport::begin(const MessagePtr& message) {
   engines_[static_cast<std::size_t>(from)].waiting.push_back({message, true, false});
   engines_[static_cast<std::size_t>(to)].waiting.push_back({message, false, false});
   message->open_parts = 2;
-  if (crosses_wire(*message)) fly(message);
   serve(from);
   serve(to);
 }
@@ -140,8 +139,12 @@ void Transport::begin(const MessagePtr& message) {
 void Transport::serve(int rank) {
   Engine& engine = engines_[static_cast<std::size_t>(rank)];
   while (!engine.busy && !engine.waiting.empty()) {
-    Service service = std::move(engine.waiting.front());
-    engine.waiting.pop_front();
+    const auto next = std::find_if(engine.waiting.begin(), engine.waiting.end(), [this](const Service& one) {
+      return one.sending && crosses_wire(*one.message);
+    });
+    const auto served = next == engine.waiting.end() ? engine.waiting.begin() : next;
+    Service service = std::move(*served);
+    engine.waiting.erase(served);
     const Transfer& transfer = service.message->transfer;
     const PathCost& cost = *path(transfer.from, transfer.to);
     const double gap = cost.gap.at(Bytes(transfer.bytes)).count();
@@ -149,7 +152,7 @@ void Transport::serve(int rank) {
     // Without a gap of its own the processor work spreads over the message's way.
     const double seconds = gap > 0.0 ? gap : cost.latency.at(Bytes(transfer.bytes)).count();
     engine.busy = service.holds_engine = gap > 0.0;
-    engine_started(service.message);
+    engine_started(service);
     if (seconds > 0.0 && (gap > 0.0 || cpu > 0.0))
       processors_.run(node(rank),
                       {.seconds = seconds, .cores = cpu / seconds, .rank = rank, .communication = true},
@@ -159,8 +162,9 @@ void Transport::serve(int rank) {
   }
 }
 
-void Transport::engine_started(const MessagePtr& message) {
-  if (++message->engines_started == 2 && !crosses_wire(*message)) fly(message);
+void Transport::engine_started(const Service& service) {
+  const bool both = ++service.message->engines_started == 2;
+  if (crosses_wire(*service.message) ? service.sending : both) fly(service.message);
 }
 
 /// Whether links carry the message at a rate that was taken out of its latency.
@@ -206,7 +210,8 @@ void Transport::send_first(Connection& connection, double ahead) {
   const double begun = clock_.now();
   const auto arrived = [this, &connection, message, bytes, ahead, begun] {
     const double latency = wire_latency_s(message->transfer.from, message->transfer.to);
-    const double rate = (bytes - ahead) / (clock_.now() - begun - latency);
+    const double crossing = clock_.now() - begun - latency;
+    const double rate = crossing > 0.0 ? (bytes - ahead) / crossing : 0.0;
     connection.waiting.pop_front();
     if (!connection.waiting.empty()) {
       const double early = std::min(latency, clock_.now() - connection.waiting.front().queued);

@@ -34,9 +34,9 @@ struct Transfer {
 ///                 own
 ///     arrival     latency(n) after both engines have started on it, and not before both are done
 ///     other host  where the calibration took the wire out of latency: a flow over the links latency(n) after
-///                 both sides are ready, beside the engines, because a send hands its first bytes to the socket
-///                 at once and the kernel takes what comes, and after what the sender sent before to the same
-///                 rank, since both cross one TCP connection; else once both engines have started, latency(0),
+///                 the sender's engine has started on it, because the receiver's kernel takes what comes, and
+///                 after what the sender sent before to the same rank, since both cross one TCP connection; an
+///                 engine sends before it receives; else once both engines have started, latency(0),
 ///                 then a flow beside latency(n) - latency(0); Gloo adds 48 B
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
@@ -99,7 +99,7 @@ class Transport {
   void move_by_nccl(Transfer transfer);
   void begin(const MessagePtr& message);
   void serve(int rank);
-  void engine_started(const MessagePtr& message);
+  void engine_started(const Service& service);
   [[nodiscard]] bool crosses_wire(const Message& message) const;
   void engine_done(int rank, const Service& service);
   void fly(const MessagePtr& message);
