@@ -96,7 +96,7 @@ std::vector<LabExperiment> quick_matrix() {
   matrix.add(kSimple, {plain("all_reduce"), plain("gather_scatter")}, "1Gb/s", {4});
   matrix.add(kBert, {pipeline("4-4", "1f1b", 4), ddp(5)}, "1Gb/s", {2});
   matrix.add(kBert, {fsdp()}, "2.5Gb/s", {2});
-  matrix.add(kBert, {pipeline("2-2-2-2", "gpipe", 8)}, "1Gb/s", {4});
+  matrix.add(kBert, {pipeline("2-2-2-2", "gpipe", 4)}, "1Gb/s", {4});
   matrix.add(kBert, {ddp(5)}, "1Gb/s", {4}, "lab-slow-link");
   matrix.add(kBert, {ddp(5)}, "1Gb/s", {4}, "lab-two-racks");
   matrix.add(kBert, {ddp(5)}, "1Gb/s", {4}, "lab-straggler");
