@@ -34,6 +34,7 @@ bool set_thread_environment(int threads) {
 /// The null-terminated array that exec takes; valid as long as `words`.
 std::vector<char*> argument_vector(const std::vector<std::string>& words) {
   std::vector<char*> result;
+  result.reserve(words.size() + 1);
   for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
   result.push_back(nullptr);
   return result;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -28,12 +29,17 @@ int locked(const fs::path& folder) {
 }
 
 /// A folder is made and locked in two steps, so that an empty one may be new.
+bool may_be_new(const fs::path& folder) {
+  constexpr std::chrono::minutes kLong{1};
+  std::error_code problem;
+  const fs::file_time_type changed = fs::last_write_time(folder, problem);
+  return problem || (fs::is_empty(folder, problem) && fs::file_time_type::clock::now() - changed < kLong);
+}
+
 void remove_abandoned(const fs::path& parent) {
   std::error_code problem;
   for (const fs::directory_entry& entry : fs::directory_iterator(parent, problem)) {
-    if (!entry.path().filename().string().starts_with(kPrefix) || fs::is_empty(entry.path(), problem) ||
-        problem)
-      continue;
+    if (!entry.path().filename().string().starts_with(kPrefix) || may_be_new(entry.path())) continue;
     const int lock = locked(entry.path());
     if (lock < 0) continue;
     fs::remove_all(entry.path(), problem);

@@ -51,6 +51,11 @@ TEST_CASE("a job's folder goes with it, and the next job removes that of a kille
   const fs::path killed = tmp.path() / "stepcast-job-killed";
   fs::create_directories(killed);
   std::ofstream(killed / "key") << "value";
+  const fs::path unused = tmp.path() / "stepcast-job-unused";
+  fs::create_directories(unused);
+  fs::last_write_time(unused, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const fs::path young = tmp.path() / "stepcast-job-young";
+  fs::create_directories(young);
   const fs::path other = tmp.path() / "not-ours";
   fs::create_directories(other);
   std::ofstream(other / "key") << "value";
@@ -60,6 +65,8 @@ TEST_CASE("a job's folder goes with it, and the next job removes that of a kille
     path = living.path();
     std::ofstream(fs::path(path) / "key") << "value";
     CHECK_FALSE(fs::exists(killed));
+    CHECK_FALSE(fs::exists(unused));
+    CHECK(fs::exists(young));
     const JobFolder second;
     CHECK(fs::exists(path));
     CHECK(second.path() != path);
