@@ -158,13 +158,13 @@ class PipelineCase {
 
   /// \pre `steps_` holds nothing of other assumptions than those of `config` and `gradients`
   const Result& replayed(const PublishedRow& row, const TrainingConfig& config, Gradients gradients,
-                         const FittedCosts& costs) {
+                         const FittedCosts& costs, int warmup_steps) {
     const std::pair key(&row, config.micro_batches);
     try {
       auto found = steps_.find(key);
       if (found == steps_.end())
         found = steps_.try_emplace(key, model_, *graphs_, "pipeline", config, gradients, device_).first;
-      return found->second.replayed(costs);
+      return found->second.replayed(costs, warmup_steps);
     } catch (const UsageError& error) {
       row.fail(error.what());
     }
@@ -172,25 +172,28 @@ class PipelineCase {
 
   /// Times are those of a batch.
   [[nodiscard]] RowValues values(const PublishedRow& row, const Assumptions& assumptions,
-                                 const FittedCosts& costs) {
+                                 const FittedCosts& costs, int warmup_steps = 1) {
     TrainingConfig config = training(row, assumptions);
-    RowValues result = row_values(replayed(row, config, assumptions.gradients, costs), costs.process_bytes);
+    RowValues result =
+        row_values(replayed(row, config, assumptions.gradients, costs, warmup_steps), costs.process_bytes);
     const int batches = assumptions.batches_between_drains;
     if (batches == 1) return result;
     config.batch *= batches;
     config.micro_batches *= batches;
-    const RowValues long_run = row_values(replayed(row, config, assumptions.gradients, costs), 0.0);
+    const RowValues long_run =
+        row_values(replayed(row, config, assumptions.gradients, costs, warmup_steps), 0.0);
     for (const char* key : {"throughput_samples_per_s", "stage_time_cv", "bubble_fraction"})
       result[key] = long_run.at(key);
     result["step_time_s"] = {long_run.at("step_time_s").front() / batches};
     return result;
   }
 
+  /// By trial: without a warm-up.
   [[nodiscard]] StepCost cost(const PublishedRow& row, const Assumptions& assumptions,
                               const FittedCosts& costs) {
     FittedCosts without = costs;
     without.process_bytes = 0.0;
-    const RowValues result = values(row, assumptions, without);
+    const RowValues result = values(row, assumptions, without, 0);
     return {result.at("step_time_s").front(), result.at("mean_peak_memory_mb").front() * kPublishedMegabyte};
   }
 

@@ -130,19 +130,19 @@ FittedStep::FittedStep(const Model& model, NcclGraphs& graphs, const std::string
   if (gradients == Gradients::kFreed) free_gradients(schedule_, model);
 }
 
-const Result& FittedStep::replayed(const FittedCosts& costs) {
-  const auto same = [&costs](const auto& one) {
-    const FittedCosts& known = one.first;
-    return known.block_s == costs.block_s && known.stage_s == costs.stage_s &&
-           known.activation_scale == costs.activation_scale;
+const Result& FittedStep::replayed(const FittedCosts& costs, int warmup_steps) {
+  const auto same = [&](const Replayed& one) {
+    const FittedCosts& known = one.costs;
+    return one.warmup_steps == warmup_steps && known.block_s == costs.block_s &&
+           known.stage_s == costs.stage_s && known.activation_scale == costs.activation_scale;
   };
   const auto found = std::find_if(known_.begin(), known_.end(), same);
-  if (found != known_.end()) return found->second;
-  known_.emplace_back(costs, replay_with(costs));
-  return known_.back().second;
+  if (found != known_.end()) return found->result;
+  known_.push_back({costs, warmup_steps, replay_with(costs, warmup_steps)});
+  return known_.back().result;
 }
 
-Result FittedStep::replay_with(const FittedCosts& costs) const {
+Result FittedStep::replay_with(const FittedCosts& costs, int warmup_steps) const {
   const double samples = static_cast<double>(training_.batch) / training_.micro_batches;
   const TraceEntry trace = fitted_trace(model_, schedule_, costs, samples, device_);
   ReplayInput input;
@@ -154,7 +154,7 @@ Result FittedStep::replay_with(const FittedCosts& costs) const {
   input.nccl_graphs = &graphs_;
   input.trace = &trace;
   input.batch = training_.batch;
-  input.warmup_steps = 1;
+  input.warmup_steps = warmup_steps;
   input.record_spans = false;
   return replay(input);
 }

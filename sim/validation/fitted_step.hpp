@@ -66,18 +66,25 @@ class FittedStep {
   FittedStep(const Model& model, NcclGraphs& graphs, const std::string& strategy,
              const TrainingConfig& training, Gradients gradients, const DeviceModel& device);
 
-  /// One step after another that warms up, without process_bytes. The same costs are replayed once.
-  const Result& replayed(const FittedCosts& costs);
+  /// One step after `warmup_steps` others, without process_bytes. The same costs are replayed once. Where steps drain,
+  /// the first takes as long and holds as much as any later one, and only its idle times differ; so trials of a fit need
+  /// no warm-up.
+  const Result& replayed(const FittedCosts& costs, int warmup_steps = 1);
 
  private:
-  [[nodiscard]] Result replay_with(const FittedCosts& costs) const;
+  struct Replayed {
+    FittedCosts costs;
+    int warmup_steps = 0;
+    Result result;
+  };
+  [[nodiscard]] Result replay_with(const FittedCosts& costs, int warmup_steps) const;
 
   const Model& model_;
   NcclGraphs& graphs_;
   const DeviceModel& device_;
   TrainingConfig training_;
   Schedule schedule_;
-  std::vector<std::pair<FittedCosts, Result>> known_;
+  std::vector<Replayed> known_;
 };
 
 /// The trivial predictor of the same step: a rank's part of the trace alone, plus each of its messages and

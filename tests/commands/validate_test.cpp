@@ -23,12 +23,6 @@ double processor_s() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-bool is_steady(const Shell& shell) {
-  for (const auto& finding : nlohmann::json::parse(shell.run("stepcast doctor --json").out))
-    if (finding["what"] == "noise") return finding["verdict"] == "good";
-  return true;
-}
-
 }  // namespace
 
 TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones without a measurement",
@@ -55,8 +49,7 @@ TEST_CASE("validate shows every row of every case, with trivial predictors, with
   const nlohmann::json json = nlohmann::json::parse(out);
   CAPTURE(took);
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
-  // A machine that 'doctor' calls too noisy to measure on gets twice the time.
-  CHECK(took < (took < 5.0 || is_steady(shell) ? 5.0 : 10.0));
+  CHECK(took < 5.0);
 #endif
   std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");
   const nlohmann::json published = nlohmann::json::parse(file)["cases"];
