@@ -26,24 +26,23 @@ class Lockstep {
     const double begins = first + gap;
     engine_free_ = begins + gap;
     const double latency = path_.latency.at(Bytes(bytes)).count();
-    if (wire_.bandwidth_bytes_per_s > 0.0 && path_.wire_bandwidth_bytes_per_s > 0.0) {
-      const double crosses = begins + latency;
-      return {engine_free_, std::max(crosses + flow(crosses, bytes), engine_free_)};
-    }
-    double arrived = std::max(begins + latency, engine_free_);
-    if (wire_.bandwidth_bytes_per_s > 0.0) {
-      const double crosses = begins + path_.latency.at(Bytes(0)).count();
-      arrived = std::max(arrived, crosses + flow(crosses, bytes));
-    }
+    const bool crosses = wire_.bandwidth_bytes_per_s > 0.0;
+    const bool taken_out = crosses && path_.wire_bandwidth_bytes_per_s > 0.0;
+    double arrived = engine_free_;
+    if (!taken_out) arrived = std::max(arrived, begins + latency);
+    if (crosses)
+      arrived = std::max(arrived,
+                         crossed(begins + (taken_out ? latency : path_.latency.at(Bytes(0)).count()), bytes));
     return {engine_free_, arrived};
   }
 
  private:
-  /// Flows of one link follow each other: two that share it end when the later of them would alone.
-  double flow(double begins, double bytes) {
+  /// When a message has crossed the link whose flow begins then: flows follow each other, and two that share the link
+  /// end when the later of them would alone.
+  double crossed(double begins, double bytes) {
     const double start = begins + wire_.latency_s;
     link_free_ = std::max(start, link_free_) + (bytes + wire_.extra_bytes) / wire_.bandwidth_bytes_per_s;
-    return link_free_ - start + wire_.latency_s;
+    return link_free_;
   }
 
   const PathCost& path_;
