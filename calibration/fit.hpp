@@ -47,7 +47,8 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
 /// copy, call overhead, sharing, noise, and verdicts in words.
 ///
-///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none
+///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none;
+///                  in a lab (n - B) / wire bandwidth, B being what its token buckets let pass at once
 ///     cpu(n)     = the processor time of exchange(n), per message and end
 ///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
@@ -58,8 +59,8 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// memory, frequency, and in the second case the cost of being interrupted). Both are at most 1; a faster run
 /// beside others is noise.
 ///
-/// \param wires by path class, the bandwidth of the links between the two ranks that were measured; absent where it
-/// is unknown or there are none
+/// \param wires by path class, the bandwidth of the links between the two ranks that were measured; absent
+/// where it is unknown or there are none
 void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires = {});
 
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include "calibration/fit.hpp"
 #include "calibration/judge_hosts.hpp"
 #include "sim/core/statistics.hpp"
+#include "sim/core/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
@@ -58,37 +59,56 @@ Seconds difference(const Calibration& calibration, const Probe& longer, const Pr
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
-/// What the endpoints alone need for a message when the wire carries it as well; no less than for the smallest.
-CostFit fit_latency(const Calibration& calibration, const std::string& path_class, double wire_s_per_byte) {
+/// The links between two ranks that were measured.
+struct Wire {
+  double s_per_byte = 0.0;  ///< 0: unknown, or none
+  double at_once = 0.0;     ///< bytes that pass a lab's links at once after a pause
+};
+
+Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
+  if (bandwidth <= BytesPerSecond(0)) return {};
+  Wire wire{.s_per_byte = 1.0 / bandwidth.count()};
+  if (const BytesPerSecond slowest(calibration.lab.slowest_link_bytes_per_s); slowest > BytesPerSecond(0))
+    wire.at_once = payload_of(TokenBuckets(slowest).depth(bandwidth)).count();
+  return wire;
+}
+
+/// What the endpoints alone need for a message when the wire carries it as well; no less than for the
+/// smallest. While two messages go there and back, one of them must fit into a lab's buckets again. Where it
+/// hardly does, the sample says how fast buckets fill and nothing of the endpoints.
+CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
+  constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, {"ping_pong", path_class})) {
     const double time = median(set->time_s);
     const double least = points.empty() ? 0.0 : points.front().time_s;
-    if (time > 0.0) points.push_back({set->bytes, std::max(time - wire_s_per_byte * set->bytes, least)});
+    if (wire.at_once > 0.0 && 2.0 * time < kEnough * wire.s_per_byte * set->bytes) continue;
+    const double on_wire = wire.s_per_byte * std::max(0.0, set->bytes - wire.at_once);
+    if (time > 0.0) points.push_back({set->bytes, std::max(time - on_wire, least)});
   }
   return points.empty() ? CostFit{} : fit_cost(points);
 }
 
 /// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where
 /// the wire takes most of the exchange, the endpoints wait for it and only their processor time is known.
-CostFit fit_gap(const Calibration& calibration, const std::string& path_class, double wire_s_per_byte) {
+CostFit fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnds = 2.0;
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, {"exchange", path_class})) {
     const double time = median(set->time_s);
-    const bool waits = 2.0 * wire_s_per_byte * set->bytes > time;
+    const bool waits = 2.0 * wire.s_per_byte * set->bytes > time;
     if (time > 0.0) points.push_back({set->bytes, (waits ? median(set->cpu_s) : time) / kEnds});
   }
   return points.empty() ? CostFit{} : fit_cost(points);
 }
 
-/// \param wire 0: unknown, or none
-PathCost fit_path(const Calibration& calibration, const std::string& path_class, BytesPerSecond wire) {
+/// \param bandwidth of the wire; 0: unknown, or none
+PathCost fit_path(const Calibration& calibration, const std::string& path_class, BytesPerSecond bandwidth) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, {"ping_pong", path_class});
   constexpr double kEnds = 2.0;
-  const double wire_s_per_byte = wire > BytesPerSecond(0) ? 1.0 / wire.count() : 0.0;
-  const CostFit latency = fit_latency(calibration, path_class, wire_s_per_byte);
-  const CostFit gap = fit_gap(calibration, path_class, wire_s_per_byte);
+  const Wire wire = wire_of(calibration, bandwidth);
+  const CostFit latency = fit_latency(calibration, path_class, wire);
+  const CostFit gap = fit_gap(calibration, path_class, wire);
   const CostFit cpu = fit_probe(calibration, {"exchange", path_class}, true, kEnds);
   PathCost path;
   path.path_class = path_class;
@@ -99,7 +119,7 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   path.latency_fit = latency.quality;
   path.gap_fit = gap.quality;
   path.cpu_fit = cpu.quality;
-  path.wire_bandwidth_bytes_per_s = wire.count();
+  path.wire_bandwidth_bytes_per_s = bandwidth.count();
   path.smallest_bytes = sets.front()->bytes;
   path.largest_bytes = sets.back()->bytes;
   return path;

@@ -15,7 +15,7 @@ struct AllAtOnce {
   BytesPerSecond promised;  ///< hosts * 1 MiB / (time per message of `ring_pair` of the slowest class)
 };
 
-/// None where fewer than three hosts that are not slow took part.
+/// None where fewer than three hosts took part. Slow ones did not, unless fewer than two others were left.
 std::optional<AllAtOnce> all_at_once(const Calibration& calibration);
 
 /// Adds in words which hosts are slow, what was not measured because of them, and whether the network carries

@@ -11,8 +11,8 @@
 #include "sim/core/registry.hpp"
 #include "sim/core/units.hpp"
 
-/// Figures of Results, Benches and reports of the lab. One file each: it turns inputs into data and a gnuplot script, and
-/// `render` does the rest.
+/// Figures of Results, Benches and reports of the lab. One file each: it turns inputs into data and a gnuplot
+/// script, and `render` does the rest.
 namespace stepcast {
 
 struct FigureInput {

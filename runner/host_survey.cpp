@@ -8,11 +8,24 @@
 namespace stepcast {
 namespace {
 
-/// The host from which two ranks of `same_host` are taken; null when none has two.
+/// By host: whether to measure without it. Slow ones, unless fewer than two hosts would be left.
+std::vector<bool> hosts_to_avoid(const HostSurvey& survey) {
+  std::vector<bool> slow = survey.slow_network;
+  for (std::size_t i = 0; i < slow.size(); ++i) slow[i] = slow[i] || survey.slow_compute[i];
+  if (std::count(slow.begin(), slow.end(), false) < 2) slow.assign(slow.size(), false);
+  return slow;
+}
+
+/// The host from which two ranks of `same_host` are taken: the first with two, of those that compute fast if there
+/// is one; null when none has two.
 const JobHost* host_with_two_ranks(const HostSurvey& survey) {
-  for (std::size_t i = 0; i < survey.hosts.size(); ++i)
-    if (survey.hosts[i].ranks.size() > 1 && !survey.slow_compute[i]) return &survey.hosts[i];
-  return nullptr;
+  const JobHost* found = nullptr;
+  for (std::size_t i = 0; i < survey.hosts.size(); ++i) {
+    if (survey.hosts[i].ranks.size() < 2) continue;
+    if (!survey.slow_compute[i]) return &survey.hosts[i];
+    if (found == nullptr) found = &survey.hosts[i];
+  }
+  return found;
 }
 
 /// Over the pairs of one host. \pre there are pairs
@@ -53,17 +66,16 @@ void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& hos
   settings.pairs.clear();
   if (const JobHost* host = host_with_two_ranks(survey))
     settings.pairs.push_back({kSameHost, {host->ranks[0], host->ranks[1]}});
-  std::vector<bool> slow = survey.slow_network;
-  for (std::size_t i = 0; i < slow.size(); ++i) slow[i] = slow[i] || survey.slow_compute[i];
+  const std::vector<bool> avoid = hosts_to_avoid(survey);
   const auto first_rank = [&](int host) {
     return survey.hosts[static_cast<std::size_t>(host)].ranks.front();
   };
   for (const char* path_class : {kSameSwitch, kAcrossSwitches})
-    if (const auto pair = representative(survey.pairs, survey.classes, path_class, slow))
+    if (const auto pair = representative(survey.pairs, survey.classes, path_class, avoid))
       settings.pairs.push_back({path_class, {first_rank(pair->a), first_rank(pair->b)}});
   settings.ring.clear();
   const auto hosts = static_cast<int>(survey.hosts.size());
-  for (const int host : ring_order(hosts, survey.pairs, survey.classes, slow))
+  for (const int host : ring_order(hosts, survey.pairs, survey.classes, avoid))
     settings.ring.push_back(first_rank(host));
 }
 

@@ -26,9 +26,9 @@ struct HostSurvey {
 HostSurvey survey_hosts(Backend& backend, const std::vector<HostIdentity>& host_of_rank,
                         const std::optional<Cluster>& cluster);
 
-/// Whose messages to measure and on which ranks: of every path class one pair, never with a slow host; of
-/// `same_host` two ranks of rank 0's host, where it has two, else of the first host that has. Fills in
-/// `pairs`, `sharing_ranks` and `ring`.
+/// Whose messages to measure and on which ranks: of every path class one pair, without slow hosts where two
+/// others are left; of `same_host` two ranks of the first host that has two, of those that compute fast if there
+/// is one. Fills in `pairs`, `sharing_ranks` and `ring`.
 void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& host_of_rank,
                   ProbeSettings& settings);
 

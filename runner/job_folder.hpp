@@ -4,8 +4,8 @@
 
 namespace stepcast {
 
-/// A folder for the files of one job on this machine, through which its ranks meet; removed with this. One whose
-/// program was killed is removed by the next that is made: its lock is free.
+/// A folder for the files of one job on this machine, through which its ranks meet; removed with this. One
+/// whose program was killed is removed by the next that is made: its lock is free.
 class JobFolder {
  public:
   /// \throws RunError when the folder for temporary files ($TMPDIR, else /tmp) takes no other

@@ -61,11 +61,11 @@ struct RankStart {
 /// The variable that names a job's folder to its ranks.
 inline constexpr const char* kStoreVariable = "STEPCAST_STORE";
 
-/// Runs `argv` once per entry on this machine, and waits for all of them. They share a JobFolder. Rank 0 keeps stdin, stdout and
-/// stderr; every line that another rank writes goes to stderr after `[rank N] `. When a rank fails the others
-/// get `grace` to end by themselves and are then killed. SIGINT and SIGTERM are passed on. No rank outlives
-/// this process. \returns the exit code of the first rank that failed, kFailed when a signal killed it,
-/// kInterrupted after SIGINT. \pre no thread exists yet; not empty
+/// Runs `argv` once per entry on this machine, and waits for all of them. They share a JobFolder. Rank 0
+/// keeps stdin, stdout and stderr; every line that another rank writes goes to stderr after `[rank N] `. When
+/// a rank fails the others get `grace` to end by themselves and are then killed. SIGINT and SIGTERM are
+/// passed on. No rank outlives this process. \returns the exit code of the first rank that failed, kFailed
+/// when a signal killed it, kInterrupted after SIGINT. \pre no thread exists yet; not empty
 ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std::string>& argv,
                       std::chrono::milliseconds grace);
 

@@ -14,9 +14,9 @@ namespace stepcast {
 /// A store of files in a folder that all ranks share, by Gloo's FileStore.
 std::shared_ptr<Store> make_file_store(const std::string& folder, std::chrono::milliseconds timeout);
 
-/// The key-value store of the job: in its folder where it has one, else c10d's TCPStore, which rank 0 serves at
-/// master_addr:master_port. Returns when every rank has joined. \throws TimeoutError that names the ranks that did not
-/// join.
+/// The key-value store of the job: in its folder where it has one, else c10d's TCPStore, which rank 0 serves
+/// at master_addr:master_port. Returns when every rank has joined. \throws TimeoutError that names the ranks
+/// that did not join.
 std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout);
 
 /// A store for ranks that are threads of one process.

@@ -34,9 +34,9 @@ struct ReplayedRunOptions {
 StepTimes step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
                         int threads);
 
-/// Runs warm-up and measured steps of this rank's program; all ranks of the job call it. The Result is that of
-/// `run_schedule` without loss and memory, since nothing is trained. \throws CapabilityError for operations
-/// that are not executed; RunError that names a rank that was lost
+/// Runs warm-up and measured steps of this rank's program; all ranks of the job call it. The Result is that
+/// of `run_schedule` without loss and memory, since nothing is trained. \throws CapabilityError for
+/// operations that are not executed; RunError that names a rank that was lost
 Result run_replayed(const Model& model, const Schedule& schedule, Backend& backend, const StepTimes& times,
                     const ReplayedRunOptions& options);
 

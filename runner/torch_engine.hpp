@@ -13,9 +13,9 @@
 #include "runner/torch/tcp_store.hpp"
 #include "sim/core/registry.hpp"
 
-/// What of stepcast-runner is built on LibTorch: a library of its own beside the program, libstepcast-torch.so, loaded
-/// when it is first asked for. LibTorch takes half a second of processor time to load, which launchers, virtual
-/// clusters, benches of communication and replayed compute need not pay.
+/// What of stepcast-runner is built on LibTorch: a library of its own beside the program,
+/// libstepcast-torch.so, loaded when it is first asked for. LibTorch takes half a second of processor time to
+/// load, which launchers, virtual clusters, benches of communication and replayed compute need not pay.
 namespace stepcast {
 
 /// The entry points of runner/torch, documented there.
@@ -36,7 +36,8 @@ struct TorchEngine {
 /// Where the library registers itself; programs that are linked with it have it from the start.
 Registry<TorchEngine>& torch_engines();
 
-/// Loads the library where that has not happened. \throws CapabilityError when it is not there or cannot be loaded
+/// Loads the library where that has not happened. \throws CapabilityError when it is not there or cannot be
+/// loaded
 const TorchEngine& torch_engine();
 
 }  // namespace stepcast

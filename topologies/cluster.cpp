@@ -68,6 +68,13 @@ std::vector<int> Cluster::places() const {
   return result;
 }
 
+BytesPerSecond slowest_link(const Cluster& cluster) {
+  if (cluster.links.empty()) return BytesPerSecond(0);
+  return std::min_element(cluster.links.begin(), cluster.links.end(),
+                          [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; })
+      ->bandwidth;
+}
+
 std::vector<int> place_ranks(const Cluster& cluster, int world_size) {
   const std::vector<int> places = cluster.places();
   const auto count = static_cast<int>(places.size());

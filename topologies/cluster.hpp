@@ -119,6 +119,9 @@ struct Cluster {
 /// \throws InputError that names file, line and key; also when two places cannot reach each other
 Cluster load_cluster(const std::string& specification);
 
+/// The least bandwidth of all links; 0 without links.
+BytesPerSecond slowest_link(const Cluster& cluster);
+
 /// rank → node. Ranks fill place after place evenly: `ceil(world_size / places)` on each.
 /// \pre world_size >= 1
 std::vector<int> place_ranks(const Cluster& cluster, int world_size);

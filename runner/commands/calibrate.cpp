@@ -141,7 +141,8 @@ void report(const po::variables_map& options, const Calibration& calibration) {
   print_host(calibration);
 }
 
-/// By path class, the bandwidth between the two ranks that were measured, as the cluster says; without one, none.
+/// By path class, the bandwidth between the two ranks that were measured, as the cluster says; without one,
+/// none.
 std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluster, int world_size,
                                             const std::vector<ProbedPair>& pairs) {
   std::map<std::string, BytesPerSecond> result;
@@ -201,6 +202,8 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   const ClockLine clock(before, compare_with_rank_0(backend, hosts, wall_clock_s));
   calibration.hosts = host_costs(backend, survey, clock);
   if (const auto cores = process_environment("STEPCAST_LAB_CORES")) calibration.lab.cores = std::stoi(*cores);
+  if (calibration.lab.cores > 0 && cluster)
+    calibration.lab.slowest_link_bytes_per_s = slowest_link(*cluster).count();
   fit_calibration(calibration, wires(cluster, calibration.world_size, settings.pairs));
   return calibration;
 }

@@ -168,8 +168,9 @@ std::vector<LabExperiment> lab_matrix(bool quick) {
   return matrix.take();
 }
 
-// A change must be able to cost something: half a link where links are what the step waits for, a slow host where
-// it computes most of the time, a larger cap where that leaves more to communicate after the backward pass.
+// A change must be able to cost something: half a link where links are what the step waits for, a slow host
+// where it computes most of the time, a larger cap where that leaves more to communicate after the backward
+// pass.
 std::vector<LabChange> lab_changes() {
   const std::string hidden = "resnet-8.ddp-25MiB.lab-star-2-2.5Gbs";
   return {{"one host's link at half its rate", "vgg.ddp-5MiB.lab-star-4-2.5Gbs",

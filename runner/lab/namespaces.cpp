@@ -20,6 +20,7 @@
 #include "sim/core/error.hpp"
 #include "sim/core/program.hpp"
 #include "sim/core/temporary.hpp"
+#include "sim/core/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
@@ -95,38 +96,23 @@ void end_processes(const std::string& lab) {
   }
 }
 
-/// What a link carries in this time may pass it at once: a kernel's timer may be late by 100 us.
-constexpr double kBurst_s = 250e-6;
+std::string whole(double value) { return std::to_string(std::llround(value)); }
 
-/// The largest segment that TCP hands over at a time: what the lab's slowest link carries in 250 us, but two
-/// frames at least, and at most 64 KiB. Segments that pass the buckets whole were measured to cost a quarter of
-/// the processor time of those that the buckets cut into frames, and all hosts of a lab share one machine.
-long long segment_bytes(const LabPlan& plan) {
-  constexpr double kLeast = 2 * 1'514.0;
-  constexpr double kMost = 65'536.0;
-  double slowest = kMost / kBurst_s;
-  for (const LabLink& link : plan.links) slowest = std::min(slowest, shaped_rate(link.bandwidth).count());
-  return std::llround(std::max(kLeast, kBurst_s * slowest));
-}
-
-/// One end's queue: a token bucket of the link's rate. After a pause it lets pass at once what the link carries
-/// in 250 us, but two segments at least: with one, a late timer lost 14 % of 1 Gbit/s. Its queue holds 2 MiB, as
-/// switches with deep buffers do, so that in-cast waits and is not lost.
-std::string shaping(const std::string& interface, BytesPerSecond payload, long long segment) {
-  constexpr long long kQueue = 2 << 20;
-  const long long burst = std::max(2 * segment, std::llround(kBurst_s * shaped_rate(payload).count()));
-  return "qdisc add dev " + interface + " root tbf rate " +
-         std::to_string(std::llround(8.0 * shaped_rate(payload).count())) + "bit burst " +
-         std::to_string(burst) + " limit " + std::to_string(kQueue) + "\n";
+/// One end's queue. It holds 2 MiB, as switches with deep buffers do, so that in-cast waits and is not lost.
+std::string shaping(const std::string& interface, BytesPerSecond payload, const TokenBuckets& buckets) {
+  constexpr int kQueue = 2 << 20;
+  return "qdisc add dev " + interface + " root tbf rate " + whole(8.0 * shaped_rate(payload).count()) +
+         "bit burst " + whole(buckets.depth(payload).count()) + " limit " + std::to_string(kQueue) + "\n";
 }
 
 /// How much of one connection may wait in a host's own queue. Hosts of real clusters have a fair queue there
-/// (fq_codel is what most distributions set), where a short message does not wait behind a long one of another
-/// connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such order.
-void limit_queues(const LabPlan& plan, long long segment) {
+/// (fq_codel is what most distributions set), where a short message does not wait behind a long one of
+/// another connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such
+/// order.
+void limit_queues(const LabPlan& plan, Bytes segment) {
   for (const LabHost& host : plan.hosts)
     call("ip", {"netns", "exec", host.space, "sh", "-c",
-                "echo " + std::to_string(3 * segment) + " > /proc/sys/net/ipv4/tcp_limit_output_bytes"});
+                "echo " + whole(3.0 * segment.count()) + " > /proc/sys/net/ipv4/tcp_limit_output_bytes"});
 }
 
 void make_spaces(const LabPlan& plan) {
@@ -151,16 +137,16 @@ void start_interfaces(const LabPlan& plan) {
         .append(bridge)
         .append(" addrgenmode none up\n");
   std::string queues;
-  const long long segment = segment_bytes(plan);
+  const TokenBuckets buckets(plan.slowest_link);
   for (const LabLink& link : plan.links) {
     for (const LabEnd& end : {link.a, link.b}) {
       if (end.bridge < 0) {
-        call_batch("tc", end.space, shaping(end.interface, link.bandwidth, segment));
+        call_batch("tc", end.space, shaping(end.interface, link.bandwidth, buckets));
         continue;
       }
       switches += "link set " + end.interface + " addrgenmode none master " +
                   plan.bridges[static_cast<std::size_t>(end.bridge)] + " up\n";
-      queues += shaping(end.interface, link.bandwidth, segment);
+      queues += shaping(end.interface, link.bandwidth, buckets);
     }
   }
   if (!switches.empty()) call_batch("ip", plan.switches, switches);
@@ -168,9 +154,9 @@ void start_interfaces(const LabPlan& plan) {
   for (const LabHost& host : plan.hosts)
     call_batch("ip", host.space,
                "link set lo alias " + host.name + "@" + std::to_string(host.speed) +
-                   " up\nlink set eth0 addrgenmode none gso_max_size " + std::to_string(segment) +
+                   " up\nlink set eth0 addrgenmode none gso_max_size " + whole(buckets.segment().count()) +
                    " up\naddr add " + host.address + "/24 dev eth0\n");
-  limit_queues(plan, segment);
+  limit_queues(plan, buckets.segment());
   constexpr std::size_t kLongestAlias = 255;
   call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
 }

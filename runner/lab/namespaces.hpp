@@ -6,8 +6,9 @@
 
 #include "runner/lab/plan.hpp"
 
-/// Building, looking at and removing labs. Only network namespaces whose names begin with `lab_prefix` are ever
-/// touched, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the machine.
+/// Building, looking at and removing labs. Only network namespaces whose names begin with `lab_prefix` are
+/// ever touched, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the
+/// machine.
 namespace stepcast {
 
 /// The folder in which network namespaces have their names.
@@ -38,12 +39,12 @@ struct LabStatus {
 };
 LabStatus lab_status(const std::string& lab);
 
-/// The hosts of a lab that is up, in the cluster's order. \throws RunError when there is none, or its building was
-/// interrupted
+/// The hosts of a lab that is up, in the cluster's order. \throws RunError when there is none, or its
+/// building was interrupted
 std::vector<LabHost> lab_hosts(const std::string& lab);
 
-/// A lab for the time of a scope, in which SIGINT, SIGTERM and SIGHUP wait, so that it is always removed; the ranks
-/// that `launch_ranks` starts receive them.
+/// A lab for the time of a scope, in which SIGINT, SIGTERM and SIGHUP wait, so that it is always removed; the
+/// ranks that `launch_ranks` starts receive them.
 class LabScope {
  public:
   explicit LabScope(const LabPlan& plan);

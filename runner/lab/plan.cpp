@@ -99,13 +99,8 @@ LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
     };
     plan.links.push_back({link.name, end(link.a, "a"), end(link.b, "b"), link.bandwidth});
   }
+  plan.slowest_link = slowest_link(cluster);
   return plan;
-}
-
-BytesPerSecond shaped_rate(BytesPerSecond payload) {
-  constexpr double kPayload = 1448.0;
-  constexpr double kFrame = 1514.0;
-  return (kFrame / kPayload) * payload;
 }
 
 }  // namespace stepcast

@@ -38,6 +38,7 @@ struct LabPlan {
   std::string switches;              ///< the namespace that holds all bridges
   std::vector<std::string> bridges;  ///< interface names, one per switch of the cluster
   std::vector<LabLink> links;
+  BytesPerSecond slowest_link;
 };
 
 /// What every network namespace of a lab begins with: `stepcast-NAME-`. \throws UsageError unless the name
@@ -48,9 +49,5 @@ std::string lab_prefix(const std::string& lab);
 /// more than one link per host, with two ways between two hosts (bridges would send frames round in circles),
 /// with more than 250 hosts, or with host names that no namespace can have
 LabPlan plan_lab(const Cluster& cluster, const std::string& lab);
-
-/// What a token bucket must let through so that TCP delivers `payload`: each full frame of an MTU of 1,500
-/// carries 1,448 bytes of it (IPv4, TCP with time stamps) in 1,514 that the bucket counts.
-BytesPerSecond shaped_rate(BytesPerSecond payload);
 
 }  // namespace stepcast

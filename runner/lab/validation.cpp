@@ -89,7 +89,8 @@ class Run {
     return found == one.options.end() ? one.batch : one.batch / std::stoi(*(found + 1));
   }
 
-  /// What one rank computes, and what messages between two hosts cost at one rate: all that is known beforehand.
+  /// What one rank computes, and what messages between two hosts cost at one rate: all that is known
+  /// beforehand.
   void measure() {
     const std::string steps = validation_.quick ? "8" : "15";
     for (const auto& [model, batches] : batches_) {
@@ -125,7 +126,8 @@ class Run {
     });
   }
 
-  /// Every case once, cluster after cluster; real compute first, whose forecasts stand on traces that grow old.
+  /// Every case once, cluster after cluster; real compute first, whose forecasts stand on traces that grow
+  /// old.
   void run_all(int launch) {
     for (const LabCompute compute : {LabCompute::kReal, LabCompute::kReplayed}) run_all(launch, compute);
   }

@@ -5,8 +5,8 @@
 
 #include "runner/lab/matrix.hpp"
 
-/// Proves predictions in virtual clusters: measures traces and point-to-point calls, predicts every case, and only
-/// then runs it.
+/// Proves predictions in virtual clusters: measures traces and point-to-point calls, predicts every case, and
+/// only then runs it.
 namespace stepcast {
 
 struct LabValidation {
@@ -19,8 +19,9 @@ struct LabValidation {
                                                                                     const std::string&) {};
 };
 
-/// Writes into the folder: traces/, calibration.json, predicted/, runs/ and compare.json (schema stepcast.lab/1).
-/// Cases whose predicted step is longer than 1 s are left out. Files that are there are overwritten.
+/// Writes into the folder: traces/, calibration.json, predicted/, runs/ and compare.json (schema
+/// stepcast.lab/1). Cases whose predicted step is longer than 1 s are left out. Files that are there are
+/// overwritten.
 /// \throws RunError with the words of the program that failed; the lab is removed then
 LabReport validate_lab(const LabValidation& validation);
 

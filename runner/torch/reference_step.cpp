@@ -110,7 +110,8 @@ const std::vector<Stamp>& ReferenceStep::step() {
 }
 
 /// What DistributedDataParallel.forward() does before the module's forward. A forward under no_sync() clears
-/// `require_forward_param_sync`, so that of the micro-batches of a step only the first one broadcasts buffers.
+/// `require_forward_param_sync`, so that of the micro-batches of a step only the first one broadcasts
+/// buffers.
 void ReferenceStep::begin_forward(bool synchronizes, bool first) {
   const MemoryScope scope(MemoryCategory::kCommunication);
   if (synchronizes) reducer_->prepare_for_forward();

@@ -28,7 +28,8 @@ class ReferenceStep {
   ReferenceStep(ReferenceStep&&) = delete;
   ReferenceStep& operator=(ReferenceStep&&) = delete;
 
-  /// The names of what it notes instants of, as the program of a Schedule, so that a RankLog understands them.
+  /// The names of what it notes instants of, as the program of a Schedule, so that a RankLog understands
+  /// them.
   [[nodiscard]] const Schedule& noted() const { return noted_; }
   /// Runs the next step and returns its stamps, one per operation of `noted()`. Valid until the next call.
   const std::vector<Stamp>& step();

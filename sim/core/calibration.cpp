@@ -22,6 +22,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
                                    pair_latency_s, slow_network, slow_compute, clock_offset_s, clock_drift,
                                    clock_error_s)
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LabCost, cores, slowest_link_bytes_per_s)
+
 void to_json(nlohmann::json& json, const SampleSet& set) {
   json = {{"probe", set.probe}, {"bytes", set.bytes}, {"time_s", set.time_s}, {"cpu_s", set.cpu_s}};
   if (!set.path_class.empty()) json["path_class"] = set.path_class;
@@ -71,7 +73,7 @@ void to_json(nlohmann::json& json, const Calibration& c) {
           {"call_overhead_s", c.call_overhead.count()},
           {"collectives_in_flight", c.collectives_in_flight},
           {"sharing", c.sharing},
-          {"lab", {{"cores", c.lab.cores}}},
+          {"lab", c.lab},
           {"noise", c.noise},
           {"verdicts", c.verdicts},
           {"samples", c.samples}};
@@ -92,7 +94,7 @@ void from_json(const nlohmann::json& json, Calibration& c) {
   c.call_overhead = Seconds(json.at("call_overhead_s").get<double>());
   json.at("collectives_in_flight").get_to(c.collectives_in_flight);
   json.at("sharing").get_to(c.sharing);
-  if (json.contains("lab")) json["lab"].at("cores").get_to(c.lab.cores);
+  c.lab = json.value("lab", LabCost{});
   json.at("noise").get_to(c.noise);
   json.at("verdicts").get_to(c.verdicts);
   json.at("samples").get_to(c.samples);

@@ -56,8 +56,8 @@ struct PathCost {
   PiecewiseCost gap;
   PiecewiseCost cpu;
   FitQuality latency_fit, gap_fit, cpu_fit;
-  /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs are those
-  /// of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth.
+  /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs
+  /// are those of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth.
   double wire_bandwidth_bytes_per_s = 0.0;
   double smallest_bytes = 0.0;  ///< measured range; predictions outside it are flagged
   double largest_bytes = 0.0;
@@ -79,6 +79,9 @@ struct SharingCost {
 /// What belongs to a lab and to no real cluster: its hosts are network namespaces on one machine.
 struct LabCost {
   int cores = 0;  ///< of the machine, which all hosts share; 0: not a lab
+  /// Of the lab that was measured. Says what its links' token buckets let pass at once, which latencies are
+  /// free of; 0: latencies of older versions, which are not.
+  double slowest_link_bytes_per_s = 0.0;
 };
 
 /// One raw sample set, kept so that everything can be fitted anew.

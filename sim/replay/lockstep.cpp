@@ -37,8 +37,8 @@ class Lockstep {
   }
 
  private:
-  /// When a message has crossed the link whose flow begins then: flows follow each other, and two that share the link
-  /// end when the later of them would alone.
+  /// When a message has crossed the link whose flow begins then: flows follow each other, and two that share
+  /// the link end when the later of them would alone.
   double crossed(double begins, double bytes) {
     const double start = begins + wire_.latency_s;
     link_free_ = std::max(start, link_free_) + (bytes + wire_.extra_bytes) / wire_.bandwidth_bytes_per_s;

@@ -1,5 +1,6 @@
 #include "sim/replay/network.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <simgrid/s4u.hpp>
@@ -12,10 +13,13 @@ namespace s4u = simgrid::s4u;
 struct Network::Flow {
   Network* network = nullptr;
   s4u::CommPtr comm;
+  LinkBuckets::Links way;  ///< where links have buckets
   Callback arrived;
 };
 
-Network::Network(const Platform& platform) : platform_(platform), ended_(std::make_unique<Flow>()) {
+Network::Network(const Platform& platform, std::optional<TokenBuckets> buckets)
+    : platform_(platform), ended_(std::make_unique<Flow>()) {
+  if (buckets) buckets_.emplace(*buckets);
   watch_completions();
 }
 
@@ -43,8 +47,13 @@ void Network::start(int from, int to, double bytes, Callback arrived) {
   free_.pop_back();
   flow->arrived = std::move(arrived);
   platform_.need_route(from, to);
+  double units = bytes * kUnitsPerByte;
+  if (buckets_) {
+    flow->way = platform_.way(from, to);
+    units -= kUnitsPerByte * buckets_->begin(flow->way, bytes, s4u::Engine::get_clock());
+  }
   flow->comm = s4u::Comm::sendto_init(platform_.host(from), platform_.host(to));
-  flow->comm->set_payload_size(static_cast<std::uint64_t>(std::llround(bytes * kUnitsPerByte)));
+  flow->comm->set_payload_size(static_cast<std::uint64_t>(std::max(1LL, std::llround(units))));
   flow->comm->set_data(flow);
   flow->comm->start();
   ++flows_;
@@ -53,6 +62,7 @@ void Network::start(int from, int to, double bytes, Callback arrived) {
 void Network::finish(Flow& flow) {
   ended_->comm = std::move(flow.comm);  // lets go of the one before
   const Callback arrived = std::move(flow.arrived);
+  if (buckets_) buckets_->end(flow.way, s4u::Engine::get_clock());
   free_.push_back(&flow);
   arrived();
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/replay/clock.hpp"
+#include "sim/replay/link_buckets.hpp"
 #include "sim/replay/platform.hpp"
 
 namespace stepcast {
@@ -14,7 +16,8 @@ namespace stepcast {
 /// callback: the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
 class Network {
  public:
-  explicit Network(const Platform& platform);
+  /// \param buckets of the links, where the cluster is a lab's
+  explicit Network(const Platform& platform, std::optional<TokenBuckets> buckets = std::nullopt);
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network();
@@ -31,6 +34,7 @@ class Network {
   void finish(Flow& flow);
 
   const Platform& platform_;
+  std::optional<LinkBuckets> buckets_;
   std::vector<std::unique_ptr<Flow>> pool_;  ///< all flows ever alive at once
   std::vector<Flow*> free_;
   std::unique_ptr<Flow> ended_;  ///< the flow that ended last: SimGrid still uses it during its completion

@@ -208,6 +208,14 @@ bool Platform::same_host(int a, int b) const { return built_.same_host(a, b); }
 
 int Platform::switches_between(int from, int to) const { return built_.switches_between(from, to); }
 
+std::vector<s4u::Link*> Platform::way(int from, int to) const {
+  need_route(from, to);
+  std::vector<s4u::Link*> links;
+  double latency = 0.0;
+  host(from)->route_to(host(to), links, &latency);
+  return links;
+}
+
 double Platform::latency_s(int from, int to) const {
   need_route(from, to);
   std::vector<s4u::Link*> links;
@@ -217,10 +225,7 @@ double Platform::latency_s(int from, int to) const {
 }
 
 double Platform::bandwidth_bytes_per_s(int from, int to) const {
-  need_route(from, to);
-  std::vector<s4u::Link*> links;
-  double latency = 0.0;
-  host(from)->route_to(host(to), links, &latency);
+  const std::vector<s4u::Link*> links = way(from, to);
   double bandwidth = links.front()->get_bandwidth();
   for (const auto* link : links) bandwidth = std::min(bandwidth, link->get_bandwidth());
   return bandwidth / kUnitsPerByte;

@@ -7,6 +7,7 @@
 
 namespace simgrid::s4u {
 class Host;
+class Link;
 }  // namespace simgrid::s4u
 
 /// The one place where a Cluster becomes a SimGrid platform.
@@ -33,6 +34,8 @@ class Platform {
   [[nodiscard]] simgrid::s4u::Host* host(int node) const;
   /// To be called before the first flow between two different nodes.
   void need_route(int from, int to) const;
+  /// The links that a flow between two different nodes crosses.
+  [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to) const;
   /// Latency of the path between two different nodes.
   [[nodiscard]] double latency_s(int from, int to) const;
   [[nodiscard]] bool same_host(int a, int b) const;

@@ -30,15 +30,16 @@ struct PredictionRequest {
   int warmup_steps = 2;
   int replicas = 1;  ///< replays with seeds seed, seed + 1, ...; their steps are pooled
   bool resample = true;
-  /// Ranks only wait for the traced times, as `run --compute replayed` does: medians, no core, no memory bandwidth.
+  /// Ranks only wait for the traced times, as `run --compute replayed` does: medians, no core, no memory
+  /// bandwidth.
   bool compute_waits = false;
   unsigned seed = 1;
 };
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),
 /// and fills in configuration, lineage and seed; the command adds the rest of the context. A strategy that
-/// does not train gets no model, and has no trivial predictors. With a device, `notes["device"]` says what was
-/// done, and `notes["memory"]` warns of a peak that it does not hold.
+/// does not train gets no model, and has no trivial predictors. With a device, `notes["device"]` says what
+/// was done, and `notes["memory"]` warns of a peak that it does not hold.
 /// \throws InputError when the trace belongs to another model (both are named), or is missing though the
 /// model declares no times and no device is named, or when several batch sizes or thread counts are possible
 /// and none was chosen

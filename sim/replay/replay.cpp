@@ -28,7 +28,7 @@ class Replay {
         backend_(backend(input)),
         cluster_(Copies::with_staging(input)),
         platform_(cluster_, used_nodes(input, cluster_)),
-        network_(platform_),
+        network_(platform_, buckets(input)),
         processors_(processors(clock_, input)),
         transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
                    input.node_of_rank),
@@ -79,6 +79,12 @@ class Replay {
     std::vector<int> result(cluster.nodes.size(), 1);
     for (const Host& host : cluster.hosts) result[static_cast<std::size_t>(host.node)] = host.cores;
     return result;
+  }
+
+  /// Where the cluster is a lab's and message costs have been freed of them.
+  static std::optional<TokenBuckets> buckets(const ReplayInput& input) {
+    if (input.calibration == nullptr || input.calibration->lab.slowest_link_bytes_per_s == 0.0) return {};
+    return TokenBuckets(slowest_link(*input.cluster));
   }
 
   /// Hosts of a lab divide the machine's cores among them, where there are enough for all.

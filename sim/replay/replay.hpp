@@ -50,7 +50,8 @@ struct ReplayInput {
   CopyCosts copies{};
   int batch = 1;    ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
-  /// Compute only waits for the traced times (`run --compute replayed`): it takes no core and no memory bandwidth.
+  /// Compute only waits for the traced times (`run --compute replayed`): it takes no core and no memory
+  /// bandwidth.
   bool compute_waits = false;
   int steps = 1;
   int warmup_steps = 0;   ///< replayed before, not reported: skew settles

@@ -66,9 +66,9 @@ class FittedStep {
   FittedStep(const Model& model, NcclGraphs& graphs, const std::string& strategy,
              const TrainingConfig& training, Gradients gradients, const DeviceModel& device);
 
-  /// One step after `warmup_steps` others, without process_bytes. The same costs are replayed once. Where steps drain,
-  /// the first takes as long and holds as much as any later one, and only its idle times differ; so trials of a fit need
-  /// no warm-up.
+  /// One step after `warmup_steps` others, without process_bytes. The same costs are replayed once. Where
+  /// steps drain, the first takes as long and holds as much as any later one, and only its idle times differ;
+  /// so trials of a fit need no warm-up.
   const Result& replayed(const FittedCosts& costs, int warmup_steps = 1);
 
  private:

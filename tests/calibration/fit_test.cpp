@@ -160,6 +160,33 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   CHECK(calibration.verdicts.empty());
 }
 
+TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[calibration]") {
+  constexpr double kBandwidth = 1e8;
+  constexpr double kAtOnce = 50'000.0;  // 500 us of it
+  const auto latency = [](double bytes) { return 40e-6 + bytes * 2e-9; };
+  Calibration calibration;
+  calibration.world_size = 2;
+  calibration.context.cores = 2;
+  calibration.lab = {.cores = 2, .slowest_link_bytes_per_s = kBandwidth};
+  for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
+    const double bytes = std::pow(4.0, power);
+    const double wire = std::max(0.0, bytes - kAtOnce) / kBandwidth;
+    // There and back takes no less than until the bucket is full again: so 16 and 64 KiB say nothing.
+    const double ping = std::max(latency(bytes) + wire, bytes / (2.0 * kBandwidth));
+    const double cpu = 20e-6 + bytes * 1e-9;
+    calibration.samples.push_back(samples("ping_pong", bytes, {ping}, {cpu}, kSameSwitch));
+    calibration.samples.push_back(
+        samples("exchange", bytes, {std::max(cpu, bytes / kBandwidth)}, {cpu}, kSameSwitch));
+  }
+  fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
+  const PiecewiseCost& fitted = calibration.path(kSameSwitch).latency;
+  for (const double bytes : {4.0, 4096.0, 262'144.0, 4'194'304.0})
+    CHECK(fitted.at(Bytes(bytes)).count() == Approx(latency(bytes)).epsilon(0.05));
+  calibration.lab = {.cores = 2};  // of an older version: they hide in a latency that does not rise
+  fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
+  CHECK(calibration.path(kSameSwitch).latency.at(Bytes(262'144.0)).count() < 0.5 * latency(262'144.0));
+}
+
 TEST_CASE("a noisy machine is called too noisy in words, with the number", "[calibration]") {
   Calibration calibration;
   calibration.world_size = 1;
@@ -249,6 +276,21 @@ TEST_CASE("slow hosts and an oversubscribed network are named in words", "[calib
   calibration.samples.back().time_s = {4.4e-3};
   fit_calibration(calibration);
   CHECK_FALSE(said("oversubscribed"));
+}
+
+TEST_CASE("a slow host is measured all the same where there are no two others, and that is said",
+          "[calibration]") {
+  Calibration calibration = four_hosts();
+  for (HostCost& host : calibration.hosts) host.slow_compute = host.slow_network = false;
+  const auto said = [&](const std::string& text) {
+    fit_calibration(calibration);
+    return std::any_of(calibration.verdicts.begin(), calibration.verdicts.end(),
+                       [&](const std::string& verdict) { return verdict.find(text) != std::string::npos; });
+  };
+  calibration.hosts[1].slow_compute = true;
+  CHECK(said("the costs between hosts are of others"));
+  calibration.hosts.resize(2);
+  CHECK(said("the costs between hosts are its own, too, for want of two others"));
 }
 
 TEST_CASE("hosts and path classes survive writing and reading; older files without them still load",

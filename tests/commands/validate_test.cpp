@@ -120,7 +120,8 @@ TEST_CASE("validate takes cases of a person's own and refuses bad ones", "[comma
   CHECK_THAT(unknown.err, Catch::Contains("bert-base-pipeline-h100x4"));
 }
 
-/// The law of proofs, in processes of their own, where the simulator's clock starts at zero: equal to the last digit.
+/// The law of proofs, in processes of their own, where the simulator's clock starts at zero: equal to the
+/// last digit.
 TEST_CASE("what was measured in rows to predict changes no prediction at all", "[commands]") {
   const Shell shell;
   std::ifstream file(STEPCAST_SOURCE_DIR "/calibration/data/published.json");

@@ -73,26 +73,87 @@ TEST_CASE("a straggler of the lab waits longer and copies as fast as the others"
   CHECK(step_s(input) == Approx(2.0));
 }
 
-TEST_CASE("where the wire was taken out of the endpoints, it comes on top of them") {
-  const Model model = fixed_model(1, 1.0, 1.0, 4.0);
-  const Cluster cluster = star(2, 1e8, 0.0);
+namespace {
+
+/// Rank 0 sends rank 1 messages of 1 MB, one after the other.
+Schedule messages(int count) {
   Schedule schedule = same_program(2, {});
-  schedule.programs = {{{operation("send", Stream::kComm, Send{1, Bytes(1e6), 0}),
-                         operation("wait", Stream::kCompute, Synchronize{}, {0})}},
-                       {{operation("recv", Stream::kComm, Recv{-1, Bytes(1e6), 0}),
-                         operation("wait", Stream::kCompute, Synchronize{}, {0})}}};
+  std::vector<Op> sends;
+  std::vector<Op> receives;
+  for (int i = 0; i < count; ++i) {
+    sends.push_back(operation("send", Stream::kComm, Send{1, Bytes(1e6), i}));
+    receives.push_back(operation("recv", Stream::kComm, Recv{-1, Bytes(1e6), i}));
+  }
+  for (std::vector<Op>* ops : {&sends, &receives})
+    ops->push_back(operation("wait", Stream::kCompute, Synchronize{}, {count - 1}));
+  schedule.programs = {{std::move(sends)}, {std::move(receives)}};
   schedule.program_of_rank = {0, 1};
+  return schedule;
+}
+
+/// 50 us, or 2 ms for 1 MB; nothing else.
+Calibration slow_messages() {
   Calibration costs = calibration();
   costs.backend = "";
   PathCost path;
   path.path_class = kSameSwitch;
   path.latency = {{{0.0, 50e-6}, {1e6, 2e-3}}};
   costs.paths = {path};
+  return costs;
+}
+
+}  // namespace
+
+TEST_CASE("where the wire was taken out of the endpoints, it comes on top of them") {
+  const Model model = fixed_model(1, 1.0, 1.0, 4.0);
+  const Cluster cluster = star(2, 1e8, 0.0);
+  const Schedule schedule = messages(1);
+  Calibration costs = slow_messages();
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
   CHECK(step_s(input) == Approx(50e-6 + 10e-3));    // beside the wire's 10 ms, which are longer
   costs.paths[0].wire_bandwidth_bytes_per_s = 5e7;  // calibrated over another rate
   CHECK(step_s(input) == Approx(2e-3 + 10e-3));
+}
+
+TEST_CASE("a lab's links let pass at once what their buckets hold after a pause") {
+  const Model model = fixed_model(1, 1.0, 1.0, 4.0);
+  Cluster cluster = star(2, 1e8, 0.0);
+  Calibration costs = slow_messages();
+  costs.paths[0].wire_bandwidth_bytes_per_s = 5e7;
+  costs.lab = {.cores = 2, .slowest_link_bytes_per_s = 5e7};
+  const Schedule one = messages(1);
+  ReplayInput input = input_of(one, model, cluster);
+  input.calibration = &costs;
+  // 500 us of its rate, two segments
+  CHECK(step_s(input) == Approx(2e-3 + 10e-3 - 500e-6));
+  // which is gone when the second message follows: both take 19.5 ms, and the second waits for nothing else
+  const Schedule two = messages(2);
+  input.schedule = &two;
+  CHECK(step_s(input) == Approx(2e-3 + 20e-3 - 500e-6));
+  // A slower link at one end: two of its segments are 250 us of the faster one's rate, which does not matter.
+  cluster.links[1].bandwidth = BytesPerSecond(5e7);
+  input.schedule = &one;
+  CHECK(step_s(input) == Approx(2e-3 + 20e-3 - 500e-6));
+}
+
+TEST_CASE("the buckets of a lab's links fill while nothing crosses them") {
+  const Model model = fixed_model(1, 300e-6, 1.0, 4.0);
+  const Cluster cluster = star(2, 1e8, 0.0);
+  Calibration costs = slow_messages();
+  costs.paths[0].latency = {{{0.0, 0.0}}};
+  costs.paths[0].wire_bandwidth_bytes_per_s = 1e8;
+  costs.lab = {.cores = 2, .slowest_link_bytes_per_s = 1e8};
+  Schedule schedule = messages(1);
+  for (Program& program : schedule.programs) {  // a message, 300 us of compute, another message
+    program.ops.push_back(forward());
+    program.ops.push_back(program.ops.front());
+    program.ops.back().after = {2};
+    program.ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {3}));
+  }
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.calibration = &costs;
+  CHECK(step_s(input) == Approx((10e-3 - 500e-6) + 300e-6 + (10e-3 - 300e-6)));
 }
 
 }  // namespace stepcast

@@ -87,7 +87,8 @@ bool precise(const Waits& waits) {
   return quantile(waits.late_us, 0.9) <= 50.0 && waits.cpu_s < 0.1 * waits.waited_s;
 }
 
-/// Whether timers were as punctual as PreciseWait asks; the host of a virtual machine may take its cores away.
+/// Whether timers were as punctual as PreciseWait asks; the host of a virtual machine may take its cores
+/// away.
 bool possible(const Waits& waits) {
   return quantile(waits.timer_late_us, 0.9) <= Microseconds(PreciseWait::kLatestTimer).count();
 }

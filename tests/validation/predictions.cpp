@@ -7,8 +7,9 @@
 namespace stepcast::tests {
 namespace {
 
-/// SimGrid's clock runs on from replay to replay and rounds, after which a fit may end a round earlier: within its
-/// tolerance of 0.01 %. Equal processes give equal bytes, which tests/commands/validate_test.cpp holds.
+/// SimGrid's clock runs on from replay to replay and rounds, after which a fit may end a round earlier:
+/// within its tolerance of 0.01 %. Equal processes give equal bytes, which tests/commands/validate_test.cpp
+/// holds.
 void check_close(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]).epsilon(1e-4).margin(1e-9));

@@ -1,0 +1,56 @@
+#include "sim/replay/link_buckets.hpp"
+
+#include <algorithm>
+#include <simgrid/s4u.hpp>
+
+#include "sim/replay/platform.hpp"
+
+namespace stepcast {
+namespace {
+
+using SimLink = simgrid::s4u::Link;
+
+double bandwidth(const SimLink* link) { return link->get_bandwidth() / kUnitsPerByte; }
+
+double least_bandwidth(const LinkBuckets::Links& way) {
+  double least = bandwidth(way.front());
+  for (const SimLink* link : way) least = std::min(least, bandwidth(link));
+  return least;
+}
+
+}  // namespace
+
+double LinkBuckets::begin(const Links& way, double bytes, double date) {
+  const double least = least_bandwidth(way);
+  double at_once = bytes;
+  for (SimLink* link : way) {
+    const double rest = std::max(0.0, bytes - filled(link, date).tokens);
+    at_once = std::min(at_once, bytes - rest * least / bandwidth(link));
+  }
+  for (SimLink* link : way) {
+    Bucket& bucket = buckets_.at(link);
+    bucket.tokens = std::max(0.0, bucket.tokens - at_once);
+    bucket.load_bytes_per_s += least;
+  }
+  return at_once;
+}
+
+void LinkBuckets::end(const Links& way, double date) {
+  const double least = least_bandwidth(way);
+  for (SimLink* link : way) filled(link, date).load_bytes_per_s -= least;
+}
+
+LinkBuckets::Bucket& LinkBuckets::filled(SimLink* link, double date) {
+  const auto [found, is_new] = buckets_.try_emplace(link);
+  Bucket& bucket = found->second;
+  if (is_new) {
+    bucket.depth = payload_of(rule_.depth(BytesPerSecond(bandwidth(link)))).count();
+    bucket.tokens = bucket.depth;
+  }
+  const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
+  bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));
+  bucket.date = date;
+  return bucket;
+}
+
+}  // namespace stepcast
