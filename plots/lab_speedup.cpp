@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "plots/cases.hpp"
 #include "plots/figure.hpp"
@@ -9,25 +10,21 @@
 #include "sim/core/error.hpp"
 
 /// Speed-up over one rank against the number of ranks, as measured in the lab and as predicted: a line per
-/// strategy, a row of panels per model and compute mode, a column per rate of equal links. Clusters of
-/// another topology belong to no such curve and are left out.
+/// strategy, a panel per model, compute mode and rate of equal links. Clusters of another topology belong to no
+/// such curve and are left out.
 namespace stepcast {
 namespace {
 
 constexpr style::PanelSize kPanel{.width = 400, .height = 310};
+constexpr std::size_t kColumns = 4;
 constexpr std::size_t kLegendCharacters = 60;
 
-struct RowKey {
+using Line = std::vector<const LabCase*>;  ///< by world size
+struct Panel {
   LabCompute compute = LabCompute::kReplayed;
   std::string model;
-  bool operator==(const RowKey&) const = default;
-};
-
-using Line = std::vector<const LabCase*>;   ///< by world size
-using Panel = std::map<std::string, Line>;  ///< by strategy
-struct Row {
-  RowKey key;
-  std::map<double, Panel> panels;  ///< by link rate
+  double link_rate_bytes_per_s = 0.0;
+  std::map<std::string, Line> lines;  ///< by strategy
 };
 
 bool is_drawn(const LabCase& one) {
@@ -43,36 +40,38 @@ std::string line_name(const LabCase& one, const std::vector<LabCase>& cases) {
   return one.strategy_text + (several ? ", batch " + std::to_string(one.batch) : "");
 }
 
-std::vector<Row> rows_of(const std::vector<LabCase>& cases) {
-  std::vector<Row> rows;
-  for (const LabCompute compute : kLabComputes)
-    for (const LabCase& one : cases) {
-      if (one.compute != compute || !is_drawn(one)) continue;
-      const RowKey key{compute, one.model};
-      auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& other) { return other.key == key; });
-      if (row == rows.end()) row = rows.insert(rows.end(), Row{key, {}});
-      row->panels[one.link_rate_bytes_per_s][line_name(one, cases)].push_back(&one);
-    }
-  for (Row& row : rows)
-    for (auto& [rate, panel] : row.panels)
-      for (auto& [name, line] : panel)
-        std::stable_sort(line.begin(), line.end(),
-                         [](const LabCase* a, const LabCase* b) { return a->world_size < b->world_size; });
-  return rows;
+/// Model after model as they come in the lab's matrix, from slow to fast links; those of real compute last.
+std::vector<Panel> panels_of(const std::vector<LabCase>& cases) {
+  std::vector<Panel> panels;
+  std::map<std::string, std::size_t> place;  // of a model
+  for (const LabCase& one : cases) place.try_emplace(one.model, place.size());
+  for (const LabCase& one : cases) {
+    if (!is_drawn(one)) continue;
+    auto panel = std::find_if(panels.begin(), panels.end(), [&](const Panel& other) {
+      return other.compute == one.compute && other.model == one.model &&
+             other.link_rate_bytes_per_s == one.link_rate_bytes_per_s;
+    });
+    if (panel == panels.end())
+      panel = panels.insert(panels.end(), Panel{one.compute, one.model, one.link_rate_bytes_per_s, {}});
+    panel->lines[line_name(one, cases)].push_back(&one);
+  }
+  std::sort(panels.begin(), panels.end(), [&](const Panel& a, const Panel& b) {
+    const auto key = [&](const Panel& panel) {
+      return std::tuple(panel.compute == LabCompute::kReal, place[panel.model], panel.link_rate_bytes_per_s);
+    };
+    return key(a) < key(b);
+  });
+  for (Panel& panel : panels)
+    for (auto& [name, line] : panel.lines)
+      std::stable_sort(line.begin(), line.end(),
+                       [](const LabCase* a, const LabCase* b) { return a->world_size < b->world_size; });
+  return panels;
 }
 
-std::vector<double> rates_of(const std::vector<Row>& rows) {
-  std::set<double> rates;
-  for (const Row& row : rows)
-    for (const auto& [rate, panel] : row.panels) rates.insert(rate);
-  return {rates.begin(), rates.end()};
-}
-
-std::vector<std::string> names_of(const std::vector<Row>& rows) {
+std::vector<std::string> names_of(const std::vector<Panel>& panels) {
   std::set<std::string> names;
-  for (const Row& row : rows)
-    for (const auto& [rate, panel] : row.panels)
-      for (const auto& [name, line] : panel) names.insert(name);
+  for (const Panel& panel : panels)
+    for (const auto& [name, line] : panel.lines) names.insert(name);
   return {names.begin(), names.end()};
 }
 
@@ -95,7 +94,7 @@ std::string axes(const Panel& panel) {
   constexpr double kMargin = 1.15;
   std::set<int> ranks{1};
   double low = 1.0;
-  for (const auto& [name, line] : panel)
+  for (const auto& [name, line] : panel.lines)
     for (const LabCase* one : line) {
       ranks.insert(one->world_size);
       low = std::min({low, one->measured_speedup(), one->predicted_speedup()});
@@ -140,40 +139,37 @@ std::vector<std::string> legend(const std::vector<std::string>& names) {
   return entries;
 }
 
+std::string title(const Panel& panel) {
+  return panel.model.substr(0, panel.model.find(':')) + ", " + link_rate_text(panel.link_rate_bytes_per_s) +
+         (panel.compute == LabCompute::kReal ? ", real compute" : "");
+}
+
 Drawing draw(const FigureInput& input) {
-  const std::vector<Row> rows = rows_of(lab_of(input).cases);
-  if (rows.empty())
+  const std::vector<Panel> drawn = panels_of(lab_of(input).cases);
+  if (drawn.empty())
     throw InputError(
         "nothing to draw: no case of several ranks over equal links has the time of its batch on one rank");
-  const std::vector<double> rates = rates_of(rows);
-  const std::vector<std::string> names = names_of(rows);
+  const std::vector<std::string> names = names_of(drawn);
   std::size_t longest = std::string("measured, launches").size();
   for (const std::string& name : names) longest = std::max(longest, std::min(name.size(), kLegendCharacters));
   style::PanelSize size = kPanel;
-  size.head = style::head_height(names.size() + 3, longest, static_cast<int>(rates.size()) * size.width);
-  const style::Panels panels(rows.size() * rates.size(), rates.size(), size);
+  const std::size_t columns = std::min(kColumns, drawn.size());
+  size.head = style::head_height(names.size() + 3, longest, static_cast<int>(columns) * size.width);
+  const style::Panels panels(drawn.size(), columns, size);
   Drawing drawing{"# ranks measured_speedup low high predicted_speedup\n",
                   panels.begin("Speed-up over one rank in the lab", legend(names)), panels.width(),
                   panels.height()};
   drawing.script +=
       "set logscale x 2\nset logscale y\nset xlabel 'ranks' offset 0,0.4\n"
       "set ylabel 'speed-up (throughput ratio)'\n";
-  std::size_t blocks = 0;
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    for (std::size_t c = 0; c < rates.size(); ++c) {
-      const auto panel = rows[r].panels.find(rates[c]);
-      if (panel == rows[r].panels.end()) continue;
-      for (const std::string& name : names) {
-        const auto line = panel->second.find(name);
-        drawing.data += block(line == panel->second.end() ? nullptr : &line->second);
-      }
-      drawing.script += panels.panel(r * rates.size() + c,
-                                     rows[r].key.model.substr(0, rows[r].key.model.find(':')) + ", " +
-                                         link_rate_text(rates[c]) +
-                                         (rows[r].key.compute == LabCompute::kReal ? ", real compute" : "")) +
-                        axes(panel->second) + plot_command(names.size(), blocks);
-      blocks += names.size();
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    for (const std::string& name : names) {
+      const auto line = drawn[i].lines.find(name);
+      drawing.data += block(line == drawn[i].lines.end() ? nullptr : &line->second);
     }
+    drawing.script +=
+        panels.panel(i, title(drawn[i])) + axes(drawn[i]) + plot_command(names.size(), i * names.size());
+  }
   drawing.script += panels.end();
   return drawing;
 }

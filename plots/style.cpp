@@ -51,7 +51,7 @@ std::string number(double value) {
 }
 
 int head_height(std::size_t entries, std::size_t longest, int width) {
-  constexpr double kCharacter = 7.2, kSample = 38.0, kRow = 14.0;  // as gnuplot reckons in the legend's font
+  constexpr double kCharacter = 7.2, kSample = 46.0, kRow = 14.0;  // as gnuplot reckons in the legend's font
   constexpr std::size_t kRows = 2;                                 // in kHeadHeight
   const double column = kSample + kCharacter * static_cast<double>(longest);
   const auto columns = static_cast<std::size_t>(std::max(1.0, (width - kLeft) / column));
