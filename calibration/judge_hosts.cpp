@@ -37,12 +37,13 @@ std::string slowness(const HostCost& host, const std::vector<HostCost>& hosts) {
     text += " messages to and from it reach " + to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)) +
             ", those of other hosts " +
             to_text(BytesPerSecond(median_of_others(hosts, &HostCost::pair_bandwidth_bytes_per_s)));
+  const double others = median_of_others(hosts, &HostCost::compute_speed);
   if (host.slow_compute)
     text += std::string(host.slow_network ? ", and" : "") + " it computes at " +
-            two_digits(host.compute_speed / median_of_others(hosts, &HostCost::compute_speed)) +
-            " of the others' speed";
+            two_digits(others > 0.0 ? host.compute_speed / others : host.compute_speed) +
+            (others > 0.0 ? " of the others' speed" : " of the median speed");
   return text + (without_slow(hosts) ? "; the costs between hosts are of others"
-                                     : "; the costs between hosts are its own, too, for want of two others");
+                                     : "; slow hosts were measured, too, for want of two others");
 }
 
 }  // namespace

@@ -10,11 +10,13 @@
 // clang-format off
 /// Reads a model file.
 ///
-/// ```yaml description: one line settings: {hidden: 128, wide: 4*hidden}       # numbers that --model
-/// name:hidden=256 overrides input: {kind: features, shape: [30]}          # kind image, features or tokens
-/// (with `vocabulary`); or just `none` loss: binary_cross_entropy                    # cross_entropy (with
-/// `classes`), binary_cross_entropy, none optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum,
-/// weight_decay), adam (weight_decay), or `none` segments:
+/// ```yaml
+/// description: one line
+/// settings: {hidden: 128, wide: 4*hidden}       # numbers that --model name:hidden=256 overrides
+/// input: {kind: features, shape: [30]}          # kind image, features or tokens (with `vocabulary`); or just `none`
+/// loss: binary_cross_entropy                    # cross_entropy (with `classes`), binary_cross_entropy, none
+/// optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum, weight_decay), adam (weight_decay), or `none`
+/// segments:
 ///   - name: fc1
 ///     repeat: 3                                 # optional; `$i` in names counts from 0
 ///     layers:

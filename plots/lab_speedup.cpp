@@ -10,8 +10,8 @@
 #include "sim/core/error.hpp"
 
 /// Speed-up over one rank against the number of ranks, as measured in the lab and as predicted: a line per
-/// strategy, a panel per model, compute mode and rate of equal links. Clusters of another topology belong to no
-/// such curve and are left out.
+/// strategy, a panel per model, compute mode and rate of equal links. Clusters of another topology belong to
+/// no such curve and are left out.
 namespace stepcast {
 namespace {
 

@@ -16,8 +16,8 @@ std::vector<bool> hosts_to_avoid(const HostSurvey& survey) {
   return slow;
 }
 
-/// The host from which two ranks of `same_host` are taken: the first with two, of those that compute fast if there
-/// is one; null when none has two.
+/// The host from which two ranks of `same_host` are taken: the first with two, of those that compute fast if
+/// there is one; null when none has two.
 const JobHost* host_with_two_ranks(const HostSurvey& survey) {
   const JobHost* found = nullptr;
   for (std::size_t i = 0; i < survey.hosts.size(); ++i) {

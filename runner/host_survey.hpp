@@ -27,8 +27,8 @@ HostSurvey survey_hosts(Backend& backend, const std::vector<HostIdentity>& host_
                         const std::optional<Cluster>& cluster);
 
 /// Whose messages to measure and on which ranks: of every path class one pair, without slow hosts where two
-/// others are left; of `same_host` two ranks of the first host that has two, of those that compute fast if there
-/// is one. Fills in `pairs`, `sharing_ranks` and `ring`.
+/// others are left; of `same_host` two ranks of the first host that has two, of those that compute fast if
+/// there is one. Fills in `pairs`, `sharing_ranks` and `ring`.
 void choose_ranks(const HostSurvey& survey, const std::vector<HostIdentity>& host_of_rank,
                   ProbeSettings& settings);
 

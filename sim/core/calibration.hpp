@@ -57,7 +57,8 @@ struct PathCost {
   PiecewiseCost cpu;
   FitQuality latency_fit, gap_fit, cpu_fit;
   /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs
-  /// are those of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth.
+  /// are those of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth,
+  /// in a lab less what its token buckets let pass at once.
   double wire_bandwidth_bytes_per_s = 0.0;
   double smallest_bytes = 0.0;  ///< measured range; predictions outside it are flagged
   double largest_bytes = 0.0;

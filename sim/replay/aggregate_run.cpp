@@ -56,6 +56,7 @@ class AggregateRun : public JointRun {
     const double bandwidth = on_wire / (world_.clock.now() - begun - wire.latency_s);
     if (bandwidth > kSlowed * wire.bandwidth_bytes_per_s) return 0.0;
     wire.bandwidth_bytes_per_s = bandwidth;
+    wire.at_once_bytes = 0.0;  // others empty the buckets
     return lockstep_cost(algorithm_, call_, 0, *path, *world_.calibration, wire).seconds;
   }
 
@@ -76,7 +77,8 @@ class AggregateRun : public JointRun {
   [[nodiscard]] WireCost wire_cost(int from, int to) const {
     if (!world_.transport.remote(from, to)) return {};
     return {world_.transport.wire_latency_s(from, to), world_.transport.wire_bandwidth_bytes_per_s(from, to),
-            world_.transport.wire_bytes(0.0)};
+            world_.transport.wire_bytes(0.0),
+            world_.network.at_once_bytes(world_.transport.node(from), world_.transport.node(to))};
   }
 
   /// Computed once per kind of link: what the first rank of the group would do over it.

@@ -20,12 +20,24 @@ double least_bandwidth(const LinkBuckets::Links& way) {
 
 }  // namespace
 
+double LinkBuckets::depth(const SimLink* link) const {
+  return payload_of(rule_.depth(BytesPerSecond(bandwidth(link)))).count();
+}
+
+double LinkBuckets::at_rest(const Links& way) const {
+  double least = depth(way.front());
+  for (const SimLink* link : way) least = std::min(least, depth(link));
+  return least;
+}
+
 double LinkBuckets::begin(const Links& way, double bytes, double date) {
   const double least = least_bandwidth(way);
   double at_once = bytes;
   for (SimLink* link : way) {
-    const double rest = std::max(0.0, bytes - filled(link, date).tokens);
-    at_once = std::min(at_once, bytes - rest * least / bandwidth(link));
+    const Bucket& bucket = filled(link, date);
+    const double left = std::max(least, bandwidth(link) - bucket.load_bytes_per_s);
+    const double rest = std::max(0.0, bytes - bucket.tokens);
+    at_once = std::min(at_once, bytes - rest * least / left);
   }
   for (SimLink* link : way) {
     Bucket& bucket = buckets_.at(link);
@@ -44,8 +56,7 @@ LinkBuckets::Bucket& LinkBuckets::filled(SimLink* link, double date) {
   const auto [found, is_new] = buckets_.try_emplace(link);
   Bucket& bucket = found->second;
   if (is_new) {
-    bucket.depth = payload_of(rule_.depth(BytesPerSecond(bandwidth(link)))).count();
-    bucket.tokens = bucket.depth;
+    bucket.tokens = bucket.depth = depth(link);
   }
   const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
   bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));

@@ -17,10 +17,11 @@ namespace stepcast {
 ///
 ///     tokens(t) = min(depth, tokens(t0) + max(0, r - sum of b over the flows that cross it) (t - t0))
 ///
-/// A flow finds tokens T_l at the links l of its way. Alone it would be through link l (n - T_l) / r_l after
-/// it begins, and it arrives when it is through all of them, so of its n bytes
+/// A flow finds tokens T_l at the links l of its way, and s_l = max(b, r_l less what crosses it already). It
+/// would be through link l alone (n - T_l) / s_l after it begins, and it arrives when it is through all of
+/// them, so of its n bytes
 ///
-///     at once = n - b max over l of (n - T_l) / r_l
+///     at once = n - b max over l of (n - T_l) / s_l
 ///
 /// seem to pass at once before the rest flows at b. They empty the buckets by as much.
 class LinkBuckets {
@@ -29,6 +30,8 @@ class LinkBuckets {
 
   explicit LinkBuckets(TokenBuckets rule) : rule_(rule) {}
 
+  /// What passes at once after a pause: the least of the way's buckets.
+  [[nodiscard]] double at_rest(const Links& way) const;
   /// A flow begins on its way. \return of its bytes, those that pass at once
   double begin(const Links& way, double bytes, double date);
   /// It has arrived.
@@ -41,6 +44,7 @@ class LinkBuckets {
     double date = 0.0;
     double load_bytes_per_s = 0.0;  ///< of the flows that cross the link
   };
+  [[nodiscard]] double depth(const simgrid::s4u::Link* link) const;
   Bucket& filled(simgrid::s4u::Link* link, double date);
 
   TokenBuckets rule_;

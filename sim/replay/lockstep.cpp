@@ -14,7 +14,8 @@ struct StepDates {
 
 class Lockstep {
  public:
-  Lockstep(const PathCost& path, const WireCost& wire) : path_(path), wire_(wire) {
+  Lockstep(const PathCost& path, const WireCost& wire)
+      : path_(path), wire_(wire), tokens_(wire.at_once_bytes) {
     notice_ = path.notice_s + wire.latency_s;
   }
 
@@ -38,10 +39,15 @@ class Lockstep {
 
  private:
   /// When a message has crossed the link whose flow begins then: flows follow each other, and two that share
-  /// the link end when the later of them would alone.
+  /// the link end when the later of them would alone. Tokens come in while nothing crosses it.
   double crossed(double begins, double bytes) {
-    const double start = begins + wire_.latency_s;
-    link_free_ = std::max(start, link_free_) + (bytes + wire_.extra_bytes) / wire_.bandwidth_bytes_per_s;
+    const double start = std::max(begins + wire_.latency_s, link_free_);
+    const double came = (start - link_free_) * wire_.bandwidth_bytes_per_s;
+    tokens_ = std::min(wire_.at_once_bytes, tokens_ + came);
+    const double on_wire = bytes + wire_.extra_bytes;
+    const double at_once = std::min(on_wire, tokens_);
+    tokens_ -= at_once;
+    link_free_ = start + (on_wire - at_once) / wire_.bandwidth_bytes_per_s;
     return link_free_;
   }
 
@@ -50,6 +56,7 @@ class Lockstep {
   double notice_ = 0.0;
   double engine_free_ = 0.0;
   double link_free_ = 0.0;
+  double tokens_;
 };
 
 }  // namespace

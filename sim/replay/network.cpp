@@ -59,6 +59,10 @@ void Network::start(int from, int to, double bytes, Callback arrived) {
   ++flows_;
 }
 
+double Network::at_once_bytes(int from, int to) const {
+  return buckets_ ? buckets_->at_rest(platform_.way(from, to)) : 0.0;
+}
+
 void Network::finish(Flow& flow) {
   ended_->comm = std::move(flow.comm);  // lets go of the one before
   const Callback arrived = std::move(flow.arrived);

@@ -26,6 +26,9 @@ class Network {
   /// \pre bytes > 0
   void start(int from, int to, double bytes, Callback arrived);
 
+  /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
+  [[nodiscard]] double at_once_bytes(int from, int to) const;
+
   [[nodiscard]] long long flows() const { return flows_; }
 
  private:

@@ -211,9 +211,10 @@ void Transport::send_first(Connection& connection, double ahead) {
   const auto arrived = [this, &connection, message, bytes, ahead, begun] {
     const double latency = wire_latency_s(message->transfer.from, message->transfer.to);
     const double crossing = clock_.now() - begun - latency;
-    const double rate = crossing > 0.0 ? (bytes - ahead) / crossing : 0.0;
     connection.waiting.pop_front();
     if (!connection.waiting.empty()) {
+      const double most_rate = wire_bandwidth_bytes_per_s(message->transfer.from, message->transfer.to);
+      const double rate = crossing > 0.0 ? std::min((bytes - ahead) / crossing, most_rate) : 0.0;
       const double early = std::min(latency, clock_.now() - connection.waiting.front().queued);
       const double most = (1.0 - kLastPart) * wire_bytes(connection.waiting.front().message->transfer.bytes);
       send_first(connection, std::min(early * rate, most));

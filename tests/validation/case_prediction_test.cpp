@@ -171,6 +171,9 @@ TEST_CASE("a step is the same when it is replayed with other costs in between") 
   const RowValues fresh = row_values(made().replayed(costs), 0.0);
   for (const auto& [key, numbers] : values)
     CHECK(numbers.front() == Approx(fresh.at(key).front()).epsilon(1e-9));
+  const RowValues trial = row_values(step.replayed(costs, 0), 0.0);  // as fits do
+  for (const char* key : {"step_time_s", "mean_peak_memory_mb"})
+    CHECK(trial.at(key).front() == Approx(values.at(key).front()).epsilon(1e-9));
 }
 
 TEST_CASE("memory is predicted only where fit rows say something of it") {
