@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "calibration/non_negative.hpp"
-#include "sim/core/statistics.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 
 /// Samples to costs. Pure: no clock, no file, no machine.
 namespace stepcast {
@@ -48,7 +48,7 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 /// copy, call overhead, sharing, noise, and verdicts in words.
 ///
 ///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none;
-///                  in a lab max(0, n - B) for n, B being what its token buckets let pass at once
+///                  with token buckets max(0, n - B) for n, B being what they let pass at once
 ///     cpu(n)     = the processor time of exchange(n), per message and end
 ///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work

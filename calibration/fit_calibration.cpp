@@ -1,19 +1,13 @@
 #include <algorithm>
-#include <cstdio>
 
 #include "calibration/fit.hpp"
 #include "calibration/judge_hosts.hpp"
-#include "sim/core/statistics.hpp"
-#include "sim/core/token_bucket.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
-
-std::string percent(double fraction) {
-  std::string text(16, '\0');
-  text.resize(static_cast<std::size_t>(std::snprintf(text.data(), text.size(), "%.0f %%", 100.0 * fraction)));
-  return text;
-}
 
 /// What was sampled by one probe; of messages, over one path class.
 struct Probe {
@@ -62,19 +56,19 @@ Seconds difference(const Calibration& calibration, const Probe& longer, const Pr
 /// The links between two ranks that were measured.
 struct Wire {
   double s_per_byte = 0.0;  ///< 0: unknown, or none
-  double at_once = 0.0;     ///< bytes that pass a lab's links at once after a pause
+  double at_once = 0.0;     ///< bytes that pass shaped links at once after a pause
 };
 
 Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
   if (bandwidth <= BytesPerSecond(0)) return {};
   Wire wire{.s_per_byte = 1.0 / bandwidth.count()};
-  if (const BytesPerSecond slowest(calibration.lab.slowest_link_bytes_per_s); slowest > BytesPerSecond(0))
+  if (const BytesPerSecond slowest(calibration.cluster.slowest_shaped_link_bytes_per_s); slowest > BytesPerSecond(0))
     wire.at_once = payload_of(TokenBuckets(slowest).depth(bandwidth)).count();
   return wire;
 }
 
 /// What the endpoints alone need for a message when the wire carries it as well; no less than for the
-/// smallest. While two messages go there and back, one of them must fit into a lab's buckets again. Where it
+/// smallest. While two messages go there and back, one of them must fit into the links' buckets again. Where it
 /// hardly does, the sample says how fast buckets fill and nothing of the endpoints.
 CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
@@ -179,10 +173,10 @@ double relative_spread(const std::vector<double>& values) {
 void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& verdicts) {
   constexpr double kPoor = 0.2;
   if (quality.worst_absolute_relative_residual <= kPoor) return;
-  verdicts.push_back(what +
-                     " does not follow a steady curve: " + percent(quality.worst_absolute_relative_residual) +
-                     " off at " + to_text(Bytes(quality.worst_at_bytes)) +
-                     "; the machine was disturbed or the size is special");
+  verdicts.push_back(
+      what + " does not follow a steady curve: " + percent_text(quality.worst_absolute_relative_residual, 0) +
+      " off at " + to_text(Bytes(quality.worst_at_bytes)) +
+      "; the machine was disturbed or the size is special");
 }
 
 void judge(Calibration& calibration) {
@@ -192,7 +186,7 @@ void judge(Calibration& calibration) {
   verdicts.clear();
   if (calibration.noise > kNoisy)
     verdicts.push_back(
-        "this machine is too noisy: the same computation varies by " + percent(calibration.noise) +
+        "this machine is too noisy: the same computation varies by " + percent_text(calibration.noise, 0) +
         " (p10 to p90); expect predictions to be no better, and calibrate again when it is idle");
   if (calibration.context.load_average > kBusy)
     verdicts.push_back("other programs were running: load average " +
@@ -226,7 +220,7 @@ void fit_calibration(Calibration& calibration, const std::map<std::string, Bytes
   calibration.reduce_fit = reduce.quality;
   calibration.copy = copy.cost;
   calibration.copy_fit = copy.quality;
-  calibration.call_overhead = call_overhead(calibration);
+  calibration.call_overhead_s = call_overhead(calibration).count();
   fit_sharing(calibration);
   const SampleSet* compute = only_set(calibration, "compute_one");
   calibration.noise = compute == nullptr ? 0.0 : relative_spread(compute->time_s);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "sim/core/statistics.hpp"
-#include "sim/core/units.hpp"
+#include "core/statistics.hpp"
+#include "core/units.hpp"
 
 namespace stepcast {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 
 namespace stepcast {
 

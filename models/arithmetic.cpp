@@ -34,7 +34,9 @@ class SegmentAccount {
     activations_[static_cast<std::size_t>(current)].kept = true;
     for (const Activation& activation : activations_)
       if (activation.kept && activation.allocated_here) segment.saved_size += activation.size;
-    segment.output_size = Bytes(kElement * static_cast<double>(numel(segment.output)));
+    const Layer& last = segment.layers.back();
+    segment.output_size = last.kind == "fixed" ? Bytes(static_cast<double>(last.sizes.at("output")))
+                                               : Bytes(kElement * static_cast<double>(numel(segment.output)));
     return needs_gradient_;
   }
 

@@ -220,7 +220,8 @@ LayerKind fixed() {
       .torch_class = "",
       .attributes = {{"forward", Unit::kNanoseconds, {}, 0},
                      {"backward", Unit::kNanoseconds, {}, 0},
-                     {"parameter", Unit::kBytes, {}, 4}},
+                     {"parameter", Unit::kBytes, {}, 4},
+                     {"output", Unit::kBytes, 0, 0}},
       .output =
           [](const Layer& layer) {
             if (layer.sizes.at("parameter") % 4 != 0)

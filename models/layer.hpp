@@ -21,7 +21,7 @@
 /// | `flatten`           | –                                                                 | a view            |
 /// | `linear`            | `out`, `bias` = true; acts on the last dimension                  | Linear            |
 /// | `residual`          | lists `body`, `shortcut`: y = body(x) + shortcut(x)               | an addition       |
-/// | `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes)      | times declared    |
+/// | `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes), `output` = 0 (bytes; 0: not said) | times declared    |
 /// | `embedding`         | `vocabulary`, `positions`, `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
 /// | `layer_norm`        | –                                                                 | LayerNorm         |
 /// | `gelu`, `tanh`      | –                                                                 | GELU, Tanh        |

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
 #include "models/layer.hpp"
 
 namespace stepcast {
@@ -48,6 +49,23 @@ Bytes Model::buffer_bytes(int dtype_group) const {
   for (const Buffer& buffer : buffers)
     if (buffer.is_integer == (dtype_group == 1)) total += buffer.size;
   return total;
+}
+
+Model declared_for(const Model& model, int batch, int micro_batches) {
+  if (model.per.empty() && (batch != 1 || micro_batches != 1))
+    throw InputError(model.path + ": key 'per' is missing; batch " + std::to_string(batch) + " in " +
+                     std::to_string(micro_batches) +
+                     " parts needs to know whether declared times are of one `sample` or of a whole `batch`");
+  const double part = 1.0 / micro_batches;
+  const double time = model.per == "sample" ? batch * part : part;
+  const double output = model.per == "batch" ? 1.0 / batch : 1.0;
+  Model result = model;
+  for (Segment& segment : result.segments) {
+    *segment.fixed_forward *= time;
+    *segment.fixed_backward *= time;
+    segment.output_size = output * segment.output_size;
+  }
+  return result;
 }
 
 bool Model::has_fixed_times() const {

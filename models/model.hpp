@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 
 /// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
 /// the runner both come from that one description.
@@ -82,7 +82,7 @@ struct Segment {
   Bytes forward_traffic, backward_traffic;
   Bytes output_size;  ///< per sample: what a pipeline boundary sends
   Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
-  /// Declared times of kind `fixed` (a synthetic model that needs no trace).
+  /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
   std::optional<Seconds> fixed_forward, fixed_backward;
 };
 
@@ -113,6 +113,9 @@ struct Model {
   int classes = 0;
   std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
   Optimizer optimizer;
+  /// What declared times and outputs are of: `sample`, or `batch`, the whole one of a rank however many
+  /// samples it has; "": not said.
+  std::string per;
   std::vector<Segment> segments;
   std::vector<Parameter> parameters;  ///< in registration order, as PyTorch's `parameters()`
   std::vector<Buffer> buffers;        ///< in registration order
@@ -130,6 +133,16 @@ struct Model {
   /// True when times are declared in the YAML, so that a prediction needs no trace.
   [[nodiscard]] bool has_fixed_times() const;
 };
+
+/// A model with declared times, these and its outputs as those of a micro-batch of batch/micro_batches
+/// samples, outputs per sample: \pre has_fixed_times()
+///
+///     per: sample     time = declared * batch/micro_batches      output = declared
+///     per: batch      time = declared / micro_batches            output = declared / batch
+///
+/// A micro-batch is taken to cost its part of the batch: that small kernels run less efficiently is left out.
+/// \throws InputError where the model does not say `per` and a batch or micro-batches make it matter
+Model declared_for(const Model& model, int batch, int micro_batches);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.
 /// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.

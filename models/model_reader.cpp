@@ -4,17 +4,17 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "models/arithmetic.hpp"
 #include "models/layer.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
 
 namespace stepcast {
 namespace {
 
 /// Products of a layer's attributes stay far inside 64 bits.
 constexpr std::int64_t kMostElements = 1'000'000;
-constexpr std::int64_t kMostRepetitions = 100'000;
+constexpr std::int64_t kMostRepetitions = 10'000;
 
 const std::string& one_of(const std::string& text, const YamlNode& node, const std::string& what,
                           const std::vector<std::string>& known) {
@@ -33,13 +33,18 @@ double read_positive(const YamlNode& node, bool zero_allowed) {
 }  // namespace
 
 Model ModelReader::read(const YamlNode& file) {
-  file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "segments"});
+  file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "per", "segments"});
   model_ = Model{};
   model_.settings = settings_.values();
   if (file.has("description")) model_.description = file.at("description").text();
   read_input(file);
   read_loss(file);
   read_optimizer(file);
+  if (file.has("per")) {
+    const YamlNode per = file.at("per");
+    if (model_.input_kind != "none") per.fail("only a model with declared times (input: none) says it");
+    model_.per = one_of(per.text(), per, "value", {"sample", "batch"});
+  }
   for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
   check_end(file);
   return std::move(model_);

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "core/yaml.hpp"
 #include "models/model.hpp"
 #include "models/settings.hpp"
-#include "sim/core/yaml.hpp"
 
 // clang-format off
 /// Reads a model file.

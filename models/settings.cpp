@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -26,8 +26,15 @@ bool looks_like_name(std::string_view text) {
          ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z') || text[0] == '_');
 }
 
-std::int64_t nanoseconds(Seconds time) { return std::llround(time.count() * 1e9); }
-std::int64_t whole_bytes(Bytes size) { return std::llround(size.count()); }
+/// \throws InputError for what would be rounded to nothing
+std::int64_t whole(double value, const char* unit, std::string_view what) {
+  if (value > 0.0 && value < 0.5) throw InputError(std::string(what) + ": must be 0 or at least 1 " + unit);
+  return std::llround(value);
+}
+std::int64_t nanoseconds(Seconds time, std::string_view what) {
+  return whole(time.count() * 1e9, "ns", what);
+}
+std::int64_t whole_bytes(Bytes size, std::string_view what) { return whole(size.count(), "B", what); }
 
 [[noreturn]] void refuse(const std::string& specification, const std::string& problem) {
   throw InputError("model '" + specification + "': " + problem);
@@ -73,8 +80,8 @@ Specification Specification::parse(const std::string& text) {
 Setting Setting::parse(std::string_view text, std::string_view what) {
   if (const auto integer = parse_integer(text)) return {*integer, Unit::kCount};
   // A unit that ends in `s` is a time, one that ends in `B` a size; each parser explains its own mistakes.
-  if (text.ends_with('s')) return {nanoseconds(parse_seconds(text, what)), Unit::kNanoseconds};
-  if (text.ends_with('B')) return {whole_bytes(parse_bytes(text, what)), Unit::kBytes};
+  if (text.ends_with('s')) return {nanoseconds(parse_seconds(text, what), what), Unit::kNanoseconds};
+  if (text.ends_with('B')) return {whole_bytes(parse_bytes(text, what), what), Unit::kBytes};
   throw InputError(std::string(what) +
                    ": expected a whole number, a size such as 25MiB or a time such as 2ms, found '" +
                    std::string(text) + "'");
@@ -191,13 +198,12 @@ std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
                 to_text(found->second.unit));
     return found->second.value;
   }
-  switch (unit) {
-    case Unit::kBytes:
-      return whole_bytes(node.bytes());
-    case Unit::kNanoseconds:
-      return nanoseconds(node.seconds());
-    default:
-      return node.integer();
+  if (unit != Unit::kBytes && unit != Unit::kNanoseconds) return node.integer();
+  try {
+    return unit == Unit::kBytes ? whole_bytes(parse_bytes(text, "value"), "value")
+                                : nanoseconds(parse_seconds(text, "value"), "value");
+  } catch (const InputError& error) {
+    node.fail(error.what());
   }
 }
 

@@ -9,8 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/yaml.hpp"
 #include "models/layer.hpp"
-#include "sim/core/yaml.hpp"
 
 /// Settings of a model file: named numbers that a person may override on the command line.
 namespace stepcast {

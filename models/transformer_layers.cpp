@@ -10,7 +10,7 @@ using namespace layer_parts;
 
 namespace {
 
-constexpr double kIndex = 8.0;  // bytes of an int64
+constexpr double kIndexBytes = 8.0;  // bytes of an int64
 
 double sequence(const Layer& layer) { return static_cast<double>(layer.input[0]); }
 
@@ -36,14 +36,14 @@ DropoutCost dropout_cost(std::int64_t percent) {
   return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0};
 }
 
-struct Table {
+struct EmbeddingTable {
   std::string suffix;
   std::int64_t rows;
 };
 
 /// In the order in which they are looked up, and so in the order of the rows: word, type, position.
-std::vector<Table> tables(const Layer& layer) {
-  std::vector<Table> result{{layer.texts.at("word"), layer.sizes.at("vocabulary")}};
+std::vector<EmbeddingTable> tables(const Layer& layer) {
+  std::vector<EmbeddingTable> result{{layer.texts.at("word"), layer.sizes.at("vocabulary")}};
   if (layer.sizes.at("types") > 0) result.push_back({layer.texts.at("type"), layer.sizes.at("types")});
   result.push_back({layer.texts.at("position"), layer.sizes.at("positions")});
   return result;
@@ -64,8 +64,8 @@ Shape embedding_output(const Layer& layer) {
 LayerCost embedding_cost(const Layer& layer) {
   const auto count = static_cast<double>(tables(layer).size());
   return {.forward_traffic =
-              elements((2.0 * count + 3.0 * (count - 1.0)) * out(layer)) + Bytes(kIndex * in(layer)),
-          .backward_traffic = elements(3.0 * count * out(layer)) + Bytes(kIndex * in(layer)),
+              elements((2.0 * count + 3.0 * (count - 1.0)) * out(layer)) + Bytes(kIndexBytes * in(layer)),
+          .backward_traffic = elements(3.0 * count * out(layer)) + Bytes(kIndexBytes * in(layer)),
           .saves_input = true,
           .kernels = static_cast<int>(2.0 * count - 1.0)};
 }
@@ -98,7 +98,7 @@ LayerKind embedding() {
       .rows =
           [](const Layer& layer) {
             std::vector<LayerRow> rows;
-            for (const Table& table : tables(layer))
+            for (const EmbeddingTable& table : tables(layer))
               rows.push_back({full_name(layer, table.suffix), "Embedding", layer.output,
                               table.rows * layer.sizes.at("out"), Flop(0)});
             return rows;

@@ -1,35 +1,57 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plots/figure.hpp"
+#include "plots/sheet.hpp"
 
-/// Cases as figures show them: grouped by model, labelled by strategy and ranks.
+/// Cases as figures show them: grouped into panels, labelled, drawn as lines.
 namespace stepcast {
 
-constexpr double kMilli = 1e3;  ///< seconds to milliseconds
+constexpr double kMilli = 1e3;    ///< seconds to milliseconds
+constexpr double kPercent = 1e2;  ///< ratios to per cent
+constexpr std::size_t kLegendCharacters = 60, kTitleCharacters = 110;
 
 /// The cases that have launches and a prediction. The returned cases point into `input`.
 /// \throws InputError when there is none.
 std::vector<Case> complete_cases(const FigureInput& input);
+/// \throws InputError when there is not exactly one report, or one without cases.
+const LabReport& lab_of(const FigureInput& input);
 
-/// Cases of one model, batch and thread count: one panel.
-struct ModelCases {
-  std::string title;  ///< `vgg11-bn-cifar, batch 16 per rank, 1 thread`
-  std::vector<const Case*> cases;
-};
-std::vector<ModelCases> by_model(const std::vector<Case>& cases);
+/// Items with the same key, in the order in which keys appear.
+template <class Item, class KeyOf>
+auto grouped(const std::vector<Item>& items, KeyOf key_of) {
+  std::vector<std::pair<decltype(key_of(items.front())), std::vector<const Item*>>> groups;
+  for (const Item& item : items) {
+    const auto key = key_of(item);
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.first == key; });
+    if (found == groups.end()) found = groups.insert(groups.end(), {key, {}});
+    found->second.push_back(&item);
+  }
+  return groups;
+}
 
-/// `ddp`, a line break, `2 ranks`
+/// `vgg11-bn-cifar, batch 16 per rank, 1 thread`
+std::string model_title(const Configuration& configuration, const std::string& batch_of = "per rank");
+/// `ddp`, `bucket-cap 5MiB`, `2 ranks`, each on a line of its own
 std::string case_label(const Case& one);
-
-/// `1f1b, 2-2-2-2, 2 virtual stages`: the options of a strategy, those that tell cases apart first. What does
-/// not fit into `characters` is left out, with an ellipsis.
-std::string options_text(const std::map<std::string, std::string>& options, std::size_t characters);
 
 /// `text`, or its first `characters` with an ellipsis at their end.
 std::string shortened(std::string text, std::size_t characters);
+
+/// One place of a line: what was predicted there, and what was measured.
+struct LinePoint {
+  double x = 0.0;
+  std::optional<double> predicted{};
+  std::optional<Estimate> measured{};
+};
+/// Columns: x, predicted, measured, low, high; NaN where it is not known. Sorted by x.
+std::size_t line_block(style::Panel& panel, const std::string& name, std::vector<LinePoint> points);
 
 }  // namespace stepcast

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/bench.hpp"
-#include "sim/core/compare.hpp"
-#include "sim/core/lab_report.hpp"
-#include "sim/core/registry.hpp"
-#include "sim/core/units.hpp"
+#include "core/registry.hpp"
+#include "core/units.hpp"
+#include "sim/evidence/compare.hpp"
+#include "sim/evidence/lab_report.hpp"
+#include "sim/records/bench.hpp"
 
 /// Figures of Results, Benches and reports of the lab. One file each: it turns inputs into data and a gnuplot
 /// script, and `render` does the rest.

@@ -5,11 +5,11 @@
 #include <string>
 #include <system_error>
 
+#include "core/file.hpp"
+#include "core/program.hpp"
+#include "core/temporary.hpp"
 #include "plots/figure.hpp"
-#include "plots/style.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/program.hpp"
-#include "sim/core/temporary.hpp"
+#include "plots/sheet.hpp"
 
 namespace stepcast {
 namespace fs = std::filesystem;

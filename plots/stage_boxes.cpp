@@ -20,14 +20,6 @@ int micro_batch_of(const std::string& name) {
   return number ? std::stoi(digits) : -1;
 }
 
-StageWork work_of(const Span& span) {
-  if (span.kind == SpanKind::kCommunication) return StageWork::kCommunication;
-  if (span.kind == SpanKind::kInputAndHost) return StageWork::kInput;
-  if (span.kind != SpanKind::kCompute) return StageWork::kUpdate;
-  if (span.name.starts_with("backward")) return StageWork::kBackward;
-  return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;
-}
-
 /// Of the only micro-batch no name speaks.
 int micro_batch_of(const Span& span, StageWork work) {
   if (work != StageWork::kForward && work != StageWork::kBackward && work != StageWork::kRecompute) return -1;
@@ -72,6 +64,23 @@ std::vector<StageBox> communications(const std::vector<const Span*>& spans) {
 }
 
 }  // namespace
+
+StageWork work_of(const Span& span) {
+  switch (span.kind) {
+    case SpanKind::kCommunication:
+      return StageWork::kCommunication;
+    case SpanKind::kInputAndHost:
+      return StageWork::kInput;
+    case SpanKind::kOptimizerAndCopies:
+      return StageWork::kUpdate;
+    case SpanKind::kWait:
+      return StageWork::kWait;
+    case SpanKind::kCompute:
+      break;
+  }
+  if (span.name.starts_with("backward")) return StageWork::kBackward;
+  return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;
+}
 
 bool passes_micro_batches(const Result& result) {
   return std::any_of(result.spans.begin(), result.spans.end(), [&](const Span& span) {

@@ -4,12 +4,21 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/result.hpp"
+#include "sim/records/result.hpp"
 
 /// What the stages of a pipeline did, by micro-batch, as Gantt charts of schedules show it.
 namespace stepcast {
 
-enum class StageWork : std::uint8_t { kForward, kBackward, kRecompute, kCommunication, kUpdate, kInput };
+enum class StageWork : std::uint8_t {
+  kForward,
+  kBackward,
+  kRecompute,
+  kCommunication,
+  kUpdate,
+  kInput,
+  kWait
+};
+StageWork work_of(const Span& span);
 
 /// One action of one rank: all its segments' operations in a row, or messages without a gap.
 struct StageBox {

@@ -5,11 +5,10 @@
 #include <map>
 #include <tuple>
 
+#include "core/error.hpp"
 #include "plots/cases.hpp"
 #include "plots/figure.hpp"
 #include "plots/stage_boxes.hpp"
-#include "plots/style.hpp"
-#include "sim/core/error.hpp"
 
 /// One step as a Gantt chart: a lane per rank and stream, or of a pipeline a lane per rank with a box per
 /// action and micro-batch; predicted and measured above each other on one time axis.
@@ -19,61 +18,35 @@ namespace {
 constexpr int kMostRanks = 8, kMostStages = 16;
 constexpr std::size_t kMostResults = 6;
 constexpr int kWidth = 1200, kLeft = 130, kRight = 20;
-constexpr int kLaneHeight = 34, kPanelTitle = 30, kFoot = 60;
+constexpr int kLaneHeight = 34, kPanelTitle = 30, kTimeAxis = 60;
 constexpr double kCharacterWidth = 5.6;  // points, of the labels' font
 constexpr std::size_t kShortestLabel = 4;
 constexpr double kHalfBox = 0.42, kInnerTop = 0.05;        // of a lane's height, downwards
 constexpr double kWorkBottom = 0.22, kMessagesTop = 0.28;  // of a stage
 constexpr double kLabelMargin = 3.0;                       // points beside a number in its box
-constexpr std::size_t kTitleCharacters = 145;
+constexpr std::size_t kStepTitleCharacters = 145;
 
-struct Kind {
+struct WorkKind {
   const char* label;
   std::string_view colour;
 };
 /// In the order of StageWork.
-constexpr std::array<Kind, 7> kKinds = {{{"forward and loss", style::kCyan},
-                                         {"backward", style::kBlue},
-                                         {"recompute", style::kPurple},
-                                         {"communication", style::kRed},
-                                         {"optimizer and copies", style::kGreen},
-                                         {"input and host", style::kYellow},
-                                         {"waiting", "#EEEEEE"}}};
-constexpr std::size_t kRecompute = 2, kWaiting = 6;
+constexpr std::array<WorkKind, 7> kKinds = {{{"forward and loss", style::kCyan},
+                                             {"backward", style::kBlue},
+                                             {"recompute", style::kPurple},
+                                             {"communication", style::kRed},
+                                             {"optimizer and copies", style::kGreen},
+                                             {"input and host", style::kYellow},
+                                             {"waiting", "#EEEEEE"}}};
+std::size_t number_of(StageWork work) { return static_cast<std::size_t>(work); }
 
-std::size_t kind_of(const Span& span) {
-  switch (span.kind) {
-    case SpanKind::kCompute:
-      if (span.name.starts_with("recompute")) return kRecompute;
-      return span.name.starts_with("backward") ? 1 : 0;
-    case SpanKind::kCommunication:
-      return 3;
-    case SpanKind::kOptimizerAndCopies:
-      return 4;
-    case SpanKind::kInputAndHost:
-      return 5;
-    case SpanKind::kWait:
-      return kWaiting;
-  }
-  return kWaiting;
-}
-
-/// One of the charts above each other.
-struct Panel {
-  const Result* result;
-  std::vector<std::string> rows;  ///< their labels, from the top
-  std::string data;
-  std::size_t blocks;  ///< of `data`
-  std::string (*plot)(std::size_t first_block);
-};
-
-using Lane = std::pair<int, Stream>;
+using StreamOfRank = std::pair<int, Stream>;
 
 /// Rows from the top: rank by rank, stream by stream.
-std::map<Lane, int> lanes_of(const Result& result) {
-  std::map<Lane, int> lanes;
+std::map<StreamOfRank, int> lanes_of(const Result& result) {
+  std::map<StreamOfRank, int> lanes;
   for (const Span& span : result.spans)
-    if (span.rank < kMostRanks) lanes.emplace(Lane{span.rank, span.stream}, 0);
+    if (span.rank < kMostRanks) lanes.emplace(StreamOfRank{span.rank, span.stream}, 0);
   int row = 0;
   for (auto& [lane, index] : lanes) index = row++;
   return lanes;
@@ -81,12 +54,12 @@ std::map<Lane, int> lanes_of(const Result& result) {
 
 /// A span that begins inside another of its lane is drawn lower: a copy inside a backward, a second
 /// collective in flight.
-struct Box {
+struct SpanBox {
   const Span* span;
   double low, high;  // of the lane's height
 };
 
-std::vector<Box> boxes_of(const Result& result, const std::map<Lane, int>& lanes) {
+std::vector<SpanBox> boxes_of(const Result& result, const std::map<StreamOfRank, int>& lanes) {
   std::vector<const Span*> spans;
   for (const Span& span : result.spans)
     if (lanes.count({span.rank, span.stream}) != 0) spans.push_back(&span);
@@ -94,13 +67,13 @@ std::vector<Box> boxes_of(const Result& result, const std::map<Lane, int>& lanes
     return std::tuple(a->rank, a->stream, a->start_s, -a->end_s) <
            std::tuple(b->rank, b->stream, b->start_s, -b->end_s);
   });
-  std::vector<Box> boxes;
+  std::vector<SpanBox> boxes;
   constexpr double kNever =
       std::numeric_limits<double>::lowest();  // other ranks may begin before rank 0 does
   double busy_until = kNever;
-  Lane current{-1, Stream::kCompute};
+  StreamOfRank current{-1, Stream::kCompute};
   for (const Span* span : spans) {
-    const Lane lane{span->rank, span->stream};
+    const StreamOfRank lane{span->rank, span->stream};
     if (lane != current) busy_until = kNever;
     current = lane;
     const bool inside = span->start_s < busy_until;
@@ -118,46 +91,51 @@ std::string label_of(const Span& span, double points) {
   return name.size() < std::min(kShortestLabel, span.name.size()) ? "" : name;
 }
 
+/// Points that `length_s` of the axis takes.
+double points_of(double time_s, double length_s) { return time_s / length_s * (kWidth - kLeft - kRight); }
+
+std::string box_row(double row, double start_s, double end_s, double low, double high,
+                    const std::string& last) {
+  return style::row({kMilli * start_s, row, kMilli * start_s, kMilli * end_s, row + low, row + high, last});
+}
+
+/// Labels stand in the middle of their boxes.
+std::string label_row(double row, double start_s, double end_s, const std::string& text) {
+  return style::row({0.5 * kMilli * (start_s + end_s), row, style::cell(text)});
+}
+
+/// Rows from the top, and the panel's height for them.
+void set_rows(style::Panel& panel, const std::vector<std::string>& rows) {
+  std::vector<style::Tic> tics;
+  for (const std::string& row : rows) tics.push_back({static_cast<double>(tics.size()), row});
+  panel.axes = style::fill("set ytics {}\nset yrange [{}:-0.6]\nset title offset 0,-0.6 font ',10'\n",
+                           {style::tics(tics), static_cast<double>(rows.size()) - 0.4});
+  panel.height = kPanelTitle + kLaneHeight * static_cast<int>(rows.size());
+}
+
 /// One block per kind, one with labels.
-std::string blocks(const Result& result, const std::map<Lane, int>& lanes, double length_s) {
-  const std::vector<Box> boxes = boxes_of(result, lanes);
-  std::array<std::string, kKinds.size()> kinds;
-  std::string labels;
-  for (const Box& box : boxes) {
+style::Panel panel_of_streams(const Result& result, double length_s) {
+  const auto lanes = lanes_of(result);
+  std::array<std::vector<std::string>, kKinds.size()> kinds;
+  std::vector<std::string> labels, rows;
+  for (const SpanBox& box : boxes_of(result, lanes)) {
     const Span& span = *box.span;
     const double row = lanes.at({span.rank, span.stream});
-    kinds[kind_of(span)] += style::number(kMilli * span.start_s) + " " + style::number(row) + " " +
-                            style::number(kMilli * span.start_s) + " " + style::number(kMilli * span.end_s) +
-                            " " + style::number(row + box.low) + " " + style::number(row + box.high) + " " +
-                            style::cell(span.name) + "\n";
-    const std::string label =
-        label_of(span, (span.end_s - span.start_s) / length_s * (kWidth - kLeft - kRight));
-    if (!label.empty() && box.low < 0.0)
-      labels += style::number(0.5 * kMilli * (span.start_s + span.end_s)) + " " + style::number(row) + " " +
-                style::cell(label) + "\n";
+    kinds.at(number_of(work_of(span)))
+        .push_back(box_row(row, span.start_s, span.end_s, box.low, box.high, style::cell(span.name)));
+    const std::string label = label_of(span, points_of(span.end_s - span.start_s, length_s));
+    if (!label.empty() && box.low < 0.0) labels.push_back(label_row(row, span.start_s, span.end_s, label));
   }
-  std::string data;
-  for (std::size_t k = 0; k < kKinds.size(); ++k)
-    data += std::string("# ") + kKinds[k].label + ": x y start_ms end_ms low high name\n" +
-            (kinds[k].empty() ? "NaN NaN NaN NaN NaN NaN \"\"\n" : kinds[k]) + "\n\n";
-  return data + "# x y label\n" + (labels.empty() ? "NaN NaN \"\"\n" : labels) + "\n\n";
-}
-
-std::string plot_streams(std::size_t first_block) {
-  std::string plot;
-  for (std::size_t k = 0; k < kKinds.size(); ++k)
-    plot += (k == 0 ? "plot " : ", ") + std::string("data index ") + std::to_string(first_block + k) +
-            " using 1:2:3:4:5:6 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb " +
-            style::quote(kKinds[k].colour);
-  return plot + ", data index " + std::to_string(first_block + kKinds.size()) +
-         " using 1:2:3 with labels font ',8' textcolor rgb '#111111'\n";
-}
-
-Panel panel_of_streams(const Result& result, double length_s) {
-  const auto lanes = lanes_of(result);
-  Panel panel{&result, {}, blocks(result, lanes, length_s), kKinds.size() + 1, plot_streams};
+  style::Panel panel;
   for (const auto& [lane, row] : lanes)
-    panel.rows.push_back("rank " + std::to_string(lane.first) + " " + to_text(lane.second));
+    rows.push_back("rank " + std::to_string(lane.first) + " " + to_text(lane.second));
+  set_rows(panel, rows);
+  for (std::size_t k = 0; k < kKinds.size(); ++k)
+    panel.draw(
+        panel.block(std::string(kKinds.at(k).label) + ": x y start_ms end_ms low high name", kinds.at(k)),
+        style::fill("using 1:2:3:4:5:6 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb {q}",
+                    {kKinds.at(k).colour}));
+  panel.draw(panel.block("x y label", labels), "using 1:2:3 with labels font ',8' textcolor rgb '#111111'");
   return panel;
 }
 
@@ -186,83 +164,64 @@ Rgb rgb(std::string_view colour) {
 /// The first micro-batch is the lightest. Forward becomes lighter than its colour and backward darker, so
 /// that no shade of one is taken for a shade of the other.
 Rgb shade(const StageBox& box, int micro_batches) {
-  const Rgb base = rgb(kKinds[static_cast<std::size_t>(box.work)].colour);
+  const Rgb base = rgb(kKinds.at(number_of(box.work)).colour);
   if (box.micro_batch < 0) return base;
   const double late = micro_batches < 2 ? 0.5 : box.micro_batch / (micro_batches - 1.0);
   if (box.work == StageWork::kBackward) return base.mixed(kBlack, 0.5 * late);
   return base.mixed(kWhite, 0.6 * (1.0 - late));
 }
 
-std::string plot_stages(std::size_t first_block) {
-  return "plot data index " + std::to_string(first_block) +
-         " using 1:2:3:4:5:6:7 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb variable, data "
-         "index " +
-         std::to_string(first_block + 1) + " using 1:2:3:4 with labels font ',8' textcolor rgb variable\n";
-}
-
-Panel panel_of_stages(const Result& result, double length_s) {
+style::Panel panel_of_stages(const Result& result, double length_s) {
   const std::vector<StageBox> boxes = stage_boxes(result);
   int micro_batches = 1;
   for (const StageBox& box : boxes) micro_batches = std::max(micro_batches, box.micro_batch + 1);
-  Panel panel{&result, {}, "# x y start_ms end_ms low high rgb\n", 2, plot_stages};
-  std::map<int, std::size_t> rows;
-  std::string labels = "# x y micro_batch rgb\nNaN NaN \"\" 0\n";
+  std::map<int, double> rows;
+  std::vector<std::string> names, drawn, labels;
   for (const StageBox& box : boxes) {
     if (box.rank >= kMostStages) continue;
-    const auto [row, is_new] = rows.emplace(box.rank, rows.size());
-    if (is_new) panel.rows.push_back("rank " + std::to_string(box.rank));
-    const auto y = static_cast<double>(row->second);
+    const auto [row, is_new] = rows.emplace(box.rank, static_cast<double>(rows.size()));
+    if (is_new) names.push_back("rank " + std::to_string(box.rank));
     const bool thin = box.work == StageWork::kCommunication;
     const Rgb colour = shade(box, micro_batches);
-    panel.data += style::number(kMilli * box.start_s) + " " + style::number(y) + " " +
-                  style::number(kMilli * box.start_s) + " " + style::number(kMilli * box.end_s) + " " +
-                  style::number(y + (thin ? kMessagesTop : -kHalfBox)) + " " +
-                  style::number(y + (thin ? kHalfBox : kWorkBottom)) + " " + colour.number() + "\n";
+    drawn.push_back(box_row(row->second, box.start_s, box.end_s, thin ? kMessagesTop : -kHalfBox,
+                            thin ? kHalfBox : kWorkBottom, colour.number()));
     const std::string text = std::to_string(box.micro_batch);
-    const double points = (box.end_s - box.start_s) / length_s * (kWidth - kLeft - kRight);
-    if (box.micro_batch < 0 || points < kCharacterWidth * static_cast<double>(text.size()) + kLabelMargin)
+    const double room = points_of(box.end_s - box.start_s, length_s);
+    if (box.micro_batch < 0 || room < kCharacterWidth * static_cast<double>(text.size()) + kLabelMargin)
       continue;
-    labels += style::number(0.5 * kMilli * (box.start_s + box.end_s)) + " " +
-              style::number(y + 0.5 * (kWorkBottom - kHalfBox)) + " " + style::cell(text) + " " +
-              (colour.dark() ? kWhite : kBlack).number() + "\n";
+    labels.push_back(label_row(row->second + 0.5 * (kWorkBottom - kHalfBox), box.start_s, box.end_s, text) +
+                     " " + (colour.dark() ? kWhite : kBlack).number());
   }
-  panel.data += "\n\n" + labels + "\n\n";
+  style::Panel panel;
+  set_rows(panel, names);
+  panel.draw(panel.block("x y start_ms end_ms low high rgb", drawn),
+             "using 1:2:3:4:5:6:7 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb variable");
+  panel.draw(panel.block("x y micro_batch rgb", labels),
+             "using 1:2:3:4 with labels font ',8' textcolor rgb variable");
   return panel;
 }
 
 /// The kinds that the panels hold: of pipelines no waiting, of others recomputation only where there is any.
-std::vector<std::string> legend(const std::vector<const Result*>& results) {
+std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
   bool recomputes = false, streams = false;
   for (const Result* result : results) {
     streams = streams || !passes_micro_batches(*result);
-    for (const Span& span : result->spans) recomputes = recomputes || kind_of(span) == kRecompute;
+    for (const Span& span : result->spans) recomputes = recomputes || work_of(span) == StageWork::kRecompute;
   }
-  std::vector<std::string> entries;
+  std::vector<style::Entry> entries;
   for (std::size_t k = 0; k < kKinds.size(); ++k)
-    if ((k != kRecompute || recomputes) && (k != kWaiting || streams))
-      entries.push_back("with boxes fc rgb " + style::quote(kKinds[k].colour) + " title " +
-                        style::quote(kKinds[k].label));
+    if ((k != number_of(StageWork::kRecompute) || recomputes) &&
+        (k != number_of(StageWork::kWait) || streams))
+      entries.push_back({style::fill("with boxes fc rgb {q}", {kKinds.at(k).colour}), kKinds.at(k).label});
   return entries;
 }
 
-std::string tics(const std::vector<std::string>& rows) {
-  std::string text;
-  for (std::size_t row = 0; row < rows.size(); ++row)
-    text += (row == 0 ? "" : ", ") + style::quote(rows[row]) + " " + std::to_string(row);
-  return "set ytics (" + text + ")\nset yrange [" + style::number(static_cast<double>(rows.size()) - 0.4) +
-         ":-0.6]\n";
-}
-
-std::string title_of(const Panel& panel) {
-  Configuration plain = panel.result->configuration;
-  plain.extra.clear();
-  const int shown = panel.plot == plot_stages ? kMostStages : kMostRanks;
-  std::string text = (panel.result->origin == Origin::kMeasured ? "measured: " : "predicted: ") +
-                     describe(plain) +
-                     (shown < plain.world_size ? " (the first " + std::to_string(shown) + " ranks)" : "");
-  const auto room = kTitleCharacters - std::min(kTitleCharacters, text.size() + 2);
-  const std::string options = options_text(panel.result->configuration.extra, room);
-  return shortened(text, kTitleCharacters) + (options.empty() ? "" : ", " + options);
+std::string title_of(const Result& result) {
+  const int shown = passes_micro_batches(result) ? kMostStages : kMostRanks;
+  const std::string text =
+      (result.origin == Origin::kMeasured ? "measured: " : "predicted: ") + describe(result.configuration) +
+      (shown < result.configuration.world_size ? style::fill(" (the first {} ranks)", {shown}) : "");
+  return shortened(text, kStepTitleCharacters);
 }
 
 /// Of what matters. A late stage begins its step long before rank 0 does, with receives and gradients to
@@ -296,36 +255,25 @@ Drawing draw(const FigureInput& input) {
     results.resize(kMostResults);
   }
   const auto [start_s, end_s] = range_of(results);
-  int height = style::kHeadHeight + kFoot;
-  std::vector<Panel> panels;
+  style::Sheet sheet{.title = title,
+                     .legend = legend_of(results),
+                     .setup = style::fill("unset grid\nset grid xtics lc rgb '#dddddd' lt 1\nset border 1\n"
+                                          "set xrange [{}:{}]\nset format x ''\n",
+                                          {kMilli * start_s, kMilli * end_s}),
+                     .columns = 1,
+                     .width = kWidth,
+                     .left = kLeft,
+                     .right = kRight,
+                     .top = kPanelTitle,
+                     .bottom = 0,
+                     .foot = kTimeAxis};
   for (const Result* result : results) {
-    panels.push_back(
-        (passes_micro_batches(*result) ? panel_of_stages : panel_of_streams)(*result, end_s - start_s));
-    height += kPanelTitle + kLaneHeight * static_cast<int>(panels.back().rows.size());
+    const auto panel_of = passes_micro_batches(*result) ? panel_of_stages : panel_of_streams;
+    sheet.panels.push_back(panel_of(*result, end_s - start_s));
+    sheet.panels.back().title = title_of(*result);
   }
-  Drawing drawing{"", "", kWidth, height};
-  const double w = kWidth, h = height;
-  drawing.script += style::head(title, legend(results), kWidth, height, kLeft) +
-                    "unset grid\nset grid xtics lc rgb '#dddddd' lt 1\nset border 1\nset xrange [" +
-                    style::number(kMilli * start_s) + ":" + style::number(kMilli * end_s) +
-                    "]\nset lmargin at screen " + style::number(kLeft / w) + "\nset rmargin at screen " +
-                    style::number(1.0 - kRight / w) + "\nset format x ''\n";
-  double top = h - style::kHeadHeight;
-  std::size_t block = 0;
-  for (const Panel& panel : panels) {
-    const double bottom = top - kPanelTitle - kLaneHeight * static_cast<double>(panel.rows.size());
-    drawing.data += panel.data;
-    if (&panel == &panels.back())
-      drawing.script += "set format x '%g'\nset xlabel 'time since rank 0 began the step (ms)'\n";
-    drawing.script += "set tmargin at screen " + style::number((top - kPanelTitle) / h) +
-                      "\nset bmargin at screen " + style::number(bottom / h) + "\nset title " +
-                      style::quote(title_of(panel)) + " offset 0,-0.6 font ',10'\n" + tics(panel.rows) +
-                      panel.plot(block);
-    block += panel.blocks;
-    top = bottom;
-  }
-  drawing.script += "unset multiplot\n";
-  return drawing;
+  sheet.panels.back().axes += "set format x '%g'\nset xlabel 'time since rank 0 began the step (ms)'\n";
+  return sheet.drawing();
 }
 
 const Registration<Figure> kTimeline{

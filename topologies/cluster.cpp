@@ -40,6 +40,8 @@ const char* to_text(LinkKind kind) {
   return "";
 }
 
+const char* to_text(Queue queue) { return queue == Queue::kFair ? "fair" : "fifo"; }
+
 int Cluster::add_host(Host host) {
   const auto index = static_cast<int>(hosts.size());
   host.node = add_node({host.name, NodeKind::kSocket, index, ""});

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 
 /// A Cluster: hosts with what is inside them, switches and links. It alone owns the capacity and the latency
 /// of the wire.
@@ -30,6 +30,13 @@ enum class LinkKind : std::uint8_t {
 };
 const char* to_text(LinkKind kind);
 
+/// How the two ports of a link, one per direction, serve the flows that meet there.
+enum class Queue : std::uint8_t {
+  kFair,  ///< flows share the port by max-min fairness, as under a fair queue or with short windows
+  kFifo,  ///< bytes leave in the order in which they came
+};
+const char* to_text(Queue queue);
+
 /// A vertex of the network.
 struct Node {
   std::string name;  ///< unique: `host3`, `node0/gpu3`, `leaf1`
@@ -49,6 +56,10 @@ struct Link {
   /// What `degraded_links` left of the bandwidth. Paths are chosen as if it were whole: routing tables do not
   /// know of a link that loses packets.
   double remaining = 1.0;
+  Queue queue = Queue::kFair;
+  /// Payload that passes either direction at once after a pause, because a token bucket of this depth shapes
+  /// it (topologies/token_bucket.hpp); 0: nothing shapes it.
+  Bytes token_bucket{};
 };
 
 struct Host {
@@ -69,6 +80,8 @@ struct Cluster {
   std::vector<Host> hosts;
   std::vector<Node> nodes;
   std::vector<Link> links;
+  int shared_cores =
+      0;  ///< of the one machine that plays all hosts, which divide them; 0: hosts have their own
 
   /// Adds a host with its first socket, a node of the same name, and returns the host's index.
   int add_host(Host host);
@@ -112,6 +125,11 @@ struct Cluster {
 ///     settings: {nodes: 4}                                       # merged with the other file's
 ///     slow_hosts: [{host: node3, speed: 0.7}]
 ///     degraded_links: [{link: node3/nic0-switch, factor: 0.5}]   # half of the bandwidth is left
+///
+/// `queue: fifo` in `network`, or at a link of one's own, says how ports serve the flows that meet there: fair
+/// unless set, and the same at all links. `token_bucket: 64KiB` at the same place says what passes a shaped
+/// link at once after a pause. `shared_cores: 2` beside `hosts` says that all hosts are namespaces, containers
+/// or virtual machines of one machine, whose cores they divide.
 ///
 /// Its other keys replace those of the included file; `network`, or `switches` and `links`, are replaced
 /// together.

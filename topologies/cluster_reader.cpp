@@ -4,8 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/named.hpp"
@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kClusterKeys{"include",    "name",          "description", "settings",
-                                            "hosts",      "switches",      "links",       "network",
-                                            "slow_hosts", "degraded_links"};
+const std::vector<std::string> kClusterKeys{"include",    "name",           "description", "settings",
+                                            "hosts",      "switches",       "links",       "network",
+                                            "slow_hosts", "degraded_links", "shared_cores"};
+
+constexpr std::size_t kMostNodes = 400'000;  // 16,000 hosts of eight GPUs
 
 /// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
 class ClusterFile {
@@ -82,14 +84,18 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
   if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
   if (node.has("speed")) host.speed = settings.number(node.at("speed"));
-  if (!(host.speed > 0.0)) node.at("speed").fail("expected a factor above 0");
+  if (!(host.speed >= 1e-3 && host.speed <= 1e3)) node.at("speed").fail("expected a factor from 0.001 to 1000");
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
+  const std::size_t before = cluster.nodes.size();
   for (int i = 0; i < count; ++i) {
     Host one = host;
     if (numbered) one.name += std::to_string(i);
     const int index = cluster.add_host(std::move(one));
     add_host_parts(node, settings, index, cluster);
+    if (i == 0 && before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count) > kMostNodes)
+      node.fail("expected at most " + std::to_string(kMostNodes) + " parts of hosts, found " +
+                std::to_string(count) + " hosts of " + std::to_string(cluster.nodes.size() - before));
   }
 }
 
@@ -131,7 +137,7 @@ void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& c
   for (const YamlNode& item : node.items()) {
     item.allow_only({"host", "speed"});
     const double speed = settings.number(item.at("speed"));
-    if (!(speed > 0.0)) item.at("speed").fail("expected a factor above 0");
+    if (!(speed >= 1e-3 && speed <= 1e3)) item.at("speed").fail("expected a factor from 0.001 to 1000");
     find_named(item.at("host"), "host", hosts)->speed = speed;
   }
 }
@@ -142,7 +148,7 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
   for (const YamlNode& item : node.items()) {
     item.allow_only({"link", "factor"});
     const double factor = settings.number(item.at("factor"));
-    if (!(factor > 0.0 && factor <= 1.0)) item.at("factor").fail("expected a factor above 0 and at most 1");
+    if (!(factor >= 1e-6 && factor <= 1.0)) item.at("factor").fail("expected a factor from 0.000001 to 1");
     Link* link = find_named(item.at("link"), "link", links);
     link->bandwidth = link->bandwidth * factor;
     link->remaining *= factor;
@@ -166,6 +172,13 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
     if (!names.insert(link.name).second) node.fail("two links have the name '" + link.name + "'");
     if (!(link.bandwidth.count() > 0.0)) node.fail("link '" + link.name + "': expected a bandwidth above 0");
     if (link.latency.count() < 0.0) node.fail("link '" + link.name + "': expected a latency of at least 0");
+    if (link.queue == Queue::kFifo && cluster.has_devices())
+      node.fail("link '" + link.name +
+                "': queue fifo is that of TCP between hosts without devices; expected fair");
+    if (link.queue != cluster.links.front().queue)
+      node.fail("link '" + link.name + "': queue " + to_text(link.queue) + " beside link '" +
+                cluster.links.front().name + "' with queue " + to_text(cluster.links.front().queue) +
+                "; expected the same at all links");
     root[static_cast<std::size_t>(find(link.a))] = find(link.b);
   }
   const std::vector<int> places = cluster.places();
@@ -200,6 +213,7 @@ Cluster load_cluster(const std::string& specification) {
   else
     read_hosts(hosts, settings, cluster);
   if (cluster.hosts.empty()) hosts.fail("expected at least one host");
+  if (file.has("shared_cores")) cluster.shared_cores = settings.integer(file.at("shared_cores"), 1);
   read_network(file.wires(), settings, cluster);
   if (file.has("slow_hosts")) slow_down(file.at("slow_hosts"), settings, cluster);
   if (file.has("degraded_links")) degrade(file.at("degraded_links"), settings, cluster);

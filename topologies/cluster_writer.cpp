@@ -107,6 +107,7 @@ class Writer {
   [[nodiscard]] std::string text() const {
     std::string out = "name: " + scalar(cluster_.name) + "\n";
     if (!cluster_.description.empty()) out += "description: " + scalar(cluster_.description) + "\n";
+    if (cluster_.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster_.shared_cores) + "\n";
     out += "hosts:\n";
     for (std::size_t i = 0; i < sections_.size();) {
       const std::size_t count = equal_hosts(i);
@@ -158,7 +159,10 @@ class Writer {
     if (name != a + "-" + b) text += "name: " + scalar(name) + ", ";
     text += "between: [" + scalar(a) + ", " + scalar(b) + "]";
     if (link.kind != LinkKind::kNetwork) text += ", kind: " + key_of(link_kind_keys(), link.kind);
-    return text + ", bandwidth: " + whole_bandwidth(link) + ", latency: " + text_of(link.latency) + "}";
+    text += ", bandwidth: " + whole_bandwidth(link) + ", latency: " + text_of(link.latency);
+    if (link.queue != Queue::kFair) text += std::string(", queue: ") + to_text(link.queue);
+    if (link.token_bucket > Bytes(0)) text += ", token_bucket: " + text_of(link.token_bucket);
+    return text + "}";
   }
 
   [[nodiscard]] std::string degraded_text() const {

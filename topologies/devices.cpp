@@ -1,8 +1,8 @@
 #include "topologies/devices.hpp"
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/yaml.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/yaml.hpp"
 
 namespace stepcast {
 namespace {

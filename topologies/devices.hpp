@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 
 /// What vendors say of processors: topologies/devices/devices.yaml.
 namespace stepcast {

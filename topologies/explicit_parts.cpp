@@ -3,10 +3,11 @@
 #include <array>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/host_parts.hpp"
 #include "topologies/named.hpp"
+#include "topologies/network.hpp"
 
 namespace stepcast {
 namespace {
@@ -45,7 +46,7 @@ const std::map<std::string, LinkKind>& link_kind_keys() {
 
 Link read_link(const YamlNode& item, const ClusterSettings& settings, const std::map<std::string, int>& nodes,
                const std::string& prefix) {
-  item.allow_only({"name", "between", "kind", "bandwidth", "latency"});
+  item.allow_only({"name", "between", "kind", "bandwidth", "latency", "queue", "token_bucket"});
   const std::vector<YamlNode> ends = item.at("between").items();
   if (ends.size() != 2) item.at("between").fail("expected two nodes: [host0, switch]");
   std::array<int, 2> end{};
@@ -54,12 +55,14 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
   const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
   const LinkKind kind =
       item.has("kind") ? find_named(item.at("kind"), "kind of link", link_kind_keys()) : LinkKind::kNetwork;
-  return {prefix + name,
-          end[0],
-          end[1],
-          settings.bytes_per_second(item.at("bandwidth")),
-          settings.seconds(item.at("latency")),
-          kind};
+  Link link{prefix + name,
+            end[0],
+            end[1],
+            settings.bytes_per_second(item.at("bandwidth")),
+            settings.seconds(item.at("latency")),
+            kind};
+  read_port(item, settings, link.queue, link.token_bucket);
+  return link;
 }
 
 void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster) {

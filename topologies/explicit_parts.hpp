@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "sim/core/yaml.hpp"
+#include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/settings.hpp"
 

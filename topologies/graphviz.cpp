@@ -3,7 +3,7 @@
 namespace stepcast {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -58,13 +58,13 @@ std::string node_text(const Cluster& cluster, const Node& node) {
     if (label.starts_with(prefix)) label = label.substr(prefix.size());
   }
   if (!node.device.empty()) label += "\n" + node.device;
-  return quoted(node.name) + " [label=" + quoted(label) + ", shape=" + shape_of(node.kind) + "];\n";
+  return in_quotes(node.name) + " [label=" + in_quotes(label) + ", shape=" + shape_of(node.kind) + "];\n";
 }
 
 }  // namespace
 
 std::string to_graphviz(const Cluster& cluster) {
-  std::string text = "graph " + quoted(cluster.name) + " {\n  node [fontname=\"sans-serif\"];\n" +
+  std::string text = "graph " + in_quotes(cluster.name) + " {\n  node [fontname=\"sans-serif\"];\n" +
                      "  edge [fontname=\"sans-serif\", fontsize=10];\n";
   std::string network;
   std::vector<std::string> hosts(cluster.hosts.size());
@@ -75,12 +75,12 @@ std::string to_graphviz(const Cluster& cluster) {
       hosts[static_cast<std::size_t>(node.host)] += "    " + node_text(cluster, node);
   }
   for (std::size_t i = 0; i < hosts.size(); ++i)
-    text += "  subgraph " + quoted("cluster_" + cluster.hosts[i].name) +
-            " {\n    label=" + quoted(cluster.hosts[i].name) + ";\n" + hosts[i] + "  }\n";
+    text += "  subgraph " + in_quotes("cluster_" + cluster.hosts[i].name) +
+            " {\n    label=" + in_quotes(cluster.hosts[i].name) + ";\n" + hosts[i] + "  }\n";
   text += network;
   for (const Link& link : cluster.links)
-    text += "  " + quoted(cluster.node_name(link.a)) + " -- " + quoted(cluster.node_name(link.b)) +
-            " [label=" + quoted(std::string(to_text(link.kind)) + "\n" + to_text(link.bandwidth)) +
+    text += "  " + in_quotes(cluster.node_name(link.a)) + " -- " + in_quotes(cluster.node_name(link.b)) +
+            " [label=" + in_quotes(std::string(to_text(link.kind)) + "\n" + to_text(link.bandwidth)) +
             ", color=\"" + colour_of(link.kind) + "\"];\n";
   return text + "}\n";
 }

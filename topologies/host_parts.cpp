@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/explicit_parts.hpp"
 
@@ -10,10 +10,13 @@ namespace stepcast {
 namespace {
 
 /// A link's bandwidth and latency.
-struct Wire {
+struct PartLink {
   BytesPerSecond bandwidth;
   Seconds latency{0};
 };
+
+/// Of one kind in a host: more than any board has, and as many as searching their paths stays quick with.
+constexpr int kMostPartsOfAKind = 128;
 
 /// Adds the parts of one host. Names of nodes and links start with the host's.
 class HostParts {
@@ -35,14 +38,15 @@ class HostParts {
   int add_node(const std::string& name, NodeKind kind, const std::string& device = "") {
     return add_part(cluster_, host_, name, kind, device);
   }
-  void join(int a, int b, const Wire& wire, LinkKind kind) {
+  void join(int a, int b, const PartLink& wire, LinkKind kind) {
     join_parts(cluster_, a, b, {"", a, b, wire.bandwidth, wire.latency, kind});
   }
-  [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least) const {
-    return node.has(key) ? settings_.integer(node.at(key), least) : standard;
+  [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least,
+                            int most = kMostPartsOfAKind) const {
+    return node.has(key) ? settings_.integer(node.at(key), least, most) : standard;
   }
-  [[nodiscard]] Wire wire(const YamlNode& node, const Wire& standard) const {
-    Wire result = standard;
+  [[nodiscard]] PartLink wire(const YamlNode& node, const PartLink& standard) const {
+    PartLink result = standard;
     if (node.has("bandwidth")) result.bandwidth = settings_.bytes_per_second(node.at("bandwidth"));
     if (node.has("latency")) result.latency = settings_.seconds(node.at("latency"));
     return result;
@@ -59,9 +63,8 @@ class HostParts {
     if (node_.has("pcie")) {
       const YamlNode pcie = node_.at("pcie");
       pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
-      generation_ = integer(pcie, "generation", generation_, 1);
-      if (generation_ > 6) pcie.at("generation").fail("expected 1 to 6");
-      width = integer(pcie, "width", width, 1);
+      generation_ = integer(pcie, "generation", generation_, 1, 6);
+      width = integer(pcie, "width", width, 1, 32);
       bridges_wanted_ = integer(pcie, "switches", 0, 0);
     }
     pcie_ = {pcie_bandwidth(generation_, width), kPcieLatency};
@@ -81,7 +84,7 @@ class HostParts {
     const int count = integer(node_, "sockets", 1, 1);
     sockets_ = {host().node};
     const bool one_node = !node_.has("devices") && !node_.has("nics");
-    Wire smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
+    PartLink smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
     if (node_.has("smp")) {
       const YamlNode given = node_.at("smp");
       given.allow_only({"bandwidth", "latency"});
@@ -144,7 +147,7 @@ class HostParts {
     Seconds latency = kNvLinkLatency;
     if (nvlink.has("latency")) latency = settings_.seconds(nvlink.at("latency"));
     const auto wire_of = [&](int links) {
-      return Wire{static_cast<double>(links) * model.nvlink_bandwidth, latency};
+      return PartLink{static_cast<double>(links) * model.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = host().devices;
     if (nvlink.has("switch") && nvlink.at("switch").boolean()) {
@@ -158,7 +161,7 @@ class HostParts {
         nvlink.at("all_to_all")
             .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", device '" +
                   model.name + "' has " + std::to_string(model.nvlinks) + " links");
-      const Wire wire = wire_of(links);
+      const PartLink wire = wire_of(links);
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
           join(devices[a], devices[b], wire, LinkKind::kNvLink);
@@ -191,7 +194,7 @@ class HostParts {
   const ClusterSettings& settings_;
   const int host_;
   Cluster& cluster_;
-  Wire pcie_;
+  PartLink pcie_;
   int generation_ = 5;          ///< of PCIe
   int compute_capability_ = 0;  ///< of the devices
   int bridges_wanted_ = 0;

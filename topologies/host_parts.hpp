@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/core/yaml.hpp"
+#include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/settings.hpp"
 

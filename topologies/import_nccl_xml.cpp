@@ -365,19 +365,19 @@ class XmlHost {
 };
 
 /// Its first character opens an element.
-bool recognises(const std::string& text) {
+bool recognises_nccl_xml(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   return first != std::string::npos && text[first] == '<';
 }
 
-Imported read(const std::string& text, const std::string& file, const ImportOptions& options) {
+Imported read_nccl_xml(const std::string& text, const std::string& file, const ImportOptions& options) {
   return XmlHost(text, file, options).read();
 }
 
 const Registration<Importer> kNcclXml{importers(),
                                       {.name = "nccl-xml",
                                        .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
-                                       .thing = {.recognises = recognises, .read = read},
+                                       .thing = {.recognises = recognises_nccl_xml, .read = read_nccl_xml},
                                        .order = 2}};
 
 }  // namespace

@@ -126,6 +126,7 @@ std::optional<std::vector<int>> number_list(std::string_view text) {
         dash == item.size() ? first : digits(item.substr(dash + 1), kMostProcessors);
     if (!first || !last || *last < *first) return std::nullopt;
     for (int i = *first; i <= *last; ++i) numbers.push_back(i);
+    if (numbers.size() > kMostProcessors) return std::nullopt;
     if (comma == text.size()) return numbers;
     text.remove_prefix(comma + 1);
   }
@@ -144,6 +145,11 @@ class MatrixReader {
              "found the end of the matrix, expected the row of " + part.name);
       read_row(lines_[line], part);
     }
+    for (const TextLine& rest : lines_)
+      if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
+        fail(rest.words.front().place, "found the row of '" + rest.words.front().text +
+                                           "', expected the end of the matrix behind the row of " +
+                                           matrix_.parts.back().name);
     check_symmetry();
     return std::move(matrix_);
   }
@@ -278,22 +284,23 @@ class MatrixReader {
 };
 
 /// Any of the first words of its lines is a GPU.
-bool recognises(const std::string& text) {
+bool recognises_nvidia_smi(const std::string& text) {
   const std::vector<TextLine> lines = lines_of(text);
   return std::any_of(lines.begin(), lines.end(), [](const TextLine& line) {
     return !line.words.empty() && is_gpu(line.words.front().text);
   });
 }
 
-Imported read(const std::string& text, const std::string& file, const ImportOptions& options) {
+Imported read_nvidia_smi(const std::string& text, const std::string& file, const ImportOptions& options) {
   return host_of_matrix(MatrixReader(text, file).read(), file, options);
 }
 
-const Registration<Importer> kNvidiaSmi{importers(),
-                                        {.name = "nvidia-smi",
-                                         .description = "the matrix that 'nvidia-smi topo -m' prints",
-                                         .thing = {.recognises = recognises, .read = read},
-                                         .order = 1}};
+const Registration<Importer> kNvidiaSmi{
+    importers(),
+    {.name = "nvidia-smi",
+     .description = "the matrix that 'nvidia-smi topo -m' prints",
+     .thing = {.recognises = recognises_nvidia_smi, .read = read_nvidia_smi},
+     .order = 1}};
 
 }  // namespace
 }  // namespace stepcast

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/registry.hpp"
+#include "core/registry.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"
 

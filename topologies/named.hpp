@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
-#include "sim/core/yaml.hpp"
+#include "core/error.hpp"
+#include "core/yaml.hpp"
 
 namespace stepcast {
 

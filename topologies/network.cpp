@@ -21,9 +21,10 @@ NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings)
   if (node.has("efficiency")) efficiency = settings.number(node.at("efficiency"));
   if (!(efficiency > 0.0 && efficiency <= 1.0))
     node.at("efficiency").fail("expected a factor above 0 and at most 1");
-  return {infiniband ? LinkKind::kInfiniband : LinkKind::kEthernet,
-          efficiency * settings.bytes_per_second(node.at("rate")),
-          infiniband ? kInfinibandLatency : kEthernetLatency, efficiency};
+  return {.kind = infiniband ? LinkKind::kInfiniband : LinkKind::kEthernet,
+          .bandwidth = efficiency * settings.bytes_per_second(node.at("rate")),
+          .latency = infiniband ? kInfinibandLatency : kEthernetLatency,
+          .efficiency = efficiency};
 }
 
 }  // namespace
@@ -34,8 +35,19 @@ Registry<NetworkKind>& network_kinds() {
 }
 
 const std::vector<std::string>& network_wire_keys() {
-  static const std::vector<std::string> keys{"bandwidth", "latency", "protocol", "rate", "efficiency"};
+  static const std::vector<std::string> keys{"bandwidth",  "latency", "protocol",    "rate",
+                                             "efficiency", "queue",   "token_bucket"};
   return keys;
+}
+
+void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket) {
+  if (node.has("queue")) {
+    const std::string name = settings.text(node.at("queue"));
+    if (name != "fair" && name != "fifo")
+      node.at("queue").fail(unknown_name("queue", name, {"fair", "fifo"}));
+    queue = name == "fifo" ? Queue::kFifo : Queue::kFair;
+  }
+  if (node.has("token_bucket")) token_bucket = settings.bytes(node.at("token_bucket"));
 }
 
 NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) {
@@ -50,6 +62,7 @@ NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) 
     wire.bandwidth = settings.bytes_per_second(node.at("bandwidth"));
   }
   if (node.has("latency") || !node.has("protocol")) wire.latency = settings.seconds(node.at("latency"));
+  read_port(node, settings, wire.queue, wire.token_bucket);
   return wire;
 }
 
@@ -98,8 +111,8 @@ int add_switch(Cluster& cluster, const std::string& name) {
 }
 
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire) {
-  cluster.links.push_back(
-      {cluster.node_name(a) + "-" + cluster.node_name(b), a, b, wire.bandwidth, wire.latency, wire.kind});
+  cluster.links.push_back({cluster.node_name(a) + "-" + cluster.node_name(b), a, b, wire.bandwidth,
+                           wire.latency, wire.kind, 1.0, wire.queue, wire.token_bucket});
 }
 
 bool is_star(const Cluster& cluster) {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/registry.hpp"
-#include "sim/core/yaml.hpp"
+#include "core/registry.hpp"
+#include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/settings.hpp"
 
@@ -25,6 +25,8 @@ struct NetworkWire {
   LinkKind kind = LinkKind::kNetwork;
   BytesPerSecond bandwidth;
   Seconds latency{0};
+  Queue queue = Queue::kFair;
+  Bytes token_bucket{};
   double efficiency = 1.0;  ///< what the protocol leaves of a rate; 1 where bandwidths are stated as usable
 };
 
@@ -33,9 +35,13 @@ const std::vector<std::string>& network_wire_keys();
 
 /// Reads either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the
 /// protocol leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290), 0.941 of Ethernet
-/// (TCP with an MTU of 1,500) unless the file says so. `latency` of one link: 500 ns for InfiniBand and 2 us
+/// (TCP with an MTU of 1,500) unless the file says so. `queue: fifo` and `token_bucket: 64KiB` are those of
+/// Link. `latency` of one link: 500 ns for InfiniBand and 2 us
 /// for Ethernet unless set. \throws InputError that names file, line and key
 NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings);
+
+/// Reads `queue` and `token_bucket` where they stand. \throws InputError that names file, line and key
+void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket);
 
 /// The keys that `uplink_wire` reads.
 const std::vector<std::string>& uplink_keys();

@@ -3,7 +3,7 @@
 #include <sstream>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 
@@ -42,6 +42,10 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
 }
 
 void ClusterSettings::refuse_unused(const YamlNode& file) const {
+  for (const auto& [key, value] : overrides_)
+    if (!used_.contains(key))
+      throw InputError("cluster '" + file_ + "': setting '" + key + "' is named by nothing in it; used: " +
+                       unknown_name("setting", key, {used_.begin(), used_.end()}));
   if (!file.has("settings")) return;
   const YamlNode settings = file.at("settings");
   for (const std::string& key : settings.keys())
@@ -57,14 +61,13 @@ YamlNode ClusterSettings::resolve(const YamlNode& node) const {
   return holder.at(found->first);
 }
 
-int ClusterSettings::integer(const YamlNode& node, int least) const {
-  constexpr int kMost = 1'000'000;  // of anything in a cluster; more is a slip that would fill the memory
+int ClusterSettings::integer(const YamlNode& node, int least, int most) const {
   const YamlNode value = resolve(node);
   const long long result = value.integer();
   if (result < least)
     value.fail("expected at least " + std::to_string(least) + ", found " + std::to_string(result));
-  if (result > kMost)
-    value.fail("expected at most " + std::to_string(kMost) + ", found " + std::to_string(result));
+  if (result > most)
+    value.fail("expected at most " + std::to_string(most) + ", found " + std::to_string(result));
   return static_cast<int>(result);
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/yaml.hpp"
+#include "core/yaml.hpp"
 
 /// Settings of a cluster file: named values that a person may override on the command line.
 namespace stepcast {
@@ -21,13 +21,14 @@ class ClusterSettings {
   /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has
   /// one counts. \throws InputError when an override has no default
   void read_defaults(const std::vector<YamlNode>& files);
-  /// To be called when all values were read. \throws InputError for a setting of `file` that none of them
-  /// named: most often a slip of the pen, which would leave the default of an included file in force
+  /// To be called when all values were read. \throws InputError for a setting of `file` or of the command line
+  /// that none of them named: most often a slip of the pen, which would leave the default of an included file
+  /// in force
   void refuse_unused(const YamlNode& file) const;
 
   /// The value of a scalar, which is the value itself or the name of a setting.
   /// \throws InputError that names file, line and key
-  [[nodiscard]] int integer(const YamlNode& node, int least) const;  ///< at most 1,000,000
+  [[nodiscard]] int integer(const YamlNode& node, int least, int most = 1'000'000) const;
   [[nodiscard]] double number(const YamlNode& node) const;
   [[nodiscard]] std::string text(const YamlNode& node) const;
   [[nodiscard]] Seconds seconds(const YamlNode& node) const;

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/network.hpp"
 #include "topologies/paths.hpp"

@@ -1,4 +1,4 @@
-#include "sim/core/bench.hpp"
+#include "sim/records/bench.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,18 +8,25 @@
 #include <optional>
 #include <sstream>
 
-#include "runner/bench_collectives.hpp"
+#include "core/file.hpp"
 #include "runner/commands/rank_options.hpp"
-#include "runner/copy_bench.hpp"
-#include "sim/core/file.hpp"
+#include "runner/measure/bench_collectives.hpp"
+#include "runner/measure/copy_bench.hpp"
+#include "sim/cli/option.hpp"
 
 namespace stepcast {
 namespace {
 
+std::string known_collectives() {
+  std::string text = "comma-separated:";
+  for (const std::string& name : bench_names()) text += " " + name;
+  return text;
+}
+
 void declare(po::options_description& options) {
   options.add_options()  //
       ("collectives", po::value<std::string>()->default_value("", "all"),
-       "comma-separated: send_recv, all_reduce, gather, scatter, broadcast, all_gather, reduce_scatter")  //
+       known_collectives().c_str())  //
       ("copies", po::value<std::string>()->implicit_value("all")->value_name("[=NAMES]"),
        "copies between this host and a GPU instead, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
        "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")                              //
@@ -28,18 +35,10 @@ void declare(po::options_description& options) {
       ("max", po::value<std::string>(), "largest message; default: 64MiB, of copies 256MiB")          //
       ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                //
       ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")  //
-      ("rounds", po::value<int>()->default_value(9), "samples per collective and size")               //
-      ("output,o", po::value<std::string>(), "file for the samples")                                  //
-      ("json", po::bool_switch(), "print the samples as JSON")                                        //
-      ("force", po::bool_switch(), "overwrite an existing file");
+      ("rounds", po::value<int>()->default_value(9), "samples per collective and size");
+  declare_output(options, "the samples");
   declare_rank_options(options, 2);
-}
-
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) names.push_back(word);
-  return names;
+  declare_algorithm_option(options);
 }
 
 /// Sizes and samples. \param largest unless the command line says one
@@ -48,18 +47,15 @@ BenchSettings settings_of(const po::variables_map& options, const std::string& l
   const std::string max = options.count("max") != 0 ? options["max"].as<std::string>() : largest;
   settings.sizes = bench_sizes(parse_bytes(options["min"].as<std::string>(), "--min").count(),
                                parse_bytes(max, "--max").count(), options["factor"].as<double>());
-  settings.iterations = options["iterations"].as<int>();
-  settings.rounds = options["rounds"].as<int>();
-  if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
-  if (settings.iterations < 0)
-    throw UsageError("--iterations must be at least 1 (leave it out for a fitting number)");
+  settings.rounds = int_option(options, "rounds", 1, 1'000'000);
+  if (!options["iterations"].defaulted()) settings.iterations = int_option(options, "iterations", 1);
   return settings;
 }
 
 BenchSettings collective_settings(const po::variables_map& options) {
   BenchSettings settings = settings_of(options, "64MiB");
-  settings.collectives = split_names(options["collectives"].as<std::string>());
-  const auto& known = benched_collectives();
+  settings.collectives = list_option(options, "collectives");
+  const auto& known = bench_names();
   for (const std::string& name : settings.collectives)
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw UsageError(unknown_name("collective", name, known));
@@ -106,13 +102,7 @@ void print_table(const Bench& bench) {
 }
 
 ExitCode report(const po::variables_map& options, const Bench& bench) {
-  const std::string json = to_file_text(bench);
-  if (options.count("output") != 0)
-    write_file(options["output"].as<std::string>(), json, options["force"].as<bool>());
-  if (options["json"].as<bool>())
-    std::cout << json;
-  else
-    print_table(bench);
+  if (!write_output(options, to_file_text(bench))) print_table(bench);
   for (const BenchRow& row : bench.rows)
     if (row.wrong != 0)
       throw RunError(row.collective + " of " + to_text(Bytes(row.message_bytes)) + " gave " +
@@ -122,13 +112,12 @@ ExitCode report(const po::variables_map& options, const Bench& bench) {
 
 /// \throws CapabilityError where this build cannot drive GPUs, or this machine has none
 ExitCode run_copies(const po::variables_map& options) {
-  for (const char* other : {"collectives", "nproc", "backend"})
-    if (!options[other].defaulted()) throw UsageError(std::string("--copies goes without --") + other);
+  for (const char* other : {"collectives", "nproc", "backend", "algorithm"})
+    if (options.count(other) != 0 && !options[other].defaulted())
+      throw UsageError(std::string("--copies goes without --") + other);
   BenchSettings settings = settings_of(options, "256MiB");
-  if (options["copies"].as<std::string>() != "all")
-    settings.collectives = split_names(options["copies"].as<std::string>());
-  if (options.count("output") != 0)
-    check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
+  settings.collectives = list_option(options, "copies");
+  check_output(options);
   if (copy_engines().entries().empty())
     throw CapabilityError(
         "this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
@@ -157,22 +146,24 @@ ExitCode run(const po::variables_map& options) {
   if (options.count("copies") != 0) return run_copies(options);
   const BenchSettings settings = collective_settings(options);
   if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
-  if (options.count("output") != 0)
-    check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
+  check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
     Bench bench;
     bench.context = make_rank_context("stepcast.bench/1", options, session);
     bench.backend = options["backend"].as<std::string>();
     bench.world_size = session.ranks.world_size;
     const std::size_t names =
-        settings.collectives.empty() ? benched_collectives().size() : settings.collectives.size();
+        settings.collectives.empty() ? bench_names().size() : settings.collectives.size();
     const bool first = session.ranks.rank == 0;
     std::optional<Progress> progress;
     if (first) progress.emplace("bench", static_cast<int>(names * settings.sizes.size()) * settings.rounds);
-    bench.rows = bench_collectives(*session.backend, settings, [&](const std::string& now) {
+    bench.rows = bench_collectives(session, settings, [&](const std::string& now) {
       if (progress) progress->advance(now);
     });
     progress.reset();
+    for (const auto& [kind, name] : session.place.algorithms)
+      for (BenchRow& row : bench.rows)
+        if (row.collective == to_text(kind)) row.algorithm = name;
     return first ? report(options, bench) : ExitCode::kDone;
   });
 }

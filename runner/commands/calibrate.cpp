@@ -8,16 +8,19 @@
 
 #include "calibration/fit.hpp"
 #include "calibration/judge_hosts.hpp"
-#include "runner/bench_collectives.hpp"
-#include "runner/clocks.hpp"
+#include "core/environment.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
 #include "runner/commands/rank_options.hpp"
-#include "runner/compute_environment.hpp"
-#include "runner/host_survey.hpp"
-#include "runner/probes.hpp"
-#include "runner/slurm_script.hpp"
-#include "runner/torch_engine.hpp"
+#include "runner/control/clocks.hpp"
+#include "runner/engine/compute_environment.hpp"
+#include "runner/engine/torch_engine.hpp"
+#include "runner/launch/slurm_script.hpp"
+#include "runner/measure/bench_collectives.hpp"
+#include "runner/measure/connection_sizes.hpp"
+#include "runner/measure/host_survey.hpp"
+#include "runner/measure/probes.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/file.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/paths.hpp"
 
@@ -31,12 +34,10 @@ void declare(po::options_description& options) {
       ("cluster", po::value<std::string>(),
        "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
        "messages' costs; without it the former is measured and the latter left in")               //
-      ("output,o", po::value<std::string>(), "file for the calibration")                          //
-      ("json", po::bool_switch(), "print the calibration as JSON")                                //
-      ("force", po::bool_switch(), "overwrite an existing file")                                  //
       ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")  //
       ("nodes", po::value<int>()->default_value(2)->value_name("N"), "of the job script")         //
       ("ntasks-per-node", po::value<int>()->value_name("N"), "of the job script (default: --nproc)");
+  declare_output(options, "the calibration");
   declare_rank_options(options, 2);
 }
 
@@ -48,16 +49,8 @@ ProbeSettings settings_of(const po::variables_map& options) {
   settings.message_sizes = bench_sizes(kSmallestMessage, largest, 2.0);
   settings.array_sizes = bench_sizes(kSmallestArray, std::max(largest, kSmallestArray), 4.0);
   settings.prepare_copy = torch_engine().prepare_scaled_copy;
-  settings.rounds = options["rounds"].as<int>();
-  if (settings.rounds < 1) throw UsageError("--rounds must be at least 1");
+  settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   return settings;
-}
-
-std::string percent(double fraction) {
-  std::ostringstream text;
-  text.precision(2);
-  text << 100.0 * fraction << " %";
-  return text.str();
 }
 
 void print_messages(const Calibration& calibration) {
@@ -76,11 +69,11 @@ void print_messages(const Calibration& calibration) {
     std::cout << table.text();
     std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s)) << '\n';
     std::cout << "residuals, median and worst: latency "
-              << percent(path.latency_fit.median_absolute_relative_residual) << ", "
-              << percent(path.latency_fit.worst_absolute_relative_residual) << " at "
+              << percent_text(path.latency_fit.median_absolute_relative_residual) << ", "
+              << percent_text(path.latency_fit.worst_absolute_relative_residual) << " at "
               << to_text(Bytes(path.latency_fit.worst_at_bytes)) << "; gap "
-              << percent(path.gap_fit.median_absolute_relative_residual) << ", "
-              << percent(path.gap_fit.worst_absolute_relative_residual) << " at "
+              << percent_text(path.gap_fit.median_absolute_relative_residual) << ", "
+              << percent_text(path.gap_fit.worst_absolute_relative_residual) << " at "
               << to_text(Bytes(path.gap_fit.worst_at_bytes)) << "\n\n";
   }
 }
@@ -95,7 +88,7 @@ void print_hosts(const Calibration& calibration) {
     const std::string slow =
         std::string(host.slow_network ? "network " : "") + (host.slow_compute ? "compute" : "");
     const bool own_clock = host.clock_error_s > 0.0;
-    table.add({host.name, ranks, std::to_string(std::lround(100.0 * host.compute_speed)) + " %",
+    table.add({host.name, ranks, percent_text(host.compute_speed, 0),
                to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)),
                to_text(Seconds(host.pair_latency_s)),
                own_clock ? to_text(Seconds(host.clock_offset_s)) : "rank 0's",
@@ -118,24 +111,18 @@ void print_host(const Calibration& calibration) {
     arrays.add({to_text(size), to_text(reduce), to_text(size / reduce), to_text(copy), to_text(size / copy)});
   }
   const SharingCost& sharing = calibration.sharing;
-  std::cout << arrays.text() << "\ncall overhead             " << to_text(calibration.call_overhead)
-            << "\nmemory, one rank / all    "
+  std::cout << arrays.text() << "\ncall overhead             "
+            << to_text(Seconds(calibration.call_overhead_s)) << "\nmemory, one rank / all    "
             << to_text(BytesPerSecond(sharing.memory_bandwidth_one_bytes_per_s)) << " / "
             << to_text(BytesPerSecond(sharing.memory_bandwidth_all_bytes_per_s))
             << "\nrate beside compute       " << sharing.rate_beside_compute << "\nrate beside communication "
             << sharing.rate_beside_communication << "\nnoise                     "
-            << percent(calibration.noise) << '\n';
+            << percent_text(calibration.noise) << '\n';
   for (const std::string& verdict : calibration.verdicts) std::cout << "! " << verdict << '\n';
 }
 
 void report(const po::variables_map& options, const Calibration& calibration) {
-  const std::string json = to_file_text(calibration);
-  if (options.count("output") != 0)
-    write_file(options["output"].as<std::string>(), json, options["force"].as<bool>());
-  if (options["json"].as<bool>()) {
-    std::cout << json;
-    return;
-  }
+  if (write_output(options, to_file_text(calibration))) return;
   print_hosts(calibration);
   print_messages(calibration);
   print_host(calibration);
@@ -179,31 +166,33 @@ ExitCode print_job_script(const po::variables_map& options) {
 /// Of one rank; complete at rank 0.
 Calibration measure(const po::variables_map& options, const std::optional<Cluster>& cluster,
                     ProbeSettings settings, RankSession& session) {
-  Backend& backend = *session.backend;
   Calibration calibration;
   calibration.context = make_rank_context("stepcast.calibration/1", options, session);
   calibration.context.threads = 1;
   torch_engine().set_compute_threads(1);
   calibration.backend = options["backend"].as<std::string>();
   calibration.world_size = session.ranks.world_size;
-  calibration.collectives_in_flight = backend.collectives_in_flight();
-  const std::vector<HostIdentity> hosts = hosts_of_ranks(backend);
-  const ClockOffset before = compare_with_rank_0(backend, hosts, wall_clock_s);
-  const HostSurvey survey = survey_hosts(backend, hosts, cluster);
+  calibration.collectives_in_flight = session.backend->collectives_in_flight();
+  const std::vector<HostIdentity>& hosts = session.place.hosts;
+  const ClockOffset before = compare_with_rank_0(session, hosts, wall_clock_s);
+  const HostSurvey survey = survey_hosts(session, hosts, cluster);
   choose_ranks(survey, hosts, settings);
   calibration.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
+  ConnectionWatch watch;
   std::optional<Progress> progress;
   if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
   calibration.samples =
-      run_probes(backend, backends().find(calibration.backend), settings, [&](const std::string& now) {
+      run_probes(session, backends().find(calibration.backend), settings, [&](const std::string& now) {
         if (progress) progress->advance(now);
       });
   progress.reset();
-  const ClockLine clock(before, compare_with_rank_0(backend, hosts, wall_clock_s));
-  calibration.hosts = host_costs(backend, survey, clock);
-  if (const auto cores = process_environment("STEPCAST_LAB_CORES")) calibration.lab.cores = std::stoi(*cores);
-  if (calibration.lab.cores > 0 && cluster)
-    calibration.lab.slowest_link_bytes_per_s = slowest_link(*cluster).count();
+  calibration.connection = watch.end();
+  const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
+  calibration.hosts = host_costs(session, survey, clock);
+  if (const auto cores = environment_number(kLabCoresVariable))
+    calibration.cluster.shared_cores = static_cast<int>(*cores);
+  if (calibration.cluster.shared_cores > 0 && cluster)
+    calibration.cluster.slowest_shaped_link_bytes_per_s = slowest_link(*cluster).count();
   fit_calibration(calibration, wires(cluster, calibration.world_size, settings.pairs));
   return calibration;
 }
@@ -214,8 +203,7 @@ ExitCode run(const po::variables_map& options) {
   if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
   if (options["print-sbatch"].as<bool>()) return print_job_script(options);
   static_cast<void>(planned_world_size(options));
-  if (options.count("output") != 0)
-    check_writable(options["output"].as<std::string>(), options["force"].as<bool>());
+  check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
     Calibration calibration = measure(options, cluster, settings, session);
     if (session.ranks.rank != 0) return ExitCode::kDone;

@@ -1,8 +1,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "runner/backend.hpp"
-#include "runner/compute_environment.hpp"
+#include "runner/backend/backend.hpp"
+#include "runner/engine/compute_environment.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {

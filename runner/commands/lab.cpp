@@ -2,16 +2,17 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/file.hpp"
+#include "core/program.hpp"
 #include "runner/lab/job.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
 #include "runner/lab/validation.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/program.hpp"
 
 namespace stepcast {
 namespace {
@@ -32,6 +33,7 @@ void declare(po::options_description& options) {
       ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
       ("ranks-per-host", po::value<int>()->default_value(1), "of run")
       ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
+      ("only", po::value<std::string>()->default_value(""), "of validate: the cases with this in their names: pipeline")
       ("launches", po::value<int>()->default_value(3), "of validate: runs of every case")
       ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")
@@ -134,11 +136,10 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
 
 /// The three figures beside the report, by `stepcast`, which stands beside this program.
 void draw(const std::string& folder) {
-  const auto stepcast = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stepcast";
   for (const char* figure : {"accuracy", "speedup", "error"}) {
     const ProgramOutput output =
-        run_program_file({stepcast.string(), "plot", std::string("lab-") + figure, folder + "/compare.json",
-                          "-o", folder + "/" + figure + ".svg", "--force"});
+        run_program_file({program_beside("stepcast"), "plot", std::string("lab-") + figure,
+                          folder + "/compare.json", "-o", folder + "/" + figure + ".svg", "--force"});
     if (output.exit_code != 0) std::cerr << output.standard_error;
   }
 }
@@ -148,6 +149,7 @@ ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
   validation.folder = values["folder"].as<std::string>();
   validation.lab = lab_name(values);
   validation.quick = values["quick"].as<bool>();
+  validation.only = values["only"].as<std::string>();
   validation.launches = int_option(values, "launches", 1);
   const std::string file = validation.folder + "/compare.json";
   std::filesystem::create_directories(validation.folder);

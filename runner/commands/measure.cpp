@@ -5,37 +5,37 @@
 #include <optional>
 #include <string>
 
-#include "runner/compute_environment.hpp"
-#include "runner/torch_engine.hpp"
+#include "core/file.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "runner/engine/compute_environment.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/statistics.hpp"
 
 namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  options.add_options()  //
-      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
-          "batch", po::value<std::string>()->default_value("32"), "batch sizes, separated by commas")(
-          "threads", po::value<std::string>()->default_value("1"),
-          "numbers of compute threads, separated by commas")("steps", po::value<int>()->default_value(30),
-                                                             "steps per batch size and launch")(
-          "warmup", po::value<int>()->default_value(5), "steps before, not kept")(
-          "launches", po::value<int>()->default_value(1),
-          "times that the measurement is started anew; launches vary more than steps")(
-          "data", po::value<std::string>()->default_value("", "synthetic"),
-          "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
-                                                     "of the initial parameters and the order of the data")(
-          "accumulating", po::bool_switch(),
-          "also micro-batches that follow another one, for predictions with --micro-batches")(
-          "allow-reference-blas", po::bool_switch(),
-          "measure although matrix products are many times too slow")("output,o", po::value<std::string>(),
-                                                                      "file for the trace")(
-          "json", po::bool_switch(), "print the whole trace as JSON")("force", po::bool_switch(),
-                                                                      "overwrite an existing file")(
-          "append", po::bool_switch(), "add the launches to those in the file, measured at another time");
+  options.add_options()                                                                             //
+      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")                    //
+      ("batch", po::value<std::string>()->default_value("32"), "batch sizes, separated by commas")  //
+      ("threads", po::value<std::string>()->default_value("1"),
+       "numbers of compute threads, separated by commas")                                //
+      ("steps", po::value<int>()->default_value(30), "steps per batch size and launch")  //
+      ("warmup", po::value<int>()->default_value(5), "steps before, not kept")           //
+      ("launches", po::value<int>()->default_value(1),
+       "times that the measurement is started anew; launches vary more than steps")  //
+      ("data", po::value<std::string>()->default_value("", "synthetic"),
+       "folder with CIFAR-10's data_batch_*.bin")  //
+      ("seed", po::value<unsigned>()->default_value(1),
+       "of the initial parameters and the order of the data")  //
+      ("accumulating", po::bool_switch(),
+       "also micro-batches that follow another one, for predictions with --micro-batches")  //
+      ("allow-reference-blas", po::bool_switch(),
+       "measure although matrix products are many times too slow")  //
+      ("append", po::bool_switch(), "add the launches to those in the file, measured at another time");
+  declare_output(options, "the trace");
 }
 
 [[noreturn]] void refuse_list(const std::string& name, const std::string& text) {
@@ -49,7 +49,7 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    if (word.empty() || word.size() > 8 || word.find_first_not_of("0123456789") != std::string::npos ||
+    if (word.empty() || word.size() > 7 || word.find_first_not_of("0123456789") != std::string::npos ||
         std::stoi(word) < 1)
       refuse_list(name, text);
     numbers.push_back(std::stoi(word));
@@ -102,11 +102,6 @@ Trace measure_anew(const po::variables_map& values, int threads) {
   return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
 }
 
-std::string percent(double value) {
-  std::string text = std::to_string(100.0 * value);
-  return text.substr(0, text.find('.') + 2) + " %";
-}
-
 double sum_of_medians(const TraceEntry& entry) {
   double sum = 0.0;
   for (const auto& samples :
@@ -129,7 +124,7 @@ void print_entry(const TraceEntry& entry) {
   if (entry.pace != Pace::kContinuous) return print_other_pace(entry);
   const auto time = [](const std::vector<double>& samples) { return to_text(Seconds(median(samples))); };
   const auto spread = [](const std::vector<double>& samples) {
-    return percent((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));
+    return percent_text((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));
   };
   std::cout << "\nbatch " << entry.batch << ", " << entry.threads
             << (entry.threads == 1 ? " thread, " : " threads, ") << entry.steps() << " steps\n";
@@ -159,14 +154,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
                                        values["seed"].as<unsigned>());
   trace.device = trace.context.cpu_model;
   trace.lineage = {make_ancestor("model", model.path)};
-  const std::string json = to_file_text(trace);
-  if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), json,
-               values["append"].as<bool>() || values["force"].as<bool>());
-  if (values["json"].as<bool>()) {
-    std::cout << json;
-    return;
-  }
+  if (write_output(values, to_file_text(trace), values["append"].as<bool>())) return;
   std::cout << trace.model << " on " << trace.device << ", " << trace.context.blas << '\n';
   for (const TraceEntry& entry : trace.entries) print_entry(entry);
 }
@@ -178,8 +166,7 @@ ExitCode run(const po::variables_map& values) {
   const int launches = int_option(values, "launches", 1);
   const bool append = values["append"].as<bool>();
   if (append && values.count("output") == 0) throw UsageError("--append needs the file to add to: -o FILE");
-  if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), append || values["force"].as<bool>());
+  check_output(values, append);
   std::optional<Trace> earlier;
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
     earlier = earlier_launches(values["output"].as<std::string>(), model);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runner/binding.hpp"
-#include "runner/scheduling.hpp"
-#include "sim/core/units.hpp"
+#include "core/environment.hpp"
+#include "core/units.hpp"
+#include "runner/launch/binding.hpp"
+#include "runner/launch/scheduling.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/collectives/algorithm.hpp"
 
 namespace stepcast {
 namespace {
@@ -31,8 +34,7 @@ milliseconds timeout_of(const po::variables_map& options) {
 }
 
 std::optional<RankContext> this_rank(const po::variables_map& options) {
-  const int nproc = options["nproc"].as<int>();
-  if (nproc < 1) throw UsageError("--nproc must be at least 1, got " + std::to_string(nproc));
+  const int nproc = int_option(options, "nproc", 1, kMostThreads);
   std::optional<RankContext> found = discover_ranks(rank_flags(options), process_environment);
   if (found && !options["nproc"].defaulted() && found->world_size != nproc)
     throw UsageError("--nproc " + std::to_string(nproc) + " contradicts a world size of " +
@@ -68,6 +70,11 @@ void declare_rank_options(po::options_description& options, int default_nproc) {
        "batch: a thread that wakes up does not push another off its core, which Gloo needs; normal: it may");
 }
 
+void declare_algorithm_option(po::options_description& options) {
+  options.add_options()("algorithm", po::value<std::vector<std::string>>()->composing(),
+                        describe_algorithms().c_str());
+}
+
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session) {
   RunContext context = make_run_context(schema, command_line());
@@ -95,6 +102,7 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
   const milliseconds timeout = timeout_of(options);
   const std::string backend = options["backend"].as<std::string>();
   static_cast<void>(backends().find(backend));  // an unknown name is an error before any rank starts
+  const AlgorithmChoice algorithms = parse_algorithms(joined_option(options, "algorithm"), backend);
   const std::optional<RankContext> ranks = this_rank(options);
   if (!ranks) {
     constexpr milliseconds kLongestGrace{10'000};
@@ -102,10 +110,13 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
   }
   const std::string binding = bind_rank(options["bind"].as<std::string>(), *ranks);
   const std::string scheduling = set_scheduling(options["scheduling"].as<std::string>());
-  RankSession session = join_job(*ranks, backend, options["interface"].as<std::string>(), timeout);
+  RankSession session =
+      join_job(*ranks, backend, options["interface"].as<std::string>(), timeout, algorithms);
   session.binding = binding;
   session.scheduling = scheduling;
-  return body(session);
+  const ExitCode code = body(session);
+  session.control->gather("end", "");  // rank 0 may serve the store: it leaves last
+  return code;
 }
 
 }  // namespace stepcast

@@ -3,9 +3,9 @@
 #include <functional>
 #include <string>
 
-#include "runner/rendezvous.hpp"
+#include "runner/backend/session.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/core/run_context.hpp"
+#include "sim/records/run_context.hpp"
 
 /// The options that every command with several ranks shares: `--nproc --rank --world-size --master-addr
 /// --master-port
@@ -13,6 +13,8 @@
 namespace stepcast {
 
 void declare_rank_options(po::options_description& options, int default_nproc);
+/// `--algorithm`, which run_on_ranks() reads too.
+void declare_algorithm_option(po::options_description& options);
 
 /// The context of a file about communication: this machine, the backend's library, and what makes it
 /// doubtful.

@@ -5,16 +5,17 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/environment.hpp"
+#include "core/file.hpp"
 #include "models/model.hpp"
 #include "runner/commands/rank_options.hpp"
-#include "runner/compute_environment.hpp"
-#include "runner/replayed_run.hpp"
-#include "runner/torch_engine.hpp"
+#include "runner/engine/compute_environment.hpp"
+#include "runner/engine/torch_engine.hpp"
+#include "runner/execute/replayed_run.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/records/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
@@ -22,33 +23,34 @@ namespace {
 
 void declare(po::options_description& options) {
   declare_training_options(options);
-  options.add_options()  //
-      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")(
-          "engine", po::value<std::string>()->default_value("schedule"),
-          "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-          "ProcessGroupGloo around one backward (strategies ddp and single)")(
-          "trace", po::value<std::string>(),
-          "measured times: what --compute replayed waits for and --split balanced weighs")(
-          "compute", po::value<std::string>()->default_value("real")->value_name("KIND"),
-          "real: train; replayed: communicate for real, but wait for the times of --trace instead of "
-          "computing, "
-          "which takes no core, so that many ranks fit on a few")(
-          "compute-speed", po::value<double>()->default_value(1.0, "1"),
-          "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")(
-          "resample", po::bool_switch(),
-          "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the "
-          "median of each phase")("batch", po::value<int>()->default_value(32), "samples per rank and step")(
-          "steps", po::value<int>()->default_value(30), "measured steps")(
-          "warmup", po::value<int>()->default_value(5), "steps before, kept apart")(
-          "threads", po::value<int>()->default_value(1), "compute threads per rank")(
-          "data", po::value<std::string>()->default_value("", "synthetic"),
-          "folder with CIFAR-10's data_batch_*.bin")("seed", po::value<unsigned>()->default_value(1),
-                                                     "of the initial parameters and the order of the data")(
-          "allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow")(
-          "output,o", po::value<std::string>(), "file for the result")(
-          "json", po::bool_switch(), "print the whole result as JSON")("force", po::bool_switch(),
-                                                                       "overwrite an existing file");
+  options.add_options()                                                           //
+      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")  //
+      ("engine", po::value<std::string>()->default_value("schedule"),
+       "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
+       "ProcessGroupGloo around one backward (strategies ddp and single)")  //
+      ("trace", po::value<std::string>(),
+       "measured times: what --compute replayed waits for and --split balanced weighs")  //
+      ("compute", po::value<std::string>()->default_value("real")->value_name("KIND"),
+       "real: train; replayed: communicate for real, but wait for the times of --trace instead of "
+       "computing, "
+       "which takes no core, so that many ranks fit on a few")  //
+      ("compute-speed", po::value<double>()->default_value(1.0, "1"),
+       "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")  //
+      ("resample", po::bool_switch(),
+       "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the "
+       "median of each phase")                                                     //
+      ("batch", po::value<int>()->default_value(32), "samples per rank and step")  //
+      ("steps", po::value<int>()->default_value(30), "measured steps")             //
+      ("warmup", po::value<int>()->default_value(5), "steps before, kept apart")   //
+      ("threads", po::value<int>()->default_value(1), "compute threads per rank")  //
+      ("data", po::value<std::string>()->default_value("", "synthetic"),
+       "folder with CIFAR-10's data_batch_*.bin")  //
+      ("seed", po::value<unsigned>()->default_value(1),
+       "of the initial parameters and the order of the data")  //
+      ("allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow");
+  declare_output(options, "the result");
   declare_rank_options(options, 1);
+  declare_algorithm_option(options);
 }
 
 std::string required(const po::variables_map& values, const std::string& name) {
@@ -75,13 +77,15 @@ bool is_reference(const po::variables_map& values) {
   require_one_of("engine", engine, {"schedule", "reference"});
   if (engine == "reference" && is_replayed(values))
     throw UsageError("--compute replayed waits within a Schedule; --engine reference runs without one");
+  if (engine == "reference" && values.count("algorithm") != 0)
+    throw UsageError("--algorithm goes with --engine schedule; PyTorch's own parts run what Gloo does");
   return engine == "reference";
 }
 
 RunOptions run_options(const po::variables_map& values, bool prints) {
   RunOptions options;
   options.batch = int_option(values, "batch", 1);
-  options.threads = int_option(values, "threads", 1);
+  options.threads = int_option(values, "threads", 1, kMostThreads);
   options.steps = int_option(values, "steps", 1);
   options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
@@ -118,8 +122,7 @@ void print_summary(const Result& result) {
             << to_text(Seconds(result.median_step_time_s())) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
             << "), " << throughput_text(result);
-  if (!result.loss.empty() && result.configuration.extra.count("forward-only") == 0)
-    std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
+  if (!result.loss.empty()) std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
   std::cout << "\n\n";
   if (result.breakdown.empty())
     std::cout << span_table(result);
@@ -151,9 +154,18 @@ void add_replayed_origin(const po::variables_map& values, Result& result, const 
                             (values["resample"].as<bool>() ? "resampled" : "median") + " times of " + trace;
 }
 
+/// Of a pipeline, the last stage of the first replica; -1 where nothing is trained.
+int first_rank_with_loss(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.world_size; ++rank)
+    if (computes(schedule.program(rank), Phase::kLoss)) return rank;
+  return -1;
+}
+
 void finish(const po::variables_map& values, Result& result, const Schedule& schedule, const Model& model,
             const TrainingConfig& training, const RankSession& session) {
   result.configuration = configuration_of(schedule, model, training);
+  if (first_rank_with_loss(schedule) < 0) result.loss.clear();
+  result.configuration.add_option("algorithm", to_text(session.place.algorithms));
   result.configuration.threads = values["threads"].as<int>();
   result.configuration.backend = values["backend"].as<std::string>();
   result.configuration.steps = values["steps"].as<int>();
@@ -167,20 +179,7 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.context.binding = session.binding;
   result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
-  const std::string json = to_file_text(result);
-  if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), json, values["force"].as<bool>());
-  if (values["json"].as<bool>())
-    std::cout << json;
-  else
-    print_summary(result);
-}
-
-/// Of a pipeline, the last stage of the first replica; -1 where nothing is trained.
-int first_rank_with_loss(const Schedule& schedule) {
-  for (int rank = 0; rank < schedule.world_size; ++rank)
-    if (computes(schedule.program(rank), Phase::kLoss)) return rank;
-  return -1;
+  if (!write_output(values, to_file_text(result))) print_summary(result);
 }
 
 ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {
@@ -190,8 +189,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
   options.speed = values["compute-speed"].as<double>();
-  if (const auto speed = process_environment("STEPCAST_HOST_SPEED"))  // of the lab's host
-    options.speed *= std::stod(*speed);
+  options.speed *= environment_number(kHostSpeedVariable).value_or(1.0);
   const int interval = std::max(1, options.steps / 5);
   if (prints)
     options.on_step = [interval, last = options.steps - 1](int step) {
@@ -229,9 +227,8 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
     const RunOptions options = run_options(values, prints);
     const TorchEngine& torch = torch_engine();
     Result result = is_reference(values)
-                        ? torch.run_reference(model, {schedule.strategy, training, session.place},
-                                              *session.backend, options, nullptr)
-                        : torch.run_schedule(model, schedule, *session.backend, options, nullptr);
+                        ? torch.run_reference(model, {schedule.strategy, training}, session, options, nullptr)
+                        : torch.run_schedule(model, schedule, session, options, nullptr);
     if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
     return ExitCode::kDone;
   });
@@ -241,11 +238,10 @@ ExitCode run_waiting(const po::variables_map& values, const Model& model, const 
                      const Schedule& schedule) {
   const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
   const StepTimes times =
-      step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1));
+      step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1, kMostThreads));
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
-    Result result =
-        run_replayed(model, schedule, *session.backend, times, replayed_options(values, is_first));
+    Result result = run_replayed(model, schedule, session, times, replayed_options(values, is_first));
     if (is_first) finish(values, result, schedule, model, training, session);
     return ExitCode::kDone;
   });
@@ -266,8 +262,7 @@ ExitCode run(const po::variables_map& values) {
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
-  if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  check_output(values);
   return replayed ? run_waiting(values, model, training, schedule)
                   : run_for_real(values, model, training, schedule);
 }

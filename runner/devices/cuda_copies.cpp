@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "runner/copy_bench.hpp"
+#include "runner/measure/copy_bench.hpp"
 
 namespace stepcast {
 namespace {

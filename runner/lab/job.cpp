@@ -1,7 +1,8 @@
 #include "runner/lab/job.hpp"
 
-#include "runner/binding.hpp"
+#include "core/environment.hpp"
 #include "runner/lab/namespaces.hpp"
+#include "runner/launch/binding.hpp"
 
 namespace stepcast {
 
@@ -20,9 +21,9 @@ std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_pe
       context.master_port = port;
       RankStart start{rank_variables(context), kNamespaceFolder + ("/" + hosts[host].space),
                       cores_of_rank(cores, static_cast<int>(host), static_cast<int>(hosts.size()))};
-      start.variables["STEPCAST_HOST_NAME"] = hosts[host].name;
-      start.variables["STEPCAST_LAB_CORES"] = std::to_string(cores.size());
-      start.variables["STEPCAST_HOST_SPEED"] = std::to_string(hosts[host].speed);
+      start.variables[kHostNameVariable] = hosts[host].name;
+      start.variables[kLabCoresVariable] = std::to_string(cores.size());
+      start.variables[kHostSpeedVariable] = std::to_string(hosts[host].speed);
       ranks.push_back(std::move(start));
     }
   }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runner/lab/plan.hpp"
-#include "runner/launch.hpp"
+#include "runner/launch/launch.hpp"
 
 /// Ranks in a lab.
 namespace stepcast {

@@ -22,24 +22,21 @@ constexpr ModelChoice kBert{"bert", "bert-base:layers=8,hidden=128,sequence=64",
 
 struct StrategyChoice {
   std::string name;  ///< in file names
-  std::string text;
   std::vector<std::string> options;
 };
 
-StrategyChoice plain(const std::string& name) { return {name, name, {"--strategy", name}}; }
+StrategyChoice plain(const std::string& name) { return {name, {"--strategy", name}}; }
 
 StrategyChoice ddp(int mebi) {
   const std::string cap = std::to_string(mebi) + "MiB";
-  return {
-      "ddp-" + cap, "ddp, " + std::to_string(mebi) + " MiB cap", {"--strategy", "ddp", "--bucket-cap", cap}};
+  return {"ddp-" + cap, {"--strategy", "ddp", "--bucket-cap", cap}};
 }
 
-StrategyChoice fsdp() { return {"fsdp", "fsdp", {"--strategy", "fsdp", "--sharding", "full_shard"}}; }
+StrategyChoice fsdp() { return {"fsdp", {"--strategy", "fsdp", "--sharding", "full_shard"}}; }
 
 StrategyChoice pipeline(const std::string& split, const std::string& schedule, int micro_batches) {
   const std::string count = std::to_string(micro_batches);
   return {"pipeline-" + split + "-" + schedule + "-" + count,
-          "pipeline " + split + " " + schedule + ", " + count + " micro-batches",
           {"--strategy", "pipeline", "--split", split, "--schedule", schedule, "--micro-batches", count}};
 }
 
@@ -61,7 +58,7 @@ class Matrix {
       for (const StrategyChoice& strategy : strategies) add_one(model, strategy, rate, count, cluster);
   }
   /// What is added from now on computes for real.
-  void compute_for_real() { compute_ = LabCompute::kReal; }
+  void compute_for_real() { compute_ = "real"; }
   [[nodiscard]] std::vector<LabExperiment> take() { return std::move(experiments_); }
 
  private:
@@ -72,20 +69,19 @@ class Matrix {
     LabExperiment experiment;
     experiment.name = std::string(model.name) + "." + strategy.name + "." + cluster + "-" +
                       std::to_string(hosts) + "-" + short_rate;
-    if (compute_ == LabCompute::kReal) experiment.name += ".real";
+    if (compute_ == "real") experiment.name += ".real";
     experiment.cluster = cluster + ":hosts=" + std::to_string(hosts) + ",rate=" + rate;
     experiment.hosts = hosts;
     experiment.model = model.model;
     experiment.batch = model.batch;
     experiment.options = strategy.options;
-    experiment.strategy_text = strategy.text;
     experiment.compute = compute_;
     experiment.link_rate_bytes_per_s = rate_of(rate).bytes_per_s;
     experiment.uniform = cluster == "lab-star";
     experiments_.push_back(std::move(experiment));
   }
 
-  LabCompute compute_ = LabCompute::kReplayed;
+  std::string compute_ = "replayed";
   std::vector<LabExperiment> experiments_;
 };
 
@@ -151,11 +147,11 @@ void add_real_compute(Matrix& matrix) {
 
 }  // namespace
 
-LabDistance distance_of(const LabExperiment& experiment) {
-  if (!experiment.uniform) return LabDistance::kNewTopology;
-  if (experiment.hosts != 2) return LabDistance::kNewWorldSize;
-  if (experiment.link_rate_bytes_per_s != kLabCalibrationRate) return LabDistance::kNewRate;
-  return LabDistance::kSeenRateSeenSize;
+std::string distance_of(const LabExperiment& experiment) {
+  if (!experiment.uniform) return kNewTopology;
+  if (experiment.hosts != 2) return kNewWorldSize;
+  if (experiment.link_rate_bytes_per_s != kLabCalibrationRate) return kNewRate;
+  return kSeenRateSeenSize;
 }
 
 std::vector<LabExperiment> lab_matrix(bool quick) {

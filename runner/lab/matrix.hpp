@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/lab_report.hpp"
+#include "sim/evidence/lab_report.hpp"
 
 /// What `stepcast lab validate` runs: trainings in virtual clusters, each predicted before it is run.
 namespace stepcast {
@@ -16,8 +16,7 @@ struct LabExperiment {
   std::string model;
   int batch = 1;
   std::vector<std::string> options;  ///< of `run` and of `predict`: `--strategy ddp --bucket-cap 25MiB`
-  std::string strategy_text;         ///< `ddp, 25 MiB cap`
-  LabCompute compute = LabCompute::kReplayed;
+  std::string compute = "replayed";
   double link_rate_bytes_per_s = 0.0;  ///< as sold
   bool uniform = true;                 ///< all links of one rate at one switch, all hosts equally fast
 };
@@ -27,7 +26,7 @@ inline constexpr const char* kLabCalibrationCluster = "lab-star:hosts=2,rate=1Gb
 inline constexpr double kLabCalibrationRate = 125e6;  ///< bytes per second, as sold
 
 /// How far it lies from the calibration.
-LabDistance distance_of(const LabExperiment& experiment);
+std::string distance_of(const LabExperiment& experiment);
 
 /// 79 trainings with replayed compute, and 12 with real compute on two hosts; or 12 quick ones of the former.
 std::vector<LabExperiment> lab_matrix(bool quick);

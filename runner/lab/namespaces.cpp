@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +16,10 @@
 #include <sstream>
 #include <thread>
 
-#include "sim/core/error.hpp"
-#include "sim/core/program.hpp"
-#include "sim/core/temporary.hpp"
-#include "sim/core/token_bucket.hpp"
+#include "core/error.hpp"
+#include "core/program.hpp"
+#include "core/temporary.hpp"
+#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
@@ -98,17 +97,18 @@ void end_processes(const std::string& lab) {
 
 std::string whole(double value) { return std::to_string(std::llround(value)); }
 
-/// One end's queue. It holds 2 MiB, as switches with deep buffers do, so that in-cast waits and is not lost.
+/// One end's queue, first in, first out: connections find it short where TCP may not fill it (`limit_queues`). It
+/// holds 2 MiB, as switches with deep buffers do, so that in-cast waits and is not lost.
 std::string shaping(const std::string& interface, BytesPerSecond payload, const TokenBuckets& buckets) {
   constexpr int kQueue = 2 << 20;
   return "qdisc add dev " + interface + " root tbf rate " + whole(8.0 * shaped_rate(payload).count()) +
          "bit burst " + whole(buckets.depth(payload).count()) + " limit " + std::to_string(kQueue) + "\n";
 }
 
-/// How much of one connection may wait in a host's own queue. Hosts of real clusters have a fair queue there
+/// How much of one connection may wait in a host's own queue, where ports shall be fair. Many hosts have a fair queue there
 /// (fq_codel is what most distributions set), where a short message does not wait behind a long one of
 /// another connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such
-/// order.
+/// order. First-in first-out ports leave TCP as the machine has it.
 void limit_queues(const LabPlan& plan, Bytes segment) {
   for (const LabHost& host : plan.hosts)
     call("ip", {"netns", "exec", host.space, "sh", "-c",
@@ -156,7 +156,7 @@ void start_interfaces(const LabPlan& plan) {
                "link set lo alias " + host.name + "@" + std::to_string(host.speed) +
                    " up\nlink set eth0 addrgenmode none gso_max_size " + whole(buckets.segment().count()) +
                    " up\naddr add " + host.address + "/24 dev eth0\n");
-  limit_queues(plan, buckets.segment());
+  if (plan.queue == Queue::kFair) limit_queues(plan, buckets.segment());
   constexpr std::size_t kLongestAlias = 255;
   call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
 }
@@ -195,12 +195,10 @@ std::string link_lines(const std::string& space) {
 void require_lab_capabilities() {
   static_cast<void>(network_program("ip"));
   static_cast<void>(network_program("tc"));
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);
-  int status = 1;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0 ||
-      (std::filesystem::exists(kNamespaceFolder) ? ::access(kNamespaceFolder, W_OK)
-                                                 : ::access("/run", W_OK)) != 0)
+  bool allowed = false;
+  std::thread([&] { allowed = ::unshare(CLONE_NEWNET) == 0; }).join();  // a namespace of that thread alone
+  if (!allowed || (std::filesystem::exists(kNamespaceFolder) ? ::access(kNamespaceFolder, W_OK)
+                                                             : ::access("/run", W_OK)) != 0)
     throw CapabilityError(
         "the lab makes network namespaces, which needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with write "
         "access "

@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -100,6 +100,7 @@ LabPlan plan_lab(const Cluster& cluster, const std::string& lab) {
     plan.links.push_back({link.name, end(link.a, "a"), end(link.b, "b"), link.bandwidth});
   }
   plan.slowest_link = slowest_link(cluster);
+  if (!cluster.links.empty()) plan.queue = cluster.links.front().queue;
   return plan;
 }
 

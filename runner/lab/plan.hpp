@@ -39,6 +39,7 @@ struct LabPlan {
   std::vector<std::string> bridges;  ///< interface names, one per switch of the cluster
   std::vector<LabLink> links;
   BytesPerSecond slowest_link;
+  Queue queue = Queue::kFair;  ///< of all ports
 };
 
 /// What every network namespace of a lab begins with: `stepcast-NAME-`. \throws UsageError unless the name

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "sim/core/statistics.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 

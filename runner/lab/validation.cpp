@@ -7,13 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/program.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
 #include "runner/lab/speed_probe.hpp"
-#include "sim/core/calibration.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/program.hpp"
+#include "sim/evidence/compare.hpp"
+#include "sim/records/calibration.hpp"
 
 namespace stepcast {
 namespace {
@@ -27,14 +28,9 @@ Words operator+(Words words, const Words& more) {
   return words;
 }
 
-/// `stepcast` or `stepcast-runner`, which stand side by side.
-std::string own_program(const std::string& name) {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
-}
-
 /// Runs one of our own programs. \throws RunError with its words
-void call(const std::string& program, const Words& words) {
-  const ProgramOutput output = run_program_file(Words{own_program(program)} + words);
+void run_step(const std::string& program, const Words& words) {
+  const ProgramOutput output = run_program_file(Words{program_beside(program)} + words);
   if (output.exit_code == 0) return;
   std::string line = program;
   for (const std::string& word : words) line += " " + word;
@@ -55,6 +51,10 @@ class Run {
  public:
   explicit Run(const LabValidation& validation)
       : validation_(validation), matrix_(lab_matrix(validation.quick)) {
+    std::erase_if(matrix_, [&](const LabExperiment& one) {
+      return one.name.find(validation.only) == std::string::npos;
+    });
+    if (matrix_.empty()) throw UsageError("--only: no case has '" + validation.only + "' in its name");
     for (const char* folder : {"traces", "predicted", "runs"})
       std::filesystem::create_directories(std::filesystem::path(validation.folder) / folder);
     for (const LabExperiment& one : matrix_) batches_[one.model].insert(one.batch);
@@ -96,29 +96,30 @@ class Run {
     for (const auto& [model, batches] : batches_) {
       std::string list;
       for (const int batch : batches) list += (list.empty() ? "" : ",") + std::to_string(batch);
-      call("stepcast-runner", Words{"measure", "--model", model, "--batch", list, "--steps", steps, "-o",
-                                    trace(model), "--force"} +
-                                  (batches.size() > 1 ? Words{"--accumulating"} : Words{}));
+      run_step("stepcast-runner", Words{"measure", "--model", model, "--batch", list, "--steps", steps, "-o",
+                                        trace(model), "--force"} +
+                                      (batches.size() > 1 ? Words{"--accumulating"} : Words{}));
       advance("traced " + model);
     }
-    call("stepcast-runner",
-         {"lab", "run", "--name", validation_.lab, "--cluster", kLabCalibrationCluster, "--", "calibrate",
-          "--cluster", kLabCalibrationCluster, "--max", validation_.quick ? "4MiB" : "16MiB", "--rounds",
-          validation_.quick ? "3" : "7", "-o", path("calibration.json"), "--force"});
+    run_step("stepcast-runner",
+             {"lab", "run", "--name", validation_.lab, "--cluster", kLabCalibrationCluster, "--", "calibrate",
+              "--cluster", kLabCalibrationCluster, "--max", validation_.quick ? "4MiB" : "16MiB", "--rounds",
+              validation_.quick ? "3" : "7", "-o", path("calibration.json"), "--force"});
     machine_.calibrated_copy_s = seconds_to_copy_1_mib();
     advance("calibrated");
   }
 
   [[nodiscard]] Words training(const LabExperiment& one) const {
     return one.options + Words{"--model", one.model,        "--batch",   std::to_string(one.batch),
-                               "--trace", trace(one.model), "--compute", to_text(one.compute)};
+                               "--trace", trace(one.model), "--compute", one.compute};
   }
 
   void predict() {
     for (const LabExperiment& one : matrix_) {
-      call("stepcast", Words{"predict"} + training(one) +
-                           Words{"--calibration", path("calibration.json"), "--cluster", one.cluster,
-                                 "--world-size", std::to_string(one.hosts), "-o", predicted(one), "--force"});
+      run_step("stepcast",
+               Words{"predict"} + training(one) +
+                   Words{"--calibration", path("calibration.json"), "--cluster", one.cluster, "--world-size",
+                         std::to_string(one.hosts), "-o", predicted(one), "--force"});
       advance("predicted " + one.name);
     }
     std::erase_if(matrix_, [&](const LabExperiment& one) {
@@ -129,10 +130,10 @@ class Run {
   /// Every case once, cluster after cluster; real compute first, whose forecasts stand on traces that grow
   /// old.
   void run_all(int launch) {
-    for (const LabCompute compute : {LabCompute::kReal, LabCompute::kReplayed}) run_all(launch, compute);
+    for (const char* compute : {"real", "replayed"}) run_all(launch, compute);
   }
 
-  void run_all(int launch, LabCompute compute) {
+  void run_all(int launch, const std::string& compute) {
     std::vector<std::string> clusters;
     for (const LabExperiment& one : matrix_)
       if (one.compute == compute &&
@@ -143,9 +144,10 @@ class Run {
       const LabScope lab(plan_lab(load_cluster(cluster), validation_.lab));
       for (const LabExperiment& one : matrix_) {
         if (one.compute != compute || one.cluster != cluster) continue;
-        call("stepcast-runner",
-             Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
-                 Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch), "--force"});
+        run_step(
+            "stepcast-runner",
+            Words{"lab", "run", "--name", validation_.lab, "--", "run"} + training(one) +
+                Words{"--steps", steps_of(one), "--warmup", "2", "-o", measured(one, launch), "--force"});
         if (interrupted()) return;  // the lab's end lets the signal through
         advance("ran " + one.name);
       }
@@ -169,39 +171,37 @@ class Run {
       report.calibration.largest_bytes = calibration.paths.front().largest_bytes;
     for (const LabExperiment& one : matrix_) report.cases.push_back(compared_case(one));
     for (const LabChange& change : lab_changes()) {
-      const LabCase* plain = find(report, change.plain);
-      const LabCase* changed = find(report, change.changed);
+      const Case* plain = find(report, change.plain);
+      const Case* changed = find(report, change.changed);
       if (plain != nullptr && changed != nullptr)
         report.perturbations.push_back(perturbation_between(change.name, *plain, *changed));
     }
     return report;
   }
 
-  [[nodiscard]] LabCase compared_case(const LabExperiment& one) const {
-    std::vector<ResultFile> launches;
+  [[nodiscard]] Case compared_case(const LabExperiment& one) const {
+    std::vector<ResultFile> files{load_result_file(predicted(one))};
     for (int launch = 1; launch <= validation_.launches; ++launch)
-      launches.push_back(load_result_file(measured(one, launch)));
-    const ResultFile prediction = load_result_file(predicted(one));
-    Case both;
-    both.configuration = prediction.result.configuration;
-    for (const ResultFile& launch : launches) both.launches.push_back(&launch);
-    both.prediction = &prediction;
-    check_lineage({both});
-    LabCase result;
-    static_cast<ComparedCase&>(result) = compared(both, {});
-    result.cluster = one.cluster;
-    result.strategy_text = one.strategy_text;
-    result.compute = one.compute;
+      files.push_back(load_result_file(measured(one, launch)));
+    const std::vector<Case> cases = group_cases(files);
+    if (cases.size() != 1)
+      throw RunError(one.name + ": its runs are another training than its prediction: " +
+                     describe(cases.front()) + " and " + describe(cases.back()));
+    check_lineage(cases);
+    Case result = cases.front();
+    result.configuration.cluster = one.cluster;
     result.distance = distance_of(one);
     result.link_rate_bytes_per_s = one.link_rate_bytes_per_s;
-    const double stages = static_cast<double>(result.world_size) / result.data_parallel;
-    const auto ideal = prediction.result.trivial_step_time_s.find("ideal_scaling");
-    if (ideal != prediction.result.trivial_step_time_s.end())
-      result.baseline_step_time_s = stages * ideal->second;
+    const Configuration& c = result.configuration;
+    const auto ideal = result.trivial.find("ideal_scaling");
+    if (ideal != result.trivial.end())
+      result.baseline_step_time_s = ideal->second * c.world_size / c.data_parallel;
+    for (CaseFile& launch : result.launches) launch.result = nullptr;
+    result.prediction->result = nullptr;
     return result;
   }
 
-  const LabCase* find(const LabReport& report, const std::string& name) const {
+  const Case* find(const LabReport& report, const std::string& name) const {
     for (std::size_t i = 0; i < matrix_.size(); ++i)
       if (matrix_[i].name == name) return &report.cases[i];
     return nullptr;

@@ -13,6 +13,7 @@ struct LabValidation {
   std::string folder = "out/lab";
   std::string lab = "validate";  ///< name of the labs, one after the other
   bool quick = false;
+  std::string only;  ///< cases whose name has this in it
   int launches = 3;  ///< of every case, interleaved over all cases
   /// What is done now, after each of `total` parts.
   std::function<void(int done, int total, const std::string& now)> on_progress = [](int, int,

@@ -4,9 +4,9 @@
 #include <utility>
 #include <variant>
 
-#include "runner/memory_account.hpp"
+#include "core/error.hpp"
+#include "runner/execute/memory_account.hpp"
 #include "runner/torch/scaled_copy.hpp"
-#include "sim/core/error.hpp"
 
 namespace stepcast {
 
@@ -55,18 +55,17 @@ void CompiledProgram::make_units() {
 }
 
 CompiledOp CompiledProgram::compile(const Op& op, std::size_t index) {
-  if (const auto* collective = std::get_if<Collective>(&op.action))
-    return {.run = {}, .launch = resolve_collective(*collective), .release = {}};
-  if (const auto* send = std::get_if<Send>(&op.action)) return resolve_send(*send, index);
-  if (const auto* recv = std::get_if<Recv>(&op.action))
-    return {.run = {}, .launch = resolve_recv(*recv), .release = {}};
-  Function run = std::visit(
-      [this](const auto& action) -> Function {
-        if constexpr (requires { resolve(action); }) return resolve(action);
-        return {};
-      },
-      op.action);
-  return {.run = std::move(run), .launch = {}, .release = {}};
+  return std::visit(Overloaded{
+                        [&](const Collective& collective) {
+                          return CompiledOp{.launch = collective_launch(schedule_.strategy, collective,
+                                                                        groups_.of(collective.group), *this)};
+                        },
+                        [&](const Send& send) { return resolve_send(send, index); },
+                        [&](const Recv& recv) { return CompiledOp{.launch = resolve_recv(recv)}; },
+                        [](const Copy&) -> CompiledOp { refuse_copies(); },
+                        [&](const auto& local) { return CompiledOp{.run = resolve(local)}; },
+                    },
+                    op.action);
 }
 
 torch::Tensor CompiledProgram::micro_batch(const torch::Tensor& whole, int index) const {
@@ -131,7 +130,7 @@ CompiledProgram::Function CompiledProgram::resolve(const Combine& action) {
   torch::Tensor grad = gradient(action.tensor);
   const torch::Tensor scale = torch::scalar_tensor(action.scale, grad.options());
   if (action.inputs == 1) return [grad, scale]() mutable { grad.mul_(scale); };
-  const std::vector<torch::Tensor> inputs = contributions(action.tensor).unbind(0);
+  const std::vector<torch::Tensor> inputs = gathered(action.tensor).unbind(0);
   return [grad, scale, inputs, factor = action.scale]() mutable {
     at::mul_out(grad, inputs[0], scale);
     for (std::size_t i = 1; i < inputs.size(); ++i) grad.add_(inputs[i], factor);
@@ -161,17 +160,13 @@ CompiledProgram::Function CompiledProgram::resolve(const UpdateUnit& action) {
   return [unit] { unit->update(); };
 }
 
-CompiledProgram::Function CompiledProgram::resolve(const Copy& /*action*/) {
-  throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
-}
-
 CompiledProgram::Function CompiledProgram::resolve(const Synchronize& /*action*/) {
   return [] {};
 }
 
 CompiledOp CompiledProgram::resolve_send(const Send& action, std::size_t index) {
-  const bool gradient = action.payload.what == Payload::What::kActivationGradient;
-  const auto segment = static_cast<std::size_t>(action.payload.index);
+  const bool gradient = action.payload.gradient;
+  const auto segment = static_cast<std::size_t>(action.payload.segment);
   torch::Tensor* const held = &held_[index];
   CompiledOp op;
   op.launch = [this, held, gradient, segment, on = &pass(action.payload.micro_batch),
@@ -185,8 +180,8 @@ CompiledOp CompiledProgram::resolve_send(const Send& action, std::size_t index) 
 }
 
 Launch CompiledProgram::resolve_recv(const Recv& action) {
-  const bool gradient = action.payload.what == Payload::What::kActivationGradient;
-  const auto segment = static_cast<std::size_t>(action.payload.index);
+  const bool gradient = action.payload.gradient;
+  const auto segment = static_cast<std::size_t>(action.payload.segment);
   std::vector<std::int64_t> shape{samples_};
   const Shape& output = model_.model().segments[segment].output;
   shape.insert(shape.end(), output.begin(), output.end());
@@ -202,7 +197,7 @@ Launch CompiledProgram::resolve_recv(const Recv& action) {
   };
 }
 
-torch::Tensor CompiledProgram::contributions(int tensor) {
+torch::Tensor CompiledProgram::gathered(int tensor) {
   torch::Tensor& scratch = contributions_[tensor];
   if (!scratch.defined()) {
     const MemoryScope scope(MemoryCategory::kCommunication);
@@ -211,26 +206,6 @@ torch::Tensor CompiledProgram::contributions(int tensor) {
     scratch = torch::zeros(shape, model_.dtype());
   }
   return scratch;
-}
-
-torch::Tensor CompiledProgram::payload(const Payload& payload) {
-  switch (payload.what) {
-    case Payload::What::kBucket:
-      return buckets_.at(static_cast<std::size_t>(payload.index));
-    case Payload::What::kBuffers:
-      return model_.flat_buffers(payload.index);
-    default:
-      return gradient(payload.index);
-  }
-}
-
-Launch CompiledProgram::resolve_collective(const Collective& action) {
-  Backend& backend = groups_.of(action.group);
-  if (action.payload.what == Payload::What::kUnit || action.payload.what == Payload::What::kUnitGradient)
-    return unit_launch(action.kind, units_.at(static_cast<std::size_t>(action.payload.index)), backend);
-  const bool gathers = action.kind == CollectiveKind::kGather && backend.rank() == action.root;
-  return collective_launch(schedule_.strategy, action, backend, array_of(payload(action.payload)),
-                           gathers ? array_of(contributions(action.payload.index)) : Array{});
 }
 
 const std::vector<Stamp>& CompiledProgram::step() {

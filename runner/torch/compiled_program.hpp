@@ -8,14 +8,14 @@
 #include <optional>
 #include <vector>
 
-#include "runner/backend.hpp"
-#include "runner/process_groups.hpp"
-#include "runner/program_runner.hpp"
+#include "runner/backend/backend.hpp"
+#include "runner/backend/process_groups.hpp"
+#include "runner/execute/program_runner.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "runner/torch/unit_shards.hpp"
-#include "sim/core/schedule.hpp"
+#include "sim/schedule/schedule.hpp"
 
 namespace stepcast {
 
@@ -39,6 +39,15 @@ class CompiledProgram {
   /// Gathers the parameters of sharded units, so that they can be read. All ranks call it.
   void gather_units();
 
+  /// What collectives work on.
+  Array array(const GradientArray& array) { return array_of(gradient(array.tensor)); }
+  Array array(const BucketArray& array) {
+    return array_of(buckets_.at(static_cast<std::size_t>(array.bucket)));
+  }
+  Array array(const BufferArray& array) { return array_of(model_.flat_buffers(array.dtype_group)); }
+  Array contributions(int tensor) { return array_of(gathered(tensor)); }
+  UnitShards& unit(int index) { return units_.at(static_cast<std::size_t>(index)); }
+
  private:
   using Function = std::function<void()>;
 
@@ -55,18 +64,15 @@ class CompiledProgram {
   Function resolve(const UnitMemory& action);
   Function resolve(const UpdateUnit& action);
   Function resolve(const Synchronize& action);
-  static Function resolve(const Copy& action);  ///< \throws CapabilityError
   Function update(const Compute& action);
   CompiledOp resolve_send(const Send& action, std::size_t index);
   Launch resolve_recv(const Recv& action);
-  Launch resolve_collective(const Collective& action);
 
-  torch::Tensor payload(const Payload& payload);
   torch::Tensor gradient(int tensor) const {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
   /// Root's scratch for what it gathers of one gradient: world_size x shape.
-  torch::Tensor contributions(int tensor);
+  torch::Tensor gathered(int tensor);
   [[nodiscard]] SegmentedPass& pass(int micro_batch) {
     return passes_[static_cast<std::size_t>(micro_batch)];
   }

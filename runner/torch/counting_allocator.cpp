@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "runner/memory_account.hpp"
+#include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
 namespace {

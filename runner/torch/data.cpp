@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace stepcast {
 namespace {

@@ -1,7 +1,9 @@
 #include <torch/version.h>
 
 #include "runner/torch/compute_threads.hpp"
-#include "runner/torch_engine.hpp"
+#include "runner/torch/executor.hpp"
+#include "runner/torch/measure.hpp"
+#include "runner/torch/reference_engine.hpp"
 
 namespace stepcast {
 namespace {
@@ -16,7 +18,6 @@ const Registration<TorchEngine> kLibTorch{torch_engines(),
                                                      .run_reference = run_reference,
                                                      .measure_trace = measure_trace,
                                                      .merge_launches = merge_launches,
-                                                     .make_tcp_store = make_tcp_store,
                                                      .prepare_scaled_copy = prepare_scaled_copy},
                                            .order = 10}};
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "runner/bucket_layout.hpp"
-#include "runner/memory_account.hpp"
-#include "runner/rank_report.hpp"
-#include "runner/run_steps.hpp"
+#include "runner/execute/bucket_layout.hpp"
+#include "runner/execute/memory_account.hpp"
+#include "runner/execute/rank_report.hpp"
+#include "runner/execute/run_steps.hpp"
 #include "runner/torch/compiled_program.hpp"
 #include "runner/torch/compute_threads.hpp"
 #include "runner/torch/counting_allocator.hpp"
@@ -17,8 +17,9 @@
 
 namespace stepcast {
 
-Result run_schedule(const Model& model, const Schedule& schedule, Backend& backend, const RunOptions& options,
-                    FinalState* final_state) {
+Result run_schedule(const Model& model, const Schedule& schedule, RankSession& session,
+                    const RunOptions& options, FinalState* final_state) {
+  Backend& backend = *session.backend;
   if (schedule.world_size != backend.world_size())
     throw std::logic_error("the schedule is for another number of ranks");
   install_counting_allocator();
@@ -31,14 +32,14 @@ Result run_schedule(const Model& model, const Schedule& schedule, Backend& backe
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
   const std::uint64_t sent =
-      run_steps(program, log, backend, options.warmup_steps, options.steps, options.on_step);
+      run_steps(program, log, session, options.warmup_steps, options.steps, options.on_step);
   log.set_bytes_sent(static_cast<double>(sent) / options.steps);
   log.set_memory(peak_memory());
   if (final_state != nullptr) {
     program.gather_units();
     *final_state = final_state_of(torch_model);
   }
-  Result result = log.report(backend);
+  Result result = log.report(session);
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   return result;
 }

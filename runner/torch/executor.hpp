@@ -2,35 +2,11 @@
 
 #include <cstddef>
 #include <functional>
-#include <string>
-#include <vector>
 
-#include "models/model.hpp"
-#include "runner/backend.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/schedule.hpp"
+#include "runner/engine/torch_engine.hpp"
 
 /// Executes a Schedule for real: LibTorch computes, a Backend communicates.
 namespace stepcast {
-
-struct RunOptions {
-  int batch = 32;  ///< per rank
-  int threads = 1;
-  int steps = 30;
-  int warmup_steps = 5;
-  unsigned seed = 1;
-  bool float64 = false;     ///< for tests of correctness; timings are in float32
-  std::string data_folder;  ///< CIFAR-10; "" is synthetic data
-  /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
-  /// loss.
-  std::function<void(int step, double loss)> on_step = [](int, double) {};
-};
-
-/// The parameters and buffers of one rank after a run, in the model's order, as float64.
-struct FinalState {
-  std::vector<std::vector<double>> parameters;
-  std::vector<std::vector<double>> buffers;
-};
 
 /// Runs warm-up and measured steps of this rank's program; all ranks of the job call it.
 ///
@@ -45,8 +21,8 @@ struct FinalState {
 /// the first and after the last step (clock_alignment.hpp), and the Result's note `clocks` tells how well
 /// they are known. \param final_state filled in where it is not null \throws CapabilityError for operations
 /// that are not executed yet; RunError that names a rank that was lost
-Result run_schedule(const Model& model, const Schedule& schedule, Backend& backend, const RunOptions& options,
-                    FinalState* final_state = nullptr);
+Result run_schedule(const Model& model, const Schedule& schedule, RankSession& session,
+                    const RunOptions& options, FinalState* final_state = nullptr);
 
 /// to[i] = scale * from[i] by the code that copies gradients into buckets: resolved now, done when called.
 /// \pre both arrays live until then

@@ -8,13 +8,13 @@
 #include <thread>
 #include <tuple>
 
-#include "runner/memory_account.hpp"
+#include "core/statistics.hpp"
+#include "runner/execute/memory_account.hpp"
 #include "runner/torch/compute_threads.hpp"
 #include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
-#include "sim/core/statistics.hpp"
 
 namespace stepcast {
 namespace {

@@ -1,25 +1,11 @@
 #pragma once
 
-#include <functional>
-#include <string>
 #include <vector>
 
-#include "models/model.hpp"
-#include "sim/core/trace.hpp"
+#include "runner/engine/torch_engine.hpp"
 
 /// Measures a Trace: what one step of a model costs on this machine, phase by phase, on one rank alone.
 namespace stepcast {
-
-struct MeasureOptions {
-  std::vector<int> batches{32};
-  int threads = 1;
-  int steps = 30;        ///< kept per batch size: segmented, native, and waiting each
-  int warmup_steps = 5;  ///< per batch size, before all others
-  unsigned seed = 1;
-  bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
-  std::string data_folder;    ///< CIFAR-10; "" is synthetic data
-  std::function<void()> on_step = [] {};  ///< after every measured step
-};
 
 /// Two or three entries per batch size, one per Pace, in float32, without context and lineage, which the
 /// command adds.

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runner/host_identity.hpp"
-#include "runner/network_place.hpp"
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
+#include "runner/backend/network_place.hpp"
 
 namespace stepcast {
 namespace {
@@ -58,7 +57,7 @@ class ProcessGroupStore : public c10d::Store {
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendConfig& place) {
   using Gloo = c10d::ProcessGroupGloo;
-  const NetworkPlace network = choose_network(place, group_by_host(hosts_of_ranks(place)).size() == 1);
+  const NetworkPlace network = choose_network(place);
   try {
     auto options = Gloo::Options::create(place.timeout);
     options->devices.push_back(network.interface.empty() ? Gloo::createDeviceForHostname(network.address)

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "runner/backend.hpp"
+#include "runner/backend/backend.hpp"
 
 namespace stepcast {
 

@@ -9,11 +9,11 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <vector>
 
-#include "runner/rank_report.hpp"
+#include "runner/execute/rank_report.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/reference_engine.hpp"
 #include "runner/torch/torch_model.hpp"
-#include "sim/core/schedule.hpp"
+#include "sim/schedule/schedule.hpp"
 
 namespace stepcast {
 
@@ -21,7 +21,7 @@ namespace stepcast {
 class ReferenceStep {
  public:
   /// All ranks construct it together: `ddp` connects them.
-  ReferenceStep(TorchModel& model, const Dataset& data, const ReferenceRun& run);
+  ReferenceStep(TorchModel& model, const Dataset& data, const ReferenceRun& run, const BackendConfig& place);
   ~ReferenceStep() { model_.set_gradient_hook({}); }
   ReferenceStep(const ReferenceStep&) = delete;
   ReferenceStep& operator=(const ReferenceStep&) = delete;
@@ -50,15 +50,24 @@ class ReferenceStep {
   void begin_forward(bool synchronizes, bool first);
   void run_micro_batch(int index);
   void backward(const torch::Tensor& loss, bool synchronizes);
+  void note_exchanges();
+  void all_reduce(torch::Tensor gradient);
+  void gather_scatter(const torch::Tensor& gradient);
+  [[nodiscard]] bool is_root() const { return place_.rank == 0; }
+  [[nodiscard]] bool exchanges(const char* strategy) const {
+    return run_.strategy == strategy && run_.training.world_size > 1;
+  }
   [[nodiscard]] bool broadcasts_buffers() const {
-    return reducer_ != nullptr && run_.training.broadcast_buffers && !model_.buffers().empty();
+    return reducer_ != nullptr && !model_.buffers().empty();
   }
 
   TorchModel& model_;
   const Dataset& data_;
   const ReferenceRun& run_;
+  const BackendConfig& place_;
   Schedule noted_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  bool half_ = false;  ///< buckets travel as float16
   std::unique_ptr<c10d::Reducer> reducer_;
 
   std::int64_t step_ = 0;

@@ -1,11 +1,10 @@
-#include "runner/torch/tcp_store.hpp"
-
 #include <exception>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <type_traits>
 
-#include "sim/core/error.hpp"
-#include "sim/core/units.hpp"
+#include "core/error.hpp"
+#include "core/units.hpp"
+#include "runner/control/store.hpp"
 
 namespace stepcast {
 namespace {
@@ -51,15 +50,16 @@ class TcpStore : public Store {
     try {
       return call();
     } catch (const std::exception& error) {
-      throw RunError("rendezvous with rank 0: " + first_line(error));
+      const std::string line = first_line(error);
+      if (line.find("imeout") != std::string::npos) throw TimeoutError("rendezvous: " + line);
+      throw RunError("rendezvous with rank 0: " + line);
     }
   }
 
   c10d::TCPStore store_;
 };
 
-}  // namespace
-
+/// \throws TimeoutError when rank 0 does not answer; RunError when rank 0 cannot serve it
 std::shared_ptr<Store> make_tcp_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
   try {
     return std::make_shared<TcpStore>(ranks, timeout);
@@ -68,9 +68,13 @@ std::shared_ptr<Store> make_tcp_store(const RankContext& ranks, std::chrono::mil
     if (ranks.rank == 0)
       throw RunError("rank 0 cannot serve the rendezvous at " + place + ": " + first_line(error));
     throw TimeoutError("rank " + std::to_string(ranks.rank) + ": rank 0 did not answer at " + place +
-                       " within " + to_text(Seconds(std::chrono::duration<double>(timeout).count())) + " (" +
-                       first_line(error) + ")");
+                       " within " + to_text(Seconds(timeout)) + " (" + first_line(error) + ")");
   }
 }
 
+const Registration<StoreFactory> kTcp{
+    stores(),
+    {.name = "tcp", .description = "c10d's TCPStore, which rank 0 serves", .thing = make_tcp_store}};
+
+}  // namespace
 }  // namespace stepcast

@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "core/error.hpp"
 #include "models/layer.hpp"
-#include "runner/memory_account.hpp"
-#include "sim/core/error.hpp"
+#include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
 

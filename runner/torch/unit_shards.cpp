@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "runner/memory_account.hpp"
+#include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "runner/backend.hpp"
+#include "runner/backend/backend.hpp"
 #include "runner/torch/torch_model.hpp"
-#include "sim/core/schedule.hpp"
+#include "sim/schedule/schedule.hpp"
 
 namespace stepcast {
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -10,9 +11,9 @@
 #include <iostream>
 #include <new>
 
+#include "core/temporary.hpp"
 #include "sim/cli/help.hpp"
-#include "sim/core/run_context.hpp"
-#include "sim/core/temporary.hpp"
+#include "sim/records/run_context.hpp"
 
 namespace stepcast {
 namespace {
@@ -42,6 +43,23 @@ void install_signal_handlers() {
   }
 }
 
+/// What boost's conversions let through: `-1` as 4294967295, and numbers that are none.
+void check_values(const po::parsed_options& parsed, const po::options_description& options) {
+  for (const po::option& option : parsed.options)
+    for (const std::string& value : option.value) {
+      const std::string what = "--" + option.string_key + ": '" + value + "' ";
+      if (has_control_character(value)) throw UsageError(what + "holds a control character");
+      const po::option_description* known = options.find_nothrow(option.string_key, false);
+      if (known == nullptr) continue;
+      const po::value_semantic* semantic = known->semantic().get();
+      if (value.starts_with('-') && dynamic_cast<const po::typed_value<unsigned>*>(semantic) != nullptr)
+        throw UsageError(what + "must be at least 0");
+      if (dynamic_cast<const po::typed_value<double>*>(semantic) != nullptr &&
+          !std::isfinite(std::strtod(value.c_str(), nullptr)))
+        throw UsageError(what + "must be a finite number");
+    }
+}
+
 /// Boost's messages, with the nearest known option where one was misspelt.
 po::variables_map parse(const std::string& name, const Command& command,
                         const std::vector<std::string>& words) {
@@ -51,8 +69,10 @@ po::variables_map parse(const std::string& name, const Command& command,
   po::variables_map values;
   try {
     const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(words).options(options).positional(positional).style(style).run(),
-              values);
+    const po::parsed_options parsed =
+        po::command_line_parser(words).options(options).positional(positional).style(style).run();
+    check_values(parsed, options);
+    po::store(parsed, values);
     if (values.count("help") == 0) po::notify(values);
   } catch (const po::unknown_option& error) {
     throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
@@ -124,7 +144,11 @@ int run_program(const std::string& program, const std::string& summary, int argc
   typed_words().assign(argv, argv + argc);
   const auto report = [&](ExitCode code, const std::string& message) {
     std::cout.flush();
-    std::cerr << error_prefix(program) << message << '\n';
+    std::cerr << error_prefix(program);
+    for (std::size_t start = 0, end = 0; end != std::string::npos; start = end + 1) {
+      end = code == ExitCode::kFailed ? message.find('\n', start) : std::string::npos;  // a report has lines
+      std::cerr << printable(std::string_view(message).substr(start, end - start)) << '\n';
+    }
     return static_cast<int>(code);
   };
   try {
@@ -136,7 +160,8 @@ int run_program(const std::string& program, const std::string& summary, int argc
   } catch (const std::logic_error& error) {
     return report(ExitCode::kFailed, std::string("internal error: ") + error.what());
   } catch (const std::exception& error) {
-    return report(ExitCode::kFailed, error.what());
+    const std::string message = error.what();  // of LibTorch, with a backtrace
+    return report(ExitCode::kFailed, message.substr(0, message.find("\nException raised from")));
   }
 }
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/registry.hpp"
-#include "sim/core/table.hpp"
+#include "core/registry.hpp"
+#include "core/table.hpp"
 
 /// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
 /// that name the nearest option, help, and the dispatch by the first word.

@@ -3,23 +3,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/environment.hpp"
+#include "core/error.hpp"
+#include "core/program.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
 #include "sim/cli/runner_program.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/program.hpp"
-#include "sim/core/run_context.hpp"
-#include "sim/core/statistics.hpp"
+#include "sim/records/run_context.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr double kNoisy = 0.10;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
-
-std::string percent(double ratio) { return std::to_string(std::lround(100.0 * ratio)) + " %"; }
 
 std::string two_digits(double value) {
   const std::string text = std::to_string(value);
@@ -39,7 +38,7 @@ void examine_processor(std::vector<Finding>& findings) {
                       busy ? "something else computes here; stop it before measuring" : ""});
   const double noise = timing_noise();
   findings.push_back({"noise", noise > kNoisy ? Verdict::kMisleading : Verdict::kGood,
-                      percent(noise) + " spread (p10 to p90) of a fixed computation",
+                      percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
                       noise > kNoisy ? "timings vary; use several launches, and close other programs" : ""});
 }
 
@@ -56,8 +55,8 @@ void examine_libraries(std::vector<Finding>& findings) {
            ? "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"
            : ""});
   for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
-    if (const char* value = std::getenv(variable); value != nullptr)
-      findings.push_back({variable, Verdict::kMisleading, value,
+    if (const auto value = process_environment(variable))
+      findings.push_back({variable, Verdict::kMisleading, *value,
                           "stepcast sets the threads per rank itself (--threads); unset it"});
   const std::string gnuplot = find_program("gnuplot");
   findings.push_back({"gnuplot", gnuplot.empty() ? Verdict::kMissing : Verdict::kGood,
@@ -76,7 +75,13 @@ void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& 
 }
 
 void examine_runner(std::vector<Finding>& findings) {
-  const std::string runner = find_runner();
+  std::string runner;
+  try {
+    runner = find_runner();
+  } catch (const InputError& error) {
+    findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset the variable or mend it"});
+    return;
+  }
   if (runner.empty()) {
     findings.push_back(
         {"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",

@@ -3,20 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 #include <string_view>
+
+#include "core/environment.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr unsigned kLineLength = 100;
 
-bool stderr_has_colour() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  if (no_colour != nullptr && *no_colour != '\0') return false;
-  return interactive();
-}
+bool stderr_has_colour() { return !process_environment("NO_COLOR") && interactive(); }
 
 const Registry<Command>::Entry& entry_of(const std::string& name) {
   const auto& entries = commands().entries();
@@ -64,7 +61,10 @@ std::string program_help(const std::string& program, const std::string& summary)
         text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description
              << '\n';
   }
-  text << "\n'" << program << " help COMMAND' shows the options of a command.\n" << kEnding;
+  text << "\n'" << program << " help COMMAND' shows the options of a command.\n"
+       << kEnding << "\nEnvironment variables:\n";
+  for (const Variable& variable : stepcast_variables())
+    text << "  " << variable.name << "  " << variable.meaning << " (" << variable.valid << ")\n";
   return text.str();
 }
 

@@ -1,7 +1,10 @@
 #include "sim/cli/option.hpp"
 
 #include <cmath>
+#include <iostream>
 #include <sstream>
+
+#include "core/file.hpp"
 
 namespace stepcast {
 
@@ -21,8 +24,11 @@ BytesPerSecond bytes_per_second_option(const po::variables_map& values, const st
   }
 }
 
-int int_option(const po::variables_map& values, const std::string& name, int least) {
+int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
+  if (value > most)
+    throw UsageError("--" + name + " must be at most " + std::to_string(most) + ", got " +
+                     std::to_string(value));
   if (value < least)
     throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
                      std::to_string(value));
@@ -48,6 +54,33 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
   return parts;
+}
+
+std::string joined_option(const po::variables_map& values, const std::string& name) {
+  std::string text;
+  if (values.count(name) == 0) return text;
+  for (const std::string& part : values[name].as<std::vector<std::string>>())
+    text.append(text.empty() ? "" : ",").append(part);
+  return text;
+}
+
+void declare_output(po::options_description& options, const std::string& content) {
+  const std::string file = "file for " + content;
+  const std::string print = "print " + content + " as JSON";
+  options.add_options()("output,o", po::value<std::string>(), file.c_str())(
+      "json", po::bool_switch(), print.c_str())("force", po::bool_switch(), "overwrite an existing file");
+}
+
+void check_output(const po::variables_map& values, bool replaces) {
+  if (values.count("output") != 0)
+    check_writable(values["output"].as<std::string>(), replaces || values["force"].as<bool>());
+}
+
+bool write_output(const po::variables_map& values, const std::string& json, bool replaces) {
+  if (values.count("output") != 0)
+    write_file(values["output"].as<std::string>(), json, replaces || values["force"].as<bool>());
+  if (values["json"].as<bool>()) std::cout << json;
+  return values["json"].as<bool>();
 }
 
 }  // namespace stepcast

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
-#include <string_view>
 #include <utility>
 
+#include "core/environment.hpp"
+#include "core/units.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/core/units.hpp"
 
 namespace stepcast {
 namespace {
@@ -21,8 +20,7 @@ constexpr int kBarWidth = 30;
 }  // namespace
 
 bool interactive() {
-  const char* terminal = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+  return ::isatty(STDERR_FILENO) != 0 && process_environment("TERM").value_or("dumb") != "dumb";
 }
 
 struct Progress::State {

@@ -5,18 +5,13 @@
 #include <cstdio>
 #include <vector>
 
+#include "core/table.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr std::size_t kMostRanks = 16;
-
-std::string percent(double ratio) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100.0 * ratio);
-  return text.data();
-}
 
 const MemoryUse* memory_of(const Result& result, int rank) {
   for (const MemoryUse& use : result.memory)
@@ -29,7 +24,7 @@ const MemoryUse* memory_of(const Result& result, int rank) {
 std::string describe_run(const Configuration& c) {
   const bool trains = c.data_parallel > 0;
   std::string text =
-      (trains ? c.model + ", " : "") + c.strategy + ", world size " + std::to_string(c.world_size);
+      (trains ? c.model + ", " : "") + c.label + ", world size " + std::to_string(c.world_size);
   if (trains) {
     text += ", batch " + std::to_string(c.batch);
     if (c.data_parallel == c.world_size) text += " per rank";
@@ -39,7 +34,6 @@ std::string describe_run(const Configuration& c) {
   if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
   if (c.compute != "real") text += ", " + c.compute + " compute";
-  for (const auto& [key, value] : c.extra) text.append(", ").append(key).append(" ").append(value);
   return text;
 }
 
@@ -80,9 +74,9 @@ std::string rank_table(const Result& result) {
 std::string balance_line(const Result& result) {
   const int data_parallel = result.configuration.data_parallel;
   if (data_parallel == 0 || data_parallel == result.configuration.world_size) return "";
-  return "bubble " + percent(result.bubble_fraction()) +
-         " of the ranks' time; across ranks, compute varies by " + percent(result.stage_time_cv()) +
-         (result.memory.empty() ? "" : " and peak memory by " + percent(result.memory_cv())) +
+  return "bubble " + percent_text(result.bubble_fraction()) +
+         " of the ranks' time; across ranks, compute varies by " + percent_text(result.stage_time_cv()) +
+         (result.memory.empty() ? "" : " and peak memory by " + percent_text(result.memory_cv())) +
          " (standard deviation over mean)\n";
 }
 

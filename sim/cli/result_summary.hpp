@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "sim/core/result.hpp"
+#include "sim/records/result.hpp"
 
 /// A Result in words, the same for `run` and `predict`.
 namespace stepcast {
 
-/// `bert-base, pipeline, world size 4, batch 32 in 8 micro-batches, 1 thread per rank, split 3-3-3-3`; a
+/// `bert-base, pipeline, split 3-3-3-3, world size 4, batch 32 in 8 micro-batches, 1 thread per rank`; a
 /// prediction that was moved to a device says so: `..., 1 thread per rank, on h100-sxm`
 std::string describe_run(const Configuration& configuration);
 

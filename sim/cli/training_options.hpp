@@ -9,8 +9,8 @@ namespace stepcast {
 /// `--strategy`, `--micro-batches` and every strategy's own options.
 void declare_training_options(po::options_description& options);
 
-/// World size and batch are the caller's. \throws UsageError when `--strategy` is missing or unknown, a value
-/// is out of range, or an option was given that the strategy does not heed (the message names those that do)
+/// World size and batch are the caller's. \throws UsageError when `--strategy` is missing, and what
+/// resolve_options() throws, before any file is read
 TrainingConfig training_config(const po::variables_map& values);
 
 }  // namespace stepcast

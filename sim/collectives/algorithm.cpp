@@ -1,22 +1,164 @@
 #include "sim/collectives/algorithm.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <sstream>
+#include <stdexcept>
+
+#include "core/error.hpp"
+
 namespace stepcast {
+namespace {
+
+using Entry = Registry<Algorithm>::Entry;
+
+const std::array<std::string, 3> kBackends{"", "gloo", "nccl"};
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string in_words(const std::string& backend) { return backend.empty() ? "ideal" : backend; }
+
+/// `ring` of `all_reduce/ring`.
+std::string own_name(const Entry& entry) { return entry.name.substr(entry.name.find('/') + 1); }
+
+/// What `kind` may be made of over `backend`.
+std::vector<std::string> choices(CollectiveKind kind, const std::string& backend) {
+  std::vector<std::string> names;
+  for (const Entry& entry : algorithms().entries())
+    if (entry.thing.kind == kind && contains(entry.thing.backends, backend)) names.push_back(own_name(entry));
+  return names;
+}
+
+const Algorithm* default_of(CollectiveKind kind, const std::string& backend) {
+  for (const Entry& entry : algorithms().entries())
+    if (entry.thing.kind == kind && contains(entry.thing.default_of, backend)) return &entry.thing;
+  return nullptr;
+}
+
+std::pair<CollectiveKind, std::string> parse_choice(const std::string& text, const std::string& backend) {
+  const std::size_t equals = text.find('=');
+  const auto kind = collective_kind(text.substr(0, equals));
+  if (!kind || equals == std::string::npos) {
+    std::vector<std::string> kinds;
+    for (const CollectiveKind each : kCollectiveKinds) kinds.emplace_back(to_text(each));
+    throw UsageError("--algorithm " + text + ": is not COLLECTIVE=NAME; " +
+                     unknown_name("collective", text.substr(0, equals), kinds));
+  }
+  const std::string name = text.substr(equals + 1);
+  const std::vector<std::string> known = choices(*kind, backend);
+  if (!contains(known, name))
+    throw UsageError("--algorithm " + text + ", " +
+                     (backend.empty() ? "without a backend" : "backend " + backend) + ": " +
+                     unknown_name("algorithm", name, known));
+  return {*kind, name};
+}
+
+}  // namespace
 
 Registry<Algorithm>& algorithms() {
   static Registry<Algorithm> registry("collective algorithm");
   return registry;
 }
 
-const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend) {
-  const Algorithm* ideal = nullptr;
-  for (const auto& entry : algorithms().entries()) {
-    if (entry.thing.kind != kind) continue;
-    const std::string name = entry.name.substr(entry.name.find('/') + 1);
-    if (!backend.empty() && name.starts_with(backend + "_")) return entry.thing;
-    if (ideal == nullptr && name.find('_') == std::string::npos) ideal = &entry.thing;
+std::size_t element_at(Bytes position, double element_bytes) {
+  constexpr double kRounding = 1e-4;
+  return static_cast<std::size_t>(std::ceil(position.count() / element_bytes - kRounding));
+}
+
+std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
+  std::vector<std::string> faults;
+  std::map<std::pair<CollectiveKind, std::string>, std::string> defaults;
+  for (const Entry& entry : table.entries()) {
+    const Algorithm& algorithm = entry.thing;
+    const auto fault = [&](const std::string& what) { faults.push_back(entry.name + " " + what); };
+    const std::string kind = to_text(algorithm.kind);
+    if (!entry.name.starts_with(kind + "/")) fault("is not named " + kind + "/...");
+    if (algorithm.backends.empty()) fault("has no backend");
+    for (const std::string& backend : algorithm.backends)
+      if (std::find(kBackends.begin(), kBackends.end(), backend) == kBackends.end())
+        fault("is of an unknown backend '" + backend + "'");
+    for (const std::string& backend : algorithm.default_of) {
+      if (!contains(algorithm.backends, backend))
+        fault("is the default of '" + backend + "' without being its");
+      const auto [first, is_new] = defaults.try_emplace({algorithm.kind, backend}, entry.name);
+      if (!is_new) fault("is the default of '" + backend + "' beside " + first->second);
+    }
   }
-  if (ideal == nullptr) throw UsageError(std::string("no algorithm for the collective ") + to_text(kind));
-  return *ideal;
+  for (const CollectiveKind kind : kCollectiveKinds)
+    if (defaults.find({kind, ""}) == defaults.end())
+      faults.push_back(std::string(to_text(kind)) + " has no ideal algorithm");
+  return faults;
+}
+
+void check_reachable(const Registry<Algorithm>& table) {
+  std::string text;
+  for (const std::string& fault : unreachable(table)) text += "\n  " + fault;
+  if (!text.empty()) throw std::logic_error("collective algorithms that nothing can reach:" + text);
+}
+
+AlgorithmChoice parse_algorithms(const std::string& text, const std::string& backend) {
+  AlgorithmChoice choice;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto [kind, name] = parse_choice(part, backend);
+    if (!choice.emplace(kind, name).second)
+      throw UsageError("--algorithm " + text + " chooses " + to_text(kind) + " twice");
+  }
+  std::erase_if(choice, [&](const auto& one) {
+    const Algorithm* own = default_of(one.first, backend);
+    return own != nullptr && algorithm_name(*own) == one.second;
+  });
+  return choice;
+}
+
+std::string to_text(const AlgorithmChoice& choice) {
+  std::string text;
+  for (const auto& [kind, name] : choice)
+    text.append(text.empty() ? "" : ",").append(to_text(kind)).append("=").append(name);
+  return text;
+}
+
+const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
+                               const AlgorithmChoice& choice) {
+  if (const auto chosen = choice.find(kind); chosen != choice.end())
+    return algorithms().find(std::string(to_text(kind)) + "/" + chosen->second);
+  const Algorithm* own = default_of(kind, backend);
+  if (own == nullptr) own = default_of(kind, "");
+  if (own == nullptr) throw std::logic_error(std::string("no algorithm for ") + to_text(kind));
+  return *own;
+}
+
+std::string algorithm_name(const Algorithm& algorithm) {
+  for (const Entry& entry : algorithms().entries())
+    if (&entry.thing == &algorithm) return own_name(entry);
+  throw std::logic_error("an algorithm that is not in the table");
+}
+
+std::optional<CollectiveKind> collective_kind(const std::string& name) {
+  for (const CollectiveKind kind : kCollectiveKinds)
+    if (name == to_text(kind)) return kind;
+  return std::nullopt;
+}
+
+std::string describe_algorithms() {
+  std::string text =
+      "what collectives are made of, COLLECTIVE=NAME, separated by commas or one by one, in place of the "
+      "backend's own (*):";
+  for (const CollectiveKind kind : kCollectiveKinds)
+    for (const Entry& entry : algorithms().entries()) {
+      if (entry.thing.kind != kind) continue;
+      text.append("\n").append(to_text(kind)).append("=").append(own_name(entry)).append(": ");
+      text.append(entry.description).append(" [");
+      for (const std::string& backend : entry.thing.backends)
+        text.append(&backend == &entry.thing.backends.front() ? "" : ", ")
+            .append(in_words(backend))
+            .append(contains(entry.thing.default_of, backend) ? "*" : "");
+      text.append("]");
+    }
+  return text;
 }
 
 }  // namespace stepcast

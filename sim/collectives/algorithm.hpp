@@ -1,17 +1,33 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "sim/core/registry.hpp"
-#include "sim/core/schedule.hpp"
+#include "core/registry.hpp"
+#include "sim/schedule/schedule.hpp"
 
 /// Collective algorithms: which point-to-point messages a collective is made of, in which order, and what
-/// they cost in closed form. One file each; the laws in tests/collectives hold every entry.
+/// they cost in closed form. One file per family; the laws in tests/collectives hold every entry. `sim/replay`
+/// moves the messages in simulated time, `runner` moves them over a real library.
 namespace stepcast {
 
+/// NCCL's own name for an algorithm: sim/collectives/nccl_tuning.hpp.
+enum class NcclAlgorithm : std::uint8_t;
+
 /// One collective over `ranks` ranks. `message` is the total array, never the shard.
+///
+/// Every rank holds one array of `message` bytes in n equal blocks. What it holds before and after:
+///
+///     all_reduce       its own array                       the sum of all
+///     reduce_scatter   its own array                       in block r the sum of all blocks r
+///     all_gather       in block r its own part             everybody's parts
+///     broadcast        root: the array                     the array
+///     gather           in block r its own part             root: everybody's parts
+///     scatter          root: the array                     in block r root's block r
+///     all_to_all       in block j what is for rank r + j   in block j what rank r - j had for r
 struct CollectiveCall {
   Bytes message;
   int ranks = 1;
@@ -19,17 +35,24 @@ struct CollectiveCall {
   double element_bytes = 4;  ///< arrays are only cut between elements
 };
 
-/// One step of one rank: at most one message sent and one received, posted together.
+/// One step of one rank: at most one message sent and one received, posted together. Positions are counted
+/// from the beginning of the rank's array.
 struct Exchange {
   int to = -1;  ///< -1: sends nothing
   Bytes sent{};
+  Bytes sent_at{};
   int from = -1;  ///< -1: receives nothing
   Bytes received{};
-  bool reduce = false;  ///< what arrives is added to the rank's own array
+  Bytes received_at{};
+  bool reduce = false;  ///< what arrives is added to the rank's own array; else it replaces what is there
   /// The step of the same rank that must be over (arrived, reduced, sent) with all before it before this one
   /// is posted; -1: posted at once. Always below the step's own index.
   int after = -1;
 };
+
+/// The first whole element at or behind a position. A cut between equal parts is a whole element up to
+/// rounding, or at least one part in a thousand away from one, so that both ends of a message agree.
+std::size_t element_at(Bytes position, double element_bytes);
 
 /// What a message costs between any two ranks, all equal: alpha + n * beta.
 struct LinkCost {
@@ -40,7 +63,11 @@ struct LinkCost {
 /// A rank's steps are a function of their index, not a list: 1,024 ranks of a ring have two million of them.
 /// Messages between a pair of ranks match in the order in which they are posted.
 struct Algorithm {
-  std::optional<CollectiveKind> kind;  ///< empty: a plain message, not a collective
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  /// Over which libraries it can be chosen: `gloo`, `nccl`, "" (ideal: messages without a library's cost).
+  std::vector<std::string> backends{};
+  /// Which of them run it where nothing is chosen. NCCL picks by size what it has more than one of.
+  std::vector<std::string> default_of{};
 
   /// How many steps `rank` (an index in the group) takes part in.
   std::function<int(const CollectiveCall&, int rank)> steps;
@@ -51,8 +78,9 @@ struct Algorithm {
   /// Bytes that `rank` sends.
   std::function<Bytes(const CollectiveCall&, int rank)> sent;
   /// Bytes that `rank` copies from its input to its output besides; empty: none.
-  std::function<Bytes(const CollectiveCall&, int rank)> copied;
+  std::function<Bytes(const CollectiveCall&, int rank)> copied{};
 
+  std::optional<NcclAlgorithm> nccl{};  ///< as what NCCL's formulas know it, where NCCL has it
   /// True for rings: every rank sends to its successor and receives from its predecessor in every step, and
   /// all ranks have the same number of steps. Only rings have so many messages that one flow per link is
   /// worth it.
@@ -62,7 +90,33 @@ struct Algorithm {
 /// Keyed `<kind>/<name>`: `all_reduce/ring`, `all_reduce/gloo_ring`.
 Registry<Algorithm>& algorithms();
 
-/// The algorithm that `backend` uses for `kind`; "" is the ideal one, without a library's segments.
-const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend);
+/// What of a table nobody could ever choose, or nobody could tell apart, a line each: an entry whose name
+/// does not begin with its kind, that no known backend has, that is the default of a backend that does not
+/// have it, or one of two defaults of one backend and kind; a kind without an ideal algorithm.
+std::vector<std::string> unreachable(const Registry<Algorithm>& table);
+/// At the start of a program. \throws std::logic_error that names all that is unreachable
+void check_reachable(const Registry<Algorithm>& table);
+
+/// What was chosen in place of the backend's own: names by kind. Ordered, for texts.
+using AlgorithmChoice = std::map<CollectiveKind, std::string>;
+
+/// Reads `all_reduce=ring,all_to_all=pairwise`, of which the backend's own are left out. \throws UsageError
+/// that lists what there is for this backend
+AlgorithmChoice parse_algorithms(const std::string& text, const std::string& backend);
+/// The same text again.
+std::string to_text(const AlgorithmChoice& choice);
+
+/// The algorithm that runs a collective of `kind` over `backend`: the one chosen, else the backend's own, else
+/// the ideal one (of NCCL, which chooses by its formulas).
+const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
+                               const AlgorithmChoice& choice = {});
+/// Its name without the kind: `gloo_ring`.
+std::string algorithm_name(const Algorithm& algorithm);
+
+/// `all_reduce`; nothing where no kind has that name.
+std::optional<CollectiveKind> collective_kind(const std::string& name);
+
+/// For --help: every choice with its description and where it is to be had.
+std::string describe_algorithms();
 
 }  // namespace stepcast

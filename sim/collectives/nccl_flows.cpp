@@ -4,25 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "sim/collectives/double_tree.hpp"
+
 namespace stepcast {
 namespace {
-
-/// `ncclGetBtree`: parent in a binary tree over `count` whose leaves are the odd numbers; -1: the root, 0.
-int parent_in_tree(int number, int count) {
-  if (number == 0) return -1;
-  const int bit = number & -number;
-  const int up = (number ^ bit) | (bit << 1);
-  return up < count ? up : number ^ bit;
-}
-
-/// `ncclGetDtree`: the second tree is the first one mirrored, or shifted by one where the count is odd, so
-/// that inner hosts of one are leaves of the other.
-int parent_in_second_tree(int number, int count) {
-  const auto there = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + count - 1) % count; };
-  const auto back = [count](int n) { return count % 2 == 0 ? count - 1 - n : (n + 1) % count; };
-  const int parent = parent_in_tree(there(number), count);
-  return parent < 0 ? -1 : back(parent);
-}
 
 class Flows {
  public:
@@ -85,8 +70,8 @@ class Flows {
   void add_trees_over(const std::vector<int>& doors, double share) {
     const auto count = static_cast<int>(doors.size());
     for (int number = 0; number < count; ++number)
-      for (const int parent : {parent_in_tree(number, count), parent_in_second_tree(number, count)})
-        if (parent >= 0)
+      for (const int tree : {0, 1})
+        if (const int parent = tree_parent(tree, number, count); parent >= 0)
           add_both_ways(doors[static_cast<std::size_t>(number)], doors[static_cast<std::size_t>(parent)],
                         0.5 * share);
   }

@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
+#include "core/error.hpp"
 #include "sim/collectives/nccl_search.hpp"
-#include "sim/core/error.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/network.hpp"
 

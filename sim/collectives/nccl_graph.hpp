@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/paths.hpp"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 #include "topologies/paths.hpp"
 
 /// NCCL's search for rings, apart from what a cluster is.

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/error.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -225,12 +227,22 @@ double wire_factor(NcclProtocol protocol) {
 }
 
 std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message) {
-  assert(graph.ranks > 1 && kind != CollectiveKind::kGather && kind != CollectiveKind::kScatter);
+  assert(graph.ranks > 1 && nccl_tunes(kind));
   return Tuning(graph, kind, message).costs();
 }
 
-NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message) {
-  const std::vector<NcclCost> costs = nccl_costs(graph, kind, message);
+bool nccl_tunes(CollectiveKind kind) {
+  return kind != CollectiveKind::kGather && kind != CollectiveKind::kScatter &&
+         kind != CollectiveKind::kAllToAll;
+}
+
+NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
+                     std::optional<NcclAlgorithm> wanted) {
+  std::vector<NcclCost> costs = nccl_costs(graph, kind, message);
+  if (wanted) std::erase_if(costs, [&](const NcclCost& cost) { return cost.algorithm != *wanted; });
+  if (costs.empty())
+    throw UsageError(std::string("NCCL has no ") + to_text(*wanted) + " for " + to_text(kind) + " over " +
+                     std::to_string(graph.ranks) + " GPUs on " + std::to_string(graph.nodes) + " hosts");
   return *std::min_element(costs.begin(), costs.end(), [message](const NcclCost& a, const NcclCost& b) {
     return a.time(message) < b.time(message);
   });

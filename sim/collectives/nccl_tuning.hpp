@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/schedule.hpp"
+#include "sim/schedule/schedule.hpp"
 
 /// How NCCL chooses an algorithm and a protocol for a collective, and how long it expects the collective to
 /// take.
@@ -59,8 +60,13 @@ struct NcclCost {
 /// other than Intel's.
 std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message);
 
-/// The least time of them. \pre graph.ranks > 1, kind is one that NCCL has: neither gather nor scatter
-NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message);
+/// Whether NCCL has kernels for a kind; others it does by grouped sends and receives.
+bool nccl_tunes(CollectiveKind kind);
+
+/// The least time of them, as with NCCL_ALGO among those of one algorithm. \pre graph.ranks > 1,
+/// nccl_tunes(kind) \throws UsageError where NCCL does not have that algorithm
+NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
+                     std::optional<NcclAlgorithm> wanted = {});
 
 /// A message between two GPUs: base latency and one hop of a ring. LL up to 16 KiB (NCCL_P2P_LL_THRESHOLD),
 /// else Simple; algbw is of the payload.

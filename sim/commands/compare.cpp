@@ -1,20 +1,19 @@
-#include "sim/core/compare.hpp"
+#include "sim/evidence/compare.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/file.hpp"
+#include "core/table.hpp"
+#include "core/units.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/compare_bench.hpp"
-#include "sim/core/compare_engines.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/units.hpp"
+#include "sim/evidence/compare_bench.hpp"
 
 namespace stepcast {
 namespace {
@@ -34,13 +33,6 @@ void declare(po::options_description& options) {
   // clang-format on
 }
 
-std::string times(double factor) {
-  if (factor <= 0.0) return "-";
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", factor);
-  return text.data();
-}
-
 std::optional<double> max_error(const po::variables_map& values) {
   return values.count("max-error") != 0 ? std::optional(percent_option(values, "max-error")) : std::nullopt;
 }
@@ -52,7 +44,7 @@ std::vector<ResultFile> load_all(const po::variables_map& values, const std::str
   return files;
 }
 
-bool is_predicted(const Case& one) { return !one.launches.empty() && one.prediction != nullptr; }
+bool is_predicted(const Case& one) { return one.has_error(); }
 
 bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
   return std::any_of(pairs.begin(), pairs.end(),
@@ -64,124 +56,14 @@ bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
 void require_complete(const std::vector<Case>& cases, const std::vector<EnginePair>& pairs) {
   for (const Case& one : cases) {
     if (is_predicted(one) || is_paired(one, pairs)) continue;
-    const bool measured = one.prediction == nullptr;
+    const bool measured = !one.prediction;
     const bool reference = one.configuration.engine != "schedule";
     throw InputError(
-        (measured ? one.launches.front()->path + (reference ? ": no run of the Schedule" : ": no prediction")
+        (measured ? one.launches.front().path + (reference ? ": no run of the Schedule" : ": no prediction")
                   : one.prediction->path + ": no measured run") +
         " of " + describe(one.configuration) + " was given" +
         (measured ? " (--baseline takes runs that only serve for speed-ups)" : ""));
   }
-}
-
-/// `pipeline 3-1 1f1b, 4 micro-batches`: the strategy with what else tells cases apart.
-std::string strategy_text(const Configuration& configuration) {
-  std::string text = configuration.strategy;
-  for (const char* first : {"split", "schedule", "sharding"})
-    if (const auto found = configuration.extra.find(first); found != configuration.extra.end())
-      text += " " + found->second;
-  if (configuration.micro_batches > 1)
-    text += ", " + std::to_string(configuration.micro_batches) + " micro-batches";
-  return text;
-}
-
-void print_memory(const std::vector<Case>& cases) {
-  double worst = 0.0;
-  std::size_t ranks = 0;
-  std::string where;
-  for (const Case& one : cases)
-    for (const MemoryError& error : memory_errors(one)) {
-      ++ranks;
-      if (std::abs(error.relative_error()) < std::abs(worst)) continue;
-      worst = error.relative_error();
-      where = "rank " + std::to_string(error.rank) + " of " + describe(one.configuration) + " with " +
-              to_text(Bytes(error.measured_bytes));
-    }
-  if (ranks > 0)
-    std::cout << "peak memory: worst error " << signed_percent_text(worst) << " over " << ranks << " ranks ("
-              << where << ")\n";
-}
-
-void print_cases(std::vector<Case> cases) {
-  const std::vector<Case> all = cases;
-  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
-    return std::abs(a.relative_error()) > std::abs(b.relative_error());
-  });
-  Table table({"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low", "high",
-               "predicted", "error", "in range", "better trivial predictors"});
-  for (const Case& one : cases) {
-    std::string better;
-    for (const auto& [name, time] : trivial_predictions(one, all)) {
-      const double error = time / one.measured_step_time_s() - 1.0;
-      if (std::abs(error) < std::abs(one.relative_error()))
-        better += (better.empty() ? "" : ", ") + name + " " + signed_percent_text(error);
-    }
-    const Configuration& c = one.configuration;
-    table.add({c.model, strategy_text(c), std::to_string(c.world_size), std::to_string(c.batch),
-               std::to_string(c.threads), to_text(Seconds(one.measured_step_time_s())),
-               std::to_string(one.launches.size()), to_text(Seconds(one.measured_low_s())),
-               to_text(Seconds(one.measured_high_s())), to_text(Seconds(one.predicted_step_time_s())),
-               signed_percent_text(one.relative_error()), one.inside_launch_range() ? "yes" : "no", better});
-  }
-  const Accuracy accuracy = summarize(all);
-  std::cout << table.text() << "\nmedian absolute error "
-            << percent_text(accuracy.median_absolute_relative_error) << ", worst "
-            << percent_text(accuracy.worst_absolute_relative_error) << ", over " << all.size()
-            << (all.size() == 1 ? " case\n" : " cases\n");
-  for (const auto& [name, error] : accuracy.trivial_median_absolute_relative_error)
-    std::cout << "trivial predictor " << name << ": median absolute error " << percent_text(error)
-              << (error < accuracy.median_absolute_relative_error ? "  (better than the prediction)\n"
-                                                                  : "\n");
-}
-
-void print_phases(const std::vector<Case>& cases) {
-  Table table({"model", "strategy", "ranks", "phase", "measured", "predicted", "error over step"});
-  for (const Case& one : cases) {
-    for (const PhaseError& phase : phase_errors(one)) {
-      if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
-      table.add({one.configuration.model, strategy_text(one.configuration),
-                 std::to_string(one.configuration.world_size), phase.name, to_text(Seconds(phase.measured_s)),
-                 to_text(Seconds(phase.predicted_s)),
-                 signed_percent_text((phase.predicted_s - phase.measured_s) / one.measured_step_time_s())});
-    }
-  }
-  std::cout << "\nWhere the step goes (mean over the ranks):\n\n" << table.text();
-}
-
-void print_engines(const std::vector<EnginePair>& pairs) {
-  if (pairs.empty()) return;
-  Table table({"model", "strategy", "ranks", "batch", "schedule", "launches", "low", "high", "reference",
-               "launches", "low", "high", "difference", "buckets"});
-  for (const EnginePair& pair : pairs) {
-    const Configuration& c = pair.schedule->configuration;
-    std::vector<std::string> row{c.model, strategy_text(c), std::to_string(c.world_size),
-                                 std::to_string(c.batch)};
-    for (const Case* engine : {pair.schedule, pair.reference})
-      for (const std::string& text :
-           {to_text(Seconds(engine->measured_step_time_s())), std::to_string(engine->launches.size()),
-            to_text(Seconds(engine->measured_low_s())), to_text(Seconds(engine->measured_high_s()))})
-        row.push_back(text);
-    row.push_back(signed_percent_text(pair.relative_difference()));
-    const std::optional<bool> same = pair.same_buckets();
-    row.emplace_back(!same ? "" : *same ? "same" : "different");
-    table.add(std::move(row));
-  }
-  std::cout << "\nThe Schedule against PyTorch's own parts (reference engine):\n\n" << table.text();
-}
-
-void print_speedups(const std::vector<Speedup>& all) {
-  if (all.empty()) return;
-  Table table(
-      {"model", "strategy", "ranks", "threads", "scaling", "measured", "predicted", "error", "baseline"});
-  for (const Speedup& speedup : all) {
-    const Configuration& c = speedup.scaled->configuration;
-    const bool both = speedup.measured > 0.0 && speedup.predicted > 0.0;
-    table.add({c.model, c.strategy, std::to_string(c.world_size), std::to_string(c.threads),
-               speedup.strong ? "strong" : "weak", times(speedup.measured), times(speedup.predicted),
-               both ? signed_percent_text(speedup.relative_error()) : "",
-               describe(speedup.baseline->configuration)});
-  }
-  std::cout << "\nSpeed-up, throughput over throughput:\n\n" << table.text();
 }
 
 void write_output(const po::variables_map& values, const nlohmann::json& comparison) {
@@ -193,24 +75,11 @@ void write_output(const po::variables_map& values, const nlohmann::json& compari
   if (values["json"].as<bool>()) std::cout << text;
 }
 
-void print_comparison(const std::vector<Case>& predicted, const std::vector<EnginePair>& pairs,
-                      const std::vector<Speedup>& all_speedups) {
-  if (!predicted.empty()) {
-    print_cases(predicted);
-    print_memory(predicted);
-    print_phases(predicted);
-  }
-  print_engines(pairs);
-  print_speedups(all_speedups);
-}
-
 /// Whether a prediction, or the Schedule beside the reference engine, is off by more than `limit` and outside
 /// what launches differ by.
 bool is_off(const std::vector<Case>& predicted, const std::vector<EnginePair>& pairs, double limit) {
   return std::any_of(predicted.begin(), predicted.end(),
-                     [&](const Case& one) {
-                       return std::abs(one.relative_error()) > limit && !one.inside_launch_range();
-                     }) ||
+                     [&](const Case& one) { return !one.within(limit); }) ||
          std::any_of(pairs.begin(), pairs.end(), [&](const EnginePair& pair) {
            return std::abs(pair.relative_difference()) > limit && !pair.ranges_overlap();
          });
@@ -229,10 +98,8 @@ ExitCode compare_results(const po::variables_map& values) {
   const std::vector<Speedup> all_speedups = speedups(with_baselines);
   std::vector<Case> predicted;
   std::copy_if(cases.begin(), cases.end(), std::back_inserter(predicted), is_predicted);
-  if (!values["json"].as<bool>()) print_comparison(predicted, pairs, all_speedups);
-  nlohmann::json comparison = comparison_json(predicted, all_speedups);
-  for (const EnginePair& pair : pairs) comparison["engines"].push_back(engine_pair_json(pair));
-  write_output(values, comparison);
+  if (!values["json"].as<bool>()) std::cout << comparison_text(predicted, all_speedups, pairs);
+  write_output(values, comparison_json(predicted, all_speedups, pairs));
   const auto limit = max_error(values);
   const bool missed = limit && is_off(predicted, pairs, *limit);
   if (missed)

@@ -1,9 +1,6 @@
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <iostream>
 
+#include "core/program.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/runner_program.hpp"
 
@@ -14,16 +11,11 @@ namespace {
 
 std::function<ExitCode(const std::vector<std::string>&)> hand_over(const std::string& command) {
   return [command](const std::vector<std::string>& words) -> ExitCode {
-    std::string program = require_runner("'stepcast " + command + "'");
+    const std::string program = require_runner("'stepcast " + command + "'");
     std::vector<std::string> arguments = {program, command};
     arguments.insert(arguments.end(), words.begin(), words.end());
-    std::vector<char*> raw;
-    raw.reserve(arguments.size() + 1);
-    for (std::string& argument : arguments) raw.push_back(argument.data());
-    raw.push_back(nullptr);
     std::cout.flush();
-    ::execv(program.c_str(), raw.data());
-    throw CapabilityError(program + ": cannot be started: " + std::strerror(errno));
+    become_program(program, arguments);
   };
 }
 

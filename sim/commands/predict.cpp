@@ -4,12 +4,13 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/file.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/perfetto.hpp"
+#include "sim/collectives/algorithm.hpp"
+#include "sim/records/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
 #include "topologies/devices.hpp"
@@ -44,7 +45,9 @@ void declare(po::options_description& options) {
        "what communication costs at its endpoints, from 'stepcast calibrate'")
       ("backend", po::value<std::string>()->default_value("", "the calibration's, else nccl where there are GPUs"),
        "library whose collectives are predicted: gloo or nccl")
-      ("cluster", po::value<std::string>()->default_value("laptop"), "shipped name or YAML file")
+      ("algorithm", po::value<std::vector<std::string>>()->composing(), describe_algorithms().c_str())
+      ("cluster", po::value<std::string>()->default_value("", "the calibrated machine"),
+       "shipped name or YAML file; one rank needs none")
       ("world-size", po::value<int>()->default_value(1), "number of ranks")
       ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
       ("threads", po::value<int>(), "compute threads per rank; default: the trace's only ones")
@@ -83,8 +86,8 @@ Fidelity fidelity_of(const std::string& name) {
   throw UsageError(unknown_name("fidelity", name, {"auto", "message", "aggregate"}));
 }
 
-std::optional<int> optional_int(const po::variables_map& values, const std::string& name) {
-  return values.count(name) != 0 ? std::optional(values[name].as<int>()) : std::nullopt;
+std::optional<int> optional_int(const po::variables_map& values, const std::string& name, int most) {
+  return values.count(name) != 0 ? std::optional(int_option(values, name, 1, most)) : std::nullopt;
 }
 
 /// A rate above 0. \throws UsageError
@@ -117,16 +120,17 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.dtype = values["dtype"].as<std::string>();
   request.calibration = values["calibration"].as<std::string>();
   request.backend = values["backend"].as<std::string>();
+  request.algorithms = joined_option(values, "algorithm");
   request.cluster = values["cluster"].as<std::string>();
-  request.batch = optional_int(values, "batch");
-  request.threads = optional_int(values, "threads");
-  request.training.world_size = values["world-size"].as<int>();
+  request.batch = optional_int(values, "batch", kMostOfAnything);
+  request.threads = optional_int(values, "threads", kMostThreads);
+  request.training.world_size = int_option(values, "world-size", 1);
   request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
   read_copy_options(values, request);
   request.extrapolate = values["extrapolate"].as<bool>();
-  request.steps = values["steps"].as<int>();
-  request.warmup_steps = values["warmup"].as<int>();
-  request.replicas = values["replicas"].as<int>();
+  request.steps = int_option(values, "steps", 1);
+  request.warmup_steps = int_option(values, "warmup", 0);
+  request.replicas = int_option(values, "replicas", 1);
   request.resample = values["resample"].as<bool>();
   const std::string compute = values["compute"].as<std::string>();
   require_one_of("compute", compute, {"real", "replayed"});
@@ -140,6 +144,8 @@ void print_summary(const Result& result) {
   for (const auto& rank : result.step_time_s)  // a rank whose device another one drives has nothing to do
     std::copy_if(rank.begin(), rank.end(), std::back_inserter(all), [](double time) { return time > 0.0; });
   if (all.empty()) all = result.step_time_s.front();
+  if (const auto free = result.notes.find("endpoints"); free != result.notes.end())
+    std::cout << "endpoints " << free->second << '\n';
   std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n";
   Table table({"predicted", "value", ""});
   table.add(
@@ -149,6 +155,7 @@ void print_summary(const Result& result) {
   table.add({"bytes sent per rank", to_text(Bytes(result.bytes_sent_per_rank)), "and step"});
   std::string sentences;  // would make the table wider than a screen
   for (const auto& [key, value] : result.notes) {
+    if (key == "endpoints") continue;  // said already
     if (value.size() <= kWidestNote)
       table.add({key, value, ""});
     else
@@ -165,14 +172,10 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
-  if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), to_file_text(result), force);
+  const bool printed = write_output(values, to_file_text(result));
   if (values.count("timeline") != 0)
     write_file(values["timeline"].as<std::string>(), perfetto_json(result), force);
-  if (values["json"].as<bool>())
-    std::cout << to_file_text(result);
-  else
-    print_summary(result);
+  if (!printed) print_summary(result);
   return ExitCode::kDone;
 }
 
@@ -181,6 +184,7 @@ CollectiveRequest collective_request(const po::variables_map& values) {
   request.collectives = list_option(values, "collectives");
   request.calibration = values["calibration"].as<std::string>();
   request.backend = values["backend"].as<std::string>();
+  request.algorithms = joined_option(values, "algorithm");
   request.cluster = values["cluster"].as<std::string>();
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
   request.smallest = bytes_option(values, "min");
@@ -194,16 +198,12 @@ ExitCode predict_bench(const po::variables_map& values) {
   for (const char* name : {"strategy", "timeline"})
     if (values.count(name) != 0) throw UsageError(std::string("--collectives goes without --") + name);
   if (!values["device"].defaulted()) throw UsageError("--collectives goes without --device");
-  const bool force = values["force"].as<bool>();
-  if (values.count("output") != 0) check_writable(values["output"].as<std::string>(), force);
+  check_output(values);
   Bench bench = predict_collectives(collective_request(values));
+  const std::vector<std::string> warnings = std::move(bench.context.warnings);
   bench.context = make_run_context("stepcast.bench/1", command_line());
-  const std::string json = to_file_text(bench);
-  if (values.count("output") != 0) write_file(values["output"].as<std::string>(), json, force);
-  if (values["json"].as<bool>()) {
-    std::cout << json;
-    return ExitCode::kDone;
-  }
+  bench.context.warnings = warnings;
+  if (write_output(values, to_file_text(bench))) return ExitCode::kDone;
   const bool chosen = std::any_of(bench.rows.begin(), bench.rows.end(),
                                   [](const BenchRow& row) { return !row.algorithm.empty(); });
   std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};
@@ -218,6 +218,7 @@ ExitCode predict_bench(const po::variables_map& values) {
     if (chosen) cells.push_back(row.algorithm);
     table.add(cells);
   }
+  for (const std::string& warning : warnings) std::cout << warning << '\n';
   std::cout << "predicted, world size " << bench.world_size << ", " << bench.backend << "\n\n"
             << table.text();
   return ExitCode::kDone;

@@ -3,9 +3,10 @@
 #include <iostream>
 #include <utility>
 
+#include "core/file.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/core/file.hpp"
+#include "sim/records/run_context.hpp"
 #include "topologies/cluster_writer.hpp"
 #include "topologies/graphviz.hpp"
 #include "topologies/importer.hpp"

@@ -4,9 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/file.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/core/file.hpp"
-#include "sim/validation/case_json.hpp"
+#include "sim/cli/option.hpp"
 #include "sim/validation/case_prediction.hpp"
 #include "sim/validation/published.hpp"
 #include "sim/validation/row_comparison.hpp"
@@ -29,11 +29,9 @@ void declare(po::options_description& options) {
       ("cases", po::value<std::string>(),
        "file of further cases, in the form of calibration/data/published.json; one with the id of a shipped "
        "case takes its place, others name one by 'like'")
-      ("case", po::value<std::string>(), describe_cases().c_str())
-      ("output,o", po::value<std::string>(), "file for the predictions, as JSON")
-      ("json", po::bool_switch(), "print them as JSON")
-      ("force", po::bool_switch(), "overwrite an existing file");
+      ("case", po::value<std::string>(), describe_cases().c_str());
   // clang-format on
+  declare_output(options, "the predictions");
 }
 
 std::vector<PublishedCase> chosen_cases(const po::variables_map& values) {
@@ -92,8 +90,8 @@ std::string percent_of(const std::optional<double>& error) {
   return error ? signed_percent_text(*error) : "-";
 }
 
-std::string marked(const RowComparison& row) {
-  return row.name + (row.standing == RowStanding::kFitted ? " [fitted]" : "");
+std::string marked(const Case& row) {
+  return row.name + (row.standing == Standing::kFitted ? " [fitted]" : "");
 }
 
 /// One line per value of what stays open.
@@ -105,7 +103,7 @@ std::string in_lines(std::string text) {
 }
 
 void print_quantities(const PublishedCase& published, const CasePrediction& prediction,
-                      const std::vector<RowComparison>& comparisons) {
+                      const std::vector<Case>& comparisons) {
   Table table({"row", "what", "measured", "predicted", "error"});
   for (std::size_t i = 0; i < published.rows.size(); ++i) {
     const PublishedRow& row = published.rows[i];
@@ -128,7 +126,7 @@ void print_quantities(const PublishedCase& published, const CasePrediction& pred
 }
 
 void print_case(const PublishedCase& published, const CasePrediction& prediction,
-                const std::vector<RowComparison>& comparisons) {
+                const std::vector<Case>& comparisons) {
   std::cout << published.id << "\n" << published.text("source", "") << "\n\n";
   print_quantities(published, prediction, comparisons);
   if (!prediction.not_predicted.empty()) std::cout << prediction.not_predicted << '\n';
@@ -138,45 +136,22 @@ void print_case(const PublishedCase& published, const CasePrediction& prediction
   std::cout << '\n';
 }
 
-/// `1.745 (+15.9 %)`
-std::string trivial_text(const RowComparison& row, const std::string& predictor) {
-  const auto found = row.trivial.find(predictor);
-  if (found == row.trivial.end()) return "-";
-  const std::string value = short_number(found->second.value);
-  return found->second.error ? value + " (" + percent_of(found->second.error) + ")" : value;
-}
-
-/// Names of rows may be whole sentences.
-std::string shortened(const std::string& name) {
-  constexpr std::size_t kMost = 44;
-  return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
-}
-
 /// Every row of every case, by the quantity that it is judged by.
-void print_all(const std::vector<RowComparison>& rows) {
-  Table table({"case", "row", "what", "measured", "predicted", "error", "copy fit row", "ideal scaling",
-               "alpha-beta", "counts as"});
-  std::string last;
-  for (const RowComparison& row : rows) {
-    const std::string name = row.case_id == last ? "" : row.case_id;
-    last = row.case_id;
-    table.add({name, shortened(row.name), row.quantity, row.measured ? short_number(*row.measured) : "-",
-               row.predicted ? with_range(*row.predicted) : "-", percent_of(row.error),
-               trivial_text(row, "copy"), trivial_text(row, "ideal_scaling"), trivial_text(row, "alpha_beta"),
-               to_text(row.standing)});
-  }
-  std::cout << table.text() << '\n' << to_text(summarize(rows)) << '\n';
+void print_all(const std::vector<Case>& rows) {
+  std::cout << cases_text(rows, {"case", "row", "what", "measured", "predicted", "error", "copy fit row",
+                                 "ideal scaling", "alpha-beta", "counts as"})
+            << '\n'
+            << to_text(summarize(rows)) << '\n';
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  check_output(values);
   const std::vector<PublishedCase> cases = chosen_cases(values);
   nlohmann::json all{{"cases", nlohmann::json::array()}};
-  std::vector<RowComparison> rows;
+  std::vector<Case> rows;
   for (const PublishedCase& one : cases) {
     const CasePrediction prediction = predict_case(one);
-    const std::vector<RowComparison> comparisons = compare_rows(one, prediction);
+    const std::vector<Case> comparisons = compare_rows(one, prediction);
     all["cases"].push_back(case_json(one, prediction, comparisons));
     if (!values["json"].as<bool>()) print_case(one, prediction, comparisons);
     rows.insert(rows.end(), comparisons.begin(), comparisons.end());
@@ -187,9 +162,7 @@ ExitCode run(const po::variables_map& values) {
   all["lineage"] = nlohmann::json::array({make_ancestor("published cases", published_path())});
   if (values.count("cases") != 0)
     all["lineage"].push_back(make_ancestor("cases", values["cases"].as<std::string>()));
-  if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), to_file_text(all), values["force"].as<bool>());
-  if (values["json"].as<bool>()) std::cout << to_file_text(all);
+  write_output(values, to_file_text(all));
   return ExitCode::kDone;
 }
 

@@ -6,10 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
 #include "sim/replay/backend.hpp"
+#include "sim/replay/implied_cluster.hpp"
 
 namespace stepcast {
 namespace {
@@ -18,14 +19,6 @@ constexpr int kIterations = 10;
 constexpr int kWarmupIterations = 2;
 constexpr int kRoundTrips = 16;
 constexpr double kElementBytes = 4.0;
-
-std::optional<CollectiveKind> kind_of(const std::string& name) {
-  for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kGather, CollectiveKind::kScatter,
-        CollectiveKind::kBroadcast, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
-    if (name == to_text(kind)) return kind;
-  return std::nullopt;
-}
 
 Op operation(std::string name, Stream stream, const Action& action, std::vector<int> after) {
   Op op;
@@ -51,7 +44,7 @@ Schedule collective_schedule(CollectiveKind kind, Bytes message, int world_size)
   Schedule schedule = empty_schedule(world_size);
   schedule.buckets.push_back({{}, message});
   Program program;
-  const Collective call{kind, message, 0, 0, {Payload::What::kBucket, 0}};
+  const Collective call{kind, message, 0, 0, BucketArray{}};
   program.ops.push_back(operation("collective", Stream::kComm, call, {}));
   program.ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {0}));
   schedule.programs.push_back(std::move(program));
@@ -103,22 +96,17 @@ std::vector<double> slowest_rank(const Result& result) {
 
 void check(const CollectiveRequest& request) {
   if (request.world_size < 2) throw UsageError("--world-size must be at least 2 for collectives");
-  if (request.smallest.count() <= 0.0 || request.largest < request.smallest || request.factor <= 1.0)
-    throw UsageError("--min must be above 0 B and at most --max, --factor above 1");
+  if (request.world_size > 65'536) throw UsageError("--world-size must be at most 65536");
+  if (request.smallest.count() <= 0.0 || request.largest < request.smallest || !(request.factor >= 1.01))
+    throw UsageError("--min must be above 0 B and at most --max, --factor at least 1.01");
   for (const std::string& name : request.collectives) {
-    const auto& known = bench_collectives();
+    const auto& known = bench_names();
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw UsageError(unknown_name("collective", name, known));
   }
 }
 
 }  // namespace
-
-const std::vector<std::string>& bench_collectives() {
-  static const std::vector<std::string> names = {"send_recv", "all_reduce", "gather",        "scatter",
-                                                 "broadcast", "all_gather", "reduce_scatter"};
-  return names;
-}
 
 std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::string& collective) {
   const bool whole = collective == "all_reduce" || collective == "broadcast" || collective == "send_recv";
@@ -133,14 +121,16 @@ std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::st
 
 Bench predict_collectives(const CollectiveRequest& request) {
   check(request);
-  const Cluster cluster = load_cluster(request.cluster);
   std::optional<Calibration> calibration;
+  if (!request.calibration.empty()) calibration = load_calibration(request.calibration);
+  const Cluster cluster = request.cluster.empty()
+                              ? implied_cluster({.calibration = calibration ? &*calibration : nullptr,
+                                                 .calibration_path = request.calibration,
+                                                 .world_size = request.world_size})
+                              : load_cluster(request.cluster);
   Bench bench;
-  bench.lineage.push_back(make_ancestor("cluster", cluster.path));
-  if (!request.calibration.empty()) {
-    calibration = load_calibration(request.calibration);
-    bench.lineage.push_back(make_ancestor("calibration", request.calibration));
-  }
+  if (!cluster.path.empty()) bench.lineage.push_back(make_ancestor("cluster", cluster.path));
+  if (calibration) bench.lineage.push_back(make_ancestor("calibration", request.calibration));
   const std::string backend = backend_for(request.backend, calibration ? &*calibration : nullptr, cluster);
   if (!backend.empty()) bench.backend = backend;
   NcclGraphs graphs(cluster);
@@ -153,15 +143,19 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.cluster = &cluster;
   input.node_of_rank = place_ranks(cluster, request.world_size);
   input.calibration = calibration ? &*calibration : nullptr;
+  for (const auto& [about, what] :
+       communication_notes(backend, calibration.has_value(), cluster, input.node_of_rank))
+    bench.context.warnings.push_back(about + " " + what);
   input.backend = backend;
+  input.algorithms = parse_algorithms(request.algorithms, backend);
   input.nccl_graphs = &graphs;
   input.fidelity = request.fidelity;
   input.steps = calibration ? kIterations : 1;
   input.warmup_steps = calibration ? kWarmupIterations : 1;
   input.record_spans = false;
-  for (const std::string& name : request.collectives.empty() ? bench_collectives() : request.collectives) {
+  for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
     for (const Bytes size : message_sizes(request, name)) {
-      const auto kind = kind_of(name);
+      const auto kind = collective_kind(name);
       const Schedule schedule = kind ? collective_schedule(*kind, size, request.world_size)
                                      : ping_pong_schedule(size, request.world_size);
       validate(schedule);
@@ -173,6 +167,8 @@ Bench predict_collectives(const CollectiveRequest& request) {
       row.time_s = slowest_rank(result);
       if (const auto nccl = result.notes.find("nccl"); nccl != result.notes.end())
         row.algorithm = nccl->second.substr(nccl->second.find(": ") + 2);
+      else if (kind && input.algorithms.count(*kind) != 0)
+        row.algorithm = input.algorithms.at(*kind);
       if (!kind)
         for (double& time : row.time_s) time /= 2.0 * kRoundTrips;
       bench.rows.push_back(std::move(row));

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/bench.hpp"
+#include "sim/records/bench.hpp"
 #include "sim/replay/replay.hpp"
 
 /// Times of single collectives from endpoint costs alone, to be held against a measured bench file.
@@ -13,16 +13,14 @@ struct CollectiveRequest {
   std::vector<std::string> collectives;  ///< empty: all of them
   std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
   std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
-  std::string cluster = "laptop";
+  std::string algorithms;   ///< as `--algorithm` names them; "": the backend's own
+  std::string cluster;      ///< specification; "": see `implied_cluster`
   int world_size = 2;
   Bytes smallest{4.0};
   Bytes largest{64.0 * kMebi};
   double factor = 4.0;  ///< from one size to the next
   Fidelity fidelity = Fidelity::kAutomatic;
 };
-
-/// The names `bench` files use.
-const std::vector<std::string>& bench_collectives();
 
 /// Message sizes smallest, smallest * factor, ... up to largest, in whole float32 elements, and for
 /// collectives that move parts (gather, scatter, all_gather, reduce_scatter) in whole elements per rank,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
@@ -80,13 +81,15 @@ std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, 
 
 /// What NCCL has chosen for a call.
 struct NcclCall {
-  const NcclGraph* graph = nullptr;  ///< null: gather or scatter, which NCCL does by messages
+  const NcclGraph* graph = nullptr;  ///< null: NCCL does it by messages (`nccl_tunes`)
   CollectiveKind kind = CollectiveKind::kAllReduce;
   NcclCost cost{};
   std::vector<NcclFlow> flows{};
   int blocks = 0;  ///< multiprocessors that it occupies
 };
-NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places);
+/// \param wanted what was chosen in place of what is fastest \throws UsageError where NCCL does not have it
+NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places,
+                   std::optional<NcclAlgorithm> wanted);
 
 /// A collective of NCCL: flows over the modelled links, and NCCL's time as the least. Begins when all ranks
 /// have joined and ends on all at once; as long as it runs, its blocks take their multiprocessors from what

@@ -6,11 +6,11 @@
 namespace stepcast {
 
 Collectives::Collectives(const CollectiveWorld& world, const Schedule& schedule, Fidelity fidelity,
-                         std::string backend)
+                         Library library)
     : world_(world),
       schedule_(schedule),
       fidelity_(fidelity),
-      backend_(std::move(backend)),
+      library_(std::move(library)),
       index_of_rank_(schedule.groups.size()),
       calls_(schedule.groups.size()) {
   for (std::size_t g = 0; g < schedule.groups.size(); ++g) {
@@ -22,9 +22,10 @@ Collectives::Collectives(const CollectiveWorld& world, const Schedule& schedule,
 
 std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collective,
                                                      const std::vector<int>& ranks) {
-  const Algorithm& algorithm = algorithm_for(collective.kind, backend_);
+  const Algorithm& algorithm = algorithm_for(collective.kind, library_.backend, library_.choice);
   const CollectiveCall call{collective.message, static_cast<int>(ranks.size()), collective.root};
   if (world_.nccl != nullptr && call.ranks > 1) return make_nccl(collective, algorithm, call, ranks);
+  if (call.ranks > 1) algorithms_used_.try_emplace(collective.kind, algorithm_name(algorithm));
   const bool aggregate =
       algorithm.ring && (fidelity_ == Fidelity::kAggregate ||
                          (fidelity_ == Fidelity::kAutomatic && call.ranks > kLargestMessageGroup));
@@ -38,24 +39,32 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
 std::unique_ptr<CollectiveRun> Collectives::make_nccl(const Collective& collective,
                                                       const Algorithm& algorithm, const CollectiveCall& call,
                                                       const std::vector<int>& ranks) {
-  const auto [found, is_new] = nccl_calls_.try_emplace(
-      {collective.group, collective.kind, collective.root, collective.message.count()});
-  NcclCall& nccl = found->second;
-  if (is_new) {
-    std::vector<int> places;
-    places.reserve(ranks.size());
-    for (const int rank : ranks) places.push_back(world_.transport.node(rank));
-    nccl = nccl_call(*world_.nccl, collective, places);
-    const std::string choice = nccl.graph == nullptr ? "messages" : to_text(*nccl.graph, nccl.cost);
-    const auto [chosen, is_first] =
-        nccl_chosen_.try_emplace({collective.kind, choice}, Chosen{call.message, call.message});
-    chosen->second.smallest = std::min(chosen->second.smallest, call.message);
-    chosen->second.largest = std::max(chosen->second.largest, call.message);
-  }
+  const NcclCall& nccl = nccl_of(collective, ranks);
   const bool message_level = fidelity_ == Fidelity::kMessage && algorithm.ring &&
                              call.message.count() > 0.0 && nccl.cost.algorithm == NcclAlgorithm::kRing;
   used_.insert(message_level ? "message" : "aggregate");
   return make_nccl_run(world_, algorithm, nccl, call, ranks, message_level);
+}
+
+NcclCall& Collectives::nccl_of(const Collective& collective, const std::vector<int>& ranks) {
+  const Bytes message = collective.message;
+  const auto [found, is_new] =
+      nccl_calls_.try_emplace({collective.group, collective.kind, collective.root, message.count()});
+  NcclCall& nccl = found->second;
+  if (!is_new) return nccl;
+  std::vector<int> places;
+  places.reserve(ranks.size());
+  for (const int rank : ranks) places.push_back(world_.transport.node(rank));
+  std::optional<NcclAlgorithm> wanted;
+  if (library_.choice.count(collective.kind) != 0)
+    wanted = algorithm_for(collective.kind, library_.backend, library_.choice).nccl;
+  nccl = nccl_call(*world_.nccl, collective, places, wanted);
+  const std::string choice = nccl.graph == nullptr ? "messages" : to_text(*nccl.graph, nccl.cost);
+  const auto [chosen, is_first] =
+      nccl_chosen_.try_emplace({collective.kind, choice}, Chosen{message, message});
+  chosen->second.smallest = std::min(chosen->second.smallest, message);
+  chosen->second.largest = std::max(chosen->second.largest, message);
+  return nccl;
 }
 
 void Collectives::join(int rank, const Collective& collective, Callback done) {
@@ -88,6 +97,13 @@ std::string Collectives::nccl_choices() const {
     if (sizes.largest > sizes.smallest) text += " to " + to_text(sizes.largest);
     text += ": " + what.second;
   }
+  return text;
+}
+
+std::string Collectives::algorithms_used() const {
+  std::string text;
+  for (const auto& [kind, name] : algorithms_used_)
+    text.append(text.empty() ? "" : "; ").append(to_text(kind)).append(": ").append(name);
   return text;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {

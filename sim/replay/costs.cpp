@@ -21,19 +21,6 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) 
   return z;
 }
 
-/// What replayed compute only waits for; copies and sums are done for real.
-bool waits(const Op& op) {
-  return std::holds_alternative<Compute>(op.action) || std::holds_alternative<LoadInput>(op.action) ||
-         std::holds_alternative<UnitMemory>(op.action) || std::holds_alternative<UpdateUnit>(op.action);
-}
-
-template <class... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-template <class... Ts>
-Overloaded(Ts...) -> Overloaded<Ts...>;
-
 }  // namespace
 
 Costs::Costs(const ReplayInput& input)
@@ -59,32 +46,25 @@ std::vector<double> Costs::places(int rank) const {
   return result;
 }
 
-double Costs::copy_s(Bytes size) const {
-  return input_.calibration == nullptr ? 0.0 : input_.calibration->copy.at(size).count();
-}
-
-/// n arrays are added up, n - 1 additions, and the sum is scaled into its place.
-double Costs::combine_s(const Combine& combine) const {
+/// Each addition costs a reduction of the array.
+double Costs::pass_s(const LocalPass& pass) const {
   if (input_.calibration == nullptr) return 0.0;
-  const Bytes size = input_.model->parameters[static_cast<std::size_t>(combine.tensor)].size;
-  return (combine.inputs - 1) * input_.calibration->reduce.at(size).count() + copy_s(size);
+  const double added =
+      pass.additions == 0 ? 0.0 : pass.additions * input_.calibration->reduce.at(pass.size).count();
+  return added + input_.calibration->copy.at(pass.size).count();
 }
 
 double Costs::seconds(const Op& op, double place, bool follows) const {
-  return std::visit(
-      Overloaded{[&](const CopyIn& copy) {
-                   return copy_s(input_.model->parameters[static_cast<std::size_t>(copy.tensor)].size);
-                 },
-                 [&](const CopyOut& copy) {
-                   return copy_s(input_.schedule->buckets[static_cast<std::size_t>(copy.bucket)].size);
-                 },
-                 [&](const Combine& combine) { return combine_s(combine); },
-                 [&](const ScaleUnit& scale) {
-                   const FsdpUnit& which = unit(scale.unit);
-                   return copy_s(scale.shard ? (1.0 / which.shards) * which.size() : which.size());
-                 },
-                 [&](const auto&) { return times_.seconds(*input_.schedule, op, place, follows); }},
-      op.action);
+  switch (operation_of(op).time) {
+    case TimeSource::kTrace:
+      return times_.seconds(*input_.schedule, op, place, follows);
+    case TimeSource::kPass:
+      return pass_s(local_pass(op.action, *input_.schedule, *input_.model));
+    case TimeSource::kTransfer:
+    case TimeSource::kNothing:
+      return 0.0;
+  }
+  return 0.0;
 }
 
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
@@ -99,8 +79,10 @@ Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const
 
 Job Costs::job(const Op& op, int rank, double place, bool follows) const {
   const bool threaded = std::holds_alternative<Compute>(op.action);
-  if (input_.compute_waits && waits(op)) return make_job(seconds(op, place, follows), 0, Bytes(0), rank);
-  // Copies of a straggler of the lab are as fast as the machine that plays it.
+  // Replayed compute waits for what a trace times; copies and sums are done for real.
+  if (input_.compute_waits && operation_of(op).time == TimeSource::kTrace)
+    return make_job(seconds(op, place, follows), 0, Bytes(0), rank);
+  // Where compute only waits, copies of a straggler are as fast as those of the others.
   const double speed = input_.compute_waits ? input_.cluster->host_of(node(rank)).speed : 1.0;
   return make_job(speed * seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic,
                   rank);

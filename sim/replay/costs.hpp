@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/step_times.hpp"
+#include "sim/records/step_times.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/shared_host.hpp"
+#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 
@@ -37,11 +38,10 @@ class Costs {
   [[nodiscard]] double ready_fraction(int tensor) const { return times_.ready_fraction(tensor); }
 
  private:
-  [[nodiscard]] double copy_s(Bytes size) const;
   [[nodiscard]] const FsdpUnit& unit(int index) const {
     return input_.schedule->units[static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] double combine_s(const Combine& combine) const;
+  [[nodiscard]] double pass_s(const LocalPass& pass) const;
   [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;
   [[nodiscard]] int node(int rank) const { return input_.node_of_rank[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "core/table.hpp"
 #include "sim/replay/roofline.hpp"
 
 namespace stepcast {
@@ -67,7 +69,14 @@ void sum_steps(TraceEntry& entry) {
   entry.step_s = std::move(steps);
 }
 
+std::filesystem::path device_error_file() {
+  return home_folder() / "calibration" / "data" / "device-errors.json";
+}
+
 }  // namespace
+
+STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size, batch, predicted_s,
+                       measured_s, source, remark)
 
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named) {
   if (!named.empty()) {
@@ -128,7 +137,7 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
     trace.name = model.segments[i].name;
     trace.forward_s = time(segment, WorkPhase::kForward);
     trace.backward_s = time(segment, WorkPhase::kBackward);
-    trace.zero_grad_s = time(segment, WorkPhase::kZeroGrad);
+    trace.zero_grad_s = {0.0};
     trace.optimizer_s = time(segment, WorkPhase::kOptimizer);
     trace.saved_bytes = trace.forward_peak_bytes = samples * model.segments[i].saved_size.count();
     entry.segments.push_back(std::move(trace));
@@ -138,18 +147,34 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
 }
 
 std::string estimate_note(const std::string& dtype) {
-  const auto percent = [](double part) { return std::to_string(std::lround(100.0 * part)) + " %"; };
-  return "ESTIMATE, nothing was measured: " + dtype + " at " + percent(kEstimatedComputeEfficiency) +
-         " of the peak rate, " + percent(kEstimatedMemoryEfficiency) +
+  return "ESTIMATE, nothing was measured: " + dtype + " at " + percent_text(kEstimatedComputeEfficiency, 0) +
+         " of the peak rate, " + percent_text(kEstimatedMemoryEfficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading";
 }
 
-std::string estimate_error_note(const DeviceModel& device) {
-  if (!device.gpu)
-    return "1.4 to 2.3 times too slow for four models on one core of a Xeon "
-           "(base clock, even share of memory)";
-  return "2 % too slow where kernels fill the device (BERT-base with DDP on 4 H100, if its sequence is 512); "
-         "33 times too fast where Python and data loading bound the step (MLP on a P100)";
+std::vector<DeviceError> device_errors() {
+  const nlohmann::json json = load_json(device_error_file(), "stepcast.device-errors/1");
+  try {
+    return json.at("rows").get<std::vector<DeviceError>>();
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError(device_error_file().string() + ": " + error.what());
+  }
+}
+
+std::string known_errors_note(const DeviceModel& device) {
+  std::string text;
+  for (const DeviceError& row : device_errors()) {
+    if (row.device != device.name) continue;
+    const double ratio = row.predicted_s / row.measured_s;
+    text.append(text.empty() ? "" : "; ");
+    text += ratio < 0.5 ? std::to_string(std::lround(1.0 / ratio)) + " times too fast"
+                        : signed_percent_text(ratio - 1.0);
+    text.append(" for ").append(row.model);
+    text.append(row.world_size > 1 ? ", " + row.strategy + " on " + std::to_string(row.world_size) : "");
+    text.append(row.remark.empty() ? "" : ", " + row.remark).append(" (").append(row.source).append(")");
+  }
+  return text.empty() ? "not known: no estimate for " + device.name + " was ever held against a measurement"
+                      : text;
 }
 
 std::string memory_warning(const Result& result, const DeviceModel& device) {

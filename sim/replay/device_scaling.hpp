@@ -3,8 +3,8 @@
 #include <string>
 
 #include "models/model.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"
 
@@ -37,7 +37,8 @@ inline constexpr double kEstimatedComputeEfficiency = 0.55;
 inline constexpr double kEstimatedMemoryEfficiency = 0.8;
 
 /// A trace entry of one step from the table of layers alone. Gradients are ready at the end of their segment,
-/// saved bytes are the model's own estimate, and host, input and data loading cost nothing. \throws
+/// saved bytes are the model's own estimate, and host, input and data loading cost nothing. Nor does
+/// zero_grad: PyTorch 2 frees gradients (set_to_none), and the next backward writes them anew. \throws
 /// InputError as `moved`
 TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceModel& device, int samples,
                      int threads);
@@ -45,9 +46,24 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
 /// How the estimate was made, for people.
 std::string estimate_note(const std::string& dtype);
 
-/// How far estimates were off where a measured step could be compared, for people: published ones of GPUs,
-/// those of README's accuracy table of CPUs. Nothing was fitted to them.
-std::string estimate_error_note(const DeviceModel& device);
+/// A measured step beside what the estimate says of it; nothing was fitted to it. A row of
+/// calibration/data/device-errors.json.
+struct DeviceError {
+  std::string device;  ///< `h100-sxm`
+  std::string model, strategy, cluster;
+  int world_size = 1;
+  int batch = 1;
+  double predicted_s = 0.0;
+  double measured_s = 0.0;
+  std::string source;
+  std::string remark;  ///< what the source leaves open, or why the estimate is off
+};
+
+/// \throws InputError that names the file and what is wrong in it
+std::vector<DeviceError> device_errors();
+
+/// How far estimates for a device were off, row by row with its source, or that nothing is known.
+std::string known_errors_note(const DeviceModel& device);
 
 /// `rank 0 needs 91.2 GiB, h100-sxm holds 79.6 GiB: the step does not fit`, or "" where it fits. What the
 /// framework and its libraries hold besides (some 500 MB) is left out.

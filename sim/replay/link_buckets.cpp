@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <simgrid/s4u.hpp>
 
-#include "sim/replay/platform.hpp"
-
 namespace stepcast {
 namespace {
 
@@ -21,7 +19,7 @@ double least_bandwidth(const LinkBuckets::Links& way) {
 }  // namespace
 
 double LinkBuckets::depth(const SimLink* link) const {
-  return payload_of(rule_.depth(BytesPerSecond(bandwidth(link)))).count();
+  return cluster_.links[platform_.link_index(link)].token_bucket.count();
 }
 
 double LinkBuckets::at_rest(const Links& way) const {

@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/core/token_bucket.hpp"
+#include "sim/replay/platform.hpp"
 
 namespace simgrid::s4u {
 class Link;
@@ -11,7 +11,7 @@ class Link;
 
 namespace stepcast {
 
-/// The token buckets of a lab's links, of which each direction has its own. Fluid: flows cross a link at the
+/// The token buckets of shaped links, of which each direction has its own. Fluid: flows cross a link at the
 /// bandwidth b of the slowest link on their way, and what that leaves of the link's own bandwidth r fills its
 /// bucket:
 ///
@@ -28,8 +28,10 @@ class LinkBuckets {
  public:
   using Links = std::vector<simgrid::s4u::Link*>;
 
-  explicit LinkBuckets(TokenBuckets rule) : rule_(rule) {}
+  /// Depths are those of the cluster's links.
+  LinkBuckets(const Platform& platform, const Cluster& cluster) : platform_(platform), cluster_(cluster) {}
 
+  [[nodiscard]] double depth(const simgrid::s4u::Link* link) const;
   /// What passes at once after a pause: the least of the way's buckets.
   [[nodiscard]] double at_rest(const Links& way) const;
   /// A flow begins on its way. \return of its bytes, those that pass at once
@@ -44,10 +46,10 @@ class LinkBuckets {
     double date = 0.0;
     double load_bytes_per_s = 0.0;  ///< of the flows that cross the link
   };
-  [[nodiscard]] double depth(const simgrid::s4u::Link* link) const;
   Bucket& filled(simgrid::s4u::Link* link, double date);
 
-  TokenBuckets rule_;
+  const Platform& platform_;
+  const Cluster& cluster_;
   std::unordered_map<simgrid::s4u::Link*, Bucket> buckets_;
 };
 

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "sim/collectives/algorithm.hpp"
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 
 namespace stepcast {
 
@@ -12,7 +12,7 @@ struct WireCost {
   double latency_s = 0.0;
   double bandwidth_bytes_per_s = 0.0;
   double extra_bytes = 0.0;    ///< per message: preamble
-  double at_once_bytes = 0.0;  ///< that a lab's token buckets let pass after a pause
+  double at_once_bytes = 0.0;  ///< that token buckets let pass after a pause
 };
 
 /// One rank's share of a ring if all ranks do the same at the same time.

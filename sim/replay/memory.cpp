@@ -4,6 +4,8 @@
 #include <array>
 #include <tuple>
 
+#include "sim/schedule/operations.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -15,14 +17,6 @@ struct Event {
   double bytes = 0.0;
 };
 
-/// The runner counts what an optimizer needs while it runs with its state.
-MemoryCategory workspace_category(const Op& op) {
-  const auto* compute = std::get_if<Compute>(&op.action);
-  const bool updates = (compute != nullptr && compute->phase == Phase::kOptimizer) ||
-                       std::holds_alternative<UpdateUnit>(op.action);
-  return updates ? MemoryCategory::kOptimizerState : MemoryCategory::kActivations;
-}
-
 std::vector<Event> events_of(const Program& program, const std::vector<OpDates>& dates, const Costs& costs) {
   std::vector<Event> events;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -32,7 +26,7 @@ std::vector<Event> events_of(const Program& program, const std::vector<OpDates>&
                         costs.bytes(change)});
     const double workspace = costs.workspace_bytes(op);
     if (workspace <= 0.0) continue;
-    const MemoryCategory category = workspace_category(op);
+    const MemoryCategory category = operation_of(op).workspace;
     events.push_back({dates[i].start, i, false, category, workspace});
     events.push_back({dates[i].end, i, true, category, -workspace});
   }

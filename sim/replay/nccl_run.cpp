@@ -152,34 +152,34 @@ class NcclRingRun : public NcclRun {
   std::vector<std::vector<Member>> members_;  ///< by ring and position in it
 };
 
-/// Gather to a root or scatter from it: as many messages as other ranks, all at once; their ends share the
-/// root's links.
+/// What NCCL has no kernel for: grouped sends and receives. All messages of the algorithm move at once, and
+/// share the links at their ends.
 class NcclMessagesRun : public JointRun {
  public:
   using JointRun::JointRun;
 
  private:
   void begin() override {
-    const bool gathers = algorithm_.kind == CollectiveKind::kGather;
-    const double bytes = call_.message.count() / call_.ranks;
-    for (int index = 0; index < call_.ranks; ++index) {
-      if (index == call_.root || bytes <= 0.0) continue;
-      part_begins();
-      const int from = rank(gathers ? index : call_.root);
-      const int to = rank(gathers ? call_.root : index);
-      world_.transport.move({from, to, bytes, world_.clock.now(), {}, [this] { part_over(); }});
-    }
+    for (int index = 0; index < call_.ranks; ++index)
+      for (int k = 0; k < algorithm_.steps(call_, index); ++k) {
+        const Exchange step = algorithm_.step(call_, index, k);
+        if (step.to < 0 || step.sent.count() <= 0.0) continue;
+        part_begins();
+        world_.transport.move(
+            {rank(index), rank(step.to), step.sent.count(), world_.clock.now(), {}, [this] { part_over(); }});
+      }
   }
 };
 
 }  // namespace
 
-NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places) {
+NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places,
+                   std::optional<NcclAlgorithm> wanted) {
   NcclCall call;
   call.kind = collective.kind;
-  if (collective.kind == CollectiveKind::kGather || collective.kind == CollectiveKind::kScatter) return call;
+  if (!nccl_tunes(collective.kind)) return call;
   call.graph = &graphs.of(places);
-  call.cost = nccl_choice(*call.graph, collective.kind, collective.message);
+  call.cost = nccl_choice(*call.graph, collective.kind, collective.message, wanted);
   call.flows = nccl_flows(*call.graph, call.cost, collective.kind,
                           {collective.message, call.graph->ranks, collective.root});
   call.blocks = nccl_blocks(*call.graph, call.cost, collective.message);

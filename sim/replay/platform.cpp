@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <simgrid/s4u.hpp>
@@ -25,16 +28,17 @@ constexpr double kUnusedSpeed = 1e9;  // hosts execute nothing in SimGrid, which
 
 /// SimGrid reads its settings from a command line; it gets one of its own, never the user's.
 ///
-/// CM02 without cross traffic and TCP window: see Platform. The precisions are absolute: with the default of
-/// 10 us, flows that end within 10 us of each other would end together.
+/// CM02 without cross traffic and TCP window: see Platform. How finely dates are parted: `part_dates_until`. The
+/// precision of max-min sharing is SimGrid's own: it is held against sums of 1 / latency over all flows of a link, and
+/// where some thousands of flows share a link, as in an all-to-all over 32 hosts, a finer one lies below their
+/// rounding, and SimGrid aborts.
 void make_engine() {
-  std::array<std::string, 8> words{"stepcast",
+  std::array<std::string, 7> words{"stepcast",
                                    "--log=root.thresh:warning",
                                    "--cfg=network/model:CM02",
                                    "--cfg=network/crosstraffic:0",
                                    "--cfg=network/TCP-gamma:0",
-                                   "--cfg=surf/precision:1e-12",
-                                   "--cfg=maxmin/precision:1e-9",
+                                   "--cfg=maxmin/precision:1e-5",
                                    "--cfg=contexts/factory:raw"};
   static bool configured = false;  // SimGrid's settings outlive its engines, and may be made once
   std::vector<char*> argv;
@@ -102,9 +106,12 @@ class Platform::Built {
     if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same) ||
         !covers(nodes))
       return false;
+    least_bandwidth_ = std::numeric_limits<double>::infinity();
+    longest_latency_ = 0.0;
     for (const auto& [index, spoke] : spokes_) {
       const Link& link = cluster.links[index];
       cluster_.links[index] = link;
+      bound_by(link);
       for (s4u::Link* direction : {spoke->get_link_up(), spoke->get_link_down()}) {
         direction->set_bandwidth(link.bandwidth.count() * kUnitsPerByte);
         direction->set_latency(link.latency.count());
@@ -115,6 +122,10 @@ class Platform::Built {
 
   [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
 
+  [[nodiscard]] std::size_t link_index(const s4u::Link* link) const { return link_index_.at(link); }
+
+  [[nodiscard]] double least_bandwidth() const { return least_bandwidth_; }
+  [[nodiscard]] double longest_latency() const { return longest_latency_; }
   [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
   /// In a star there is nothing to search; elsewhere each pair is searched once.
   [[nodiscard]] int switches_between(int from, int to) {
@@ -131,9 +142,15 @@ class Platform::Built {
   void need_route(int from, int to) {
     if (links_.empty() || !known_.emplace(from, to).second) return;
     std::vector<s4u::LinkInRoute> route;
-    for (const Hop& hop : paths_.between(from, to))
+    double latency = 0.0;
+    for (const Hop& hop : paths_.between(from, to)) {
+      const Link& link = cluster_.links[static_cast<std::size_t>(hop.link)];
+      least_bandwidth_ = std::min(least_bandwidth_, link.bandwidth.count());
+      latency += link.latency.count();
       route.emplace_back(links_[static_cast<std::size_t>(hop.link)],
                          hop.forward ? Direction::UP : Direction::DOWN);
+    }
+    longest_latency_ = std::max(longest_latency_, latency);
     zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
   }
 
@@ -153,7 +170,9 @@ class Platform::Built {
       make_host(node);
       const std::size_t index = link_of[static_cast<std::size_t>(node)];
       const Link& link = cluster_.links[index];
+      bound_by(link);
       spokes_.emplace_back(index, make_link(zone_, link));
+      remember(spokes_.back().second, index);
       zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
                        {{spokes_.back().second, link.b == hub ? Direction::UP : Direction::DOWN}}, true);
     }
@@ -165,8 +184,22 @@ class Platform::Built {
     zone_ = s4u::create_full_zone("cluster");
     for (const int node : nodes_) make_host(node);
     if (nodes_.size() > 1)
-      for (const Link& link : cluster_.links) links_.push_back(make_link(zone_, link));
+      for (const Link& link : cluster_.links) {
+        links_.push_back(make_link(zone_, link));
+        remember(links_.back(), links_.size() - 1);
+      }
     zone_->seal();
+  }
+
+  void remember(const s4u::SplitDuplexLink* link, std::size_t index) {
+    for (const s4u::Link* direction : {link->get_link_up(), link->get_link_down()})
+      link_index_[direction] = index;
+  }
+
+  /// A spoke: a way has two.
+  void bound_by(const Link& link) {
+    least_bandwidth_ = std::min(least_bandwidth_, link.bandwidth.count());
+    longest_latency_ = std::max(longest_latency_, 2.0 * link.latency.count());
   }
 
   void make_host(int node) {
@@ -176,9 +209,12 @@ class Platform::Built {
   Cluster cluster_;
   const std::vector<int> nodes_;
   const Paths paths_;
+  double least_bandwidth_ = std::numeric_limits<double>::infinity();
+  double longest_latency_ = 0.0;
   s4u::NetZone* zone_ = nullptr;
   std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
   std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
+  std::unordered_map<const s4u::Link*, std::size_t> link_index_;  ///< of both directions
   std::set<std::pair<int, int>> known_;
   std::unordered_map<std::uint64_t, int> switches_;  ///< by pair of nodes, of those asked for
   std::vector<std::pair<std::size_t, s4u::SplitDuplexLink*>> spokes_;  ///< of a star, with their number in it
@@ -208,6 +244,8 @@ bool Platform::same_host(int a, int b) const { return built_.same_host(a, b); }
 
 int Platform::switches_between(int from, int to) const { return built_.switches_between(from, to); }
 
+std::size_t Platform::link_index(const s4u::Link* link) const { return built_.link_index(link); }
+
 std::vector<s4u::Link*> Platform::way(int from, int to) const {
   need_route(from, to);
   std::vector<s4u::Link*> links;
@@ -223,6 +261,19 @@ double Platform::latency_s(int from, int to) const {
   host(from)->route_to(host(to), links, &latency);
   return latency;
 }
+
+void Platform::part_dates_until(double date) {
+  static double precise_until = 0.0;
+  if (date > 0.0 && date <= precise_until) return;
+  precise_until = 2.0 * date;
+  if (date == 0.0) return;
+  std::array<char, 64> setting{};
+  std::snprintf(setting.data(), setting.size(), "surf/precision:%g", std::ldexp(precise_until, -46));
+  s4u::Engine::set_config(setting.data());
+}
+
+double Platform::least_bandwidth_bytes_per_s() const { return built_.least_bandwidth(); }
+double Platform::longest_latency_s() const { return built_.longest_latency(); }
 
 double Platform::bandwidth_bytes_per_s(int from, int to) const {
   const std::vector<s4u::Link*> links = way(from, to);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -36,11 +37,22 @@ class Platform {
   void need_route(int from, int to) const;
   /// The links that a flow between two different nodes crosses.
   [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to) const;
+  /// Which link of the cluster it is a direction of.
+  [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const;
   /// Latency of the path between two different nodes.
   [[nodiscard]] double latency_s(int from, int to) const;
   [[nodiscard]] bool same_host(int a, int b) const;
   /// Switches of the network on the path between two different nodes.
   [[nodiscard]] int switches_between(int from, int to) const;
+  /// Tells SimGrid how finely it must part dates, now that no flow can last beyond `date`: within
+  /// `surf/precision` two are one, and where the precision is below the rounding of its clock, a flow whose date
+  /// the clock rounds past never ends. Relative to the date, so that a step of 1 us is as exact as one of
+  /// 10,000 s.
+  /// 0 starts anew, as what was under way has ended.
+  static void part_dates_until(double date);
+  /// Bounds of all paths that were asked for.
+  [[nodiscard]] double least_bandwidth_bytes_per_s() const;
+  [[nodiscard]] double longest_latency_s() const;
   /// Bandwidth of the path between two different nodes.
   [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const;
 

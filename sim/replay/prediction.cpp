@@ -4,11 +4,12 @@
 #include <set>
 #include <utility>
 
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
 #include "sim/replay/backend.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/implied_cluster.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
 namespace stepcast {
@@ -19,11 +20,13 @@ struct Inputs {
   Model model;
   Cluster cluster;
   std::optional<Calibration> calibration;
+  std::optional<Trace> traced;  ///< the whole file
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
   std::string backend;
+  AlgorithmChoice algorithms;
   std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster where NCCL runs, set when that has its place
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
@@ -85,7 +88,7 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
   inputs.notes["estimate"] = estimate_note(request.dtype);
-  inputs.notes["expected error"] = estimate_error_note(*inputs.device);
+  inputs.notes["known errors"] = known_errors_note(*inputs.device);
 }
 
 /// The device with what it needs and excludes.
@@ -103,7 +106,7 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
-  const Trace trace = load_trace(request.trace);
+  const Trace& trace = inputs.traced.emplace(load_trace(request.trace));
   if (request.model.empty()) inputs.model = load_model(trace.model);
   if (trace.model != inputs.model.specification)
     throw InputError(request.trace + ": is a trace of '" + trace.model + "', but the model is '" +
@@ -117,10 +120,20 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const int micro_batches = request.training.micro_batches;
   inputs.batch = request.batch ? *request.batch : micro_batches * choose({}, batches, "batch", request.trace);
   const int samples = std::max(1, inputs.batch / micro_batches);
-  inputs.trace = trace.at(samples, inputs.threads, request.extrapolate);
-  inputs.waiting_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kWaiting);
-  if (trace.has(Pace::kAccumulating))
-    inputs.accumulating_trace = trace.at(samples, inputs.threads, request.extrapolate, Pace::kAccumulating);
+  if (trace.entries.front().segments.size() != inputs.model.segments.size())
+    throw InputError(request.trace + ": has " + std::to_string(trace.entries.front().segments.size()) +
+                     " segments, model '" + inputs.model.specification + "' has " +
+                     std::to_string(inputs.model.segments.size()));
+  const auto at = [&](Pace pace) {
+    try {
+      return trace.at(samples, inputs.threads, request.extrapolate, pace);
+    } catch (const InputError& error) {
+      throw InputError(request.trace + ": " + error.what());
+    }
+  };
+  inputs.trace = at(Pace::kContinuous);
+  inputs.waiting_trace = at(Pace::kWaiting);
+  if (trace.has(Pace::kAccumulating)) inputs.accumulating_trace = at(Pace::kAccumulating);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
   if (inputs.device != nullptr) move_to_device(inputs, trace, request);
 }
@@ -137,6 +150,8 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   else if (!inputs.model.has_fixed_times())
     throw UsageError("--trace is missing; '" + inputs.model.specification +
                      "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
+  else
+    inputs.model = declared_for(inputs.model, inputs.batch, request.training.micro_batches);
 }
 
 /// The place of a model where nothing is trained.
@@ -150,9 +165,18 @@ void load_no_model(Inputs& inputs, const PredictionRequest& request) {
   inputs.model.name = inputs.model.specification = "no model";
 }
 
+Cluster cluster_of(const Inputs& inputs, const PredictionRequest& request, bool trains) {
+  if (!request.cluster.empty()) return load_cluster(request.cluster);
+  return implied_cluster({.calibration = inputs.calibration ? &*inputs.calibration : nullptr,
+                          .calibration_path = request.calibration,
+                          .trace = inputs.traced ? &*inputs.traced : nullptr,
+                          .device = inputs.device,
+                          .world_size = request.training.world_size,
+                          .threads = inputs.threads,
+                          .needs_devices = !trains});
+}
+
 Inputs load_inputs(const PredictionRequest& request, bool trains) {
-  if (request.batch && *request.batch < 1) throw UsageError("--batch must be at least 1");
-  if (request.threads && *request.threads < 1) throw UsageError("--threads must be at least 1");
   Inputs inputs;
   inputs.batch = request.batch.value_or(1);
   inputs.threads = request.threads.value_or(1);
@@ -160,23 +184,22 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
     load_model_into(inputs, request);
   else
     load_no_model(inputs, request);
-  inputs.cluster = load_cluster(request.cluster);
+  if (!request.calibration.empty()) inputs.calibration = load_calibration(request.calibration);
+  inputs.cluster = cluster_of(inputs, request, trains);
   if (request.pcie)
     for (Link& link : inputs.cluster.links)
       if (link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
-  inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
+  if (!inputs.cluster.path.empty()) inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
   if (inputs.device != nullptr) {
     check_places(inputs.cluster, *inputs.device);
     check_threads(inputs, request);
     inputs.lineage.push_back(make_ancestor("devices", device_file().string()));
   }
-  if (!request.calibration.empty()) {
-    inputs.calibration = load_calibration(request.calibration);
-    inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
-  }
+  if (inputs.calibration) inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
   inputs.backend =
       backend_for(request.backend, inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
+  inputs.algorithms = parse_algorithms(request.algorithms, inputs.backend);
   return inputs;
 }
 
@@ -192,6 +215,18 @@ std::string in_words(const CopyCosts& costs) {
   return "pageable memory at " + to_text(costs.pageable) + ", " + to_text(costs.launch) + " to issue one";
 }
 
+/// Messages between the stages of a pipeline that a model with declared times says nothing of.
+void check_outputs(const Model& model, const Schedule& schedule) {
+  if (!model.has_fixed_times()) return;
+  for (const Program& program : schedule.programs)
+    for (const Op& op : program.ops)
+      if (const auto* send = std::get_if<Send>(&op.action); send != nullptr && send->message <= Bytes(0))
+        throw InputError(
+            model.path + ": key 'output' is missing; " + op.name +
+            " crosses a pipeline boundary, and its bytes are what the layer before it puts out, " +
+            "as `fixed: {..., output: 1MiB}` per sample or batch");
+}
+
 ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
   ReplayInput input;
   input.schedule = &schedule;
@@ -203,6 +238,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
   input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
   input.backend = inputs.backend;
+  input.algorithms = inputs.algorithms;
   input.nccl_graphs = inputs.nccl_graphs ? &*inputs.nccl_graphs : nullptr;
   input.fidelity = request.fidelity;
   input.copies = request.copies;
@@ -232,7 +268,8 @@ Result replay_replicas(ReplayInput input, int replicas) {
 /// What `single` predicts on one rank: the step without any communication.
 double single_step_time_s(Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
   TrainingConfig alone = training;
-  alone.world_size = 1;  // the options of other strategies are not looked at
+  alone.world_size = 1;
+  alone.options.clear();
   const Schedule schedule = build_schedule("single", inputs.model, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
@@ -249,19 +286,39 @@ void add_trivial_predictions(Result& result, const Schedule& schedule, const Alp
     result.trivial_step_time_s["bubble_formula"] = ideal * (1.0 + (stages - 1.0) / schedule.micro_batches);
 }
 
+/// What would fill the memory before it could fail.
+void check_size(const PredictionRequest& request) {
+  constexpr int kMostRanks = 65'536;
+  constexpr double kMostStepTimes = 2e7;
+  if (request.training.world_size > kMostRanks)
+    throw UsageError("--world-size " + std::to_string(request.training.world_size) + ": must be at most " +
+                     std::to_string(kMostRanks));
+  const double steps = (1.0 * request.steps + request.warmup_steps) * request.replicas;
+  if (steps * std::max(1, request.training.world_size) * request.training.micro_batches > kMostStepTimes)
+    throw UsageError("--steps " + std::to_string(request.steps) + ", --warmup " +
+                     std::to_string(request.warmup_steps) + " and --replicas " +
+                     std::to_string(request.replicas) + " over " +
+                     std::to_string(request.training.world_size) +
+                     " ranks and their micro-batches: must be at most 20000000 micro-batches in all");
+}
+
 }  // namespace
 
 Result predict(const PredictionRequest& request) {
-  if (request.steps < 1) throw UsageError("--steps must be at least 1");
-  if (request.warmup_steps < 0) throw UsageError("--warmup must be at least 0");
-  if (request.replicas < 1) throw UsageError("--replicas must be at least 1");
+  check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   Inputs inputs = load_inputs(request, trains);
   if (inputs.backend == "nccl") inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
   if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();
+  constexpr double kMostOperations = 1e7;
+  if (1.0 * training.micro_batches * static_cast<double>(inputs.model.segments.size()) > kMostOperations)
+    throw UsageError("--micro-batches " + std::to_string(training.micro_batches) + " of " +
+                     std::to_string(inputs.model.segments.size()) +
+                     " segments are more than 10000000 operations; take fewer");
   const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
+  check_outputs(inputs.model, schedule);
 
   Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
   if (trains) {
@@ -271,18 +328,23 @@ Result predict(const PredictionRequest& request) {
     const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
     add_trivial_predictions(result, schedule, line, single);
   }
+  if (inputs.model.per == "batch" && request.batch)
+    result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
   if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   result.origin = Origin::kPredicted;
   result.configuration = configuration_of(schedule, inputs.model, training);
+  result.configuration.add_option("algorithm", to_text(inputs.algorithms));
   result.configuration.threads = inputs.threads;
   if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
   result.configuration.cluster = inputs.cluster.specification;
   if (request.compute_waits) result.configuration.compute = "replayed";
-  if (!inputs.calibration && inputs.backend != "nccl" && schedule.world_size > 1)
-    result.notes["calibration"] = "none: hosts send and receive at no cost, only links take time";
-  if (inputs.calibration && inputs.calibration->lab.cores > 0)
-    result.notes["lab"] = "hosts share " + std::to_string(inputs.calibration->lab.cores) + " cores";
+  if (trains)
+    result.notes.merge(communication_notes(inputs.backend, inputs.calibration.has_value(), inputs.cluster,
+                                           place_ranks(inputs.cluster, schedule.world_size)));
+  if (const int cores = shared_cores(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
+      cores > 0)
+    result.notes["hosts"] = "share " + std::to_string(cores) + " cores of one machine";
   if (inputs.device != nullptr) {
     result.configuration.device = inputs.device->name;
     const std::string warning = memory_warning(result, *inputs.device);

@@ -16,9 +16,10 @@ struct PredictionRequest {
   std::string device;             ///< name of the device that the trace is moved to; "": the traced one
   std::string trace_device;       ///< name of the device that was traced; "": recognised from the trace
   std::string dtype = "float32";  ///< of an estimate without a trace: float32 or tf32
-  std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
-  std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
-  std::string cluster = "laptop";
+  std::string calibration;     ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
+  std::string backend;         ///< `gloo` or `nccl`; "": see `backend_for`
+  std::string algorithms;      ///< as `--algorithm` names them; "": the backend's own
+  std::string cluster;         ///< specification; "": see `implied_cluster`
   std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
   std::optional<int> threads;  ///< unset: the trace's only thread count
   TrainingConfig training;     ///< its batch is set from `batch`

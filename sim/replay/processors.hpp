@@ -15,7 +15,7 @@ class Processors {
   /// \param cores_per_rank of each host, of bound ranks; 0 where all ranks share all cores
   Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
              const SharingCost& sharing);
-  /// `hosts` hosts of a lab, which are one machine with `cores`.
+  /// `hosts` hosts that are parts of one machine with `cores`.
   Processors(Clock& clock, std::size_t hosts, int cores, int cores_per_rank, const SharingCost& sharing);
 
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0

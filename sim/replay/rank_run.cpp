@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/overloaded.hpp"
+
 namespace stepcast {
-namespace {
-
-bool is_copy(const Op& op) { return std::holds_alternative<Copy>(op.action); }
-
-/// Starts when it is ready, whatever else its stream has.
-bool queues_nowhere(const Op& op) {
-  return std::holds_alternative<Send>(op.action) || std::holds_alternative<Recv>(op.action) || is_copy(op);
-}
-
-}  // namespace
-
 RankRun::RankRun(ReplayWorld& world, int rank)
     : world_(world),
       rank_(rank),
@@ -22,8 +13,9 @@ RankRun::RankRun(ReplayWorld& world, int rank)
       followers_(program_.ops.size()) {
   if (world.input.calibration != nullptr)
     queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
+  for (const Op& each : program_.ops) starts_.push_back(operation_of(each).start);
   for (std::size_t i = 0; i < program_.ops.size(); ++i)
-    if (queues_nowhere(program_.ops[i]))
+    if (starts_[i] != Start::kInTurn)
       for (const int before : program_.ops[i].after)
         followers_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
@@ -57,8 +49,7 @@ double RankRun::place(int micro_batch) const {
 }
 
 Job RankRun::job(int index) const {
-  const auto* compute = std::get_if<Compute>(&op(index).action);
-  return world_.costs.job(op(index), rank_, place(compute == nullptr ? 0 : compute->micro_batch),
+  return world_.costs.job(op(index), rank_, place(micro_batch_of(op(index))),
                           follows_[static_cast<std::size_t>(index)] != 0);
 }
 
@@ -124,7 +115,7 @@ void RankRun::advance_main() {
     }
     if (next_ == count) return;
     const int index = next_;
-    if (is_copy(op(index))) {
+    if (starts(index) == Start::kLaunched) {
       if (!launch_copy(index)) return;
       continue;
     }
@@ -184,7 +175,7 @@ bool RankRun::run_piece(double until) {
 }
 
 void RankRun::issue(int index) {
-  if (!queues_nowhere(op(index))) {
+  if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
     issued_[static_cast<std::size_t>(index)] = 1;
@@ -243,20 +234,23 @@ bool RankRun::run_job(const Job& job, Callback ended) {
 }
 
 void RankRun::perform(int index) {
-  const Op& which = op(index);
-  if (const auto* collective = std::get_if<Collective>(&which.action)) {
-    perform_collective(index, *collective);
-  } else if (const auto* send = std::get_if<Send>(&which.action)) {
-    world_.point_to_point.post(true, rank_, rank_ + send->offset, send->tag, send->message,
-                               [this, index] { finish(index); });
-  } else if (const auto* recv = std::get_if<Recv>(&which.action)) {
-    world_.point_to_point.post(false, rank_ + recv->offset, rank_, recv->tag, recv->message,
-                               [this, index] { finish(index); });
-  } else if (const auto* copy = std::get_if<Copy>(&which.action)) {
-    world_.copies.start(rank_, *copy, [this, index] { finish(index); });
-  } else if (!run_job(job(index), [this, index] { finish(index); })) {
-    finish(index);
-  }
+  const auto done = [this, index] { finish(index); };
+  std::visit(
+      Overloaded{
+          [&](const Collective& collective) { perform_collective(index, collective); },
+          [&](const Send& send) {
+            world_.point_to_point.post(true, rank_, rank_ + send.offset, send.tag, send.message, done);
+          },
+          [&](const Recv& recv) {
+            world_.point_to_point.post(false, rank_ + recv.offset, rank_, recv.tag, recv.message, done);
+          },
+          [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
+          [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory, UpdateUnit,
+                          Synchronize> auto&) {
+            if (!run_job(job(index), done)) finish(index);
+          },
+      },
+      op(index).action);
 }
 
 /// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes
@@ -266,7 +260,7 @@ void RankRun::perform_collective(int index, const Collective& collective) {
     world_.collectives.join(rank_, collective, [this, index] { finish(index); });
   };
   const double overhead =
-      world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead.count();
+      world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead_s;
   if (overhead > 0.0)
     world_.clock.at(world_.clock.now() + overhead, join);
   else
@@ -279,12 +273,27 @@ void RankRun::finish(int index) {
   --open_ops_;
   if (op(index).stream == Stream::kCompute || index == staging_)
     main_busy_ = false;
-  else if (!queues_nowhere(op(index)))
+  else if (starts(index) == Start::kInTurn)
     --queue_of(op(index)).under_way;
   if (index == staging_) staging_ = -1;
   for (const int follower : followers_[static_cast<std::size_t>(index)])
     if (issued_[static_cast<std::size_t>(follower)] != 0 && ready(follower)) due_.push_back(follower);
   wake();
+}
+
+/// Whose part an operation under way lacks.
+std::string RankRun::partner(const Op& which) const {
+  return std::visit(
+      Overloaded{
+          [&](const Collective& collective) {
+            const auto group = static_cast<std::size_t>(collective.group);
+            return "the other ranks of group " + world_.input.schedule->groups[group].name;
+          },
+          [&](const Send& send) { return "a receive on rank " + std::to_string(rank_ + send.offset); },
+          [&](const Recv& recv) { return "a send from rank " + std::to_string(rank_ + recv.offset); },
+          [](const auto&) { return std::string("its end"); },
+      },
+      which.action);
 }
 
 std::vector<std::string> RankRun::waiting() const {
@@ -293,16 +302,7 @@ std::vector<std::string> RankRun::waiting() const {
     const Op& which = program_.ops[i];
     if (states_[i] == State::kStarted) {
       if (static_cast<int>(i) == backward_) continue;
-      const auto* collective = std::get_if<Collective>(&which.action);
-      const auto* send = std::get_if<Send>(&which.action);
-      const auto* recv = std::get_if<Recv>(&which.action);
-      std::string cause = "its end";
-      if (collective != nullptr)
-        cause = "the other ranks of group " +
-                world_.input.schedule->groups[static_cast<std::size_t>(collective->group)].name;
-      if (send != nullptr) cause = "a receive on rank " + std::to_string(rank_ + send->offset);
-      if (recv != nullptr) cause = "a send from rank " + std::to_string(rank_ + recv->offset);
-      lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + cause);
+      lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + partner(which));
     } else if (states_[i] == State::kIdle && static_cast<int>(i) == next_) {
       for (const int before : which.after)
         if (states_[static_cast<std::size_t>(before)] != State::kDone)

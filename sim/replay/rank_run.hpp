@@ -11,6 +11,7 @@
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/replay/point_to_point.hpp"
+#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 
@@ -76,6 +77,8 @@ class RankRun {
 
   [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
   [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] Start starts(int index) const { return starts_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::string partner(const Op& which) const;
   [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   [[nodiscard]] Queue& queue_of(const Op& op);
   [[nodiscard]] bool ready(int index) const;
@@ -106,6 +109,7 @@ class RankRun {
   int step_ = 0;
   std::vector<double> places_;  ///< which measured step stands for each step and micro-batch
   std::vector<char> follows_;   ///< by operation: its phase and segment ran before in the step
+  std::vector<Start> starts_;   ///< by operation
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
   int open_ops_ = 0;

@@ -8,10 +8,12 @@
 #include <optional>
 #include <string>
 
+#include "core/error.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/error.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
+#include "sim/schedule/operations.hpp"
+#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
@@ -26,14 +28,14 @@ class Replay {
   explicit Replay(const ReplayInput& input)
       : input_(input),
         backend_(backend(input)),
-        cluster_(Copies::with_staging(input)),
+        cluster_(replayed_cluster(input)),
         platform_(cluster_, used_nodes(input, cluster_)),
-        network_(platform_, buckets(input)),
-        processors_(processors(clock_, input)),
+        network_(clock_, platform_, cluster_, connection(input)),
+        processors_(processors()),
         transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
                    input.node_of_rank),
         collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
-        collectives_(collective_world_, *input.schedule, input.fidelity, backend_),
+        collectives_(collective_world_, *input.schedule, input.fidelity, {backend_, input.algorithms}),
         point_to_point_(clock_, transport_),
         copies_(network_, input, cluster_),
         costs_(input),
@@ -81,19 +83,28 @@ class Replay {
     return result;
   }
 
-  /// Where the cluster is a lab's and message costs have been freed of them.
-  static std::optional<TokenBuckets> buckets(const ReplayInput& input) {
-    if (input.calibration == nullptr || input.calibration->lab.slowest_link_bytes_per_s == 0.0) return {};
-    return TokenBuckets(slowest_link(*input.cluster));
+  /// The cluster with what the calibration found of its hosts and links, where it does not say so itself.
+  static Cluster replayed_cluster(const ReplayInput& input) {
+    Cluster cluster = Copies::with_staging(input);
+    cluster.shared_cores = shared_cores(input.calibration, cluster);
+    const bool stated = std::any_of(cluster.links.begin(), cluster.links.end(),
+                                    [](const Link& link) { return link.token_bucket > Bytes(0); });
+    if (input.calibration != nullptr && input.calibration->cluster.slowest_shaped_link_bytes_per_s > 0.0 &&
+        !stated)
+      shape_links(cluster, slowest_link(*input.cluster));
+    return cluster;
   }
 
-  /// Hosts of a lab divide the machine's cores among them, where there are enough for all.
-  static Processors processors(Clock& clock, const ReplayInput& input) {
-    const SharingCost sharing = input.calibration == nullptr ? SharingCost{} : input.calibration->sharing;
-    if (input.calibration == nullptr || input.calibration->lab.cores == 0)
-      return {clock, cores(*input.cluster), cores_per_rank(input), sharing};
-    const int machine = input.calibration->lab.cores;
-    return {clock, input.cluster->nodes.size(), machine, machine / input.schedule->world_size, sharing};
+  static ConnectionCost connection(const ReplayInput& input) {
+    return input.calibration == nullptr ? ConnectionCost{} : input.calibration->connection;
+  }
+
+  /// Hosts that are parts of one machine divide its cores among them, where there are enough for all.
+  [[nodiscard]] Processors processors() {
+    const SharingCost sharing = input_.calibration == nullptr ? SharingCost{} : input_.calibration->sharing;
+    const int machine = cluster_.shared_cores;
+    if (machine == 0) return {clock_, cores(*input_.cluster), cores_per_rank(input_), sharing};
+    return {clock_, input_.cluster->nodes.size(), machine, machine / input_.schedule->world_size, sharing};
   }
 
   /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
@@ -149,6 +160,8 @@ class Replay {
     }
     result.bytes_sent_per_rank = bytes_per_step();
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
+    if (const std::string used = collectives_.algorithms_used(); !used.empty())
+      result.notes["algorithms"] = used;
     if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
       result.notes["nccl"] = choices;
     if (const std::string others = transport_.stand_ins(); !others.empty())
@@ -233,8 +246,8 @@ class Replay {
     const std::vector<OpDates>& dates = rank(number).dates(step);
     for (std::size_t i = 0; i < dates.size(); ++i) {
       const Op& op = rank(number).program().ops[i];
-      result.push_back(
-          {number, op.stream, span_kind(op), op.name, dates[i].start - origin, dates[i].end - origin});
+      result.push_back({number, op.stream, operation_of(op).span, op.name, dates[i].start - origin,
+                        dates[i].end - origin});
     }
     return result;
   }
@@ -258,6 +271,11 @@ class Replay {
 };
 
 }  // namespace
+
+int shared_cores(const Calibration* calibration, const Cluster& cluster) {
+  if (cluster.shared_cores > 0 || calibration == nullptr) return cluster.shared_cores;
+  return calibration->cluster.shared_cores;
+}
 
 Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);

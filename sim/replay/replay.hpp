@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/core/calibration.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/schedule.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/collectives/algorithm.hpp"
+#include "sim/records/calibration.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
+#include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 
 /// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from
@@ -44,6 +45,7 @@ struct ReplayInput {
   /// Library whose collectives are replayed: `gloo`, or `nccl`, which needs every rank on a GPU of its own;
   /// "": the calibration's, without one the ideal algorithms.
   std::string backend{};
+  AlgorithmChoice algorithms{};  ///< in place of the library's own
   /// of the cluster, for several replays that share a search; null: its own
   NcclGraphs* nccl_graphs = nullptr;
   Fidelity fidelity = Fidelity::kAutomatic;
@@ -60,11 +62,16 @@ struct ReplayInput {
   bool record_spans = true;  ///< of the step whose time is the median
 };
 
+/// Cores of the one machine that plays all hosts, as the cluster says or else the calibration; 0: each host is
+/// a machine. \param calibration may be null
+int shared_cores(const Calibration* calibration, const Cluster& cluster);
+
 /// Result without context and lineage, which the command adds. Spans and breakdown are of the step whose
 /// time, of its slowest rank, is the median; `breakdown[r]` belongs to rank r up to 64 ranks, above that
 /// they are of rank 0 and of the slowest rank (which may be the same), and spans of these two only.
 /// `notes["collective_fidelity"]` says `message`, `aggregate`, `message and aggregate`, or `none` where there
-/// was no ring; `notes["nccl"]` which algorithms and protocols NCCL chose; `notes["path_classes"]` which path
+/// was no ring; `notes["algorithms"]` what collectives were made of, `notes["nccl"]` which algorithms and
+/// protocols NCCL chose; `notes["path_classes"]` which path
 /// class of the calibration served for one that it lacks. \throws UsageError when the
 /// backend does not fit the cluster, or the Schedule copies to devices that the cluster does not have.
 /// \throws RunError with a deadlock report that names the waiting operations, when some operation never

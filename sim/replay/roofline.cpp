@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
 #include "models/layer.hpp"
-#include "sim/core/error.hpp"
 
 namespace stepcast {
 namespace {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 
 namespace stepcast {
 

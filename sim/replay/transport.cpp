@@ -131,6 +131,7 @@ void Transport::begin(const MessagePtr& message) {
   engines_[static_cast<std::size_t>(from)].waiting.push_back({message, true, false});
   engines_[static_cast<std::size_t>(to)].waiting.push_back({message, false, false});
   message->open_parts = 2;
+  if (network_.in_order() && crosses_wire(*message)) message->open_sends = 2;
   serve(from);
   serve(to);
 }
@@ -221,14 +222,20 @@ void Transport::send_first(Connection& connection, double ahead) {
     }
     part_over(*message);
   };
-  network_.start(node(from), node(to), bytes - ahead, arrived);
+  const auto in_socket = [message] { send_over(*message); };
+  network_.start(node(from), node(to), bytes - ahead, arrived,
+                 network_.in_order() ? Callback(in_socket) : nullptr);
 }
 
 void Transport::engine_done(int rank, const Service& service) {
   if (service.holds_engine) engines_[static_cast<std::size_t>(rank)].busy = false;
-  if (service.sending && service.message->transfer.sent) service.message->transfer.sent();
+  if (service.sending) send_over(*service.message);
   part_over(*service.message);
   serve(rank);
+}
+
+void Transport::send_over(Message& message) {
+  if (--message.open_sends == 0 && message.transfer.sent) message.transfer.sent();
 }
 
 void Transport::part_over(Message& message) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 #include "sim/replay/network.hpp"
 #include "sim/replay/processors.hpp"
 
@@ -41,7 +41,8 @@ struct Transfer {
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
-/// and sending is over, for the sender, when its engine is done: the array is in the socket by then. Engines
+/// and sending is over, for the sender, when its engine is done: the array is in the socket by then, or, before
+/// first-in first-out ports, when the socket's buffer has taken it (Network). Engines
 /// that are slowed, because the cores are busy, delay the message; engines that are not, do not. Sources:
 /// Alexandrov et al., SPAA 1995; gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
 class Transport {
@@ -77,6 +78,7 @@ class Transport {
     Transfer transfer;
     int engines_started = 0;
     int open_parts = 0;  ///< engines, timer and flow that are not over
+    int open_sends = 1;  ///< the sender's engine, and its socket where that has yet to take the array
   };
   using MessagePtr = std::shared_ptr<Message>;
   struct Service {
@@ -106,6 +108,7 @@ class Transport {
   void cross(const MessagePtr& message);
   void send_first(Connection& connection, double ahead);
   static void part_over(Message& message);
+  static void send_over(Message& message);
 
   Clock& clock_;
   Network& network_;

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "sim/core/calibration.hpp"
-#include "sim/core/schedule.hpp"
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
+#include "sim/records/calibration.hpp"
+#include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 
 /// Predictors too simple to need a simulator. Every accuracy table stands beside them.

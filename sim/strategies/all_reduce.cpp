@@ -9,7 +9,7 @@ namespace {
 ///
 /// Per step every rank sends 2 (n - 1)/n of the parameter bytes. Nothing overlaps: every operation waits for
 /// the one before. At world size 1 there is neither communication nor division.
-Schedule build(const Model& model, const TrainingConfig& config) {
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   LocalStep step(model, config);
   step.prepare();
   step.accumulate();
@@ -19,11 +19,10 @@ Schedule build(const Model& model, const TrainingConfig& config) {
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
       const int tensor = static_cast<int>(i);
-      const int reduced = step.add_collective("all_reduce/" + parameter.name,
-                                              {.kind = CollectiveKind::kAllReduce,
-                                               .message = parameter.size,
-                                               .payload = {Payload::What::kGradient, tensor}},
-                                              step.latest());
+      const int reduced = step.add_collective(
+          "all_reduce/" + parameter.name,
+          {.kind = CollectiveKind::kAllReduce, .message = parameter.size, .payload = GradientArray{tensor}},
+          step.latest());
       Op divide;
       divide.name = "divide/" + parameter.name;
       divide.action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size};

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMostChunks = 10'000;
 
-/// Copies, in the order in which one thread of rank 0's process issues them. With B bytes, n devices, h
+/// BroadcastCopies, in the order in which one thread of rank 0's process issues them. With B bytes, n devices, h
 /// bytes/s from the host and p bytes/s between two devices, all on an idle node and without the time to issue
 /// a copy:
 ///
@@ -25,34 +25,33 @@ constexpr double kMostChunks = 10'000;
 /// devices, each by a stream of its own, while the next arrives. The last chunk is the shorter one where c
 /// does not divide B. It overlaps only from pinned memory: else the host's thread stages a chunk, and issues
 /// nothing meanwhile.
-class Copies {
+class BroadcastCopies {
  public:
-  explicit Copies(const TrainingConfig& config) : config_(config) {}
+  BroadcastCopies(int world_size, const StrategyOptions& options)
+      : world_size_(world_size), buffer_(options.bytes("buffer")), pinned_(options.flag("pinned")) {}
 
   Program sequential() {
     int before = kNone;
-    for (int rank = 0; rank < config_.world_size; ++rank)
-      before = from_host(rank, config_.buffer, "", {before});
+    for (int rank = 0; rank < world_size_; ++rank) before = from_host(rank, buffer_, "", {before});
     return std::move(program_);
   }
 
   Program relay() {
-    int before = from_host(0, config_.buffer, "", {});
-    for (int rank = 1; rank < config_.world_size; ++rank)
-      before = from_device(rank, config_.buffer, "", {before});
+    int before = from_host(0, buffer_, "", {});
+    for (int rank = 1; rank < world_size_; ++rank) before = from_device(rank, buffer_, "", {before});
     return std::move(program_);
   }
 
-  Program chunked() {
+  Program chunked(Bytes largest) {
     int arrived = kNone;
-    std::vector<int> passed(static_cast<std::size_t>(config_.world_size), kNone);
-    Bytes left = config_.buffer;
+    std::vector<int> passed(static_cast<std::size_t>(world_size_), kNone);
+    Bytes left = buffer_;
     for (int i = 0; left > Bytes(0); ++i) {
-      const Bytes chunk = std::min(left, config_.chunk);
+      const Bytes chunk = std::min(left, largest);
       left -= chunk;
       const std::string suffix = "/chunk" + std::to_string(i);
       arrived = from_host(0, chunk, suffix, {arrived});
-      for (int rank = 1; rank < config_.world_size; ++rank) {
+      for (int rank = 1; rank < world_size_; ++rank) {
         int& before = passed[static_cast<std::size_t>(rank)];
         before = from_device(rank, chunk, suffix, {arrived, before});
       }
@@ -75,7 +74,7 @@ class Copies {
 
   int add(std::string name, Copy copy, std::vector<int> after) {
     std::erase(after, kNone);
-    copy.pinned = config_.pinned;
+    copy.pinned = pinned_;
     Op op;
     op.name = std::move(name);
     op.stream = Stream::kCopy;
@@ -85,49 +84,59 @@ class Copies {
     return static_cast<int>(program_.ops.size()) - 1;
   }
 
-  const TrainingConfig& config_;
+  int world_size_;
+  Bytes buffer_;
+  bool pinned_;
   Program program_;
 };
 
-Program copies_of(const TrainingConfig& config) {
-  require_one_of("method", config.method, {"sequential", "relay", "chunked"});
-  Copies copies(config);
-  if (config.method == "sequential") return copies.sequential();
-  if (config.method == "relay") return copies.relay();
-  if (config.buffer / config.chunk > kMostChunks)
-    throw UsageError("--chunk " + to_text(config.chunk) + " cuts --buffer " + to_text(config.buffer) +
+Program copies_of(int world_size, StrategyOptions& options) {
+  BroadcastCopies copies(world_size, options);
+  const std::string method = options.text("method");
+  if (method != "chunked") {
+    options.refuse({"chunk"}, "with --method " + method + "; chunked takes it");
+    return method == "relay" ? copies.relay() : copies.sequential();
+  }
+  const Bytes chunk = options.bytes("chunk");
+  if (options.bytes("buffer") / chunk > kMostChunks)
+    throw UsageError("--chunk " + options.text("chunk") + " cuts --buffer " + options.text("buffer") +
                      " into more than 10000 chunks; take larger ones");
-  return copies.chunked();
+  return copies.chunked(chunk);
 }
-
-constexpr Bytes kLargestBuffer(1024.0 * kGibi);  // a host's memory
 
 /// A buffer in host memory goes to the devices of all ranks. One process drives them all: the operations are
 /// rank 0's, the other ranks only hold the buffer. It is no training step, and needs no model.
-Schedule build(const Model& /*model*/, const TrainingConfig& config) {
-  for (const auto& [option, size] : {std::pair{"buffer", config.buffer}, std::pair{"chunk", config.chunk}})
-    if (size < Bytes(1) || size > kLargestBuffer)
-      throw UsageError(std::string("--") + option + " must be from 1 B to " + to_text(kLargestBuffer));
+Schedule build(const Model& /*model*/, const TrainingConfig& config, StrategyOptions& options) {
   Schedule schedule = make_schedule("broadcast", config);
   schedule.data_parallel = 0;
   schedule.data_index.clear();
-  schedule.programs = {copies_of(config), {}};
+  schedule.programs = {copies_of(config.world_size, options), {}};
   schedule.program_of_rank.assign(schedule.program_of_rank.size(), 1);
   schedule.program_of_rank.front() = 0;
   for (Program& program : schedule.programs)
-    program.resident = {{.category = MemoryCategory::kCommunication, .size = config.buffer}};
-  schedule.options = {{"method", config.method},
-                      {"buffer", to_text(config.buffer)},
-                      {"host memory", config.pinned ? "pinned" : "pageable"}};
-  if (config.method == "chunked") schedule.options["chunk"] = to_text(config.chunk);
+    program.resident = {{.category = MemoryCategory::kCommunication, .size = options.bytes("buffer")}};
   return schedule;
+}
+
+std::vector<StrategyOption> options() {
+  std::vector<StrategyOption> all{
+      StrategyOption::choice(
+          "method", {"sequential", "relay", "chunked"},
+          "every GPU copies from the host, one after another (sequential); host to GPU 0, then GPU 0 to each "
+          "other GPU, one after another (relay); host to GPU 0 in chunks on asynchronous streams, each chunk "
+          "passed on while the next arrives (chunked)"),
+      StrategyOption::bytes("buffer", "1GB", "bytes that go to every GPU"),
+      StrategyOption::bytes("chunk", "64MiB", "bytes that are passed on at once, with --method chunked"),
+      StrategyOption::flag("pinned", "the buffer of the host is pinned memory, else pageable")};
+  all[1].least = all[2].least = 1.0;
+  return all;
 }
 
 const Registration<Strategy> kBroadcast{
     strategies(),
     {.name = "broadcast",
      .description = "no training: one process copies a buffer of the host to all devices",
-     .thing = {.build = build, .options = {"method", "buffer", "chunk", "pinned"}, .trains = false},
+     .thing = {.build = build, .options = options(), .trains = false},
      .order = 90}};
 
 }  // namespace

@@ -1,13 +1,53 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "sim/strategies/buckets.hpp"
-
 namespace stepcast {
+namespace {
 
-BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const TrainingConfig& config,
+constexpr const char* kFirstBucketCap = "1MiB";
+
+}  // namespace
+
+std::vector<StrategyOption> bucket_options() {
+  std::vector<StrategyOption> all{
+      StrategyOption::bytes("bucket-cap", "25MiB", "a bucket of gradients closes at this size"),
+      StrategyOption::bytes(
+          "first-bucket-cap", kFirstBucketCap,
+          "the same for the first bucket; a given --bucket-cap is that of the first one too, "
+          "but with torch-1"),
+      StrategyOption::choice("framework", {"torch-2", "torch-1"}, "whose meaning of --bucket-cap"),
+      StrategyOption::choice("compress", {"none", "fp16"}, "dtype in which buckets travel")};
+  all[1].follows = all[0].name;
+  return all;
+}
+
+BucketLimits bucket_limits(StrategyOptions& options) {
+  if (options.text("framework") == "torch-1" && !options.given("first-bucket-cap"))
+    options.settle("first-bucket-cap", kFirstBucketCap);
+  options.drop({"framework"});
+  return {options.bytes("first-bucket-cap"), options.bytes("bucket-cap"), options.text("compress") == "fp16"};
+}
+
+std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
+                                   Bytes cap) {
+  std::vector<Bucket> buckets;
+  Bucket open;
+  for (const int tensor : model.ready_order) {
+    const int segment = model.parameters[static_cast<std::size_t>(tensor)].segment;
+    if (std::find(segments.begin(), segments.end(), segment) == segments.end()) continue;
+    open.tensors.push_back(tensor);
+    open.size += model.parameters[static_cast<std::size_t>(tensor)].size;
+    if (open.size < (buckets.empty() ? first_cap : cap)) continue;
+    buckets.push_back(std::exchange(open, {}));
+  }
+  if (!open.tensors.empty()) buckets.push_back(std::move(open));
+  return buckets;
+}
+
+BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits,
                                      int group, int ranks)
     : step_(step),
       schedule_(schedule),
@@ -15,10 +55,8 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
       ranks_(ranks),
       first_(schedule.buckets.size()),
       bucket_of_(step.model().parameters.size()) {
-  require_one_of("compress", config.compress, {"none", "fp16"});
-  for (Bucket& bucket :
-       assign_buckets(step.model(), step.segments(), config.first_bucket_cap, config.bucket_cap)) {
-    bucket.half = config.compress == "fp16";
+  for (Bucket& bucket : assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap)) {
+    bucket.half = limits.half;
     for (const int tensor : bucket.tensors)
       bucket_of_[static_cast<std::size_t>(tensor)] = schedule.buckets.size();
     step.hold(MemoryCategory::kCommunication, bucket.message());
@@ -55,7 +93,7 @@ void BucketedReduction::copy_in(int tensor, int backward) {
                                         {.kind = CollectiveKind::kAllReduce,
                                          .message = bucket.message(),
                                          .group = group_,
-                                         .payload = {Payload::What::kBucket, static_cast<int>(number)}},
+                                         .payload = BucketArray{static_cast<int>(number)}},
                                         copied_in_[own])};
 }
 

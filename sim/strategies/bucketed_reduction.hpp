@@ -7,6 +7,33 @@
 
 namespace stepcast {
 
+/// When buckets close, and how they travel.
+struct BucketLimits {
+  Bytes first_cap;
+  Bytes cap;
+  bool half = false;  ///< as float16
+};
+
+/// `bucket-cap`, `first-bucket-cap`, `framework`, `compress`.
+std::vector<StrategyOption> bucket_options();
+
+/// The layout's limits as PyTorch understands `bucket_cap_mb`. Without it the first bucket closes at 1 MiB and
+/// all others at 25 MiB, so that communication starts early. With it, 2.x applies it to the first bucket too;
+/// 1.x leaves that at 1 MiB. Settles `first-bucket-cap`, which then says all that `framework` does.
+/// Source: torch/nn/parallel/distributed.py 1.13 and 2.x (bucket_bytes_cap_default).
+BucketLimits bucket_limits(StrategyOptions& options);
+
+/// Greedy bucket assignment of PyTorch's DDP, in gradient-ready order: a tensor is appended, and then the
+/// bucket closes if it has reached its limit. So a bucket overshoots by up to its last tensor; none is split
+/// or put off. The first bucket closes at `first_cap`, all others at `cap`.
+///
+/// Source: torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size, with the order and the
+/// limits of rebuild_buckets(), thus the layout from the second step on. Holds: every tensor is in exactly
+/// one bucket; only the last bucket may be smaller than its limit. Only of the parameters of `segments`, which a
+/// rank holds.
+std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
+                                   Bytes cap);
+
 /// Gradients averaged over a data-parallel group while the backward goes on, as PyTorch's DDP does it; shared
 /// by `ddp` and by pipelines whose stages have replicas.
 ///
@@ -21,7 +48,7 @@ namespace stepcast {
 class BucketedReduction {
  public:
   /// Adds the buckets of the step's segments to the Schedule. \param group of the replicas, `ranks` of them
-  BucketedReduction(LocalStep& step, Schedule& schedule, const TrainingConfig& config, int group, int ranks);
+  BucketedReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int group, int ranks);
 
   /// The backward of one segment in the last micro-batch, with its hooks; returns its index.
   int backward(int segment, int micro_batch, std::vector<int> after = {});

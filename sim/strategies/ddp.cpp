@@ -20,8 +20,7 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
     if (size <= Bytes(0)) continue;
     calls.push_back(step.add_collective(
         std::string("broadcast/buffers.") + kTypes[static_cast<std::size_t>(dtype)],
-        {.kind = CollectiveKind::kBroadcast, .message = size, .payload = {Payload::What::kBuffers, dtype}},
-        before));
+        {.kind = CollectiveKind::kBroadcast, .message = size, .payload = BufferArray{dtype}}, before));
   }
   return calls;
 }
@@ -34,14 +33,13 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
 ///
 /// At world size 1 the copies remain, and PyTorch's call of an all-reduce over one rank is left out: it moves
 /// no byte. Left out too: find_unused_parameters. Source: torch/nn/parallel/distributed.py.
-Schedule build(const Model& model, const TrainingConfig& config) {
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Schedule schedule = make_schedule("ddp", config);
-  if (config.compress != "none") schedule.options["compress"] = config.compress;
   LocalStep step(model, config);
-  BucketedReduction reduction(step, schedule, config, 0, config.world_size);
+  BucketedReduction reduction(step, schedule, bucket_limits(options), 0, config.world_size);
   step.prepare();
   std::vector<int> ready;
-  if (config.world_size > 1 && config.broadcast_buffers) ready = broadcast_buffers(step);
+  if (config.world_size > 1) ready = broadcast_buffers(step);
   if (config.micro_batches > 1) step.accumulate(std::exchange(ready, {}));
   const int last = step.last_micro_batch();
   step.forward_all(last, ready);
@@ -56,7 +54,7 @@ const Registration<Strategy> kDdp{
     strategies(),
     {.name = "ddp",
      .description = "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
-     .thing = {build, {"bucket-cap", "first-bucket-cap", "compress"}},
+     .thing = {build, bucket_options()},
      .order = 30}};
 
 }  // namespace

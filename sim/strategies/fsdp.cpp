@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -13,16 +13,13 @@ namespace {
 
 /// The model's segments as units: each block (or layer) one of its own, what is left the root, which comes
 /// first. `flat` arrays are padded to a multiple of the ranks.
-std::vector<FsdpUnit> make_units(const Model& model, const TrainingConfig& config, bool sharded) {
-  const bool has_blocks = std::any_of(model.segments.begin(), model.segments.end(),
-                                      [](const Segment& segment) { return segment.repeated; });
+std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, int ranks, bool sharded) {
   FsdpUnit root;
   root.name = "root";
   std::vector<FsdpUnit> units;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     const Segment& segment = model.segments[i];
-    const bool wrapped =
-        config.wrap == "layer" || (config.wrap == "block" && (segment.repeated || !has_blocks));
+    const bool wrapped = wrap == "layer" || (wrap == "block" && segment.repeated);
     if (!wrapped || segment.parameters.empty()) {
       root.segments.push_back(static_cast<int>(i));
       continue;
@@ -33,7 +30,7 @@ std::vector<FsdpUnit> make_units(const Model& model, const TrainingConfig& confi
   }
   units.insert(units.begin(), std::move(root));
   for (FsdpUnit& unit : units) {
-    unit.shards = config.world_size;
+    unit.shards = ranks;
     unit.sharded = sharded;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
@@ -61,34 +58,33 @@ std::vector<FsdpUnit> make_units(const Model& model, const TrainingConfig& confi
 ///
 /// forward_prefetch gathers the next unit before one computes its forward. backward_prefetch `pre` gathers
 /// the next unit before one computes its backward (two units in memory), `post` after it, `none` when it is
-/// needed. With several micro-batches all but the last keep whole gradients and send nothing (no_sync). World
-/// size 1 falls to `no_shard`, as in PyTorch. Sources:
+/// needed. limit_all_gathers N holds a prefetch back while N units are gathered and wait or compute, the root
+/// not counted; prefetching goes N - 1 units deep, as far as a host that runs ahead gets before PyTorch's rate
+/// limiter blocks it (there N is 2, or without a limit the model: 0). PyTorch's explicit prefetch alone is one
+/// unit deep. With several micro-batches all but the last keep whole gradients and send nothing (no_sync).
+/// World size 1 falls to `no_shard`, as in PyTorch. Sources:
 /// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
 /// reduce-scatter at a time).
 class Fsdp {
  public:
-  Fsdp(const Model& model, const TrainingConfig& config)
+  Fsdp(const Model& model, const TrainingConfig& config, const StrategyOptions& options)
       : model_(model),
         config_(config),
-        sharding_(config.world_size == 1 ? "no_shard" : config.sharding),
-        sharded_(sharding_ != "no_shard"),
+        sharded_(options.text("sharding") != "no_shard"),
+        keeps_units_(options.text("sharding") == "shard_grad_op"),
         schedule_(make_schedule("fsdp", config)),
         step_(model, config) {
-    schedule_.units = make_units(model, config, sharded_);
+    schedule_.units = make_units(model, options.text("wrap"), config.world_size, sharded_);
+    if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = 0; u < schedule_.units.size(); ++u)
       for (const int segment : schedule_.units[u].segments) unit_of_[static_cast<std::size_t>(segment)] = u;
     gathered_.assign(schedule_.units.size(), -1);
     gradients_.assign(schedule_.units.size(), false);
+    in_flight_.assign(schedule_.units.size(), false);
   }
 
   Schedule build() {
-    schedule_.options = {{"sharding", sharding_}, {"wrap", config_.wrap}};
-    if (sharded_) {
-      schedule_.options["forward-prefetch"] = config_.forward_prefetch ? "yes" : "no";
-      schedule_.options["backward-prefetch"] = config_.backward_prefetch;
-      schedule_.options["limit-all-gathers"] = std::to_string(config_.limit_all_gathers);
-    }
     hold_shards();
     step_.load_input();
     if (!sharded_) step_.zero_grad();
@@ -103,9 +99,17 @@ class Fsdp {
   }
 
  private:
+  void read_prefetching(const StrategyOptions& options) {
+    forward_prefetch_ = options.flag("forward-prefetch");
+    backward_prefetch_ = options.text("backward-prefetch");
+    if (!forward_prefetch_ && backward_prefetch_ == "none") return;
+    const int limit = options.number("limit-all-gathers");
+    limit_ = limit == 0 ? schedule_.units.size() : static_cast<std::size_t>(limit);
+  }
+
   [[nodiscard]] const FsdpUnit& unit(std::size_t index) const { return schedule_.units[index]; }
   [[nodiscard]] bool stays(std::size_t index) const {
-    return !sharded_ || sharding_ == "shard_grad_op" || unit(index).name == "root";
+    return !sharded_ || keeps_units_ || unit(index).name == "root";
   }
 
   /// In place of the whole model's memory.
@@ -135,9 +139,10 @@ class Fsdp {
     op.stream = Stream::kComm;
     op.action = Collective{.kind = CollectiveKind::kAllGather,
                            .message = unit(index).size(),
-                           .payload = {Payload::What::kUnit, static_cast<int>(index)}};
+                           .payload = UnitParameters{static_cast<int>(index)}};
     op.memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}};
     gathered_[index] = step_.add(std::move(op));
+    in_flight_[index] = unit(index).name != "root";
   }
 
   [[nodiscard]] std::vector<int> wait_for(std::size_t index) const {
@@ -160,9 +165,6 @@ class Fsdp {
     gathered_[index] = -1;
   }
 
-  /// Two gathers may be under way or unfreed unless the limit is one.
-  [[nodiscard]] bool may_prefetch() const { return config_.limit_all_gathers != 1; }
-
   /// The unit that is needed next by segments `from`, `from + direction`, ...
   [[nodiscard]] int next_missing(int from, int direction) const {
     for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction)
@@ -171,9 +173,15 @@ class Fsdp {
     return -1;
   }
 
+  /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the one
+  /// that computes, at least one, and none beyond the limit.
   void prefetch(int from, int direction) {
-    const int next = next_missing(from, direction);
-    if (next >= 0 && may_prefetch()) gather(static_cast<std::size_t>(next));
+    for (std::size_t deep = 0; deep < std::max<std::size_t>(1, limit_ - 1); ++deep) {
+      const int next = next_missing(from, direction);
+      const auto waiting = static_cast<std::size_t>(std::count(in_flight_.begin(), in_flight_.end(), true));
+      if (next < 0 || waiting >= limit_) return;
+      gather(static_cast<std::size_t>(next));
+    }
   }
 
   void forward(int micro_batch) {
@@ -182,10 +190,11 @@ class Fsdp {
     for (int i = 0; i < count; ++i) {
       const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
       gather(index);
-      if (config_.forward_prefetch) prefetch(i + 1, 1);
+      if (forward_prefetch_) prefetch(i + 1, 1);
       step_.forward(i, micro_batch, wait_for(index));
-      const bool last_of_unit = unit(index).segments.back() == i;
-      if (last_of_unit && !stays(index)) free_parameters(index);
+      if (unit(index).segments.back() != i) continue;
+      in_flight_[index] = false;
+      if (!stays(index)) free_parameters(index);
     }
     step_.loss(micro_batch);
   }
@@ -196,11 +205,12 @@ class Fsdp {
       const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
       gather(index);
       take_gradients(index, wait_for(index));
-      if (config_.backward_prefetch == "pre") prefetch(i - 1, -1);
+      if (backward_prefetch_ == "pre") prefetch(i - 1, -1);
       step_.backward(i, micro_batch, wait_for(index));
       if (unit(index).segments.front() != i) continue;
+      in_flight_[index] = false;
       if (reduces || !stays(index)) free_parameters(index);
-      if (config_.backward_prefetch == "post") prefetch(i - 1, -1);
+      if (backward_prefetch_ == "post") prefetch(i - 1, -1);
       if (reduces) reduce(index);
     }
   }
@@ -238,7 +248,7 @@ class Fsdp {
         step_.add_collective((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(index).name,
                              {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                               .message = unit(index).size(),
-                              .payload = {Payload::What::kUnitGradient, static_cast<int>(index)}},
+                              .payload = UnitGradients{static_cast<int>(index)}},
                              step_.latest());
     reducing_.emplace_back(index, call);
   }
@@ -273,28 +283,57 @@ class Fsdp {
 
   const Model& model_;
   const TrainingConfig& config_;
-  std::string sharding_;
   bool sharded_;
+  bool keeps_units_;  // gathered ones, from forward to backward
+  bool forward_prefetch_ = false;
+  std::string backward_prefetch_ = "none";
+  std::size_t limit_ = 1;  // of units in flight
   Schedule schedule_;
   LocalStep step_;
   std::vector<std::size_t> unit_of_;                   // by segment
   std::vector<int> gathered_;                          // by unit: its all-gather; -1: not there
+  std::vector<bool> in_flight_;                        // by unit: gathered, and its turn is not over
   std::vector<bool> gradients_;                        // by unit: whole gradients are there
   std::vector<std::pair<std::size_t, int>> reducing_;  // unit and its call
   std::vector<int> reduced_;                           // calls that the optimizer waits for
   std::map<std::string, int> named_;
 };
 
-Schedule build(const Model& model, const TrainingConfig& config) {
-  require_one_of("sharding", config.sharding, {"full_shard", "shard_grad_op", "no_shard"});
-  require_one_of("wrap", config.wrap, {"block", "layer", "root"});
-  for (std::size_t i = 0; i < model.segments.size(); ++i)
-    if (!model.segments[i].tied.empty() && config.wrap == "layer")
-      throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" +
-                       model.segments[i].name +
+/// Options as they are understood here; those without a meaning go.
+void settle(StrategyOptions& options, const Model& model, int world_size) {
+  const bool has_blocks = std::any_of(model.segments.begin(), model.segments.end(),
+                                      [](const Segment& segment) { return segment.repeated; });
+  if (options.text("wrap") == "block" && !has_blocks) options.settle("wrap", "layer");
+  const std::vector<std::string> prefetching{"forward-prefetch", "backward-prefetch", "limit-all-gathers"};
+  if (world_size == 1) {  // one of the world sizes of a sweep
+    options.settle("sharding", "no_shard");
+    options.drop(prefetching);
+  } else if (options.text("sharding") == "no_shard") {
+    options.refuse(prefetching, "with --sharding no_shard, which gathers nothing");
+  } else if (!options.flag("forward-prefetch") && options.text("backward-prefetch") == "none") {
+    options.refuse({"limit-all-gathers"}, "where nothing is prefetched");
+  }
+}
+
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
+  settle(options, model, config.world_size);
+  for (const Segment& segment : model.segments)
+    if (!segment.tied.empty() && options.text("wrap") == "layer")
+      throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" + segment.name +
                        "' to another layer, which would be freed; take block or root");
-  require_one_of("backward-prefetch", config.backward_prefetch, {"pre", "post", "none"});
-  return Fsdp(model, config).build();
+  return Fsdp(model, config, options).build();
+}
+
+std::vector<StrategyOption> options() {
+  return {StrategyOption::choice("sharding", {"full_shard", "shard_grad_op", "no_shard"},
+                                 "what is in shards: parameters too, gradients and optimizer, or nothing"),
+          StrategyOption::choice("wrap", {"block", "layer", "root"}, "what is gathered at once"),
+          StrategyOption::flag("forward-prefetch", "gather the next units while one computes its forward"),
+          StrategyOption::choice("backward-prefetch", {"pre", "post", "none"},
+                                 "the same in the backward, before one computes or after"),
+          StrategyOption::number(
+              "limit-all-gathers", 2, 0,
+              "units gathered and not yet freed, the one that computes included; 0 is no limit")};
 }
 
 const Registration<Strategy> kFsdp{
@@ -302,7 +341,7 @@ const Registration<Strategy> kFsdp{
     {.name = "fsdp",
      .description =
          "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
-     .thing = {build, {"sharding", "wrap", "forward-prefetch", "backward-prefetch", "limit-all-gathers"}},
+     .thing = {build, options()},
      .order = 40}};
 
 }  // namespace

@@ -24,13 +24,12 @@ Program build_program(const Model& model, const TrainingConfig& config, bool is_
     const Parameter& parameter = model.parameters[i];
     const int tensor = static_cast<int>(i);
     const Bytes message = static_cast<double>(config.world_size) * parameter.size;
-    step.add_collective(
-        "gather/" + parameter.name,
-        {.kind = CollectiveKind::kGather,
-         .message = message,
-         .root = kRoot,
-         .payload = {is_root ? Payload::What::kContributions : Payload::What::kGradient, tensor}},
-        step.latest());
+    step.add_collective("gather/" + parameter.name,
+                        {.kind = CollectiveKind::kGather,
+                         .message = message,
+                         .root = kRoot,
+                         .payload = GradientArray{tensor}},
+                        step.latest());
     if (is_root) {
       step.hold(MemoryCategory::kCommunication, message);
       Op mean;
@@ -44,14 +43,14 @@ Program build_program(const Model& model, const TrainingConfig& config, bool is_
                         {.kind = CollectiveKind::kScatter,
                          .message = message,
                          .root = kRoot,
-                         .payload = {Payload::What::kGradient, tensor}},
+                         .payload = GradientArray{tensor}},
                         step.latest());
   }
   step.optimizer(step.latest());
   return step.take();
 }
 
-Schedule build(const Model& model, const TrainingConfig& config) {
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   Schedule schedule = make_schedule("gather_scatter", config);
   schedule.programs.push_back(build_program(model, config, true));
   if (config.world_size > 1) {

@@ -20,8 +20,9 @@ std::vector<int> all_segments(const Model& model) {
 LocalStep::LocalStep(const Model& model, const TrainingConfig& config)
     : LocalStep(model, config, all_segments(model)) {}
 
-LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments)
-    : model_(model), config_(config) {
+LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments,
+                     bool forward_only)
+    : model_(model), config_(config), forward_only_(forward_only) {
   program_.segments = std::move(segments);
   for (const int index : this->segments())
     for (const int tensor : segment(index).tied)
@@ -42,7 +43,7 @@ void LocalStep::hold_model() {
   for (const Buffer& buffer : model_.buffers)
     if (holds(buffer.segment)) buffers += buffer.size;
   hold(MemoryCategory::kParameters, parameters + buffers);
-  if (model_.optimizer.kind == "none" || config_.forward_only) return;
+  if (model_.optimizer.kind == "none" || forward_only_) return;
   hold(MemoryCategory::kGradients, parameters);
   hold(MemoryCategory::kOptimizerState, optimizer_state(model_.optimizer, parameters.count() / kElement));
 }
@@ -117,7 +118,7 @@ void LocalStep::prepare() {
 int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool checkpointed) {
   const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
-  if (checkpointed || config_.forward_only) {
+  if (checkpointed || forward_only_) {
     memory.push_back({.size = output_bytes(index)});
     if (holds(index - 1)) memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   } else {
@@ -127,7 +128,7 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
                      {.phase = Phase::kForward,
                       .segment = index,
                       .micro_batch = micro_batch,
-                      .checkpointed = checkpointed || config_.forward_only},
+                      .checkpointed = checkpointed || forward_only_},
                      traffic, std::move(after), std::move(memory));
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/core/schedule.hpp"
+#include "sim/schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// What every strategy does alike on one rank: the local part of a training step.
@@ -32,8 +32,9 @@ class LocalStep {
  public:
   /// All segments on one rank.
   LocalStep(const Model& model, const TrainingConfig& config);
-  /// \param segments that the rank holds, ascending
-  LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments);
+  /// \param segments that the rank holds, ascending \param forward_only nothing is kept for a backward
+  LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments,
+            bool forward_only = false);
 
   /// Adds any operation; returns its index.
   int add(Op op);
@@ -100,6 +101,7 @@ class LocalStep {
 
   const Model& model_;
   const TrainingConfig& config_;
+  bool forward_only_;
   Program program_;
   /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
   /// a copy, with gradient and optimizer state of its own.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -30,6 +30,13 @@ int Mesh::stride(const std::string& dimension) const {
 
 int Mesh::index(const std::string& dimension, int rank) const {
   return size(dimension) == 1 ? 0 : rank / stride(dimension) % size(dimension);
+}
+
+std::string Mesh::text() const {
+  std::string text;
+  for (const auto& [name, size] : dimensions)
+    if (size > 1) text += (text.empty() ? "" : ",") + name + "=" + std::to_string(size);
+  return text;
 }
 
 Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std::string>& known) {

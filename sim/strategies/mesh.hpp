@@ -16,6 +16,9 @@ struct Mesh {
   /// From one index of the dimension to the next, in ranks.
   [[nodiscard]] int stride(const std::string& dimension) const;
 
+  /// `pipeline=2,data=3`, without dimensions of size 1.
+  [[nodiscard]] std::string text() const;
+
   /// \param text `pipeline=2,data=2`; "" is {known.front(), world_size} alone
   /// \throws UsageError for unknown or repeated dimensions, sizes below 1, or a product that is not
   /// world_size

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/mesh.hpp"
@@ -20,9 +20,12 @@ namespace {
 struct Pipeline {
   const Model& model;
   const TrainingConfig& config;
+  std::string checkpoint;
+  bool forward_only;
   Mesh mesh;
   PipelineShape shape;
-  std::vector<std::vector<int>> chunks;  ///< segments of each
+  std::vector<std::vector<int>> chunks;   ///< segments of each
+  std::optional<BucketLimits> buckets{};  ///< where stages have replicas that train
   /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;
@@ -52,11 +55,10 @@ class StageProgram {
   StageProgram(const Pipeline& pipeline, Schedule& schedule, int stage)
       : pipeline_(pipeline),
         stage_(stage),
-        step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage)),
-        order_(pipeline_order(pipeline.shape, stage, pipeline.config.forward_only)) {
-    const int replicas = pipeline.mesh.size("data");
-    if (replicas > 1 && !pipeline.config.forward_only)
-      reduction_.emplace(step_, schedule, pipeline.config, 1 + stage, replicas);
+        step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
+        order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
+    if (pipeline.buckets)
+      reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.mesh.size("data"));
     for (const PipelineAction& action : order_)
       if (!action.forward) last_backward_[action.chunk] = action.micro_batch;
   }
@@ -64,7 +66,7 @@ class StageProgram {
   Program build() {
     const bool has_ends = stage_ == 0 || stage_ + 1 == pipeline_.shape.ranks;
     if (has_ends) step_.load_input();
-    if (!pipeline_.config.forward_only) step_.zero_grad();
+    if (!pipeline_.forward_only) step_.zero_grad();
     for (std::size_t i = 0; i < order_.size(); ++i) {
       for (std::size_t next = i; next < std::min(i + 2, order_.size()); ++next) post_receive(order_[next]);
       if (order_[i].forward)
@@ -73,7 +75,7 @@ class StageProgram {
         backward(order_[i]);
     }
     if (reduction_) reduction_->copy_out();
-    if (!pipeline_.config.forward_only) step_.optimizer(add_up_tied());
+    if (!pipeline_.forward_only) step_.optimizer(add_up_tied());
     return step_.take();
   }
 
@@ -86,7 +88,7 @@ class StageProgram {
   }
 
   [[nodiscard]] bool checkpointed(int micro_batch) const {
-    const std::string& mode = pipeline_.config.checkpoint;
+    const std::string& mode = pipeline_.checkpoint;
     return mode == "always" || (mode == "except_last" && micro_batch + 1 < pipeline_.shape.micro_batches);
   }
 
@@ -106,9 +108,8 @@ class StageProgram {
            std::to_string(micro_batch);
   }
 
-  [[nodiscard]] Payload boundary(int chunk, int micro_batch, bool gradient) const {
-    return {gradient ? Payload::What::kActivationGradient : Payload::What::kActivation,
-            pipeline_.segments(chunk).back(), micro_batch};
+  [[nodiscard]] Boundary boundary(int chunk, int micro_batch, bool gradient) const {
+    return {pipeline_.segments(chunk).back(), micro_batch, gradient};
   }
 
   /// Posts what `action` receives, once.
@@ -157,17 +158,17 @@ class StageProgram {
   }
 
   void forward(const PipelineAction& action) {
-    const bool keeps_nothing = checkpointed(action.micro_batch) || pipeline_.config.forward_only;
+    const bool keeps_nothing = checkpointed(action.micro_batch) || pipeline_.forward_only;
     std::vector<int> after = received(action.chunk - 1, action.micro_batch, false);
     int latest = -1;
     for (const int segment : pipeline_.segments(action.chunk)) {
       latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
-      if (pipeline_.config.forward_only && segment == pipeline_.segments(action.chunk).front())
+      if (pipeline_.forward_only && segment == pipeline_.segments(action.chunk).front())
         release_input(action.chunk, latest);
     }
     if (action.chunk + 1 < pipeline_.chunk_count())
       send(action.chunk, action.micro_batch, false, latest, keeps_nothing);
-    else if (pipeline_.config.forward_only)
+    else if (pipeline_.forward_only)
       step_.change_memory(latest, {.size = -1.0 * step_.output_bytes(pipeline_.segments(action.chunk).back()),
                                    .at_end = true});
     else
@@ -199,7 +200,7 @@ class StageProgram {
                                            {.kind = CollectiveKind::kAllReduce,
                                             .message = parameter.size,
                                             .group = pipeline_.first_tie_group + static_cast<int>(i),
-                                            .payload = {Payload::What::kGradient, tensor}},
+                                            .payload = GradientArray{tensor}},
                                            step_.latest_compute()));
     }
     return calls;
@@ -228,6 +229,27 @@ void find_ties(Pipeline& pipeline) {
         " ties parameters of its first and last stage; with --mesh data above 1 that is not supported");
 }
 
+/// Options as they are understood here; those without a meaning go.
+void settle(StrategyOptions& options, Pipeline& pipeline) {
+  options.settle("split", split_text(pipeline.model, pipeline.chunks));
+  if (pipeline.shape.schedule != "interleaved") options.drop({"virtual-stages"});
+  if (pipeline.forward_only) {
+    options.refuse({"checkpoint"}, "with --forward-only: there is no backward to recompute for");
+    if (pipeline.shape.schedule != "interleaved")
+      options.drop({"schedule"});  // all are one order of forwards
+  } else if (pipeline.checkpoint == "except_last" && pipeline.shape.micro_batches == 1) {
+    options.settle("checkpoint", "never");
+  }
+  options.settle("mesh", pipeline.mesh.text());
+  if (pipeline.mesh.size("data") == 1) options.drop({"mesh"});
+  if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only)
+    pipeline.buckets = bucket_limits(options);
+  else
+    options.refuse(
+        {"bucket-cap", "first-bucket-cap", "framework", "compress"},
+        "to a pipeline that averages no gradients; --mesh pipeline=P,data=D makes replicas that do");
+}
+
 /// The model cut into stages that pass micro-batches on: activations forward, their gradients backward.
 ///
 /// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
@@ -237,19 +259,26 @@ void find_ties(Pipeline& pipeline) {
 /// of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
 /// head) has a copy on both, and its gradients are summed over the two before the optimizer. Batch norm sees
 /// micro-batches, so its statistics are theirs.
-Schedule build(const Model& model, const TrainingConfig& config) {
-  require_one_of("checkpoint", config.checkpoint, {"never", "except_last", "always"});
-  Pipeline pipeline{model, config, Mesh::parse(config.mesh, config.world_size, {"pipeline", "data"}), {}, {}};
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
+  Pipeline pipeline{model,
+                    config,
+                    options.text("checkpoint"),
+                    options.flag("forward-only"),
+                    Mesh::parse(options.text("mesh"), config.world_size, {"pipeline", "data"}),
+                    {},
+                    {}};
   const int stages = pipeline.mesh.size("pipeline");
   const int replicas = pipeline.mesh.size("data");
-  pipeline.shape = {config.schedule, stages, config.micro_batches, config.virtual_stages};
-  pipeline.chunks = split_model(model, config.split, stages * config.virtual_stages, config.segment_times);
+  pipeline.shape = {options.text("schedule"), stages, config.micro_batches, options.number("virtual-stages")};
+  pipeline.chunks =
+      split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
+  settle(options, pipeline);
 
   Schedule schedule = make_schedule("pipeline", config);
   schedule.data_parallel = replicas;
   for (int stage = 0; stage < stages && replicas > 1; ++stage)
     schedule.groups.push_back({"replicas of stage " + std::to_string(stage), {}});
-  if (!config.forward_only) find_ties(pipeline);
+  if (!pipeline.forward_only) find_ties(pipeline);
   pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
   for (const auto& [tensor, pair] : pipeline.ties)
     schedule.groups.push_back({"copies of " + model.parameters[static_cast<std::size_t>(tensor)].name,
@@ -260,24 +289,32 @@ Schedule build(const Model& model, const TrainingConfig& config) {
     schedule.data_index[static_cast<std::size_t>(rank)] = pipeline.mesh.index("data", rank);
     if (replicas > 1) schedule.groups[static_cast<std::size_t>(stage) + 1].ranks.push_back(rank);
   }
-  schedule.options = {{"split", split_text(model, pipeline.chunks)}, {"schedule", config.schedule}};
-  if (config.virtual_stages > 1) schedule.options["virtual-stages"] = std::to_string(config.virtual_stages);
-  if (config.checkpoint != "never") schedule.options["checkpoint"] = config.checkpoint;
-  if (config.forward_only) schedule.options["forward-only"] = "yes";
-  if (replicas > 1) schedule.options["mesh"] = config.mesh;
-  if (replicas > 1 && config.compress != "none") schedule.options["compress"] = config.compress;
   for (int stage = 0; stage < stages; ++stage)
     schedule.programs.push_back(StageProgram(pipeline, schedule, stage).build());
   return schedule;
+}
+
+std::vector<StrategyOption> options() {
+  std::vector<StrategyOption> all{
+      {.name = "split",
+       .standard = "even",
+       .help = "blocks per stage (3-3-3-3), even, ratio:2-1-1 (shares), or balanced (by measured time)"},
+      StrategyOption::choice("schedule", {"1f1b", "gpipe", "interleaved"}, "order of forwards and backwards"),
+      StrategyOption::number("virtual-stages", 1, 1,
+                             "parts of the model per rank, with --schedule interleaved"),
+      StrategyOption::choice("checkpoint", {"never", "except_last", "always"},
+                             "micro-batches whose activations are recomputed"),
+      StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
+      {.name = "mesh", .help = "ranks per dimension, as pipeline=2,data=2; default: one pipeline of all"}};
+  for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
+  return all;
 }
 
 const Registration<Strategy> kPipeline{
     strategies(),
     {.name = "pipeline",
      .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved",
-     .thing = {build,
-               {"split", "schedule", "virtual-stages", "checkpoint", "forward-only", "mesh", "bucket-cap",
-                "first-bucket-cap", "compress"}},
+     .thing = {build, options()},
      .order = 50}};
 
 }  // namespace

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "sim/core/error.hpp"
-#include "sim/strategies/strategy.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -55,7 +54,6 @@ Order interleaved(const PipelineShape& shape, int rank) {
 }  // namespace
 
 Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
-  require_one_of("schedule", shape.schedule, {"gpipe", "1f1b", "interleaved"});
   if (shape.schedule != "interleaved" && shape.virtual_stages != 1)
     throw UsageError("--virtual-stages goes with --schedule interleaved, not with " + shape.schedule);
   Order forwards;

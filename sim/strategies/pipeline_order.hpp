@@ -35,7 +35,8 @@ struct PipelineShape {
 /// and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`; peak live micro-batches on rank r: m, min(m,
 /// p - r), and min(m v, (v - 1) p + 2 (p - 1 - r) + 1) chunks of size 1/v.
 ///
-/// \throws UsageError for an unknown schedule; for `interleaved` on one rank or with one virtual stage, or
+/// \pre the schedule is one of these
+/// \throws UsageError for `interleaved` on one rank or with one virtual stage, or
 /// with m not a multiple of max(1, m / p); for virtual stages with another schedule
 std::vector<PipelineAction> pipeline_order(const PipelineShape& shape, int rank, bool forward_only);
 

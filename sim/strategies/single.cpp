@@ -1,4 +1,4 @@
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -6,7 +6,7 @@ namespace stepcast {
 namespace {
 
 /// One rank trains alone: the baseline of every speedup.
-Schedule build(const Model& model, const TrainingConfig& config) {
+Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   if (config.world_size != 1)
     throw UsageError("strategy 'single' trains on one rank; world size is " +
                      std::to_string(config.world_size));

@@ -1,8 +1,9 @@
 #include "sim/strategies/strategy.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 
@@ -22,6 +23,40 @@ Registry<Strategy>& strategies() {
   return registry;
 }
 
+std::vector<KnownOption> known_options() {
+  std::vector<KnownOption> all;
+  for (const auto& entry : strategies().entries())
+    for (const StrategyOption& option : entry.thing.options) {
+      auto known = std::find_if(all.begin(), all.end(),
+                                [&](const KnownOption& other) { return other.option.name == option.name; });
+      if (known == all.end()) known = all.insert(all.end(), {option, {}});
+      if (known->option != option)
+        throw std::logic_error("strategies '" + known->strategies.front() + "' and '" + entry.name +
+                               "' declare --" + option.name + " differently");
+      known->strategies.push_back(entry.name);
+    }
+  return all;
+}
+
+StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& given) {
+  const std::vector<StrategyOption>& own = strategies().find(strategy).options;
+  for (const auto& [name, value] : given) {
+    const auto is_named = [&name = name](const auto& option) { return option.name == name; };
+    if (std::any_of(own.begin(), own.end(), is_named)) continue;
+    std::vector<std::string> names;
+    for (const KnownOption& known : known_options()) {
+      names.push_back("--" + known.option.name);
+      if (known.option.name != name) continue;
+      std::string takers;
+      for (const std::string& taker : known.strategies) takers += (takers.empty() ? "" : " and ") + taker;
+      throw UsageError("--" + name + " means nothing to strategy '" + strategy + "'; " + takers +
+                       (known.strategies.size() == 1 ? " takes it" : " take it"));
+    }
+    throw UsageError(unknown_name("option", "--" + name, names));
+  }
+  return {own, given};
+}
+
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config) {
   const Strategy& found = strategies().find(strategy);
   const auto check = [](const char* what, int value) {
@@ -35,7 +70,11 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
                      " do not divide the batch of " + std::to_string(config.batch) +
                      " samples; possible are " + divisors(config.batch));
-  Schedule schedule = found.build(model, config);
+  StrategyOptions options = resolve_options(strategy, config.options);
+  Schedule schedule = found.build(model, config, options);
+  schedule.options = options.resolved();
+  schedule.label = strategy;
+  for (const std::string& text : options.changed()) schedule.label += ", " + text;
   validate(schedule);
   return schedule;
 }
@@ -48,9 +87,8 @@ Configuration configuration_of(const Schedule& schedule, const Model& model, con
   configuration.batch = config.batch;
   configuration.data_parallel = schedule.data_parallel;
   configuration.micro_batches = schedule.micro_batches;
-  configuration.bucket_cap_bytes = config.bucket_cap.count();
-  configuration.first_bucket_cap_bytes = config.first_bucket_cap.count();
-  configuration.extra = schedule.options;
+  configuration.options = schedule.options;
+  configuration.label = schedule.label;
   return configuration;
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/validation/case_prediction.hpp"
 #include "sim/validation/fitted_step.hpp"
 
@@ -115,8 +115,7 @@ class DataParallelCase {
     TrainingConfig config;
     config.world_size = row.world_size;
     config.batch = batch_per_rank(row);
-    config.sharding = sharding(row);
-    config.wrap = wrap_;
+    if (row.strategy == "fsdp") config.options = {{"sharding", sharding(row)}, {"wrap", wrap_}};
     return config;
   }
 
@@ -186,7 +185,7 @@ class DataParallelCase {
         "blocks are equal and backward takes twice the forward; the time of a block and the bytes that "
         "autograd keeps are fitted to the fit rows, within " +
         percent_text(kTolerance));
-    lines.push_back("DDP has its buckets (" + to_text(TrainingConfig{}.bucket_cap) +
+    lines.push_back("DDP has its buckets (" + resolve_options("ddp", {}).text("bucket-cap") +
                     ") beside the gradients; FSDP prefetches in the backward and has at most two units "
                     "gathered; the host's own time for FSDP is not charged");
     lines.push_back(std::string("MB is 2^20 bytes; cluster ") + kCluster +

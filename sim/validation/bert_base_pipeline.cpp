@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/validation/case_prediction.hpp"
 #include "sim/validation/fitted_step.hpp"
 
@@ -31,7 +31,7 @@ constexpr double kMemoryTolerance = 0.01;
 constexpr double kActivationFactor = 1.5;  // between what autograd keeps and what the model's arithmetic says
 
 /// One set of values for what the source does not say.
-struct Assumptions {
+struct StageAssumptions {
   std::string schedule;  ///< `gpipe`, `1f1b`
   int micro_batches = 1;
   int batches_between_drains = 1;  ///< above 1: the next batch follows before the pipeline is empty
@@ -88,7 +88,7 @@ class PipelineCase {
                          to_text(device_.peak.at("float32")));
         continue;
       }
-      for (Assumptions assumptions : all_with(sequence)) {
+      for (StageAssumptions assumptions : all_with(sequence)) {
         if (!try_out(assumptions, candidates)) continue;
         assumptions.gradients = Gradients::kKept;
         try_out(assumptions, candidates);
@@ -129,8 +129,8 @@ class PipelineCase {
           needed_, *published_.rows[i].number("throughput_samples_per_s") / published_.rows[i].world_size);
   }
 
-  static std::vector<Assumptions> all_with(int sequence) {
-    std::vector<Assumptions> all;
+  static std::vector<StageAssumptions> all_with(int sequence) {
+    std::vector<StageAssumptions> all;
     for (const int samples : kSamples) {
       for (const char* schedule : {"gpipe", "1f1b"})
         for (const int micro_batches : kMicroBatches)
@@ -146,13 +146,12 @@ class PipelineCase {
     return split.substr(0, split.find(' '));
   }
 
-  [[nodiscard]] TrainingConfig training(const PublishedRow& row, const Assumptions& assumptions) const {
+  [[nodiscard]] TrainingConfig training(const PublishedRow& row, const StageAssumptions& assumptions) const {
     TrainingConfig config;
     config.world_size = row.world_size;
     config.batch = assumptions.batch();
     config.micro_batches = assumptions.micro_batches;
-    config.schedule = assumptions.schedule;
-    config.split = split_of(row);
+    config.options = {{"schedule", assumptions.schedule}, {"split", split_of(row)}};
     return config;
   }
 
@@ -171,7 +170,7 @@ class PipelineCase {
   }
 
   /// Times are those of a batch.
-  [[nodiscard]] RowValues values(const PublishedRow& row, const Assumptions& assumptions,
+  [[nodiscard]] RowValues values(const PublishedRow& row, const StageAssumptions& assumptions,
                                  const FittedCosts& costs, int warmup_steps = 1) {
     TrainingConfig config = training(row, assumptions);
     RowValues result =
@@ -189,7 +188,7 @@ class PipelineCase {
   }
 
   /// By trial: without a warm-up.
-  [[nodiscard]] StepCost cost(const PublishedRow& row, const Assumptions& assumptions,
+  [[nodiscard]] StepCost cost(const PublishedRow& row, const StageAssumptions& assumptions,
                               const FittedCosts& costs) {
     FittedCosts without = costs;
     without.process_bytes = 0.0;
@@ -201,13 +200,13 @@ class PipelineCase {
     return published_.rows[fit_rows_[index]];
   }
 
-  [[nodiscard]] MeasuredStep measured(const PublishedRow& row, const Assumptions& assumptions) const {
+  [[nodiscard]] MeasuredStep measured(const PublishedRow& row, const StageAssumptions& assumptions) const {
     return {assumptions.batch() / *row.number("throughput_samples_per_s"),
             row.number("mean_peak_memory_mb").value_or(0.0) * kPublishedMegabyte};
   }
 
   /// A block's share of the time if everything were blocks and nobody waited.
-  [[nodiscard]] FittedCosts first_guess(const Assumptions& assumptions) const {
+  [[nodiscard]] FittedCosts first_guess(const StageAssumptions& assumptions) const {
     FittedCosts guess;
     guess.block_s = assumptions.samples / needed_ / layers();
     guess.stage_s = 0.1 * guess.block_s;
@@ -215,10 +214,10 @@ class PipelineCase {
   }
 
   /// Whether activations of this batch can account for the first fit row's memory, before any fit.
-  [[nodiscard]] bool memory_plausible(const Assumptions& assumptions) {
+  [[nodiscard]] bool memory_plausible(const StageAssumptions& assumptions) {
     const double target = measured(fit_row(0), assumptions).mean_peak_bytes;
     if (target <= 0.0) return true;
-    Assumptions drained = assumptions;
+    StageAssumptions drained = assumptions;
     drained.batches_between_drains = 1;
     FittedCosts costs = first_guess(assumptions);
     const double whole = cost(fit_row(0), drained, costs).mean_peak_bytes;
@@ -230,7 +229,7 @@ class PipelineCase {
   }
 
   /// Adds a candidate when the fit rows can be reproduced.
-  bool try_out(const Assumptions& assumptions, std::vector<Candidate>& candidates) {
+  bool try_out(const StageAssumptions& assumptions, std::vector<Candidate>& candidates) {
     steps_.clear();
     if (!memory_plausible(assumptions)) return false;
     std::vector<MeasuredStep> steps;
@@ -259,7 +258,7 @@ class PipelineCase {
   }
 
   /// Keeps the smallest misfit of what fails, by what fails, to say so.
-  bool reproduces(const Assumptions& assumptions, const FittedCosts& costs) {
+  bool reproduces(const StageAssumptions& assumptions, const FittedCosts& costs) {
     double time_error = 0.0;
     double memory_error = 0.0;
     bool good = true;

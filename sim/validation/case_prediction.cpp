@@ -1,13 +1,11 @@
 #include "sim/validation/case_prediction.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <numeric>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -223,18 +221,6 @@ std::string row_name(const PublishedRow& row) {
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-std::string short_number(double value) {
-  std::array<char, 32> text{};
-  const double size = std::abs(value);
-  if (size < 1.0) {
-    std::snprintf(text.data(), text.size(), "%.3g", value);
-    return text.data();
-  }
-  const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
-  std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
-  return text.data();
 }
 
 }  // namespace stepcast

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/registry.hpp"
+#include "core/table.hpp"
 #include "models/model.hpp"
-#include "sim/core/registry.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/table.hpp"
+#include "sim/records/result.hpp"
 #include "sim/validation/published.hpp"
 
 /// Predictions of published cases: a model of each experiment, fitted on its rows of role `fit` only,
@@ -107,8 +107,5 @@ double mean_of(const std::vector<double>& values);
 
 /// `748.5 to 752.1`, or `748.5` where that is the same on paper; one per rank with ` | ` between.
 std::string range_text(const PredictedValue& value);
-
-/// Four significant digits, three below 1.
-std::string short_number(double value);
 
 }  // namespace stepcast

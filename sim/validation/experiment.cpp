@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/core/file.hpp"
+#include "core/file.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
@@ -15,14 +15,14 @@ double part_of(double amount, double whole) { return whole > 0.0 ? amount / whol
 
 }  // namespace
 
-StepTimes split_compute(double compute_s) {
-  StepTimes times;
+StepParts split_compute(double compute_s) {
+  StepParts times;
   times.forward_s = compute_s / 3.0;
   times.backward_s = compute_s - times.forward_s;
   return times;
 }
 
-TraceEntry spread_trace(const Model& model, const StepTimes& times, int batch, int threads) {
+TraceEntry spread_trace(const Model& model, const StepParts& times, int batch, int threads) {
   double forward = 0.0;
   double backward = 0.0;
   for (const Segment& segment : model.segments) {

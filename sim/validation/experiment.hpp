@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "sim/core/calibration.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/records/calibration.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/cluster.hpp"
 
@@ -17,7 +17,7 @@ namespace stepcast {
 inline constexpr double kCifarSamples = 50'000;
 
 /// Where one rank's step goes when nobody disturbs it.
-struct StepTimes {
+struct StepParts {
   double input_s = 0.0;  ///< before the forward, on one core
   double forward_s = 0.0;
   double backward_s = 0.0;
@@ -29,12 +29,12 @@ struct StepTimes {
 
 /// Compute of so many seconds of which nothing more is known: backward takes twice the forward, the optimizer
 /// nothing.
-StepTimes split_compute(double compute_s);
+StepParts split_compute(double compute_s);
 
 /// A Trace of one step: forward and backward are shared out over the segments by their flop, the optimizer by
 /// parameters. Gradients are ready at the end of their segment's backward.
 /// Holds: the phases of the trace add up to `times`.
-TraceEntry spread_trace(const Model& model, const StepTimes& times, int batch, int threads);
+TraceEntry spread_trace(const Model& model, const StepParts& times, int batch, int threads);
 
 /// One row of a published case as it is replayed.
 struct Experiment {
@@ -43,7 +43,7 @@ struct Experiment {
   const Calibration* calibration = nullptr;  ///< null: endpoints are free
   std::string strategy;
   TrainingConfig training{};
-  StepTimes times{};
+  StepParts times{};
   int threads = 1;        ///< cores that a rank's compute occupies
   std::string backend{};  ///< as ReplayInput's
 };

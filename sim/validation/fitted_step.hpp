@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/core/result.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/validation/case_prediction.hpp"
@@ -178,8 +178,7 @@ class BroadcastCase {
   [[nodiscard]] double replayed(const char* method, const HostCopies& host) const {
     TrainingConfig config;
     config.world_size = static_cast<int>(cluster_.places().size());
-    config.method = method;
-    config.buffer = Bytes(host.buffer_bytes);
+    config.options = {{"method", method}, {"buffer", exact_text(Bytes(host.buffer_bytes))}};
     return replayed(config, host.pageable_bytes_per_s);
   }
 
@@ -187,10 +186,10 @@ class BroadcastCase {
   [[nodiscard]] double chunked(const HostCopies& host, BytesPerSecond pcie, Bytes chunk) {
     TrainingConfig config;
     config.world_size = static_cast<int>(cluster_.places().size());
-    config.method = "chunked";
-    config.buffer = Bytes(host.buffer_bytes);
-    config.chunk = chunk;
-    config.pinned = true;
+    config.options = {{"method", "chunked"},
+                      {"buffer", exact_text(Bytes(host.buffer_bytes))},
+                      {"chunk", exact_text(chunk)},
+                      {"pinned", "yes"}};
     const Cluster before = cluster_;
     set_links(LinkKind::kPcie, pcie);
     const double seconds = replayed(config, host.pageable_bytes_per_s);

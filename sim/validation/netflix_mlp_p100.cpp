@@ -18,7 +18,7 @@ constexpr double kChart = 2.0;          // the logs come before the charts
 /// What of DDP's additional host time per step grows with the ranks.
 enum class Overhead : std::uint8_t { kConstant, kPartly, kGrows };
 
-struct Assumptions {
+struct NodeAssumptions {
   Overhead overhead = Overhead::kPartly;
   bool chart = false;  ///< the fit row of DDP takes what the source's chart says, not its logs
 };
@@ -77,12 +77,12 @@ class HostBoundCase {
   }
 
   /// Kernels as the source's profile adds them up, the rest of one rank's step on the host.
-  [[nodiscard]] StepTimes alone() const {
+  [[nodiscard]] StepParts alone() const {
     const auto kernels = published_.facts.value("kernel_times_us_one_gpu", nlohmann::json::object());
     const double step = step_s(single_);
     const double all = std::min(step, kMicro * kernels.value("all kernels of one step", 0.0));
     const double update = std::min(all, kMicro * kernels.value("multi-tensor optimizer", 0.0));
-    StepTimes times = split_compute(all - update);
+    StepParts times = split_compute(all - update);
     times.optimizer_s = update;
     times.host_s = step - all;
     return times;
@@ -94,7 +94,6 @@ class HostBoundCase {
     result.training.world_size = row.world_size;
     result.training.batch = kBatch;
     result.backend = "nccl";
-    if (row.strategy == "fsdp") result.training.sharding = row.world_size == 1 ? "no_shard" : "full_shard";
     return result;
   }
 
@@ -103,7 +102,7 @@ class HostBoundCase {
     return std::max(0.0, step - replayed_step_s(experiment(row, 0.0)));
   }
 
-  [[nodiscard]] double overhead_s(const PublishedRow& row, const Assumptions& assumptions) const {
+  [[nodiscard]] double overhead_s(const PublishedRow& row, const NodeAssumptions& assumptions) const {
     const double wrapper = wrapped_ == nullptr ? 0.0 : more_host_s(*wrapped_, step_s(*wrapped_));
     if (row.strategy == "single") return 0.0;
     if (row.strategy == "fsdp" && row.world_size == 1) return wrapper;
@@ -125,7 +124,7 @@ class HostBoundCase {
     return whole * others;
   }
 
-  [[nodiscard]] Candidate candidate(const Assumptions& assumptions) const {
+  [[nodiscard]] Candidate candidate(const NodeAssumptions& assumptions) const {
     struct Kind {
       const char* name;
       double implausibility;

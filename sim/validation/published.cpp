@@ -5,9 +5,9 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/statistics.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {
@@ -15,8 +15,13 @@ namespace {
 using nlohmann::json;
 
 /// What a key's value may be.
-enum class Value : std::uint8_t { kText, kFlag, kCount, kAmount };  // an amount: a number, several, or null
-using KnownKey = std::pair<const char*, Value>;
+enum class ValueKind : std::uint8_t {
+  kText,
+  kFlag,
+  kCount,
+  kAmount
+};  // an amount: a number, several, or null
+using KnownKey = std::pair<const char*, ValueKind>;
 
 constexpr std::array kCaseKeys{"id",
                                "like",
@@ -46,35 +51,35 @@ constexpr std::array kCaseKeys{"id",
                                "profile_us",
                                "rows"};
 
-constexpr std::array<KnownKey, 29> kRowKeys{{{"strategy", Value::kText},
-                                             {"method", Value::kText},
-                                             {"world_size", Value::kCount},
-                                             {"batch", Value::kCount},
-                                             {"cores", Value::kCount},
-                                             {"split", Value::kText},
-                                             {"granularity", Value::kText},
-                                             {"comment", Value::kText},
-                                             {"role", Value::kText},
-                                             {"withheld", Value::kFlag},
-                                             {"step_time_s", Value::kAmount},
-                                             {"throughput_samples_per_s", Value::kAmount},
-                                             {"stddev", Value::kAmount},
-                                             {"mean_peak_memory_mb", Value::kAmount},
-                                             {"peak_memory_mb_per_rank", Value::kAmount},
-                                             {"epoch_time_s", Value::kAmount},
-                                             {"epoch_times_s", Value::kAmount},
-                                             {"iterations", Value::kAmount},
-                                             {"iterations_per_epoch", Value::kAmount},
-                                             {"mean_iteration_s", Value::kAmount},
-                                             {"speedup", Value::kAmount},
-                                             {"efficiency", Value::kAmount},
-                                             {"total_time_s", Value::kAmount},
-                                             {"total_time_s_in_chart", Value::kAmount},
-                                             {"time_s", Value::kAmount},
-                                             {"compute_time_s", Value::kAmount},
-                                             {"communication_time_s", Value::kAmount},
-                                             {"collective_calls_per_epoch", Value::kAmount},
-                                             {"compute_to_communication", Value::kAmount}}};
+constexpr std::array<KnownKey, 29> kRowKeys{{{"strategy", ValueKind::kText},
+                                             {"method", ValueKind::kText},
+                                             {"world_size", ValueKind::kCount},
+                                             {"batch", ValueKind::kCount},
+                                             {"cores", ValueKind::kCount},
+                                             {"split", ValueKind::kText},
+                                             {"granularity", ValueKind::kText},
+                                             {"comment", ValueKind::kText},
+                                             {"role", ValueKind::kText},
+                                             {"withheld", ValueKind::kFlag},
+                                             {"step_time_s", ValueKind::kAmount},
+                                             {"throughput_samples_per_s", ValueKind::kAmount},
+                                             {"stddev", ValueKind::kAmount},
+                                             {"mean_peak_memory_mb", ValueKind::kAmount},
+                                             {"peak_memory_mb_per_rank", ValueKind::kAmount},
+                                             {"epoch_time_s", ValueKind::kAmount},
+                                             {"epoch_times_s", ValueKind::kAmount},
+                                             {"iterations", ValueKind::kAmount},
+                                             {"iterations_per_epoch", ValueKind::kAmount},
+                                             {"mean_iteration_s", ValueKind::kAmount},
+                                             {"speedup", ValueKind::kAmount},
+                                             {"efficiency", ValueKind::kAmount},
+                                             {"total_time_s", ValueKind::kAmount},
+                                             {"total_time_s_in_chart", ValueKind::kAmount},
+                                             {"time_s", ValueKind::kAmount},
+                                             {"compute_time_s", ValueKind::kAmount},
+                                             {"communication_time_s", ValueKind::kAmount},
+                                             {"collective_calls_per_epoch", ValueKind::kAmount},
+                                             {"compute_to_communication", ValueKind::kAmount}}};
 
 [[noreturn]] void fail_at(const std::string& where, const std::string& message) {
   throw InputError(where + ": " + message);
@@ -88,22 +93,22 @@ bool is_amount(const json& value) {
   return value.is_null() || is_number(value);
 }
 
-void check_value(const std::string& where, const std::string& key, const json& value, Value kind) {
+void check_value(const std::string& where, const std::string& key, const json& value, ValueKind kind) {
   const auto refuse = [&](const std::string& valid) {
     fail_at(where, "key '" + key + "': found " + value.dump() + ", expected " + valid);
   };
   switch (kind) {
-    case Value::kText:
+    case ValueKind::kText:
       if (!value.is_string() || value.get<std::string>().empty()) refuse("a text");
       break;
-    case Value::kFlag:
+    case ValueKind::kFlag:
       if (!value.is_boolean()) refuse("true or false");
       break;
-    case Value::kCount:
+    case ValueKind::kCount:
       if (!value.is_number_integer() || value.get<long long>() < 1 || value.get<long long>() > 1'000'000)
         refuse("a whole number from 1 to 1000000");
       break;
-    case Value::kAmount:
+    case ValueKind::kAmount:
       if (!is_amount(value))
         refuse("a number of at least 0, a list of them, or null where nothing was measured");
       break;
@@ -145,7 +150,7 @@ PublishedCase read_case(const json& node, const std::string& file, std::size_t i
   if (!node.is_object()) fail_at(place, "found " + node.dump() + ", expected an object");
   for (const char* key : {"id", "rows"})
     if (!node.contains(key)) fail_at(place, std::string("key '") + key + "' is missing");
-  check_value(place, "id", node["id"], Value::kText);
+  check_value(place, "id", node["id"], ValueKind::kText);
   PublishedCase result;
   result.id = node["id"].get<std::string>();
   result.where = file + ": case '" + result.id + "'";
@@ -153,9 +158,9 @@ PublishedCase read_case(const json& node, const std::string& file, std::size_t i
     if (std::find(kCaseKeys.begin(), kCaseKeys.end(), key) == kCaseKeys.end())
       fail_at(result.where, unknown_name("key", key, {kCaseKeys.begin(), kCaseKeys.end()}));
   for (const char* key : {"like", "model", "dtype"})
-    if (node.contains(key)) check_value(result.where, key, node[key], Value::kText);
+    if (node.contains(key)) check_value(result.where, key, node[key], ValueKind::kText);
   for (const char* key : {"global_batch", "hidden_layers"})
-    if (node.contains(key)) check_value(result.where, key, node[key], Value::kCount);
+    if (node.contains(key)) check_value(result.where, key, node[key], ValueKind::kCount);
   result.like = node.value("like", result.id);
   if (!node["rows"].is_array() || node["rows"].empty())
     fail_at(result.where, "key 'rows': found " + node["rows"].dump() + ", expected a list of rows");
@@ -226,6 +231,9 @@ std::vector<PublishedCase> read_published(const std::string& path) {
   for (const auto& [key, value] : file.items())
     if (key != "cases" && key != "schema" && key != "note")
       throw InputError(path + ": " + unknown_name("key", key, {"cases", "note", "schema"}));
+  if (file.value("schema", kPublishedSchema) != std::string(kPublishedSchema))
+    throw InputError(path + ": key 'schema': found " + file["schema"].dump() + ", expected \"" +
+                     kPublishedSchema + "\"");
   std::vector<PublishedCase> cases;
   for (std::size_t i = 0; i < file["cases"].size(); ++i) {
     cases.push_back(read_case(file["cases"][i], path, i));

@@ -15,7 +15,7 @@ constexpr double kOtherLink = 1.0;        // implausibility of another link than
 constexpr double kGrowingHost = 0.5;      // and of host work that grows with the ranks
 
 /// What the step at several ranks loses against one rank.
-struct Assumptions {
+struct SharedHostAssumptions {
   std::string link;
   BytesPerSecond bandwidth;
   double host_s = 0.0;  ///< at the fit row's world size, beside what communication exposes
@@ -29,9 +29,9 @@ struct Assumptions {
 /// that the author estimates; the one at which the replay of `ddp` exposes all of the loss; and PCIe, which
 /// exposes almost nothing. What a link does not explain is host time, the same at every size or in proportion
 /// to the other ranks.
-class DataParallelCase {
+class ResnetCase {
  public:
-  explicit DataParallelCase(const PublishedCase& published)
+  explicit ResnetCase(const PublishedCase& published)
       : published_(published),
         model_(published_model(published, "")),
         single_(fit_row(published, "single", "epoch_time_s")),
@@ -45,10 +45,10 @@ class DataParallelCase {
 
   CasePrediction predict() {
     std::vector<Candidate> candidates;
-    for (const Assumptions& assumptions : links())
+    for (const SharedHostAssumptions& assumptions : links())
       for (const bool grows : {false, true}) {
         if (grows && assumptions.host_s <= 0.0) continue;
-        Assumptions trial = assumptions;
+        SharedHostAssumptions trial = assumptions;
         trial.host_grows = grows;
         candidates.push_back(candidate(trial));
       }
@@ -67,10 +67,10 @@ class DataParallelCase {
   }
 
   /// The breakdown, and as host time what it leaves of the step.
-  [[nodiscard]] StepTimes single_times() const {
+  [[nodiscard]] StepParts single_times() const {
     const auto breakdown = published_.facts.value("breakdown_single_s", nlohmann::json::object());
     const double step = step_s(single_);
-    StepTimes times = split_compute(step);
+    StepParts times = split_compute(step);
     if (breakdown.contains("forward") && breakdown.contains("backward")) {
       times.forward_s = breakdown["forward"].get<double>();
       times.backward_s = breakdown["backward"].get<double>();
@@ -85,18 +85,18 @@ class DataParallelCase {
     return times;
   }
 
-  [[nodiscard]] double replayed(const PublishedRow& row, const Assumptions& assumptions) const {
+  [[nodiscard]] double replayed(const PublishedRow& row, const SharedHostAssumptions& assumptions) const {
     const Cluster links = cluster(assumptions);
     return replayed_step_s(experiment(row, assumptions, links));
   }
 
-  [[nodiscard]] Cluster cluster(const Assumptions& assumptions) const {
+  [[nodiscard]] Cluster cluster(const SharedHostAssumptions& assumptions) const {
     int ranks = 1;
     for (const PublishedRow& row : published_.rows) ranks = std::max(ranks, row.world_size);
     return switch_of(ranks, 1, assumptions.bandwidth, kLatency);
   }
 
-  [[nodiscard]] Experiment experiment(const PublishedRow& row, const Assumptions& assumptions,
+  [[nodiscard]] Experiment experiment(const PublishedRow& row, const SharedHostAssumptions& assumptions,
                                       const Cluster& links) const {
     Experiment result{&model_, &links, nullptr, row.strategy, {}, alone_};
     result.training.world_size = row.world_size;
@@ -108,12 +108,12 @@ class DataParallelCase {
     return result;
   }
 
-  [[nodiscard]] std::vector<Assumptions> links() const {
-    std::vector<Assumptions> all;
+  [[nodiscard]] std::vector<SharedHostAssumptions> links() const {
+    std::vector<SharedHostAssumptions> all;
     const double target = step_s(ddp_);
     for (const auto& [name, bandwidth] : {std::pair{"1.0 GB/s as its author estimates", kStated},
                                           std::pair{"12 GB/s as PCIe generation 3", kFast}}) {
-      Assumptions assumptions{name, bandwidth};
+      SharedHostAssumptions assumptions{name, bandwidth};
       assumptions.host_s = target - replayed(ddp_, assumptions);
       if (assumptions.host_s >= 0.0) all.push_back(assumptions);
     }
@@ -124,7 +124,7 @@ class DataParallelCase {
     return all;
   }
 
-  [[nodiscard]] Candidate candidate(const Assumptions& assumptions) const {
+  [[nodiscard]] Candidate candidate(const SharedHostAssumptions& assumptions) const {
     Candidate result;
     result.choice = {
         {"link", assumptions.link},
@@ -161,7 +161,7 @@ class DataParallelCase {
     prediction.assumed.push_back(
         "GPUs at one switch, every link with the same bandwidth in both directions, " + to_text(kLatency) +
         " from GPU to GPU; one all-reduce at a time, rings; DDP's buckets of " +
-        to_text(TrainingConfig{}.bucket_cap));
+        resolve_options("ddp", {}).text("bucket-cap"));
     prediction.assumed.emplace_back(
         "layers share forward and backward by their flop; a gradient is ready at the end of its residual "
         "block");
@@ -175,14 +175,14 @@ class DataParallelCase {
   const PublishedRow& single_;
   const PublishedRow& ddp_;
   int batch_;
-  StepTimes alone_;
+  StepParts alone_;
 };
 
 const Registration<CasePredictor> kDataParallel{
     case_predictors(),
     {.name = "resnet18-cifar10-ddp",
      .description = "ResNet-18 with DDP over the GPUs of one machine",
-     .thing = {[](const PublishedCase& published) { return DataParallelCase(published).predict(); }},
+     .thing = {[](const PublishedCase& published) { return ResnetCase(published).predict(); }},
      .order = 40}};
 
 }  // namespace

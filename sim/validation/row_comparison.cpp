@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/core/statistics.hpp"
-#include "sim/validation/trivial.hpp"
+#include "sim/evidence/trivial.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,192 +18,176 @@ nlohmann::json experiment_of(const PublishedRow& row) {
   return facts;
 }
 
-bool repeats_a_fit_row(const PublishedCase& published, const PublishedRow& row) {
-  return std::any_of(published.rows.begin(), published.rows.end(), [&row](const PublishedRow& other) {
-    return other.fit && experiment_of(other) == experiment_of(row);
-  });
+Standing standing_of(const PublishedCase& published, const PublishedRow& row, const Case& one) {
+  if (row.fit) return Standing::kFitted;
+  if (!one.predicted) return Standing::kNotPredicted;
+  if (!one.has_error()) return Standing::kWithheld;
+  const bool repeats = std::any_of(
+      published.rows.begin(), published.rows.end(),
+      [&row](const PublishedRow& other) { return other.fit && experiment_of(other) == experiment_of(row); });
+  return repeats ? Standing::kRepeated : Standing::kJudged;
 }
 
-RowStanding standing_of(const PublishedCase& published, const PublishedRow& row,
-                        const RowComparison& comparison) {
-  if (row.fit) return RowStanding::kFitted;
-  if (!comparison.predicted) return RowStanding::kNotPredicted;
-  if (!comparison.error) return RowStanding::kWithheld;
-  return repeats_a_fit_row(published, row) ? RowStanding::kRepeated : RowStanding::kJudged;
+std::size_t count_of(const std::vector<Case>& rows, Standing standing) {
+  return static_cast<std::size_t>(std::count_if(
+      rows.begin(), rows.end(), [standing](const Case& row) { return row.standing == standing; }));
 }
-
-std::string counted(int rows) { return std::to_string(rows) + (rows == 1 ? " row" : " rows"); }
 
 /// Where the measured value lies with respect to the predicted range.
-std::string place_in_range(const RowComparison& row) {
-  const double low = mean_of(row.predicted->low);
-  const double high = mean_of(row.predicted->high);
-  const bool inside = *row.measured >= low && *row.measured <= high;
+std::string place_in_range(const Case& row) {
+  const auto& [value, low, high] = *row.predicted;
+  const bool inside = row.measured->value >= low && row.measured->value <= high;
   return std::string(inside ? "inside" : "outside") + " the predicted range " + short_number(low) + " to " +
          short_number(high);
 }
 
-ErrorSummary errors_of(const std::vector<std::pair<double, std::string>>& errors) {
-  ErrorSummary summary;
-  summary.rows = static_cast<int>(errors.size());
-  if (errors.empty()) return summary;
-  std::vector<double> sizes;
-  for (const auto& [error, name] : errors) {
-    sizes.push_back(std::abs(error));
-    if (std::abs(error) < summary.worst) continue;
-    summary.worst = std::abs(error);
-    summary.worst_row = name;
-  }
-  summary.median = median(sizes);
-  return summary;
-}
-
-/// `; copying the fit row 16.8 % of the same 5: nearer than stepcast`,
-/// `; ideal scaling 50.7 % of 4 rows, where stepcast has 12.2 %`
-std::string beside(const std::string& words, const TrivialSummary& trivial, int judged) {
-  std::string text = "; " + words + " " + percent_text(trivial.errors.median) + " of ";
-  if (trivial.errors.rows == judged)
-    text += "the same " + std::to_string(judged);
-  else
-    text += counted(trivial.errors.rows) + ", where stepcast has " + percent_text(trivial.ours);
-  const double gain = trivial.errors.median - trivial.ours;
-  if (gain < -kEqual) return text + ": nearer than stepcast";
-  return gain > kEqual ? text : text + ": as near as stepcast";
-}
-
 }  // namespace
 
-const char* to_text(RowStanding standing) {
-  switch (standing) {
-    case RowStanding::kJudged:
-      return "predicted";
-    case RowStanding::kRepeated:
-      return "repeats a fit row";
-    case RowStanding::kWithheld:
-      return "withheld";
-    case RowStanding::kFitted:
-      return "fitted";
-    case RowStanding::kNotPredicted:
-      break;
-  }
-  return "not predicted";
-}
-
-std::vector<RowComparison> compare_rows(const PublishedCase& published, const CasePrediction& prediction) {
-  std::vector<RowComparison> rows;
+std::vector<Case> compare_rows(const PublishedCase& published, const CasePrediction& prediction) {
+  std::vector<Case> rows;
   for (std::size_t i = 0; i < published.rows.size(); ++i) {
     const PublishedRow& row = published.rows[i];
-    RowComparison one;
-    one.case_id = published.id;
-    one.name = row_name(row);
-    one.quantity = leading_quantity(row);
-    one.measured = row.measured(one.quantity);
+    Case one{.name = row_name(row), .source = published.id, .quantity = leading_quantity(row)};
+    one.configuration.strategy = row.strategy;
+    one.configuration.world_size = row.facts.contains("world_size") ? row.world_size : 0;
+    if (const auto measured = row.measured(one.quantity)) one.measured = estimate_of({*measured});
     if (const auto found = prediction.rows[i].find(one.quantity); found != prediction.rows[i].end()) {
-      one.predicted = found->second;
-      one.error = relative_error(row, one.quantity, found->second);
-    }
-    for (const auto& [name, value] : trivial_values(published, prediction, i)) {
-      Forecast forecast{value, {}};
-      if (one.measured && *one.measured > 0.0) forecast.error = value / *one.measured - 1.0;
-      one.trivial[name] = forecast;
+      const auto& [central, low, high] = found->second;
+      one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
     }
     one.standing = standing_of(published, row, one);
+    if (i < prediction.alpha_beta.size() && prediction.alpha_beta[i].contains(one.quantity))
+      one.trivial["alpha_beta"] = mean_of(prediction.alpha_beta[i].at(one.quantity));
     rows.push_back(std::move(one));
   }
+  add_published_predictors(
+      rows, published.number("global_batch").has_value(),
+      [&](std::size_t row, const std::string& quantity) { return published.rows[row].measured(quantity); });
   return rows;
 }
 
-std::optional<double> error_of_all_ranks(const PublishedRow& row, const RowComparison& comparison) {
+std::optional<double> error_of_all_ranks(const PublishedRow& row, const Case& comparison) {
   if (!comparison.predicted || row.ranks_left_out(comparison.quantity).empty()) return std::nullopt;
-  return mean_of(comparison.predicted->central) / *row.number(comparison.quantity) - 1.0;
+  return comparison.predicted->value / *row.number(comparison.quantity) - 1.0;
 }
 
-std::vector<std::string> verdict(const std::vector<RowComparison>& rows, const std::string& limits) {
+std::vector<std::string> verdict(const std::vector<Case>& rows, const std::string& limits) {
   std::vector<std::string> lines;
   bool beaten = false;
   for (const TrivialPredictor& predictor : kTrivialPredictors) {
-    int judged = 0;
-    int nearer = 0;
-    std::vector<std::string> exceptions;
-    for (const RowComparison& row : rows) {
+    std::size_t judged = 0, nearer = 0;
+    std::string exceptions;
+    for (const Case& row : rows) {
       const auto trivial = row.trivial.find(predictor.name);
-      const bool counts = row.standing == RowStanding::kJudged || row.standing == RowStanding::kRepeated;
+      const bool counts = row.standing == Standing::kJudged || row.standing == Standing::kRepeated;
       if (!counts || trivial == row.trivial.end()) continue;
       ++judged;
-      const double gain = std::abs(*trivial->second.error) - std::abs(*row.error);
+      const double ours = row.relative_error(), theirs = row.trivial_error(trivial->second);
+      const double gain = std::abs(theirs) - std::abs(ours);
       if (gain > kEqual) {
         ++nearer;
         continue;
       }
-      exceptions.push_back(row.name + (gain < -kEqual ? " is farther (" : " is as near (") +
-                           signed_percent_text(*row.error) + " against " +
-                           signed_percent_text(*trivial->second.error) + "; measured lies " +
-                           place_in_range(row) + ")");
+      exceptions += "; " + row.name + (gain < -kEqual ? " is farther (" : " is as near (") +
+                    signed_percent_text(ours) + " against " + signed_percent_text(theirs) +
+                    "; measured lies " + place_in_range(row) + ")";
     }
     if (judged == 0) continue;
-    std::string line = std::string("nearer than ") + predictor.words + " on " + std::to_string(nearer) +
-                       " of " + counted(judged);
-    for (const std::string& exception : exceptions) line += "; " + exception;
     beaten = beaten || !exceptions.empty();
-    lines.push_back(std::move(line));
+    lines.push_back(std::string("nearer than ") + predictor.words + " on " + std::to_string(nearer) + " of " +
+                    counted(judged, "row") + exceptions);
   }
   if (beaten && !limits.empty()) lines.push_back("why not everywhere: " + limits);
-  const auto withheld = std::count_if(rows.begin(), rows.end(), [](const RowComparison& row) {
-    return row.standing == RowStanding::kWithheld;
-  });
-  if (withheld > 0)
-    lines.push_back(counted(static_cast<int>(withheld)) +
+  if (const std::size_t withheld = count_of(rows, Standing::kWithheld); withheld > 0)
+    lines.push_back(counted(withheld, "row") +
                     " predicted without a measurement to compare with (withheld by the source)");
   return lines;
 }
 
-ValidationSummary summarize(const std::vector<RowComparison>& rows) {
-  std::vector<std::pair<double, std::string>> judged;
-  std::vector<std::pair<double, std::string>> repeated;
-  std::vector<std::pair<double, std::string>> fitted;
-  std::map<std::string, std::vector<std::pair<double, std::string>>> trivial;
-  std::map<std::string, std::vector<std::pair<double, std::string>>> beside_trivial;  // ours, of its rows
-  ValidationSummary summary;
-  for (const RowComparison& row : rows) {
-    const std::string name = row.case_id + " " + row.name;
-    if (row.standing == RowStanding::kWithheld) ++summary.withheld;
-    if (row.standing == RowStanding::kNotPredicted) ++summary.not_predicted;
-    if (!row.error) continue;
-    if (row.standing == RowStanding::kFitted) fitted.emplace_back(*row.error, name);
-    if (row.standing == RowStanding::kRepeated) repeated.emplace_back(*row.error, name);
-    if (row.standing != RowStanding::kJudged) continue;
-    judged.emplace_back(*row.error, name);
-    for (const auto& [predictor, forecast] : row.trivial) {
-      trivial[predictor].emplace_back(*forecast.error, name);
-      beside_trivial[predictor].emplace_back(*row.error, name);
-    }
-  }
-  summary.judged = errors_of(judged);
-  summary.repeated = errors_of(repeated);
-  summary.fitted = errors_of(fitted);
-  for (const auto& [predictor, errors] : trivial)
-    summary.trivial[predictor] = {errors_of(errors), errors_of(beside_trivial.at(predictor)).median};
-  return summary;
+ValidationSummary summarize(const std::vector<Case>& rows) {
+  const auto over = [&](Standing standing) {
+    return accuracy_of(rows, [standing](const Case& row) { return row.standing == standing; });
+  };
+  return {over(Standing::kJudged), over(Standing::kRepeated).errors, over(Standing::kFitted).errors,
+          count_of(rows, Standing::kWithheld), count_of(rows, Standing::kNotPredicted)};
 }
 
 std::string to_text(const ValidationSummary& summary) {
   const auto errors = [](const ErrorSummary& one) {
-    if (one.rows == 0) return std::string();
+    if (one.cases == 0) return std::string();
     return ": median absolute error " + percent_text(one.median) + ", worst " + percent_text(one.worst) +
-           " (" + one.worst_row + ")";
+           " (" + one.worst_case + ")";
   };
+  const std::size_t judged = summary.judged.errors.cases;
   std::string text =
-      "summary: " + counted(summary.judged.rows) + " predicted and measured" + errors(summary.judged);
+      "summary: " + counted(judged, "row") + " predicted and measured" + errors(summary.judged.errors);
   for (const TrivialPredictor& predictor : kTrivialPredictors) {
-    const auto found = summary.trivial.find(predictor.name);
-    if (found != summary.trivial.end()) text += beside(predictor.words, found->second, summary.judged.rows);
+    const auto found = summary.judged.trivial.find(predictor.name);
+    if (found == summary.judged.trivial.end()) continue;
+    const auto& [theirs, ours] = found->second;
+    text += std::string("; ") + predictor.words + " " + percent_text(theirs.median) + " of " +
+            (theirs.cases == judged
+                 ? "the same " + std::to_string(judged)
+                 : counted(theirs.cases, "row") + ", where stepcast has " + percent_text(ours));
+    const double gain = theirs.median - ours;
+    text += gain < -kEqual ? ": nearer than stepcast" : gain > kEqual ? "" : ": as near as stepcast";
   }
-  text += "\n  " + counted(summary.withheld) + " predicted whose measurement is withheld";
-  text += "\n  " + counted(summary.repeated.rows) + " that only repeat a fit row, counted apart" +
+  text += "\n  " + counted(summary.withheld, "row") + " predicted whose measurement is withheld";
+  text += "\n  " + counted(summary.repeated.cases, "row") + " that only repeat a fit row, counted apart" +
           errors(summary.repeated);
-  text += "\n  " + counted(summary.fitted.rows) + " to fit, reproduced" + errors(summary.fitted);
-  if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted) + " not predicted";
+  text += "\n  " + counted(summary.fitted.cases, "row") + " to fit, reproduced" + errors(summary.fitted);
+  if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted, "row") + " not predicted";
   return text;
+}
+
+namespace {
+
+/// Per rank a list, else a number.
+nlohmann::json value_json(const std::string& key, const std::vector<double>& values) {
+  return key.ends_with("_per_rank") ? nlohmann::json(values) : nlohmann::json(values.front());
+}
+
+nlohmann::json row_json(const PublishedRow& row, const std::map<std::string, PredictedValue>& prediction,
+                        const Case& comparison) {
+  nlohmann::json result = comparison;
+  result.update(row.facts);
+  result["withheld"] = row.withheld;
+  for (const char* name : {"copy", "ideal_scaling", "alpha_beta"})
+    if (!result["trivial"].contains(name)) result["trivial"][name] = nullptr;
+  result["predicted"] = nullptr;
+  for (const auto& [key, value] : prediction) {
+    result["predicted"][key] = value_json(key, value.central);
+    result["predicted"][key + "_low"] = value_json(key, value.low);
+    result["predicted"][key + "_high"] = value_json(key, value.high);
+    if (const auto error = relative_error(row, key, value)) result["relative_errors"][key] = *error;
+  }
+  if (const auto error = error_of_all_ranks(row, comparison)) result["relative_error_all_ranks"] = *error;
+  return result;
+}
+
+}  // namespace
+
+nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction,
+                         const std::vector<Case>& comparisons) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (std::size_t i = 0; i < published.rows.size(); ++i) {
+    rows.push_back(row_json(published.rows[i], prediction.rows[i], comparisons[i]));
+    if (!prediction.not_predicted.empty()) rows.back()["not_predicted"] = prediction.not_predicted;
+  }
+  return {{"id", published.id},
+          {"source", published.text("source", "")},
+          {"rows", rows},
+          {"assumed", prediction.assumed},
+          {"unidentified", prediction.unidentified},
+          {"verdict", verdict(comparisons, prediction.limits)}};
+}
+
+nlohmann::json summary_json(const ValidationSummary& summary) {
+  return {{"predicted_and_measured", accuracy_json(summary.judged)},
+          {"repeated", errors_json(summary.repeated)},
+          {"fitted", errors_json(summary.fitted)},
+          {"withheld", summary.withheld},
+          {"not_predicted", summary.not_predicted}};
 }
 
 }  // namespace stepcast

@@ -1,88 +1,35 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/evidence/case.hpp"
 #include "sim/validation/case_prediction.hpp"
 
-/// Predictions against what was measured and against trivial predictors, row by row, by the quantity that a
-/// row is judged by.
+/// Published rows as evidence: each a case, judged by the quantity that stands first for it.
 namespace stepcast {
 
-/// How a row counts.
-enum class RowStanding : std::uint8_t {
-  kJudged,        ///< predicted and measured
-  kRepeated,      ///< the same, but it differs from a fit row by nothing but the cores of its host
-  kWithheld,      ///< predicted, no measurement here
-  kFitted,        ///< a prediction may use it
-  kNotPredicted,  ///< to be predicted, but there is no prediction
-};
-const char* to_text(RowStanding standing);
-
-struct TrivialPredictor {
-  const char* name;   ///< `ideal_scaling`
-  const char* words;  ///< `ideal scaling`
-};
-inline constexpr std::array<TrivialPredictor, 3> kTrivialPredictors{
-    {{"copy", "copying the fit row"},
-     {"ideal_scaling", "ideal scaling"},
-     {"alpha_beta", "compute plus alpha-beta"}}};
-
-/// One number for a row, and by how much it misses the measured one where there is one.
-struct Forecast {
-  double value = 0.0;
-  std::optional<double> error;  ///< relative
-};
-
-struct RowComparison {
-  std::string case_id;
-  std::string name;      ///< as `row_name`
-  std::string quantity;  ///< by which the row is judged: `step_time_s`
-  RowStanding standing = RowStanding::kNotPredicted;
-  std::optional<double> measured;
-  std::optional<PredictedValue> predicted;
-  std::optional<double> error;              ///< of the central prediction, relative
-  std::map<std::string, Forecast> trivial;  ///< by name of `kTrivialPredictors`
-};
-
-/// One per row, in the order of the case.
-std::vector<RowComparison> compare_rows(const PublishedCase& published, const CasePrediction& prediction);
+/// One per row, in the order of the case, with trivial predictions (sim/evidence/trivial.hpp).
+std::vector<Case> compare_rows(const PublishedCase& published, const CasePrediction& prediction);
 
 /// The error against the mean of all ranks where `measured` leaves some out; else nothing.
-std::optional<double> error_of_all_ranks(const PublishedRow& row, const RowComparison& comparison);
+std::optional<double> error_of_all_ranks(const PublishedRow& row, const Case& comparison);
 
 /// Sentences that say of which trivial predictors the predictions of one case are nearer to what was
 /// measured, and where not, by how much and why (`limits`). Errors that differ by less than 0.05 % of the
-/// measurement are equal. Fit rows do not count; a case of withheld rows says so.
-std::vector<std::string> verdict(const std::vector<RowComparison>& rows, const std::string& limits);
-
-/// Median absolute relative error over so many rows.
-struct ErrorSummary {
-  int rows = 0;
-  double median = 0.0;
-  double worst = 0.0;
-  std::string worst_row;  ///< with its case
-};
-
-/// A trivial predictor over the judged rows for which it has a value.
-struct TrivialSummary {
-  ErrorSummary errors;
-  double ours = 0.0;  ///< median of the predictions over the same rows
-};
+/// measurement are equal. Fitted rows do not count; a case of withheld rows says so.
+std::vector<std::string> verdict(const std::vector<Case>& rows, const std::string& limits);
 
 struct ValidationSummary {
-  ErrorSummary judged;
-  std::map<std::string, TrivialSummary> trivial;
+  Accuracy judged;
   ErrorSummary repeated;  ///< counted apart
   ErrorSummary fitted;    ///< how well the fits reproduce what they were fitted to
-  int withheld = 0;
-  int not_predicted = 0;
+  std::size_t withheld = 0;
+  std::size_t not_predicted = 0;
 };
-ValidationSummary summarize(const std::vector<RowComparison>& rows);
+ValidationSummary summarize(const std::vector<Case>& rows);
 
 /// What the rows come to, and how many count otherwise:
 ///
@@ -91,5 +38,19 @@ ValidationSummary summarize(const std::vector<RowComparison>& rows);
 ///
 /// Medians that differ by less than 0.05 % are as near.
 std::string to_text(const ValidationSummary& summary);
+
+/// A case as JSON:
+///
+///     {"id", "source",
+///      "rows": [{the row's own keys, those of a Case, "role", "withheld", "predicted", "relative_errors"}],
+///      "assumed", "unidentified", "verdict"}
+///
+/// `predicted` is null where there is none, and `not_predicted` says why; ranges stand as <key>_low and
+/// <key>_high beside <key>. Where `measured` leaves ranks out, as reporting something else,
+/// `relative_error_all_ranks` counts them.
+/// \param rows of `compare_rows`
+nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction,
+                         const std::vector<Case>& rows);
+nlohmann::json summary_json(const ValidationSummary& summary);
 
 }  // namespace stepcast

@@ -74,8 +74,8 @@ class TwoCoresCase {
     return epochs * steps_per_epoch(kCifarSamples, row.world_size, batch_);
   }
 
-  [[nodiscard]] StepTimes times(double slow_down) const {
-    StepTimes times = split_compute(compute_s_ * slow_down);
+  [[nodiscard]] StepParts times(double slow_down) const {
+    StepParts times = split_compute(compute_s_ * slow_down);
     times.input_s = *alone_.number("mean_iteration_s") - compute_s_;
     return times;
   }

@@ -25,7 +25,7 @@ struct Reading {
   int unstated = 0;         ///< things that it takes for granted
 };
 
-struct Assumptions {
+struct ClusterAssumptions {
   Reading reading;
   double message_latency_s = kUsualLatency;
   bool input_scales = true;  ///< with the batch
@@ -98,17 +98,17 @@ class GlooCase {
     return all;
   }
 
-  [[nodiscard]] StepTimes times(const PublishedRow& row, const Assumptions& assumptions) const {
+  [[nodiscard]] StepParts times(const PublishedRow& row, const ClusterAssumptions& assumptions) const {
     const double outside = *single_.measured("step_time_s") - single_compute_s_;
     const bool whole = row.world_size == 1;
-    StepTimes result =
+    StepParts result =
         split_compute(whole ? single_compute_s_
                             : share("gather_scatter_compute_fraction") * assumptions.reading.profiled_s);
     result.input_s = whole || !assumptions.input_scales ? outside : outside / row.world_size;
     return result;
   }
 
-  [[nodiscard]] Experiment experiment(const PublishedRow& row, const Assumptions& assumptions,
+  [[nodiscard]] Experiment experiment(const PublishedRow& row, const ClusterAssumptions& assumptions,
                                       const Cluster& cluster) const {
     Experiment result{&model_, &cluster, &calibration_, row.strategy, {}, times(row, assumptions), kCores};
     result.training.world_size = row.world_size;
@@ -127,7 +127,7 @@ class GlooCase {
     return switch_of(hosts(), kCores, bandwidth, wire_latency(calibration_, Seconds(message_latency_s)));
   }
 
-  void try_out(const Assumptions& assumptions, std::vector<Candidate>& candidates) const {
+  void try_out(const ClusterAssumptions& assumptions, std::vector<Candidate>& candidates) const {
     const double idle = assumptions.reading.step_s - times(gathered_, assumptions).sum();
     if (idle <= 0.0) return;
     const Bytes moved = 2.0 * (gathered_.world_size - 1) * model_.parameter_bytes();
@@ -139,7 +139,7 @@ class GlooCase {
     if (bandwidth) candidates.push_back(candidate(assumptions, *bandwidth));
   }
 
-  [[nodiscard]] Candidate candidate(const Assumptions& assumptions, BytesPerSecond bandwidth) const {
+  [[nodiscard]] Candidate candidate(const ClusterAssumptions& assumptions, BytesPerSecond bandwidth) const {
     const double per_rank =
         times(gathered_, assumptions).forward_s + times(gathered_, assumptions).backward_s;
     const double ratio = per_rank * gathered_.world_size / single_compute_s_;

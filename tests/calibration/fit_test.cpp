@@ -120,7 +120,7 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   CHECK(path.notice_s == Approx(11e-6));
   CHECK(path.smallest_bytes == 4.0);
   CHECK(path.largest_bytes == 1024.0);
-  CHECK(calibration.call_overhead.count() == Approx(8.5e-6));  // 51 - 43 and 81 - 72 us
+  CHECK(calibration.call_overhead_s == Approx(8.5e-6));  // 51 - 43 and 81 - 72 us
   // 12 MB in 1 ms; two ranks, 12 MB each in 1.5 ms.
   CHECK(calibration.sharing.memory_bandwidth_one_bytes_per_s == Approx(12e9));
   CHECK(calibration.sharing.memory_bandwidth_all_bytes_per_s == Approx(16e9));
@@ -167,7 +167,7 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
   Calibration calibration;
   calibration.world_size = 2;
   calibration.context.cores = 2;
-  calibration.lab = {.cores = 2, .slowest_link_bytes_per_s = kBandwidth};
+  calibration.cluster = {.shared_cores = 2, .slowest_shaped_link_bytes_per_s = kBandwidth};
   for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
     const double bytes = std::pow(4.0, power);
     const double wire = std::max(0.0, bytes - kAtOnce) / kBandwidth;
@@ -182,7 +182,7 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
   const PiecewiseCost& fitted = calibration.path(kSameSwitch).latency;
   for (const double bytes : {4.0, 4096.0, 16'384.0, 262'144.0, 4'194'304.0})
     CHECK(fitted.at(Bytes(bytes)).count() == Approx(latency(bytes)).epsilon(0.05));
-  calibration.lab = {.cores = 2};  // of an older version: they hide in a latency that does not rise
+  calibration.cluster = {.shared_cores = 2};  // of an older version: they hide in a latency that does not rise
   fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
   CHECK(calibration.path(kSameSwitch).latency.at(Bytes(262'144.0)).count() < 0.5 * latency(262'144.0));
 }

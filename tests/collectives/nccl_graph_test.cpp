@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 
 namespace stepcast {

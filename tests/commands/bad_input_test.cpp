@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/trace.hpp"
+#include "sim/records/trace.hpp"
 #include "tests/commands/shell.hpp"
 
 /// What people get wrong: a clear message, the right exit code, nothing left behind.
@@ -151,8 +151,8 @@ TEST_CASE("a batch outside the trace is refused with the measured batches unless
 TEST_CASE("counts below one are refused", "[commands]") {
   const Shell shell;
   const std::string predict = "stepcast predict --strategy ddp --model synthetic -o x.json ";
-  check_refusal(shell, predict + "--world-size 0", 2, {"world size", "0"});
-  check_refusal(shell, predict + "--world-size -2", 2, {"world size"});
+  check_refusal(shell, predict + "--world-size 0", 2, {"--world-size", "0"});
+  check_refusal(shell, predict + "--world-size -2", 2, {"--world-size", "-2"});
   check_refusal(shell, predict + "--batch 0", 2, {"--batch"});
   check_refusal(shell, predict + "--steps 0", 2, {"--steps"});
   check_refusal(shell, predict + "--world-size two", 2, {"--world-size", "two"});
@@ -161,7 +161,8 @@ TEST_CASE("counts below one are refused", "[commands]") {
 TEST_CASE("an output that exists is kept, and is overwritten with --force", "[commands]") {
   const Shell shell;
   shell.write("x.json", "precious");
-  const std::string predict = "stepcast predict --strategy ddp --model synthetic --world-size 2 -o x.json";
+  const std::string predict =
+      "stepcast predict --strategy ddp --model synthetic --cluster laptop --world-size 2 -o x.json";
   check_refusal(shell, predict, 3, {"x.json", "--force"});
   CHECK(shell.read("x.json") == "precious");
   CHECK(shell.run(predict + " --force").exit_code == 0);
@@ -173,7 +174,7 @@ TEST_CASE("a full disk is a failure that leaves the old file", "[commands]") {
   const Shell shell;
   shell.write("x.json", "precious");
   const std::string predict =
-      "stepcast predict --strategy ddp --model synthetic --world-size 2 --force -o x.json";
+      "stepcast predict --strategy ddp --model synthetic --cluster laptop --world-size 2 --force -o x.json";
   check_refusal(shell, "ulimit -f 1\n" + predict, 1, {"x.json", "could not be written"});
   CHECK(shell.read("x.json") == "precious");
   const Outcome printed = shell.run("stepcast help >/dev/full");
@@ -183,18 +184,19 @@ TEST_CASE("a full disk is a failure that leaves the old file", "[commands]") {
 
 TEST_CASE("without gnuplot a figure is a missing capability and no file appears", "[commands]") {
   const Shell shell;
-  REQUIRE(shell.run("stepcast predict --strategy ddp --model synthetic --world-size 2 -o x.json").exit_code ==
-          0);
+  REQUIRE(
+      shell.run("stepcast predict --strategy ddp --model synthetic --cluster laptop --world-size 2 -o x.json")
+          .exit_code == 0);
   check_refusal(shell, "PATH='" STEPCAST_BINARY_DIR "' stepcast plot timeline x.json -o x.svg", 5,
                 {"gnuplot"});
   check_refusal(shell, "stepcast plot speedup x.json -o x.svg", 3, {"single"});
 }
 
-TEST_CASE("without stepcast-runner measuring is a missing capability", "[commands]") {
+TEST_CASE("a STEPCAST_RUNNER that is no program is refused with its name and value", "[commands]") {
   const Shell shell;
   for (const char* command : {"measure", "bench", "calibrate", "run"})
-    check_refusal(shell, std::string("STEPCAST_RUNNER=/nonexistent stepcast ") + command + " -o x.json", 5,
-                  {"STEPCAST_RUNNER"});
+    check_refusal(shell, std::string("STEPCAST_RUNNER=/nonexistent stepcast ") + command + " -o x.json", 3,
+                  {"STEPCAST_RUNNER", "'/nonexistent'", "executable file"});
 }
 
 TEST_CASE("Ctrl-C ends a prediction with 130 and leaves nothing", "[commands]") {
@@ -206,6 +208,205 @@ TEST_CASE("Ctrl-C ends a prediction with 130 and leaves nothing", "[commands]") 
   CHECK(outcome.exit_code == 130);
   CHECK(outcome.out.empty());
   CHECK(shell.files().empty());
+}
+
+TEST_CASE("absurd numbers are refused with the option or key and the range", "[commands]") {
+  const Shell shell;
+  const std::string predict = "stepcast predict --strategy ddp --model synthetic:layers=2 ";
+  const std::string star = predict + "--world-size 2 --cluster star:hosts=2,";
+  check_refusal(shell, star + "bandwidth=1e300B/s", 3, {"bandwidth", "1e300B/s", "to 1e+18 B/s"});
+  check_refusal(shell, star + "latency=1e300s", 3, {"latency", "1e300s"});
+  check_refusal(shell, star + "bandwidth=-1GB/s", 3, {"-1GB/s"});
+  check_refusal(shell, star + "bandwidth=nanGB/s", 3, {"nanGB/s"});
+  check_refusal(shell, star + "bandwidth=infGB/s", 3, {"infGB/s"});
+  check_refusal(shell, predict + "--cluster star:hosts=2000000 --world-size 2", 3,
+                {"hosts", "1000000", "2000000"});
+  check_refusal(shell, predict + "--cluster star --world-size 100000", 2,
+                {"--world-size", "100000", "65536"});
+  check_refusal(shell, predict + "--cluster star --world-size 8 --steps 1000000000", 2,
+                {"--steps", "10000000", "1000000000"});
+  check_refusal(shell, predict + "--cluster star --world-size 64 --steps 1000000", 2,
+                {"--steps 1000000", "64 ranks", "20000000"});
+  check_refusal(
+      shell,
+      "stepcast predict --strategy pipeline --model synthetic --cluster star --world-size 2 --batch "
+      "1000000 --micro-batches 1000000 --steps 1 --warmup 0",
+      2, {"--micro-batches 1000000", "50 segments"});
+  check_refusal(shell, predict + "--steps 1e9", 2, {"--steps", "1e9"});
+  check_refusal(shell, predict + "--replicas 1000000000", 2, {"--replicas", "1000000000"});
+  check_refusal(shell, predict + "--replicas 0", 2, {"--replicas"});
+  check_refusal(shell, predict + "--warmup 2147483647", 2, {"--warmup", "2147483647"});
+  check_refusal(shell, predict + "--seed -1", 2, {"--seed", "'-1'"});
+  check_refusal(shell, predict + "--micro-batches 0", 2, {"--micro-batches"});
+  check_refusal(shell, predict + "--bucket-cap 1e300B", 2, {"--bucket-cap", "1e300B"});
+  for (const char* factor : {"nan", "inf", "1", "-4"})
+    check_refusal(shell, std::string("stepcast predict --collectives all --cluster star --factor ") + factor,
+                  2, {"factor"});
+  check_refusal(shell, "stepcast predict --strategy single --model synthetic:layers=2,backward=0.1ns", 3,
+                {"backward", "at least 1 ns"});
+}
+
+TEST_CASE("a host with 100,000 GPUs, and factors that no host has, are refused", "[commands]") {
+  const Shell shell;
+  const std::string show = "stepcast topology show ./c.yaml";
+  for (const auto& [part, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"devices: {model: h100-sxm, count: 100000}", {"count", "128", "100000"}},
+           {"nics: {count: 100000}", {"count", "128", "100000"}},
+           {"sockets: 100000", {"sockets", "128", "100000"}},
+           {"devices: {model: h100-sxm, count: 1}, pcie: {width: 100000}", {"width", "32"}},
+           {"speed: 1e300", {"speed", "1e300"}},
+           {"speed: .nan", {"speed", ".nan"}},
+           {"speed: -1", {"speed", "0.001"}}}) {
+    shell.write("c.yaml", "name: c\nhosts: {name: h, " + part + "}\n");
+    std::vector<std::string> fragments = words;
+    fragments.emplace_back("c.yaml:2");
+    check_refusal(shell, show, 3, fragments);
+  }
+  shell.write("c.yaml",
+              "name: c\nhosts: {name: h, count: 1000000, devices: {model: h100-sxm, count: 128}}\n");
+  check_refusal(shell, show, 3, {"c.yaml:2", "at most 400000 parts", "1000000 hosts of"});
+}
+
+TEST_CASE("control characters in names are refused, and none is printed", "[commands]") {
+  const Shell shell;
+  shell.write("c.yaml", "name: \"a\\e[31mb\"\nhosts: {name: h}\n");
+  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:1", "name", "\\x1b[31m"});
+  shell.write("c.yaml", "name: a\nhosts: {name: \"h\\n0\"}\n");
+  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:2", "control character"});
+  check_refusal(shell, "stepcast predict --strategy single --model $'a\\e[31m'", 2, {"--model", "\\x1b[31m"});
+  Trace trace = netflix_trace();
+  trace.device = "a \x1b[31m device";
+  shell.write("trace.json", nlohmann::json(trace).dump(1));
+  check_refusal(shell, "stepcast predict --strategy single --trace trace.json --batch 16", 3,
+                {"trace.json", "device", "\\x1b[31m"});
+}
+
+TEST_CASE("a setting that nothing names is refused, in the file and on the command line, with include too",
+          "[commands]") {
+  const Shell shell;
+  shell.write("c.yaml", "name: c\ninclude: star\nsettings: {hots: 4}\n");
+  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:3", "'hots'", "did you mean 'hosts'"});
+  shell.write("c.yaml", "name: c\ninclude: star\nsetings: {hosts: 4}\n");
+  check_refusal(shell, "stepcast topology show ./c.yaml", 3, {"c.yaml:3", "'setings'", "'settings'"});
+  shell.write("c.yaml", "name: c\ninclude: star\nhosts: {count: 2}\n");
+  check_refusal(shell, "stepcast topology show ./c.yaml:hosts=9", 3, {"'hosts'", "bandwidth"});
+}
+
+TEST_CASE("empty, binary, nested and wrong files of every kind are one line, not a crash", "[commands]") {
+  const Shell shell;
+  const std::string json = nlohmann::json(netflix_trace()).dump();
+  const auto changed = [&](const std::string& pointer, const nlohmann::json& value) {
+    nlohmann::json copy = nlohmann::json::parse(json);
+    copy[nlohmann::json::json_pointer(pointer)] = value;
+    return copy.dump();
+  };
+  const std::string deep(100'000, '[');
+  shell.write("empty", "");
+  shell.write("binary", std::string("\x7f\x45\x4c\x46\0\xff\xfe\x01", 8) + deep);
+  shell.write("deep", deep);
+  shell.write("deep.json",
+              "{\"context\": {\"schema\": \"x\"}, \"a\": " + deep + std::string(100'000, ']') + "}");
+  REQUIRE(
+      shell.run("mkdir folder; cp empty empty.yaml; cp binary binary.yaml; cp deep deep.yaml; mkdir f.yaml")
+          .exit_code == 0);
+  for (const std::string name : {"empty", "binary", "deep.json", "folder", "/dev/zero"})
+    for (const std::string command :
+         {"predict --strategy single --trace ", "predict --strategy ddp --model synthetic --calibration ",
+          "compare ", "plot accuracy -o x.svg ", "validate --cases ", "topology import "})
+      check_refusal(shell, "stepcast " + command + name, 3, {name});
+  for (const std::string name : {"empty", "binary", "deep", "f"})
+    for (const std::string command :
+         {"predict --strategy single --model ./", "predict --strategy single --model synthetic --cluster ./",
+          "topology show ./"})
+      check_refusal(shell, "stepcast " + command + name + ".yaml", 3, {name + ".yaml"});
+  for (const auto& [pointer, value] :
+       std::vector<std::pair<std::string, nlohmann::json>>{{"/entries", nlohmann::json::array()},
+                                                           {"/entries", 5},
+                                                           {"/entries/0/batch", 0},
+                                                           {"/entries/0/batch", "many"},
+                                                           {"/entries/0/threads", -1},
+                                                           {"/entries/0/step_s", nlohmann::json::array()},
+                                                           {"/entries/0/step_s/0", -1.0},
+                                                           {"/entries/0/step_s/0", nullptr},
+                                                           {"/entries/0/loss_s", {1.0}},
+                                                           {"/entries/0/segments", nlohmann::json::array()},
+                                                           {"/entries/0/segments/0/forward_s", {1.0}},
+                                                           {"/entries/0/segments/0/backward_s/1", -1e-3},
+                                                           {"/entries/0/segments/0/backward_s/1", 1e300},
+                                                           {"/entries/0/segments/0/name", 7},
+                                                           {"/lineage", "none"},
+                                                           {"/context", 3},
+                                                           {"/model", nlohmann::json::array()}}) {
+    INFO(pointer << " = " << value);
+    shell.write("t.json", changed(pointer, value));
+    check_refusal(shell, "stepcast predict --strategy single --trace t.json --batch 16", 3, {"t.json"});
+  }
+}
+
+TEST_CASE("results, benches and calibrations that cannot be are refused with file and key", "[commands]") {
+  const Shell shell;
+  REQUIRE(
+      shell
+          .run("stepcast predict --strategy ddp --model synthetic:layers=2 --cluster laptop --world-size 2 "
+               "--json >r.json; stepcast predict --collectives all_reduce --cluster star --max 4KiB --json "
+               ">b.json")
+          .exit_code == 0);
+  const auto refusal = [&](const std::string& file, const std::string& pointer, const nlohmann::json& value,
+                           const std::string& command, const std::string& key) {
+    nlohmann::json copy = nlohmann::json::parse(shell.read(file));
+    copy[nlohmann::json::json_pointer(pointer)] = value;
+    shell.write("bad.json", copy.dump());
+    check_refusal(shell, "stepcast " + command + " bad.json", 3, {"bad.json", key});
+  };
+  for (const std::string command : {"compare", "plot breakdown -o x.svg"}) {
+    refusal("r.json", "/step_time_s", nlohmann::json::array(), command, "step_time_s");
+    refusal("r.json", "/step_time_s/1", {0.1}, command, "step_time_s");
+    refusal("r.json", "/step_time_s/0/0", -1, command, "step_time_s");
+    refusal("r.json", "/step_time_s/0/0", 1e30, command, "step_time_s");
+    refusal("r.json", "/configuration/world_size", 0, command, "world_size");
+    refusal("r.json", "/configuration/micro_batches", 0, command, "configuration");
+    refusal("r.json", "/spans/0/rank", 99, command, "spans");
+    refusal("r.json", "/spans/0/end_s", -1, command, "spans");
+    refusal("r.json", "/memory/0/rank", -3, command, "memory");
+    refusal("b.json", "/rows/0/time_s", nlohmann::json::array(), "plot bandwidth -o x.svg", "rows[0]");
+    refusal("b.json", "/rows/0/time_s/0", -1, "plot bandwidth -o x.svg", "rows[0]");
+    refusal("b.json", "/world_size", 0, "plot bandwidth -o x.svg", "world_size");
+  }
+  REQUIRE(
+      shell.run("cp " STEPCAST_SOURCE_DIR "/calibration/data/two-cores.calibration.json c.json").exit_code ==
+      0);
+  const std::string predict =
+      "predict --strategy ddp --model synthetic:layers=2 --world-size 2 --cluster laptop --calibration";
+  refusal("c.json", "/collectives_in_flight", 0, predict, "collectives_in_flight");
+  refusal("c.json", "/call_overhead_s", -1, predict, "call_overhead_s");
+  refusal("c.json", "/copy/knots/0/time_s", -1, predict, "copy");
+  refusal("c.json", "/copy/knots/0/bytes", 1e17, predict, "copy");
+  refusal("c.json", "/paths/0/notice_s", -1, predict, "notice_s");
+  refusal("c.json", "/sharing/rate_beside_compute", 0, predict, "sharing");
+}
+
+TEST_CASE("a bomb of YAML anchors and a key that stands twice in a model are refused at once", "[commands]") {
+  const Shell shell;
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string below = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int k = 0; k < 9; ++k) bomb += (k == 0 ? "" : ", ") + below;
+    bomb += "]\n";
+  }
+  shell.write("bomb.yaml", bomb + "hosts: *a11\nname: b\n");
+  for (const char* command : {"topology show", "predict --strategy single --cluster laptop --model"})
+    check_refusal(shell, std::string("timeout 10 stepcast ") + command + " ./bomb.yaml", 3,
+                  {"bomb.yaml:1", "a0"});
+  shell.write("m.yaml", "input: none\ninput: none\nloss: none\noptimizer: none\nsegments: []\n");
+  check_refusal(shell, "stepcast predict --strategy single --model ./m.yaml", 3,
+                {"m.yaml:2", "'input' stands twice"});
+}
+
+TEST_CASE("a surplus row of an nvidia-smi matrix is refused", "[commands]") {
+  const Shell shell;
+  shell.write("m.txt", "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \nGPU2\tNV18\tNV18\t X \n");
+  check_refusal(shell, "stepcast topology import m.txt", 3, {"m.txt:4", "GPU2", "end of the matrix"});
 }
 
 }  // namespace stepcast::tests

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/result.hpp"
+#include "sim/records/result.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests {
@@ -93,6 +93,32 @@ TEST_CASE("compare reports a run 25 % slower than predicted as -20 %, and fails 
   write_as_run(shell, "p.json", 0.9, "run2.json");
   write_as_run(shell, "p.json", 1.30, "run3.json");
   CHECK(shell.run("stepcast compare p.json run*.json --max-error 19%").exit_code == 0);
+}
+
+TEST_CASE("bucket caps are cases of their own, in tables and figures, of ddp and of a pipeline with replicas",
+          "[commands]") {
+  const Shell shell;
+  for (const std::string strategy :
+       {"ddp", "pipeline --mesh pipeline=2,data=2 --batch 2 --micro-batches 2"}) {
+    INFO(strategy);
+    for (const std::string cap : {"1MiB", "64MiB"}) {
+      REQUIRE(shell
+                  .run(kPredict + "--world-size 4 --strategy " + strategy + " --bucket-cap " + cap + " -o p" +
+                       cap + ".json --force")
+                  .exit_code == 0);
+      write_as_run(shell, "p" + cap + ".json", 1.25, "run" + cap + ".json");
+    }
+    const auto time = [&](const char* name) {
+      return nlohmann::json::parse(shell.read(name)).get<Result>().median_step_time_s();
+    };
+    CHECK(time("p1MiB.json") != time("p64MiB.json"));
+    const Outcome outcome = shell.run("stepcast compare p*.json run*.json");
+    CHECK(outcome.exit_code == 0);
+    CHECK_THAT(outcome.out, Catch::Contains("bucket-cap 1MiB") && Catch::Contains("bucket-cap 64MiB") &&
+                                Catch::Contains("over 2 cases"));
+    CHECK(shell.run("stepcast plot accuracy p*.json run*.json -o a.svg --force").exit_code == 0);
+    CHECK_THAT(shell.read("a.svg"), Catch::Contains("bucket-cap 1MiB") && Catch::Contains("bucket-cap 64MiB"));
+  }
 }
 
 TEST_CASE("compare refuses a case without a partner and a prediction made from the run", "[commands]") {
@@ -189,7 +215,8 @@ TEST_CASE("broadcast is predicted without a model, on a cluster with devices", "
   const Outcome foreign = shell.run(predict + "--model synthetic");
   CHECK(foreign.exit_code == 2);
   CHECK_THAT(foreign.err, Catch::Contains("--model means nothing"));
-  const Outcome no_devices = shell.run("stepcast predict --strategy broadcast --world-size 2");
+  const Outcome no_devices =
+      shell.run("stepcast predict --strategy broadcast --world-size 2 --cluster laptop");
   CHECK(no_devices.exit_code == 2);
   CHECK_THAT(no_devices.err, Catch::Contains("laptop") && Catch::Contains("h100x4-nvlink"));
   const Outcome strange = shell.run(kPredict + "--strategy ddp --world-size 2 --method relay");

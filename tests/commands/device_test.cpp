@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/trace.hpp"
+#include "sim/records/trace.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests {
@@ -41,10 +41,19 @@ TEST_CASE("predict --device without a trace says that it is an estimate, and how
       "--world-size 8 -o x.json");
   CHECK(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("on h100-sxm") && Catch::Contains("ESTIMATE") &&
-                              Catch::Contains("expected error"));
+                              Catch::Contains("known errors") &&
+                              Catch::Contains("bert-base-ddp-fsdp-h100x4"));
   const auto json = nlohmann::json::parse(shell.read("x.json"));
   CHECK(json["configuration"]["device"] == "h100-sxm");
   CHECK(json["configuration"]["cluster"] == "h100x8-hgx");
+}
+
+TEST_CASE("predict --device says so where no estimate for it was ever held against a measurement",
+          "[commands]") {
+  const Outcome outcome = Shell().run(
+      "stepcast predict --model simple-cnn --batch 8 --strategy single --device a100-sxm --cluster a100x8");
+  CHECK(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("known errors: not known"));
 }
 
 TEST_CASE("predict --device moves a trace, and keeps what the host does", "[commands]") {
@@ -52,7 +61,8 @@ TEST_CASE("predict --device moves a trace, and keeps what the host does", "[comm
   shell.write("cpu.json", nlohmann::json(mlp_trace("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz")).dump(1));
   shell.write("other.json", nlohmann::json(mlp_trace("Some Processor")).dump(1));
   const std::string predict =
-      "stepcast predict --strategy single --device p100-pcie-12gb --force -o x.json --trace ";
+      "stepcast predict --strategy single --device p100-pcie-12gb --cluster p100x4-pcie --force -o x.json "
+      "--trace ";
   CHECK_THAT(shell.run(predict + "cpu.json").out, Catch::Contains("measured on xeon-e5-2680-v4"));
   const auto moved = nlohmann::json::parse(shell.read("x.json"));
   CHECK(moved["step_time_s"][0][0].get<double>() > 2e-3);
@@ -61,7 +71,8 @@ TEST_CASE("predict --device moves a trace, and keeps what the host does", "[comm
   CHECK(unknown.exit_code == 3);
   CHECK_THAT(unknown.err, Catch::Contains("Some Processor") && Catch::Contains("--trace-device"));
   CHECK(shell.run(predict + "other.json --trace-device xeon-e5-2680-v4").exit_code == 0);
-  const Outcome elsewhere = shell.run(predict + "cpu.json --cluster h100x8-hgx");
+  const Outcome elsewhere = shell.run(
+      "stepcast predict --strategy single --device p100-pcie-12gb --trace cpu.json --cluster h100x8-hgx");
   CHECK(elsewhere.exit_code == 3);
   CHECK_THAT(elsewhere.err, Catch::Contains("h100x8-hgx") && Catch::Contains("is h100-sxm"));
 }

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/file.hpp"
-#include "sim/core/lab_report.hpp"
+#include "core/file.hpp"
+#include "sim/evidence/lab_report.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests {
@@ -13,15 +13,17 @@ std::string lab_file() {
   report.context.schema = kLabSchema;
   report.context.cpu_model = "Example CPU";
   report.calibration = {2, 625e6, 1024.0};
-  LabCase one;
-  one.model = "m";
-  one.strategy = one.strategy_text = "ddp";
-  one.cluster = "star:hosts=2,link=1Gb/s";
-  one.world_size = one.data_parallel = 2;
+  Case one{.name = "ddp", .distance = kSeenRateSeenSize};
+  Configuration& c = one.configuration;
+  c.model = "m";
+  c.strategy = "ddp";
+  c.cluster = "star:hosts=2,link=1Gb/s";
+  c.compute = "replayed";
+  c.world_size = c.data_parallel = 2;
   one.link_rate_bytes_per_s = 125e6;
   one.baseline_step_time_s = 0.5;
-  one.measured_step_time_s = one.measured_low_s = one.measured_high_s = 1.0;
-  one.predicted_step_time_s = 1.1;
+  one.measured = estimate_of({1.0});
+  one.predicted = estimate_of({1.1});
   report.cases = {one};
   return to_file_text(report);
 }

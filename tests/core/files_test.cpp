@@ -2,11 +2,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
-#include "sim/core/registry.hpp"
-#include "sim/core/yaml.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/registry.hpp"
+#include "core/yaml.hpp"
+#include "sim/records/run_context.hpp"
 
 using namespace stepcast;
 namespace fs = std::filesystem;

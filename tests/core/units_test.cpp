@@ -1,8 +1,8 @@
-#include "sim/core/units.hpp"
+#include "core/units.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 using namespace stepcast;
 

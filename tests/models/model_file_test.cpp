@@ -4,8 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include "core/error.hpp"
 #include "models/model.hpp"
-#include "sim/core/error.hpp"
 
 using namespace stepcast;
 using Catch::Contains;

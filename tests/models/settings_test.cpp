@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "core/error.hpp"
 #include "models/model.hpp"
-#include "sim/core/error.hpp"
 
 using namespace stepcast;
 using Catch::Contains;

@@ -16,7 +16,7 @@ Result base(const ModelExample& model, const std::string& strategy, int world_si
   Result result;
   result.context.cpu_model = "Example CPU";
   result.configuration.model = model.name;
-  result.configuration.strategy = strategy;
+  result.configuration.strategy = result.configuration.label = strategy;
   result.configuration.world_size = world_size;
   result.configuration.data_parallel = world_size;
   result.configuration.batch = model.batch;
@@ -107,7 +107,8 @@ Result pipeline(int stages, int micro_batches, const std::string& schedule) {
   Result result = base({"bert-base", kBatch, 0.0, 0.0}, "pipeline", stages);
   result.configuration.data_parallel = 1;
   result.configuration.micro_batches = micro_batches;
-  result.configuration.extra = {{"schedule", schedule}, {"split", "even"}};
+  result.configuration.options = {{"schedule", schedule}, {"split", "even"}};
+  result.configuration.label = "pipeline" + (schedule == "1f1b" ? "" : ", schedule " + schedule);
   const double forward = 0.016 / micro_batches, backward = 2.0 * forward, message = 0.1 * forward;
   const double all_forward = (micro_batches + stages - 1) * forward;
   const double step = 3.0 * all_forward;

@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 
-#include "plots/style.hpp"
+#include "plots/sheet.hpp"
 #include "tests/plots/example_inputs.hpp"
 
 namespace stepcast::examples {
@@ -25,51 +25,49 @@ struct LabStrategy {
 constexpr LabStrategy kPipeline{"pipeline", "pipeline, even, 1f1b, 4 micro-batches", 0.02, 0.0};
 constexpr std::array<LabStrategy, 8> kStrategies = {
     {{"all_reduce", "all_reduce", 1.0, 0.0},
-     {"ddp", "ddp, 1 MiB cap", 1.04, 0.6},
-     {"ddp", "ddp, 5 MiB cap", 1.0, 0.5},
-     {"ddp", "ddp, 25 MiB cap", 1.0, 0.3},
+     {"ddp", "ddp, bucket-cap 1MiB", 1.04, 0.6},
+     {"ddp", "ddp, bucket-cap 5MiB", 1.0, 0.5},
+     {"ddp", "ddp, bucket-cap 25MiB", 1.0, 0.3},
      {"fsdp", "fsdp", 1.5, 0.2},
      {"gather_scatter", "gather_scatter", 2.5, 0.0},
      {"pipeline", "pipeline, uneven, gpipe, 4 micro-batches", 0.03, 0.0},
      kPipeline}};
 
-LabCase lab_case(const LabModel& model, const LabStrategy& strategy, int ranks, double rate) {
+Case lab_case(const LabModel& model, const LabStrategy& strategy, int ranks, double rate) {
   const bool pipeline = strategy.name == std::string(kPipeline.name);
-  LabCase one;
-  one.model = model.name;
-  one.strategy = strategy.name;
-  one.strategy_text = strategy.text;
-  one.world_size = ranks;
-  one.batch = model.batch;
-  one.data_parallel = pipeline ? 1 : ranks;
-  one.micro_batches = pipeline ? 4 : 1;
-  one.link_rate_bytes_per_s = rate;
-  one.cluster = "star:hosts=" + std::to_string(ranks) + ",link=" + style::number(rate / 125e6) + "Gb/s";
-  one.baseline_step_time_s = model.compute_s;
-  const double compute = pipeline
-                             ? model.compute_s / ranks * (one.micro_batches + ranks - 1) / one.micro_batches
-                             : model.compute_s;
+  Case one{.name = strategy.text, .link_rate_bytes_per_s = rate, .baseline_step_time_s = model.compute_s};
+  Configuration& c = one.configuration;
+  c.model = model.name;
+  c.strategy = strategy.name;
+  c.compute = "replayed";
+  c.world_size = ranks;
+  c.batch = model.batch;
+  c.data_parallel = pipeline ? 1 : ranks;
+  c.micro_batches = pipeline ? 4 : 1;
+  c.cluster = "star:hosts=" + std::to_string(ranks) + ",link=" + style::number(rate / 125e6) + "Gb/s";
+  const double compute =
+      pipeline ? model.compute_s / ranks * (c.micro_batches + ranks - 1) / c.micro_batches : model.compute_s;
   const double communication =
       strategy.traffic * 2.0 * (ranks - 1) / ranks * model.parameter_bytes / rate + 0.001 * (ranks - 1);
-  one.measured_step_time_s =
-      compute + communication - std::min(strategy.hidden * communication, 0.6 * compute);
+  one.measured =
+      estimate_of({compute + communication - std::min(strategy.hidden * communication, 0.6 * compute)});
   return one;
 }
 
 /// Errors of a few per cent, more of them far from the calibration; every fortieth is a miss.
-void predict(LabCase& one, std::size_t i) {
-  const double growth = 1.0 + 0.5 * static_cast<double>(one.distance);
+void predict(Case& one, std::size_t i) {
+  const auto distance = std::find(kLabDistances.begin(), kLabDistances.end(), one.distance);
+  const double growth = 1.0 + 0.5 * static_cast<double>(distance - kLabDistances.begin());
   const double error = i % 40 == 17 ? -0.13 : 0.025 * growth * std::sin(12.9898 * static_cast<double>(i));
-  one.predicted_step_time_s = one.measured_step_time_s * (1.0 + error);
-  one.measured_low_s = 0.985 * one.measured_step_time_s;
-  one.measured_high_s = 1.02 * one.measured_step_time_s;
-  one.trivial_step_time_s = {{"ideal_scaling", one.baseline_step_time_s}};
+  const double measured = one.measured->value;
+  one.predicted = estimate_of({measured * (1.0 + error)});
+  one.measured = {measured, 0.985 * measured, 1.02 * measured};
+  one.trivial = {{"ideal_scaling", one.baseline_step_time_s}};
   int launch = 0;
-  for (const double time : {one.measured_step_time_s, one.measured_high_s, one.measured_low_s})
+  for (const double time : {measured, one.measured->high, one.measured->low})
     one.launches.push_back({"launch" + std::to_string(++launch) + ".json", std::to_string(i),
                             "2026-01-01T00:00:00Z", 0.2, time});
-  one.prediction_path = "predicted.json";
-  one.prediction_sha1 = "p" + std::to_string(i);
+  one.prediction = CaseFile{"predicted.json", "p" + std::to_string(i)};
 }
 
 }  // namespace
@@ -84,8 +82,8 @@ LabReport lab_report() {
   const std::array<LabModel, 3> models = {{{"vgg11-bn-cifar", 16, 0.160, 37e6},
                                            {"resnet18-cifar", 8, 0.210, 45e6},
                                            {"simple-cnn", 32, 0.018, 250e3}}};
-  const auto add = [&](LabCase one) {
-    if (one.measured_step_time_s > 1.0) return;
+  const auto add = [&](Case one) {
+    if (one.measured->value > 1.0) return;
     predict(one, report.cases.size());
     report.cases.push_back(std::move(one));
   };
@@ -94,22 +92,20 @@ LabReport lab_report() {
       for (const int ranks : {2, 4, 8}) {
         if (rate * ranks > 8.0 * 1250.0 * kMbit) continue;  // more than the machine carries
         for (const LabStrategy& strategy : kStrategies) {
-          LabCase one = lab_case(model, strategy, ranks, rate);
-          one.distance = ranks > 2            ? LabDistance::kNewWorldSize
-                         : rate < kCalibrated ? LabDistance::kNewRate
-                                              : LabDistance::kSeenRateSeenSize;
+          Case one = lab_case(model, strategy, ranks, rate);
+          one.distance = ranks > 2 ? kNewWorldSize : rate < kCalibrated ? kNewRate : kSeenRateSeenSize;
           add(one);
           if (ranks > 2 || rate < 1000.0 * kMbit || model.batch == 8) continue;
-          one.compute = LabCompute::kReal;
-          one.measured_step_time_s *= 1.07;
+          one.configuration.compute = "real";
+          one.measured->value *= 1.07;
           add(one);
         }
       }
   for (const char* cluster : {"star:hosts=4,link=1Gb/s,slow=1", "tree:hosts=8,uplink=1Gb/s", "straggler"}) {
-    LabCase one = lab_case(models[0], kStrategies[2], 4, 1000.0 * kMbit);
-    one.cluster = cluster;
-    one.distance = LabDistance::kNewTopology;
-    one.measured_step_time_s *= 1.4;
+    Case one = lab_case(models[0], kStrategies[2], 4, 1000.0 * kMbit);
+    one.configuration.cluster = cluster;
+    one.distance = kNewTopology;
+    one.measured->value *= 1.4;
     add(one);
   }
   report.perturbations = {{"one host's link at half its rate", 0.41, 0.39, 0.44, 0.43},

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "sim/core/error.hpp"
-#include "sim/core/file.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "tests/plots/example_inputs.hpp"
 
 namespace stepcast {
@@ -104,7 +104,7 @@ TEST_CASE("the accuracy figure writes -50.0 % over a prediction that is half of 
   FigureInput input;
   Result measured;
   measured.configuration.model = "m";
-  measured.configuration.strategy = "ddp";
+  measured.configuration.strategy = measured.configuration.label = "ddp";
   measured.step_time_s = {{2.0, 2.0, 2.0}};
   Result predicted = measured;
   predicted.origin = Origin::kPredicted;

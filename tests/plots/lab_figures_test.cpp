@@ -1,30 +1,31 @@
 #include <catch2/catch.hpp>
 
-#include "plots/lab_cases.hpp"
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
+#include "plots/cases.hpp"
 #include "tests/plots/example_inputs.hpp"
 
 namespace stepcast {
 namespace {
 
 /// `ranks` ranks at 1 Gbit/s that take 1 s where one rank takes 0.5 s.
-LabCase lab_case(const std::string& strategy, int ranks, double predicted_s) {
-  LabCase one;
-  one.model = "m";
-  one.strategy = one.strategy_text = strategy;
-  one.cluster = "star:hosts=" + std::to_string(ranks);
-  one.world_size = one.data_parallel = ranks;
-  one.batch = 8;
+Case lab_case(const std::string& strategy, int ranks, double predicted_s) {
+  Case one{.name = strategy, .distance = kSeenRateSeenSize};
+  Configuration& c = one.configuration;
+  c.model = "m";
+  c.strategy = strategy;
+  c.cluster = "star:hosts=" + std::to_string(ranks);
+  c.label = strategy;
+  c.compute = "replayed";
+  c.world_size = c.data_parallel = ranks;
+  c.batch = 8;
   one.link_rate_bytes_per_s = 125e6;
   one.baseline_step_time_s = 0.5;
-  one.measured_step_time_s = 1.0;
-  one.measured_low_s = 0.8;
-  one.measured_high_s = 1.25;
-  one.predicted_step_time_s = predicted_s;
+  one.measured = {1.0, 0.8, 1.25};
+  one.predicted = estimate_of({predicted_s});
   return one;
 }
 
-Drawing draw(const std::string& figure, const std::vector<LabCase>& cases) {
+Drawing draw(const std::string& figure, const std::vector<Case>& cases) {
   FigureInput input;
   LabReport report;
   report.calibration = {2, 625e6, 1024.0};
@@ -46,8 +47,8 @@ TEST_CASE("a lab figure needs exactly one report with cases", "[plots]") {
 }
 
 TEST_CASE("logarithmic tics stand at 1, 2 and 5 times powers of ten, closer on a short axis", "[plots]") {
-  CHECK(log_tics(0.4, 12.0) == "('0.5' 0.5, '1' 1, '2' 2, '5' 5, '10' 10)");
-  CHECK(log_tics(0.7, 1.6) == "('0.8' 0.8, '1' 1, '1.2' 1.2, '1.5' 1.5)");
+  CHECK(style::log_tics(0.4, 12.0) == "('0.5' 0.5, '1' 1, '2' 2, '5' 5, '10' 10)");
+  CHECK(style::log_tics(0.7, 1.6) == "('0.8' 0.8, '1' 1, '1.2' 1.2, '1.5' 1.5)");
 }
 
 TEST_CASE("the lab's scatter holds measured and predicted time, the error and its range over the launches",
@@ -57,9 +58,9 @@ TEST_CASE("the lab's scatter holds measured and predicted time, the error and it
 }
 
 TEST_CASE("the three worst cases of the lab are numbered in the scatter and named above it", "[plots]") {
-  std::vector<LabCase> cases = {lab_case("mild", 2, 1.01), lab_case("third", 2, 0.8),
-                                lab_case("worst", 2, 1.5), lab_case("second", 2, 1.3)};
-  cases[3].compute = LabCompute::kReal;
+  std::vector<Case> cases = {lab_case("mild", 2, 1.01), lab_case("third", 2, 0.8), lab_case("worst", 2, 1.5),
+                             lab_case("second", 2, 1.3)};
+  cases[3].configuration.compute = "real";
   const Drawing drawing = draw("lab-accuracy", cases);
   CHECK_THAT(drawing.script, Catch::Contains("'1: +50.0 %  m, worst, 2 ranks") &&
                                  Catch::Contains("'2: +30.0 %  m, second") &&
@@ -71,23 +72,23 @@ TEST_CASE("the three worst cases of the lab are numbered in the scatter and name
 
 TEST_CASE("4 ranks whose batch takes one rank half the time are 2 times as fast; a pipeline is half as fast",
           "[plots]") {
-  LabCase pipeline = lab_case("pipeline", 4, 0.5);
-  pipeline.data_parallel = 1;
+  Case pipeline = lab_case("pipeline", 4, 0.5);
+  pipeline.configuration.data_parallel = 1;
   const Drawing drawing = draw("lab-speedup", {lab_case("ddp", 4, 0.8), pipeline});
-  CHECK_THAT(drawing.data, Catch::Contains("1 1 1 1 1\n4 2 1.6 2.5 2.5\n"));
-  CHECK_THAT(drawing.data, Catch::Contains("1 1 1 1 1\n4 0.5 0.4 0.625 1\n"));
+  CHECK_THAT(drawing.data, Catch::Contains("1 1 1 1 1\n4 2.5 2 1.6 2.5\n"));
+  CHECK_THAT(drawing.data, Catch::Contains("1 1 1 1 1\n4 1 0.5 0.4 0.625\n"));
 }
 
 TEST_CASE("the lab's speed-ups have a panel per model, compute mode and rate, on equal links alone",
           "[plots]") {
-  LabCase fast = lab_case("ddp", 2, 1.0);
+  Case fast = lab_case("ddp", 2, 1.0);
   fast.link_rate_bytes_per_s = 625e6;
-  LabCase real = lab_case("ddp", 2, 1.0);
-  real.compute = LabCompute::kReal;
-  LabCase other = lab_case("ddp", 2, 1.0);
-  other.model = "other";
-  LabCase slow_host = lab_case("fsdp", 4, 1.0);
-  slow_host.distance = LabDistance::kNewTopology;
+  Case real = lab_case("ddp", 2, 1.0);
+  real.configuration.compute = "real";
+  Case other = lab_case("ddp", 2, 1.0);
+  other.configuration.model = "other";
+  Case slow_host = lab_case("fsdp", 4, 1.0);
+  slow_host.distance = kNewTopology;
   const Drawing drawing = draw("lab-speedup", {fast, lab_case("ddp", 2, 1.0), real, other, slow_host});
   CHECK_THAT(drawing.script, Catch::Contains("'m, 1 Gbit/s'") && Catch::Contains("'m, 5 Gbit/s'") &&
                                  Catch::Contains("'m, 1 Gbit/s, real compute'") &&
@@ -96,22 +97,21 @@ TEST_CASE("the lab's speed-ups have a panel per model, compute mode and rate, on
 }
 
 TEST_CASE("one strategy with two batches is two lines", "[plots]") {
-  LabCase larger = lab_case("ddp", 2, 1.0);
-  larger.batch = 16;
+  Case larger = lab_case("ddp", 2, 1.0);
+  larger.configuration.batch = 16;
   const Drawing drawing = draw("lab-speedup", {lab_case("ddp", 2, 1.0), larger});
   CHECK_THAT(drawing.script, Catch::Contains("'ddp, batch 8'") && Catch::Contains("'ddp, batch 16'"));
 }
 
 TEST_CASE("the lab's errors stand by number of ranks with their median and what was calibrated", "[plots]") {
-  LabCase real = lab_case("ddp", 4, 1.5);
-  real.compute = LabCompute::kReal;
+  Case real = lab_case("ddp", 4, 1.5);
+  real.configuration.compute = "real";
   const Drawing drawing =
       draw("lab-error", {lab_case("ddp", 4, 0.9), lab_case("ddp", 4, 1.2), lab_case("ddp", 4, 1.3), real});
   // Calibrated with 2 ranks: they have the first place, although no case has.
-  CHECK_THAT(drawing.data,
-             Catch::Contains("replayed compute, ddp: place error_percent\nNaN NaN\n1 10\n1 20\n1 30\n"));
-  CHECK_THAT(drawing.data, Catch::Contains("replayed compute: place median_percent\nNaN NaN\n1 20\n"));
-  CHECK_THAT(drawing.data, Catch::Contains("real compute: place median_percent\nNaN NaN\n1 50\n"));
+  CHECK_THAT(drawing.data, Catch::Contains("replayed compute, ddp: place error_percent\n1 10\n1 20\n1 30\n"));
+  CHECK_THAT(drawing.data, Catch::Contains("replayed compute: place median_percent\n1 20\n"));
+  CHECK_THAT(drawing.data, Catch::Contains("real compute: place median_percent\n1 50\n"));
   CHECK_THAT(drawing.script, Catch::Contains("calibrated here: 2 hosts, 5 Gbit/s") &&
                                  Catch::Contains("'2' 0, '4' 1") &&
                                  Catch::Contains("'1 Gbit/s' 0, '5 Gbit/s' 1"));

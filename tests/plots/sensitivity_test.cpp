@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
+#include "core/error.hpp"
 #include "plots/figure.hpp"
-#include "sim/core/error.hpp"
 
 namespace stepcast {
 namespace {
@@ -11,7 +11,7 @@ ResultFile prediction(const std::string& cluster, int ranks, double step_s) {
   Result result;
   result.origin = Origin::kPredicted;
   result.configuration.model = "m";
-  result.configuration.strategy = "ddp";
+  result.configuration.strategy = result.configuration.label = "ddp";
   result.configuration.cluster = cluster;
   result.configuration.world_size = result.configuration.data_parallel = ranks;
   result.configuration.batch = 128;

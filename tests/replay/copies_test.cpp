@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
@@ -75,10 +75,10 @@ double broadcast_time(const std::string& method, int devices, double chunk, doub
                       bool pinned = true) {
   TrainingConfig config;
   config.world_size = devices;
-  config.method = method;
-  config.buffer = Bytes(1200.0);
-  config.chunk = Bytes(chunk);
-  config.pinned = pinned;
+  config.options["method"] = method;
+  config.options["buffer"] = "1200B";
+  if (std::string(method) == "chunked") config.options["chunk"] = exact_text(Bytes(chunk));
+  config.options["pinned"] = pinned ? "yes" : "no";
   // In millionths of a second: the simulator's clock runs on from test to test, and rounds more as it grows.
   constexpr double kMillion = 1e6;
   Cluster cluster = node(devices, false, peer_rate);

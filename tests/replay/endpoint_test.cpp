@@ -150,7 +150,7 @@ TEST_CASE("each call pays its overhead once") {
   Calibration costs = calibration();
   const Schedule schedule = one_collective(CollectiveKind::kAllReduce, 2, 1e5);
   const double without = time_of(schedule, costs, one_host(4));
-  costs.call_overhead = Seconds(1e-3);
+  costs.call_overhead_s = 1e-3;
   CHECK(time_of(schedule, costs, one_host(4)) == Approx(without + 1e-3));
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups 
            {std::tuple{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}}) {
         INFO(ranks << " ranks, " << message << " B" << (wired ? ", wired" : "")
                    << (taken_out ? ", the wire taken out of the costs" : "") << (lab ? ", in a lab" : ""));
-        costs.lab.slowest_link_bytes_per_s = lab ? 1e9 : 0.0;
+        costs.cluster.slowest_shaped_link_bytes_per_s = lab ? 1e9 : 0.0;
         costs.paths[0].wire_bandwidth_bytes_per_s = taken_out ? 1e9 : 0.0;
         const Cluster cluster = wired ? star(ranks, 2e8, 5e-6, 4) : one_host(4 * ranks);
         const Schedule schedule = one_collective(CollectiveKind::kAllReduce, ranks, message);

@@ -27,9 +27,9 @@ TEST_CASE("hosts of a lab share the machine's cores, hosts of a cluster have the
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
   CHECK(step_s(input) == Approx(1.0));
-  costs.lab.cores = 2;  // four computing ranks
+  costs.cluster.shared_cores = 2;  // four computing ranks
   CHECK(step_s(input) == Approx(2.0));
-  costs.lab.cores = 4;
+  costs.cluster.shared_cores = 4;
   CHECK(step_s(input) == Approx(1.0));
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("replayed compute takes no core, copies do") {
   const Cluster cluster = star(4, 1e9, 0.0);
   Schedule schedule = same_program(4, {forward()});
   Calibration costs = calibration();
-  costs.lab.cores = 1;
+  costs.cluster.shared_cores = 1;
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
   CHECK(step_s(input) == Approx(4.0));
@@ -58,7 +58,7 @@ TEST_CASE("a straggler of the lab waits longer and copies as fast as the others"
   cluster.hosts[1].speed = 0.5;
   Schedule schedule = same_program(2, {forward()});
   Calibration costs = calibration();
-  costs.lab.cores = 2;
+  costs.cluster.shared_cores = 2;
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
   input.compute_waits = true;
@@ -121,7 +121,7 @@ TEST_CASE("a lab's links let pass at once what their buckets hold after a pause"
   Cluster cluster = star(2, 1e8, 0.0);
   Calibration costs = slow_messages();
   costs.paths[0].wire_bandwidth_bytes_per_s = 5e7;
-  costs.lab = {.cores = 2, .slowest_link_bytes_per_s = 5e7};
+  costs.cluster = {.shared_cores = 2, .slowest_shaped_link_bytes_per_s = 5e7};
   const Schedule one = messages(1);
   ReplayInput input = input_of(one, model, cluster);
   input.calibration = &costs;
@@ -143,7 +143,7 @@ TEST_CASE("the buckets of a lab's links fill while nothing crosses them") {
   Calibration costs = slow_messages();
   costs.paths[0].latency = {{{0.0, 0.0}}};
   costs.paths[0].wire_bandwidth_bytes_per_s = 1e8;
-  costs.lab = {.cores = 2, .slowest_link_bytes_per_s = 1e8};
+  costs.cluster = {.shared_cores = 2, .slowest_shaped_link_bytes_per_s = 1e8};
   Schedule schedule = messages(1);
   for (Program& program : schedule.programs) {  // a message, 300 us of compute, another message
     program.ops.push_back(forward());

@@ -45,8 +45,8 @@ Result pipeline_of(const std::string& schedule_name, int ranks, int micro_batche
   config.world_size = ranks;
   config.batch = micro_batches;
   config.micro_batches = micro_batches;
-  config.schedule = schedule_name;
-  config.checkpoint = checkpoint;
+  config.options["schedule"] = schedule_name;
+  config.options["checkpoint"] = checkpoint;
   const Schedule schedule = build_schedule("pipeline", model, config);
   const TraceEntry trace = trace_of(model, 1);
   const Cluster cluster = star(ranks, 1e9, 1e-9);

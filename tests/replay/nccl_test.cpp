@@ -224,6 +224,39 @@ TEST_CASE("messages, gather and scatter cost what NCCL's messages do") {
   CHECK(time_of(CollectiveKind::kScatter, 4, 4e9, cluster) == Approx(gather));
 }
 
+TEST_CASE(
+    "all-to-all of NCCL is messages: three quarters of the array over every GPU's NVLink of 370.8 GB/s") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  CHECK(time_of(CollectiveKind::kAllToAll, 4, 4e9, cluster) == Approx(3e9 / 370.8e9).epsilon(0.01));
+}
+
+TEST_CASE(
+    "a thousand messages at once of an all-to-all over 32 GPUs of four hosts share their links and end") {
+  const double time =
+      time_of(CollectiveKind::kAllToAll, 32, 32e6,
+              cluster_named("h100-rails:nodes=8,hosts_per_pod=4,spines=4,oversubscription=4"));
+  CHECK(time > 24.0 / 32.0 * 32e6 / 450e9);  // what leaves every host, over the GPU's own link
+}
+
+TEST_CASE("NCCL's choice can be restricted to its ring or its trees, and costs what they cost") {
+  const Cluster cluster = cluster_named("h100x8-hgx:nodes=4");
+  const Schedule schedule = one_collective(CollectiveKind::kAllReduce, 32, 1e6);
+  const auto run = [&](const std::string& choice) {
+    ReplayInput input = input_of(schedule, kNoModel, cluster);
+    input.node_of_rank = place_ranks(cluster, 32);
+    input.backend = "nccl";
+    input.algorithms = parse_algorithms(choice, "nccl");
+    return replay(input);
+  };
+  const Result ring = run("all_reduce=ring");
+  const Result tree = run("all_reduce=double_binary_tree");
+  CHECK_THAT(ring.notes.at("nccl"), Catch::Contains("ring/"));
+  CHECK_THAT(tree.notes.at("nccl"), Catch::Contains("tree/"));
+  const double free_choice = run("").median_step_time_s();
+  CHECK(free_choice <= Approx(std::min(ring.median_step_time_s(), tree.median_step_time_s())));
+  CHECK(ring.median_step_time_s() > tree.median_step_time_s());  // 62 steps of latency
+}
+
 TEST_CASE("one rank communicates for free, and NCCL on hosts without GPUs is refused") {
   const Cluster cluster = cluster_named("h100x4-nvlink");
   CHECK(time_of(CollectiveKind::kAllReduce, 1, 1e9, cluster) == 0.0);
@@ -238,7 +271,8 @@ TEST_CASE("the backend is the one asked for, the calibration's, or nccl where th
   const Calibration gloo = calibration();
   CHECK(backend_for("", nullptr, gpus) == "nccl");
   CHECK(backend_for("", nullptr, laptop).empty());
-  CHECK(backend_for("", &gloo, gpus) == "gloo");
+  CHECK_THROWS_WITH(backend_for("", &gloo, gpus), Contains("--backend gloo"));
+  CHECK(backend_for("gloo", &gloo, gpus) == "gloo");
   CHECK(backend_for("gloo", nullptr, gpus) == "gloo");
   CHECK_THROWS_WITH(backend_for("nccl", &gloo, gpus), Contains("calibration of gloo"));
   CHECK_THROWS_WITH(backend_for("nccle", nullptr, gpus), Contains("did you mean 'nccl'"));

@@ -16,9 +16,7 @@ double broadcast_s(const std::string& cluster, std::optional<BytesPerSecond> pci
   request.strategy = "broadcast";
   request.cluster = cluster;
   request.pcie = pcie;
-  request.training.method = "sequential";
-  request.training.buffer = Bytes(1e9);
-  request.training.pinned = true;
+  request.training.options = {{"method", "sequential"}, {"buffer", "1GB"}, {"pinned", "yes"}};
   request.copies.launch = Seconds(0);
   return predict(request).median_step_time_s();
 }
@@ -58,12 +56,27 @@ TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") 
   request.steps = 1;
   request.warmup_steps = 0;
   request.training.world_size = 2;
-  CHECK_THAT(predict(request).notes.at("calibration"), Catch::Contains("at no cost"));
+  CHECK_THAT(predict(request).notes.at("endpoints"), Catch::Contains("lower bound"));
   request.training.world_size = 1;
-  CHECK_FALSE(predict(request).notes.contains("calibration"));  // no messages
+  CHECK_FALSE(predict(request).notes.contains("endpoints"));  // no messages
   request.cluster = "h100x8-hgx";
   request.training.world_size = 2;
-  CHECK_FALSE(predict(request).notes.contains("calibration"));  // NCCL's times are its own
+  CHECK_FALSE(predict(request).notes.contains("endpoints"));  // NCCL's times are its own
+}
+
+TEST_CASE("NCCL between hosts over Ethernet says that it has InfiniBand's costs; inside one host it does not") {
+  PredictionRequest request;
+  request.strategy = "ddp";
+  request.model = "synthetic:layers=2";
+  request.steps = 1;
+  request.warmup_steps = 0;
+  request.training.world_size = 2;
+  request.cluster = "h100-hosts";
+  CHECK_THAT(predict(request).notes.at("ethernet"), Catch::Contains("InfiniBand"));
+  for (const char* other : {"h100-hosts:protocol=infiniband,rate=100Gb/s", "h100x8-hgx"}) {
+    request.cluster = other;
+    CHECK_FALSE(predict(request).notes.contains("ethernet"));
+  }
 }
 
 TEST_CASE("the speed-up of ResNet-18 on H100 never falls from a slower interconnect to a faster one") {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 

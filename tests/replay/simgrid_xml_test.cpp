@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {

@@ -6,13 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "runner/rendezvous.hpp"
+#include "runner/backend/session.hpp"
 
 namespace stepcast {
 
-/// Runs `body` as `world_size` ranks, each a thread with its own backend, and throws what the first of them
-/// threw. The place is what the backend was made with, for what connects the ranks once more.
-inline void as_placed_ranks(int world_size, const std::function<void(Backend&, const BackendConfig&)>& body) {
+/// Runs `body` as `world_size` ranks, each a thread with a backend of its own, and throws what the first of them
+/// threw.
+inline void as_sessions(int world_size, const std::function<void(RankSession&)>& body,
+                        const AlgorithmChoice& algorithms = {}) {
   constexpr std::chrono::seconds kTimeout{60};
   const auto store = make_memory_store(kTimeout);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
@@ -21,10 +22,12 @@ inline void as_placed_ranks(int world_size, const std::function<void(Backend&, c
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const BackendConfig place{rank, world_size, "", kTimeout, store, "127.0.0.1"};
-        const auto backend = backends().find("gloo").make(place);
-        body(*backend, place);
-        backend->barrier();
+        RankContext ranks;
+        ranks.rank = rank;
+        ranks.world_size = world_size;
+        RankSession session = join_job(ranks, "gloo", "", kTimeout, store, algorithms);
+        body(session);
+        session.backend->barrier();
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }
@@ -34,8 +37,10 @@ inline void as_placed_ranks(int world_size, const std::function<void(Backend&, c
     if (error) std::rethrow_exception(error);
 }
 
-inline void as_ranks(int world_size, const std::function<void(Backend&)>& body) {
-  as_placed_ranks(world_size, [&body](Backend& backend, const BackendConfig&) { body(backend); });
+inline void as_ranks(int world_size, const std::function<void(Backend&)>& body,
+                     const AlgorithmChoice& algorithms = {}) {
+  as_sessions(
+      world_size, [&body](RankSession& session) { body(*session.backend); }, algorithms);
 }
 
 /// Throws instead of REQUIRE: Catch2 v2 assertions are not safe in threads.

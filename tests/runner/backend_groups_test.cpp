@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/backends/gloo_bytes.hpp"
+#include "runner/gloo/gloo_bytes.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 using namespace stepcast;
@@ -117,6 +117,9 @@ TEST_CASE("bytes_sent is what each algorithm sends: all_reduce 2 (n - 1)/n of th
                  (n - 1) * kBytes, "all_gather");
     expect_equal(sent_by(backend, [&] { backend.reduce_scatter(array(joined), array(own))->wait(); }),
                  (n - 1) * kBytes, "reduce_scatter");
+    std::vector<float> blocks(kCount * n);
+    expect_equal(sent_by(backend, [&] { backend.all_to_all(array(joined), array(blocks))->wait(); }),
+                 (n - 1) * kBytes, "all_to_all");
     expect_equal(sent_by(backend, [&] { backend.gather(array(own), array(joined), last)->wait(); }),
                  root ? 0 : kBytes, "gather");
     std::vector<Array> pieces(root ? n : 0, array(own));

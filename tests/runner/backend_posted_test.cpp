@@ -20,8 +20,9 @@ std::vector<float> filled(std::size_t count, int value) {
   return values;
 }
 
+/// Asks until it is done, a minute at most: what never becomes done shall fail and not hang.
 void wait_until_done(const Work& work) {
-  const auto give_up = Clock::now() + 5s;
+  const auto give_up = Clock::now() + 60s;
   while (!work.done() && Clock::now() < give_up) std::this_thread::sleep_for(100us);
   expect(work.done(), "a call never became done");
 }
@@ -42,8 +43,10 @@ TEST_CASE("eight receives posted early take messages sent in reverse order, each
         works.push_back(backend.recv(array(in[tag]), 1, tag));
       for (const WorkPtr& work : works) expect(!work->done(), "received before it was sent");
       backend.barrier();
-      // Nobody waits: the last tag arrives first, the first one after 7 pauses.
-      wait_until_done(*works[0]);
+      for (std::uint32_t tag = kMessages; tag-- > 0;) {  // the next one is sent when this one has ended
+        wait_until_done(*works[tag]);
+        backend.barrier();
+      }
       for (std::uint32_t tag = 0; tag < kMessages; ++tag) {
         expect(works[tag]->done(), "an earlier message is not done");
         expect(in[tag] == filled(kCount, static_cast<int>(tag)), "tag " + std::to_string(tag));
@@ -54,14 +57,12 @@ TEST_CASE("eight receives posted early take messages sent in reverse order, each
         works[tag]->wait();
         expect(works[tag]->ended() == ended, "wait moved the end");
       }
-      expect(works[0]->ended() - works[kMessages - 1]->ended() > 70ms,
-             "messages sent within 140 ms were seen to end together");
     } else {
       backend.barrier();
       for (std::uint32_t tag = kMessages; tag-- > 0;) {
         std::vector<float> out = filled(kCount, static_cast<int>(tag));
         backend.send(array(out), 0, tag)->wait();
-        std::this_thread::sleep_for(20ms);
+        backend.barrier();
       }
     }
   });

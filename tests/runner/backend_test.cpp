@@ -1,4 +1,4 @@
-#include "runner/backend.hpp"
+#include "runner/backend/backend.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -95,6 +95,16 @@ void check_collectives(Backend& backend, std::size_t count) {
   const auto begin = total.begin() + static_cast<std::ptrdiff_t>(count) * rank;
   expect_equal(reduced, std::vector<T>(begin, begin + static_cast<std::ptrdiff_t>(count)), "reduce_scatter");
   expect_equal(whole, contributions<T>(rank, count * parts), "reduce_scatter's input");
+
+  std::vector<T> blocks(count * parts);
+  backend.all_to_all(array(whole), array(blocks))->wait();
+  std::vector<T> mine;  // block `rank` of everybody
+  for (int r = 0; r < world_size; ++r) {
+    const std::vector<T> theirs = contributions<T>(r, count * parts);
+    const auto from = theirs.begin() + static_cast<std::ptrdiff_t>(count) * rank;
+    mine.insert(mine.end(), from, from + static_cast<std::ptrdiff_t>(count));
+  }
+  expect_equal(blocks, mine, "all_to_all");
 }
 
 }  // namespace
@@ -151,19 +161,6 @@ TEST_CASE("messages are told apart by their tags, also when received in another 
     for (const WorkPtr& work : works) work->wait();
     expect_equal(first_in, contributions<float>(peer, 5000), "tag 7");
     expect_equal(second_in, contributions<float>(peer + 2, 1), "tag 8");
-  }));
-}
-
-TEST_CASE("texts of any length arrive at rank 0 in the order of the ranks", "[backend]") {
-  REQUIRE_NOTHROW(as_ranks(3, [](Backend& backend) {
-    const std::string own(static_cast<std::size_t>(backend.rank()) * 100'000,
-                          static_cast<char>('a' + backend.rank()));
-    const std::vector<std::string> texts = gather_text(backend, own);
-    if (backend.rank() != 0 ? !texts.empty() : texts.size() != 3)
-      throw std::runtime_error("wrong number of texts");
-    if (backend.rank() == 0)
-      expect_equal(texts, {"", std::string(100'000, 'b'), std::string(200'000, 'c')}, "gather_text");
-    if (max_over_ranks(backend, backend.rank() * 1.5) != 3.0) throw std::runtime_error("max_over_ranks");
   }));
 }
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "runner/bench_collectives.hpp"
-#include "runner/probes.hpp"
+#include "runner/measure/bench_collectives.hpp"
+#include "runner/measure/probes.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 using namespace stepcast;
@@ -33,6 +33,7 @@ class WrongBackend : public Backend {
   }
   WorkPtr all_gather(Array in, Array out) override { return right_.all_gather(in, out); }
   WorkPtr reduce_scatter(Array in, Array out) override { return right_.reduce_scatter(in, out); }
+  WorkPtr all_to_all(Array in, Array out) override { return right_.all_to_all(in, out); }
   WorkPtr send(Array data, int peer, std::uint32_t tag) override { return right_.send(data, peer, tag); }
   WorkPtr recv(Array data, int peer, std::uint32_t tag) override { return right_.recv(data, peer, tag); }
   WorkPtr submit(std::function<void()> task) override { return right_.submit(std::move(task)); }
@@ -64,11 +65,11 @@ TEST_CASE("sizes from 4 B to 64 MiB by powers of 4 are 13", "[bench]") {
 
 TEST_CASE("every collective has one row per size with one sample per round and no wrong element", "[bench]") {
   std::vector<BenchRow> rows;
-  as_ranks(2, [&](Backend& backend) {
-    const auto own = bench_collectives(backend, small_bench(), [](const std::string&) {});
-    if (backend.rank() == 0) rows = own;
+  as_sessions(2, [&](RankSession& session) {
+    const auto own = bench_collectives(session, small_bench(), [](const std::string&) {});
+    if (session.ranks.rank == 0) rows = own;
   });
-  CHECK(rows.size() == benched_collectives().size() * 3);
+  CHECK(rows.size() == bench_names().size() * 3);
   for (const BenchRow& row : rows) {
     CAPTURE(row.collective, row.message_bytes);
     CHECK(row.time_s.size() == 3);
@@ -79,12 +80,14 @@ TEST_CASE("every collective has one row per size with one sample per round and n
 
 TEST_CASE("a wrong result is counted: one element per round on one rank", "[bench]") {
   std::vector<BenchRow> rows;
-  as_ranks(2, [&](Backend& backend) {
-    WrongBackend wrong(backend);
+  as_sessions(2, [&](RankSession& session) {
+    std::unique_ptr<Backend> right = std::move(session.backend);
+    session.backend = std::make_unique<WrongBackend>(*right);
     BenchSettings settings = small_bench();
     settings.collectives = {"all_reduce"};
-    const auto own = bench_collectives(wrong, settings, [](const std::string&) {});
-    if (backend.rank() == 0) rows = own;
+    const auto own = bench_collectives(session, settings, [](const std::string&) {});
+    session.backend = std::move(right);
+    if (session.ranks.rank == 0) rows = own;
   });
   REQUIRE(rows.size() == 3);
   for (const BenchRow& row : rows) CHECK(row.wrong == 3);
@@ -92,7 +95,7 @@ TEST_CASE("a wrong result is counted: one element per round on one rank", "[benc
 
 TEST_CASE("the probes of a calibration deliver every sample set with a sample per round", "[bench]") {
   std::vector<SampleSet> sets;
-  as_ranks(2, [&](Backend& backend) {
+  as_sessions(2, [&](RankSession& session) {
     ProbeSettings settings;
     settings.message_sizes = {4, 4096};
     settings.array_sizes = {1024};
@@ -102,8 +105,8 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
       return [=] { std::transform(from, from + count, to, [&](float value) { return scale * value; }); };
     };
     settings.rounds = 2;
-    const auto own = run_probes(backend, backends().find("gloo"), settings, [](const std::string&) {});
-    if (backend.rank() == 0) sets = own;
+    const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
+    if (session.ranks.rank == 0) sets = own;
   });
   std::vector<std::string> probes;
   for (const SampleSet& set : sets) {
@@ -113,24 +116,23 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
     CHECK(set.time_s.size() == set.cpu_s.size());
     for (const double time : set.time_s) CHECK(time > 0.0);
   }
-  CHECK(probes == std::vector<std::string>{"communication_beside_compute", "compute_all",
-                                           "compute_beside_communication", "compute_one", "copy", "exchange",
-                                           "exchange", "handed_over", "handed_over", "memory_all",
-                                           "memory_one", "ping_pong", "ping_pong", "reduce", "rendezvous",
-                                           "rendezvous"});
+  CHECK(probes == std::vector<std::string>{"compute_all", "compute_beside_communication", "compute_one",
+                                           "copy", "exchange", "exchange", "handed_over", "handed_over",
+                                           "memory_all", "memory_one", "ping_pong", "ping_pong", "reduce",
+                                           "rendezvous", "rendezvous"});
 }
 
 TEST_CASE(
     "every pair of a calibration has its messages measured on its own ranks, and the ring on all of its") {
   std::vector<SampleSet> sets;
-  as_ranks(4, [&](Backend& backend) {
+  as_sessions(4, [&](RankSession& session) {
     ProbeSettings settings;
     settings.message_sizes = {64};
     settings.pairs = {{kSameHost, {1, 2}}, {kSameSwitch, {3, 0}}};
     settings.ring = {0, 3, 1};
     settings.rounds = 2;
-    const auto own = run_probes(backend, backends().find("gloo"), settings, [](const std::string&) {});
-    if (backend.rank() == 2) sets = own;
+    const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
+    if (session.ranks.rank == 2) sets = own;
   });
   std::vector<std::string> found;
   for (const SampleSet& set : sets) {

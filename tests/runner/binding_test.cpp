@@ -1,8 +1,8 @@
-#include "runner/binding.hpp"
+#include "runner/launch/binding.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 using namespace stepcast;
 

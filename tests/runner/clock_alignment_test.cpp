@@ -1,11 +1,11 @@
-#include "runner/clock_alignment.hpp"
+#include "runner/execute/clock_alignment.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
 #include <random>
 
-#include "runner/clocks.hpp"
+#include "runner/control/clocks.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 using namespace stepcast;
@@ -79,12 +79,12 @@ TEST_CASE("ranks over real connections learn rank 0's clock; ranks of one clock 
   const std::vector<HostIdentity> hosts{on_machine("a"), on_machine("b"), on_machine("b"), on_machine("a")};
   std::mutex mutex;
   std::vector<ClockLine> lines(4, ClockLine({}, {}));
-  as_ranks(4, [&](Backend& backend) {
-    const auto rank = static_cast<std::size_t>(backend.rank());
+  as_sessions(4, [&](RankSession& session) {
+    const auto rank = static_cast<std::size_t>(session.ranks.rank);
     const double shift = hosts[rank].machine == "b" ? 3.2 : 0.0;
     const ClockReading own = [shift] { return wall_clock_s() - shift; };
-    const ClockOffset before = compare_with_rank_0(backend, hosts, own);
-    const ClockOffset after = compare_with_rank_0(backend, hosts, own);
+    const ClockOffset before = compare_with_rank_0(session, hosts, own);
+    const ClockOffset after = compare_with_rank_0(session, hosts, own);
     const std::scoped_lock lock(mutex);
     lines[rank] = ClockLine(before, after);
   });

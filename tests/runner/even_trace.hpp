@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/core/trace.hpp"
+#include "sim/records/trace.hpp"
 
 namespace stepcast {
 

@@ -1,4 +1,4 @@
-#include "runner/host_identity.hpp"
+#include "runner/control/host_identity.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -37,8 +37,8 @@ TEST_CASE("ranks are named with their hosts where there are several") {
 
 TEST_CASE("every rank learns every rank's host, under the name that the lab gave it") {
   ::setenv("STEPCAST_HOST_NAME", "virtual7", 1);  // NOLINT(concurrency-mt-unsafe)
-  as_ranks(3, [](Backend& backend) {
-    const std::vector<HostIdentity> hosts = hosts_of_ranks(backend);
+  as_sessions(3, [](RankSession& session) {
+    const std::vector<HostIdentity> hosts = hosts_of_ranks(*session.control);
     expect(hosts.size() == 3, "one entry per rank");
     for (const HostIdentity& host : hosts) {
       expect(host.name == "virtual7", "the name of STEPCAST_HOST_NAME");

@@ -1,9 +1,9 @@
-#include "runner/host_survey.hpp"
+#include "runner/measure/host_survey.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/core/calibration.hpp"
+#include "sim/records/calibration.hpp"
 
 using namespace stepcast;
 

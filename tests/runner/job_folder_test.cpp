@@ -1,4 +1,4 @@
-#include "runner/job_folder.hpp"
+#include "runner/launch/job_folder.hpp"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "runner/rendezvous.hpp"
+#include "runner/backend/session.hpp"
 
 using namespace stepcast;
 

@@ -77,7 +77,7 @@ class Program {
   [[nodiscard]] std::vector<pid_t> ranks() const {
     const std::string pid = std::to_string(pid_);
     const std::string path = "/proc/" + pid + "/task/" + pid + "/children";
-    for (int attempt = 0; attempt < 1000; ++attempt) {
+    for (int i = 0; i < 12'000; ++i) {  // a minute at most
       std::ifstream list(path);
       std::vector<pid_t> found;
       for (pid_t child = 0; list >> child;) found.push_back(child);
@@ -98,8 +98,9 @@ class Program {
   pid_t pid_ = -1;
 };
 
-bool gone_soon(pid_t pid) {
-  for (int attempt = 0; attempt < 400; ++attempt) {
+/// Gone within a minute; a rank that stayed would communicate for longer.
+bool gone(pid_t pid) {
+  for (int i = 0; i < 12'000; ++i) {
     std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
     std::string id;
     std::string name;
@@ -108,6 +109,22 @@ bool gone_soon(pid_t pid) {
     std::this_thread::sleep_for(5ms);
   }
   return false;
+}
+
+/// Waits until the rank has taken half a second of the processors, ten times what it takes to start.
+void wait_until_communicating(pid_t rank) {
+  constexpr int kWordsBefore = 13;    // of user and system time, in ticks: proc(5)
+  for (int i = 0; i < 12'000; ++i) {  // a minute at most
+    std::ifstream stat("/proc/" + std::to_string(rank) + "/stat");
+    std::string word;
+    for (int skipped = 0; skipped < kWordsBefore; ++skipped) stat >> word;
+    long user = 0;
+    long system = 0;
+    stat >> user >> system;
+    if (2 * (user + system) >= ::sysconf(_SC_CLK_TCK)) return;
+    std::this_thread::sleep_for(5ms);
+  }
+  FAIL("rank " << rank << " does not communicate");
 }
 
 }  // namespace
@@ -129,11 +146,11 @@ TEST_CASE("a killed rank ends the job with exit code 1 and is named, and nobody 
   const Program bench(scratch, kLongBench);
   const std::vector<pid_t> ranks = bench.ranks();
   REQUIRE(ranks.size() == 2);
-  std::this_thread::sleep_for(1500ms);
+  wait_until_communicating(ranks[1]);
   ::kill(ranks[1], SIGKILL);
   CHECK(bench.wait() == 1);
   CHECK_THAT(scratch.text("err"), Catch::Contains("rank 1 was killed by signal 9"));
-  CHECK(gone_soon(ranks[0]));
+  CHECK(gone(ranks[0]));
   CHECK(scratch.text("out").empty());
 }
 
@@ -142,10 +159,10 @@ TEST_CASE("Ctrl-C ends all ranks with exit code 130", "[launch]") {
   const Program bench(scratch, kLongBench);
   const std::vector<pid_t> ranks = bench.ranks();
   REQUIRE(ranks.size() == 2);
-  std::this_thread::sleep_for(500ms);
+  wait_until_communicating(ranks[0]);
   ::kill(bench.pid(), SIGINT);
   CHECK(bench.wait() == 130);
-  for (const pid_t rank : ranks) CHECK(gone_soon(rank));
+  for (const pid_t rank : ranks) CHECK(gone(rank));
 }
 
 TEST_CASE("ranks do not outlive a program that is killed", "[launch]") {
@@ -155,7 +172,7 @@ TEST_CASE("ranks do not outlive a program that is killed", "[launch]") {
   REQUIRE(ranks.size() == 2);
   ::kill(bench.pid(), SIGKILL);
   CHECK(bench.wait() == -SIGKILL);
-  for (const pid_t rank : ranks) CHECK(gone_soon(rank));
+  for (const pid_t rank : ranks) CHECK(gone(rank));
 }
 
 TEST_CASE("a rank that nobody joins gives up after its timeout and names who is missing", "[launch]") {

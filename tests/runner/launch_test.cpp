@@ -1,4 +1,4 @@
-#include "runner/launch.hpp"
+#include "runner/launch/launch.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>

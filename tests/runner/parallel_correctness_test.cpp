@@ -62,7 +62,7 @@ std::vector<Values> train_on_ranks(const std::string& strategy, const Model& mod
                                    const TrainingConfig& config) {
   const Schedule schedule = build_schedule(strategy, model, config);
   std::vector<Values> states(static_cast<std::size_t>(config.world_size));
-  as_ranks(config.world_size, [&](Backend& backend) {
+  as_sessions(config.world_size, [&](RankSession& session) {
     RunOptions options;
     options.batch = config.batch;
     options.steps = kSteps;
@@ -70,8 +70,8 @@ std::vector<Values> train_on_ranks(const std::string& strategy, const Model& mod
     options.seed = kSeed;
     options.float64 = true;
     FinalState state;
-    static_cast<void>(run_schedule(model, schedule, backend, options, &state));
-    states[static_cast<std::size_t>(backend.rank())] = state.parameters;
+    static_cast<void>(run_schedule(model, schedule, session, options, &state));
+    states[static_cast<std::size_t>(session.ranks.rank)] = state.parameters;
   });
   return states;
 }
@@ -104,9 +104,7 @@ TrainingConfig pipeline(int ranks, const std::string& split, const std::string& 
   config.world_size = ranks;
   config.batch = 8;
   config.micro_batches = micro_batches;
-  config.split = split;
-  config.schedule = schedule;
-  config.checkpoint = checkpoint;
+  config.options = {{"split", split}, {"schedule", schedule}, {"checkpoint", checkpoint}};
   return config;
 }
 
@@ -137,7 +135,7 @@ TEST_CASE("interleaved pipelines of two ranks train as one process does") {
     for (const char* checkpoint : {"never", "always"}) {
       INFO(micro_batches << " " << checkpoint);
       TrainingConfig config = pipeline(2, "even", "interleaved", micro_batches, checkpoint);
-      config.virtual_stages = 2;
+      config.options["virtual-stages"] = "2";
       check_equal(model, train_on_ranks("pipeline", model, config), expected);
     }
 }
@@ -151,15 +149,15 @@ TEST_CASE("pipelines of four ranks train as one process does, interleaved and wi
   }
   const Model deep = small_bert(8);
   TrainingConfig interleaved = pipeline(4, "even", "interleaved", 4);
-  interleaved.virtual_stages = 2;
+  interleaved.options["virtual-stages"] = "2";
   check_equal(deep, train_on_ranks("pipeline", deep, interleaved), train_natively(deep, 8));
 
   for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"}) {
     INFO(mesh);
     TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
     replicated.batch = 4;
-    replicated.mesh = mesh;
-    replicated.first_bucket_cap = replicated.bucket_cap = Bytes(3000);
+    replicated.options["mesh"] = mesh;
+    replicated.options["bucket-cap"] = "3000B";
     check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
   }
 }
@@ -188,14 +186,18 @@ TEST_CASE("FSDP trains as one process does, for every sharding, wrapping and pre
       TrainingConfig config;
       config.world_size = ranks;
       config.batch = 8 / ranks;
-      config.sharding = sharding;
+      config.options["sharding"] = sharding;
       const Values expected = train_natively(model, 8);
       for (const char* wrap : {"block", "layer", "root"})
         for (const char* prefetch : {"pre", "post", "none"})
           for (const int micro_batches : {1, 2}) {
-            config.wrap = wrap;
-            config.backward_prefetch = prefetch;
-            config.forward_prefetch = std::string(prefetch) == "pre";
+            config.options["wrap"] = wrap;
+            if (std::string(sharding) != "no_shard") {
+              config.options["backward-prefetch"] = prefetch;
+              config.options["forward-prefetch"] = std::string(prefetch) == "pre" ? "yes" : "no";
+              config.options["limit-all-gathers"] =
+                  micro_batches == 1 || std::string(prefetch) == "none" ? "2" : "0";
+            }
             config.micro_batches = micro_batches;
             INFO(ranks << " " << sharding << " " << wrap << " " << prefetch << " " << micro_batches);
             check_equal(model, train_on_ranks("fsdp", model, config), expected);
@@ -215,7 +217,7 @@ TEST_CASE(
     config.world_size = std::string(strategy) == "single" ? 1 : 2;
     config.batch = 8 / config.world_size;
     config.micro_batches = 4;
-    config.first_bucket_cap = config.bucket_cap = Bytes(4096);
+    if (std::string(strategy) == "ddp") config.options["bucket-cap"] = "4KiB";
     check_equal(model, train_on_ranks(strategy, model, config), expected);
   }
 }
@@ -226,7 +228,7 @@ TEST_CASE("DDP with half-precision buckets trains as one process does up to half
   TrainingConfig config;
   config.world_size = 2;
   config.batch = 4;
-  config.compress = "fp16";
+  config.options["compress"] = "fp16";
   const std::vector<Values> states = train_on_ranks("ddp", model, config);
   check_equal(model, states, expected, 2e-3);
   double largest = 0.0;
@@ -238,7 +240,7 @@ TEST_CASE("DDP with half-precision buckets trains as one process does up to half
 TEST_CASE("a forward-only pipeline runs and changes no parameter") {
   const Model model = small_bert();
   TrainingConfig config = pipeline(2, "2-2", "1f1b", 4);
-  config.forward_only = true;
+  config.options["forward-only"] = "yes";
   const std::vector<Values> states = train_on_ranks("pipeline", model, config);
   const TorchModel start(model, torch::kFloat64, kSeed);
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {

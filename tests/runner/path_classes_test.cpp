@@ -1,12 +1,12 @@
-#include "runner/path_classes.hpp"
+#include "runner/measure/path_classes.hpp"
 
 #include <catch2/catch.hpp>
 #include <functional>
 #include <random>
 #include <set>
 
-#include "sim/core/calibration.hpp"
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
+#include "sim/records/calibration.hpp"
 
 using namespace stepcast;
 

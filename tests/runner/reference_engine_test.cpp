@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "runner/bucket_layout.hpp"
+#include "core/error.hpp"
+#include "runner/execute/bucket_layout.hpp"
 #include "runner/torch/executor.hpp"
-#include "sim/core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 
@@ -40,11 +40,11 @@ RunOptions options_for(const TrainingConfig& training, int steps, bool float64) 
 Trained by_reference(const std::string& strategy, const Model& model, const TrainingConfig& training,
                      int steps, bool float64) {
   Trained trained;
-  as_placed_ranks(training.world_size, [&](Backend& backend, const BackendConfig& place) {
+  as_sessions(training.world_size, [&](RankSession& session) {
     Trained own;
-    own.result = run_reference(model, {strategy, training, place}, backend,
-                               options_for(training, steps, float64), &own.state);
-    if (place.rank == 0) trained = std::move(own);
+    own.result = run_reference(model, {strategy, training}, session, options_for(training, steps, float64),
+                               &own.state);
+    if (session.ranks.rank == 0) trained = std::move(own);
   });
   return trained;
 }
@@ -53,10 +53,10 @@ Trained by_schedule(const std::string& strategy, const Model& model, const Train
                     int steps, bool float64) {
   const Schedule schedule = build_schedule(strategy, model, training);
   Trained trained;
-  as_ranks(training.world_size, [&](Backend& backend) {
+  as_sessions(training.world_size, [&](RankSession& session) {
     Trained own;
-    own.result = run_schedule(model, schedule, backend, options_for(training, steps, float64), &own.state);
-    if (backend.rank() == 0) trained = std::move(own);
+    own.result = run_schedule(model, schedule, session, options_for(training, steps, float64), &own.state);
+    if (session.ranks.rank == 0) trained = std::move(own);
   });
   return trained;
 }
@@ -111,10 +111,12 @@ TEST_CASE(
        {std::string("vgg11-bn-cifar"), std::string("resnet18-cifar"), std::string("simple-cnn"),
         std::string("netflix-mlp"), small_transformer("bert-base"), small_transformer("gpt2-small")}) {
     const Model model = load_model(name);
-    for (const double cap : {1.0, 5.0, 25.0}) {
-      INFO(name << ", cap " << cap << " MiB");
+    for (const OptionTexts& options :
+         {OptionTexts{}, OptionTexts{{"bucket-cap", "1MiB"}}, OptionTexts{{"bucket-cap", "5MiB"}},
+          OptionTexts{{"bucket-cap", "5MiB"}, {"framework", "torch-1"}}}) {
+      CAPTURE(name, options);
       TrainingConfig training = two_ranks(2);
-      training.bucket_cap = Bytes(cap * kMebi);
+      training.options = options;
       const Schedule schedule = build_schedule("ddp", model, training);
       const Trained reference = by_reference("ddp", model, training, 2, false);
       CHECK(reference.result.notes.at("buckets") == bucket_layout(model, schedule.buckets));
@@ -136,6 +138,10 @@ TEST_CASE("three SGD steps by the Schedule equal those of the reference engine")
     INFO(name);
     check_equal_training("ddp", with_sgd(name), two_ranks(2), 1e-9);
   }
+  for (const char* strategy : {"all_reduce", "gather_scatter"}) {
+    INFO(strategy);
+    check_equal_training(strategy, with_sgd("simple-cnn"), two_ranks(2), 1e-9);
+  }
   TrainingConfig alone;
   alone.batch = 4;
   check_equal_training("single", with_sgd("simple-cnn"), alone, 1e-9);
@@ -156,7 +162,7 @@ TEST_CASE("three SGD steps with half-precision buckets equal the Reducer's fp16 
   TrainingConfig training = two_ranks(4);
   const Model model = with_sgd("simple-cnn");
   const Trained exact = by_reference("ddp", model, training, 3, true);
-  training.compress = "fp16";
+  training.options["compress"] = "fp16";
   const Trained half = by_reference("ddp", model, training, 3, true);
   CHECK(largest_difference(exact.state.parameters, half.state.parameters) > 1e-7);
   check_equal_training("ddp", model, training, 2e-3);
@@ -179,10 +185,28 @@ TEST_CASE(
                                           "backward", "finish_reduction", "optimizer"});
 }
 
+TEST_CASE("blocking exchanges of the reference engine send what the Schedule sends, tensor after tensor") {
+  const Model model = load_model("simple-cnn");
+  for (const char* strategy : {"all_reduce", "gather_scatter"}) {
+    INFO(strategy);
+    const Trained reference = by_reference(strategy, model, two_ranks(2), 1, false);
+    const Trained schedule = by_schedule(strategy, model, two_ranks(2), 1, false);
+    CHECK(reference.result.bytes_sent_per_rank == schedule.result.bytes_sent_per_rank);
+    const auto exchanges = [](const Result& result) {
+      std::vector<std::string> names;
+      for (const Span& span : result.spans)
+        if (span.rank == 0 && span.stream == Stream::kComm) names.push_back(span.name);
+      return names;
+    };
+    CHECK(exchanges(reference.result) == exchanges(schedule.result));
+    CHECK(exchanges(reference.result).size() >= model.parameters.size());
+  }
+}
+
 TEST_CASE("what PyTorch's own parts do not run is refused with what they do") {
   CHECK_NOTHROW(require_reference("ddp", "gloo", 2));
   CHECK_NOTHROW(require_reference("single", "gloo", 0));
-  CHECK_THROWS_WITH(require_reference("fsdp", "gloo", 5), Catch::Contains("single and ddp"));
+  CHECK_THROWS_WITH(require_reference("fsdp", "gloo", 5), Catch::Contains("all_reduce and gather_scatter"));
   CHECK_THROWS_WITH(require_reference("ddp", "nccl", 5), Catch::Contains("--backend gloo"));
   CHECK_THROWS_WITH(require_reference("ddp", "gloo", 1), Catch::Contains("--warmup 2"));
 }

@@ -1,4 +1,4 @@
-#include "runner/replayed_run.hpp"
+#include "runner/execute/replayed_run.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/replayed_program.hpp"
+#include "runner/execute/replayed_program.hpp"
 #include "runner/torch/executor.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
@@ -35,9 +35,9 @@ Result replay_on_ranks(const Model& model, const Schedule& schedule, const Trace
                        const ReplayedRunOptions& options) {
   const StepTimes times(model, &trace, nullptr);
   Result first;
-  as_ranks(schedule.world_size, [&](Backend& backend) {
-    Result own = run_replayed(model, schedule, backend, times, options);
-    if (backend.rank() == 0) first = std::move(own);
+  as_sessions(schedule.world_size, [&](RankSession& session) {
+    Result own = run_replayed(model, schedule, session, times, options);
+    if (session.ranks.rank == 0) first = std::move(own);
   });
   return first;
 }
@@ -65,22 +65,38 @@ float gradient_value(int rank, std::size_t i) {
 
 }  // namespace
 
-TEST_CASE("a replayed step of one rank takes the sum of the trace's medians", "[replayed]") {
+TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians, and for nothing else",
+          "[replayed]") {
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("single", model, config_of("single", 1));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
-  const double expected = step_of(trace);
-  const double longest = 1.02 * expected + 100e-6;
-  Result result = replay_on_ranks(model, schedule, trace, few_steps(10));
-  for (int again = 0; again < 4 && result.median_step_time_s() > longest; ++again)
-    result = replay_on_ranks(model, schedule, trace, few_steps(10));
-  INFO("expected " << expected << " s, took " << result.median_step_time_s() << " s");
-  for (const double step : result.step_time_s[0]) CHECK(step >= expected - kRounding);
-  if (PreciseWait().has_priority()) CHECK(result.median_step_time_s() <= longest);
+  const StepTimes times(model, &trace, nullptr);
+  as_ranks(1, [&](Backend& backend) {
+    for (const double speed : {1.0, 0.5}) {
+      ReplayedProgram program(schedule, model, backend, times, speed);
+      for (int step = 1; step <= 3; ++step) {
+        static_cast<void>(program.step({-1.0}));
+        expect(program.waited_s() == Approx(step * step_of(trace) / speed), "another time than the trace's");
+      }
+    }
+  });
+  const Result result = replay_on_ranks(model, schedule, trace, few_steps(10));
+  for (const double step : result.step_time_s[0]) CHECK(step >= step_of(trace) - kRounding);
   CHECK(result.loss.empty());
   CHECK(result.memory.empty());
   const double forward = trace.segments.front().forward_s.front();
   CHECK(length(span_named(result, 0, "forward/" + model.segments.front().name)) >= forward - kRounding);
+}
+
+// Hidden, because how late a wait ends is a property of the machine.
+TEST_CASE("a replayed step takes at most 2 % and 100 us longer than the trace's medians",
+          "[replayed][.machine]") {
+  const Model model = load_model("simple-cnn");
+  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  const TraceEntry trace = even_trace(model, 8, kMillisecond);
+  REQUIRE(PreciseWait().has_priority());
+  CHECK(replay_on_ranks(model, schedule, trace, few_steps(10)).median_step_time_s() <=
+        1.02 * step_of(trace) + 100e-6);
 }
 
 TEST_CASE("a straggler takes longer than the trace by its speed, others wait for it, and the result says so",
@@ -89,27 +105,33 @@ TEST_CASE("a straggler takes longer than the trace by its speed, others wait for
   const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
   const StepTimes times(model, &trace, nullptr);
+  constexpr int kSteps = 10;
   Result result;
-  as_ranks(2, [&](Backend& backend) {
-    ReplayedRunOptions options = few_steps();
-    options.speed = backend.rank() == 1 ? 0.5 : 1.0;
-    Result own = run_replayed(model, schedule, backend, times, options);
-    if (backend.rank() == 0) result = std::move(own);
+  as_sessions(2, [&](RankSession& session) {
+    ReplayedRunOptions options = few_steps(kSteps);
+    options.speed = session.ranks.rank == 1 ? 0.5 : 1.0;
+    Result own = run_replayed(model, schedule, session, times, options);
+    if (session.ranks.rank == 0) result = std::move(own);
   });
-  CHECK(result.breakdown[1].compute_s >= 1.8 * result.breakdown[0].compute_s);
-  CHECK(result.median_step_time_s() >= 2.0 * step_of(trace) - kRounding);
-  CHECK(median(result.step_time_s[0]) >= 1.8 * step_of(trace));
+  const double slow_step = 2.0 * step_of(trace);
+  for (const double step : result.step_time_s[1]) CHECK(step >= slow_step - kRounding);
+  // Rank 0 ends its last step after rank 1's last gradient, kSteps backwards of the slow rank after a barrier.
+  double all = 0.0;
+  for (const double step : result.step_time_s[0]) all += step;
+  CHECK(all >= 0.8 * kSteps * slow_step);
   CHECK_THAT(result.notes.at("slowest rank"), Catch::Contains("0.5"));
 }
 
 TEST_CASE("resampled steps differ, are those of the trace and the same for the same seed", "[replayed]") {
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("single", model, config_of("single", 1));
-  constexpr double kFactor = 20.0;  // of the second measured step: more than a busy machine adds to the first
+  // Of the second measured step, 0.3 s: a step of the first kind would have to be held up that long to pass
+  // for one of these.
+  constexpr double kFactor = 200.0;
   TraceEntry trace = even_trace(model, 8, 0.1 * kMillisecond);
   const double fast = step_of(trace);
   append_scaled_step(trace, kFactor);
-  ReplayedRunOptions options = few_steps(20);
+  ReplayedRunOptions options = few_steps(12);
   options.resample = true;
   const auto slow_steps = [&] {
     std::vector<bool> slow;
@@ -136,13 +158,13 @@ TEST_CASE("every strategy that trains runs replayed and sends as many bytes as w
     const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 2));
     const Result replayed = replay_on_ranks(model, schedule, trace, few_steps());
     Result real;
-    as_ranks(schedule.world_size, [&](Backend& backend) {
+    as_sessions(schedule.world_size, [&](RankSession& session) {
       RunOptions options;
       options.batch = 8;
       options.steps = 1;
       options.warmup_steps = 0;
-      Result own = run_schedule(model, schedule, backend, options);
-      if (backend.rank() == 0) real = std::move(own);
+      Result own = run_schedule(model, schedule, session, options);
+      if (session.ranks.rank == 0) real = std::move(own);
     });
     CHECK(replayed.bytes_sent_per_rank == real.bytes_sent_per_rank);
     REQUIRE(replayed.spans.size() == real.spans.size());
@@ -159,8 +181,9 @@ TEST_CASE("after a replayed step all ranks hold the mean of what they had as gra
     for (const int ranks : {2, 3}) {
       INFO(strategy << " on " << ranks);
       TrainingConfig config = config_of(strategy, ranks);
-      config.first_bucket_cap = config.bucket_cap = Bytes(100e3);
-      config.compress = strategy == "ddp fp16" ? "fp16" : "none";
+      const bool half = strategy == "ddp fp16";
+      if (strategy.starts_with("ddp"))
+        config.options = {{"bucket-cap", "100kB"}, {"compress", half ? "fp16" : "none"}};
       const Schedule schedule = build_schedule(strategy.substr(0, strategy.find(' ')), model, config);
       const double mean_rank = (ranks + 1) / 2.0;
       REQUIRE_NOTHROW(as_ranks(ranks, [&](Backend& backend) {
@@ -177,8 +200,7 @@ TEST_CASE("after a replayed step all ranks hold the mean of what they had as gra
           for (std::size_t i = 0; i < gradient.count; ++i) {
             const double mean = mean_rank * gradient_value(0, i);
             const double error = std::abs(static_cast<const float*>(gradient.data)[i] - mean);
-            expect(error <= (config.compress == "fp16" ? 4e-3 : 1e-6) * mean,
-                   model.parameters[tensor].name + " is not the mean");
+            expect(error <= (half ? 4e-3 : 1e-6) * mean, model.parameters[tensor].name + " is not the mean");
           }
         }
       }));
@@ -214,14 +236,18 @@ TEST_CASE("replayed pipelines have the bubble of their schedule: GPipe and 1F1B"
     INFO(order);
     TrainingConfig config = config_of("pipeline", 2);
     config.micro_batches = kMicroBatches;
-    config.split = "2-2";
-    config.schedule = order;
+    config.options = {{"split", "2-2"}, {"schedule", order}};
     const Schedule schedule = build_schedule("pipeline", model, config);
     const Result result = replay_on_ranks(model, schedule, trace, few_steps());
     // (m + p - 1) times the slot of a stage, p = 2, where a slot is at least its two blocks.
     const double slot = 2.0 * (trace.segments[1].forward_s[0] + trace.segments[1].backward_s[0]);
     CHECK(result.median_step_time_s() >= (kMicroBatches + 1) * slot - kRounding);
-    CHECK(result.bubble_fraction() > 0.5 / (kMicroBatches + 1));
+    CHECK(result.bubble_fraction() > 0.0);
+    for (int mb = 0; mb < kMicroBatches; ++mb) {
+      const std::string name = "/mb" + std::to_string(mb);
+      CHECK(span_named(result, 1, "forward/" + model.segments[3].name + name).start_s >=
+            span_named(result, 0, "forward/" + model.segments[2].name + name).end_s);
+    }
   }
 }
 
@@ -235,7 +261,8 @@ TEST_CASE("micro-batches that follow another one take their times from the accum
   const TraceEntry next = even_trace(model, 4, 5.0 * kMillisecond);
   const StepTimes times(model, &first, &next);
   Result result;
-  as_ranks(1, [&](Backend& backend) { result = run_replayed(model, schedule, backend, times, few_steps()); });
+  as_sessions(
+      1, [&](RankSession& session) { result = run_replayed(model, schedule, session, times, few_steps()); });
   const std::string forward = "forward/" + model.segments.front().name;
   CHECK(length(span_named(result, 0, forward + "/mb0")) < next.segments[0].forward_s[0]);
   CHECK(length(span_named(result, 0, forward + "/mb1")) >= next.segments[0].forward_s[0] - kRounding);
@@ -245,9 +272,9 @@ TEST_CASE("a model that declares its times runs replayed without a trace", "[rep
   const Model model = load_model("synthetic:layers=4,backward=2ms,parameter=64KiB");
   const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2, 1));
   const StepTimes times = step_times_of(model, schedule, "", 1, 1);
-  as_ranks(2, [&](Backend& backend) {
-    const Result result = run_replayed(model, schedule, backend, times, few_steps());
-    expect(backend.rank() != 0 || result.median_step_time_s() >= 8 * kMillisecond - kRounding,
+  as_sessions(2, [&](RankSession& session) {
+    const Result result = run_replayed(model, schedule, session, times, few_steps());
+    expect(session.ranks.rank != 0 || result.median_step_time_s() >= 8 * kMillisecond - kRounding,
            "shorter than declared");
   });
 }

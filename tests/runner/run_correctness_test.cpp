@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runner/rendezvous.hpp"
+#include "runner/backend/session.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/executor.hpp"
 #include "runner/torch/torch_model.hpp"
@@ -151,18 +151,17 @@ std::vector<RankOutcome> run_ranks(const std::string& strategy, const Model& mod
     threads.emplace_back([&, rank] {
       const auto index = static_cast<std::size_t>(rank);
       try {
-        BackendConfig place;
-        place.rank = rank;
-        place.world_size = ranks;
-        place.store = store;
-        const auto backend = backends().find("gloo").make(place);
+        RankContext own;
+        own.rank = rank;
+        own.world_size = ranks;
+        RankSession session = join_job(own, "gloo", "", std::chrono::seconds(60), store);
         RunOptions options;
         options.batch = batch;
         options.steps = kSteps;
         options.warmup_steps = 0;
         options.seed = kSeed;
         options.float64 = true;
-        outcomes[index].result = run_schedule(model, schedule, *backend, options, &outcomes[index].state);
+        outcomes[index].result = run_schedule(model, schedule, session, options, &outcomes[index].state);
       } catch (...) {
         failures[index] = std::current_exception();
       }
@@ -285,13 +284,11 @@ TEST_CASE("training lowers the loss on the synthetic data of images and of featu
     const Model model = load_model(name);
     TrainingConfig config;
     config.batch = 64;
-    BackendConfig place;
-    place.store = make_memory_store(std::chrono::seconds(10));
-    const auto backend = backends().find("gloo").make(place);
+    RankSession session = join_job({}, "gloo", "", std::chrono::seconds(10));
     RunOptions options;
     options.batch = config.batch;
     options.steps = 60;
-    const Result result = run_schedule(model, build_schedule("single", model, config), *backend, options);
+    const Result result = run_schedule(model, build_schedule("single", model, config), session, options);
     CHECK(result.loss.back() < 0.8 * result.loss.front());
   }
 }

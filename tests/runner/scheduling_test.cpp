@@ -1,11 +1,11 @@
-#include "runner/scheduling.hpp"
+#include "runner/launch/scheduling.hpp"
 
 #include <sched.h>
 
 #include <catch2/catch.hpp>
 #include <future>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 
 using namespace stepcast;
 

@@ -1,4 +1,4 @@
-#include "runner/slurm_script.hpp"
+#include "runner/launch/slurm_script.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdio>

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"
-#include "sim/core/error.hpp"
 
 using namespace stepcast;
 

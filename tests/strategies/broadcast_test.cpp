@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "models/model.hpp"
-#include "sim/core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 
 using namespace stepcast;
@@ -14,10 +14,10 @@ namespace {
 TrainingConfig config_of(const std::string& method, int world_size, double buffer = 1000.0,
                          double chunk = 300.0) {
   TrainingConfig config;
-  config.method = method;
+  config.options["method"] = method;
   config.world_size = world_size;
-  config.buffer = Bytes(buffer);
-  config.chunk = Bytes(chunk);
+  config.options["buffer"] = exact_text(Bytes(buffer));
+  if (method == "chunked") config.options["chunk"] = exact_text(Bytes(chunk));
   return config;
 }
 

@@ -1,9 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 
 using namespace stepcast;
@@ -14,7 +15,7 @@ TrainingConfig config_of(int ranks, const std::string& sharding) {
   TrainingConfig config;
   config.world_size = ranks;
   config.batch = 8;
-  config.sharding = sharding;
+  config.options["sharding"] = sharding;
   return config;
 }
 
@@ -66,9 +67,9 @@ TEST_CASE("units are blocks, layers, or the whole model") {
   const Model model = load_model("bert-base");
   TrainingConfig config = config_of(2, "full_shard");
   CHECK(build_schedule("fsdp", model, config).units.size() == 13);
-  config.wrap = "layer";
+  config.options["wrap"] = "layer";
   CHECK(build_schedule("fsdp", model, config).units.size() == 14);
-  config.wrap = "root";
+  config.options["wrap"] = "root";
   CHECK(build_schedule("fsdp", model, config).units.size() == 1);
 }
 
@@ -76,7 +77,7 @@ TEST_CASE("backward prefetch gathers the next unit before the backward, after it
   const Model model = load_model("bert-base:layers=3,hidden=64");
   TrainingConfig config = config_of(2, "full_shard");
   const auto gather_and_backward = [&](const char* prefetch) {
-    config.backward_prefetch = prefetch;
+    config.options["backward-prefetch"] = prefetch;
     const Schedule schedule = build_schedule("fsdp", model, config);
     return std::pair(position(schedule, "all_gather/layer1/2"), position(schedule, "backward/layer2"));
   };
@@ -84,31 +85,79 @@ TEST_CASE("backward prefetch gathers the next unit before the backward, after it
   CHECK(pre < pre_backward);
   const auto [post, post_backward] = gather_and_backward("post");
   CHECK(post > post_backward);
-  config.backward_prefetch = "post";
+  config.options["backward-prefetch"] = "post";
   const Schedule schedule = build_schedule("fsdp", model, config);
   CHECK(position(schedule, "all_gather/layer1/2") < position(schedule, "reduce_scatter/layer2"));
-  config.backward_prefetch = "none";
+  config.options["backward-prefetch"] = "none";
   const Schedule late = build_schedule("fsdp", model, config);
   CHECK(position(late, "all_gather/layer1/2") > position(late, "reduce_scatter/layer2"));
 }
 
-TEST_CASE("a limit of one all-gather forbids prefetching") {
+/// Most units that are gathered and not yet freed at once, the root left out.
+int most_in_flight(const Schedule& schedule) {
+  int now = 0, most = 0;
+  for (const Op& op : schedule.program(0).ops) {
+    if (op.name.ends_with("/root") || op.name.find("/root/") != std::string::npos) continue;
+    if (op.name.starts_with("all_gather/")) most = std::max(most, ++now);
+    if (op.name.starts_with("reshard/")) --now;
+  }
+  return most;
+}
+
+TEST_CASE("prefetching keeps as many units gathered as the limit allows, and none more") {
   TrainingConfig config = config_of(2, "full_shard");
-  config.forward_prefetch = true;
+  config.micro_batches = GENERATE(1, 2);
+  const std::string name = GENERATE("bert-base:layers=6,hidden=64", "resnet18-cifar", "vgg11-bn-cifar");
+  config.options["wrap"] = GENERATE("block", "layer");
+  const Model model = load_model(name);
+  const bool backward_too = GENERATE(false, true);
+  config.options["backward-prefetch"] = backward_too ? "pre" : "post";
+  config.options["forward-prefetch"] = "yes";
+  CAPTURE(name, config.options, config.micro_batches);
+  for (int limit = 1; limit <= 5; ++limit) {
+    config.options["limit-all-gathers"] = std::to_string(limit);
+    CHECK(most_in_flight(build_schedule("fsdp", model, config)) == limit);
+  }
+  config.options["limit-all-gathers"] = "0";
+  const Schedule free = build_schedule("fsdp", model, config);
+  const auto wrapped = std::count_if(free.units.begin(), free.units.end(),
+                                     [](const FsdpUnit& unit) { return unit.name != "root"; });
+  CHECK(most_in_flight(free) == wrapped);
+}
+
+TEST_CASE("a limit of one all-gather gathers a unit when the one before is freed") {
+  TrainingConfig config = config_of(2, "full_shard");
+  config.options["forward-prefetch"] = "yes";
   const Model model = load_model("bert-base:layers=3,hidden=64");
   Schedule schedule = build_schedule("fsdp", model, config);
   CHECK(position(schedule, "all_gather/layer1") < position(schedule, "forward/layer0"));
-  config.limit_all_gathers = 1;
+  config.options["limit-all-gathers"] = "1";
   schedule = build_schedule("fsdp", model, config);
   CHECK(position(schedule, "all_gather/layer1") > position(schedule, "reshard/layer0"));
+}
+
+TEST_CASE("options that mean nothing to FSDP here are refused, or dropped so that equal steps are one case") {
+  const Model model = load_model("simple-cnn");
+  TrainingConfig config = config_of(2, "no_shard");
+  config.options["limit-all-gathers"] = "3";
+  CHECK_THROWS_WITH(build_schedule("fsdp", model, config),
+                    Catch::Contains("--limit-all-gathers means nothing with --sharding no_shard"));
+  config = config_of(2, "full_shard");
+  config.options["backward-prefetch"] = "none";
+  CHECK(build_schedule("fsdp", model, config).options.contains("backward-prefetch"));
+  config.options["limit-all-gathers"] = "3";
+  CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("where nothing is prefetched"));
+  const OptionTexts alone = build_schedule("fsdp", model, config_of(1, "full_shard")).options;
+  CHECK(alone == OptionTexts{{"sharding", "no_shard"}, {"wrap", "layer"}});
+  CHECK(alone == build_schedule("fsdp", model, config_of(1, "shard_grad_op")).options);
 }
 
 TEST_CASE("FSDP's own names are checked") {
   const Model model = load_model("simple-cnn");
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config_of(2, "full_shrad")), Catch::Contains("full_shard"));
   TrainingConfig config = config_of(2, "full_shard");
-  config.wrap = "blocks";
+  config.options["wrap"] = "blocks";
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("block"));
-  config.wrap = "layer";
+  config.options["wrap"] = "layer";
   CHECK_THROWS_WITH(build_schedule("fsdp", load_model("gpt2-small"), config), Catch::Contains("ties"));
 }

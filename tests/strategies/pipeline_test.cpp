@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/strategies/mesh.hpp"
 #include "sim/strategies/pipeline_order.hpp"
 #include "sim/strategies/pipeline_split.hpp"
@@ -76,7 +76,7 @@ TrainingConfig config_of(int ranks, int micro_batches, const std::string& split 
   config.world_size = ranks;
   config.batch = 8 * micro_batches;
   config.micro_batches = micro_batches;
-  config.split = split;
+  config.options["split"] = split;
   return config;
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("each boundary passes every micro-batch's output forward and as many b
 
 TEST_CASE("replicas of a stage share a program, and their gradients meet in the stage's group alone") {
   TrainingConfig config = config_of(6, 2, "2-2");
-  config.mesh = "pipeline=2,data=3";
+  config.options["mesh"] = "pipeline=2,data=3";
   const Schedule schedule = build_schedule("pipeline", load_model("bert-base:layers=4,hidden=64"), config);
   CHECK(schedule.programs.size() == 2);
   CHECK(schedule.program_of_rank == std::vector<int>{0, 0, 0, 1, 1, 1});
@@ -243,21 +243,57 @@ TEST_CASE("replicas of a stage share a program, and their gradients meet in the 
   CHECK(schedule.groups[2].ranks == std::vector<int>{3, 4, 5});
 }
 
+TEST_CASE("replicas of a stage heed the bucket cap, and different caps are different steps") {
+  const Model model = load_model("bert-base:layers=4,hidden=64");
+  TrainingConfig config = config_of(4, 2, "2-2");
+  config.options["mesh"] = "pipeline=2,data=2";
+  const Schedule plain = build_schedule("pipeline", model, config);
+  CHECK(plain.options.at("bucket-cap") == "25MiB");
+  CHECK(plain.options.at("first-bucket-cap") == "1MiB");
+  config.options["bucket-cap"] = "102400B";
+  const Schedule capped = build_schedule("pipeline", model, config);
+  CHECK(capped.buckets.size() > plain.buckets.size());
+  for (const Bucket& bucket : capped.buckets)
+    if (&bucket != &capped.buckets.back()) CHECK(bucket.size > Bytes(0));
+  CHECK(capped.options.at("first-bucket-cap") == "100KiB");
+  CHECK(capped.label == "pipeline, split 2-2, mesh pipeline=2,data=2, bucket-cap 100KiB");
+}
+
+TEST_CASE(
+    "options that mean nothing to a pipeline here are refused, or dropped so that equal steps are one case") {
+  const Model model = load_model("bert-base:layers=4,hidden=64");
+  TrainingConfig config = config_of(2, 2);
+  const OptionTexts plain = build_schedule("pipeline", model, config).options;
+  CHECK(plain ==
+        OptionTexts{{"split", "2-2"}, {"schedule", "1f1b"}, {"checkpoint", "never"}, {"forward-only", "no"}});
+  config.options = {{"mesh", "data=1,pipeline=2"}, {"split", "2-2"}, {"virtual-stages", "1"}};
+  CHECK(build_schedule("pipeline", model, config).options == plain);
+  config.options = {{"bucket-cap", "5MiB"}};
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
+                    Contains("--bucket-cap means nothing to a pipeline that"));
+  config.options = {{"checkpoint", "always"}, {"forward-only", "yes"}};
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--checkpoint means nothing"));
+  config.options = {{"schedule", "gpipe"}, {"forward-only", "yes"}};
+  const OptionTexts forward = build_schedule("pipeline", model, config).options;
+  config.options.erase("schedule");
+  CHECK(build_schedule("pipeline", model, config).options == forward);
+}
+
 TEST_CASE("options of a pipeline that do not go together are refused") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
   TrainingConfig config = config_of(2, 3);
-  config.schedule = "interleaved";
+  config.options["schedule"] = "interleaved";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--virtual-stages"));
-  config.schedule = "1f1b";
-  config.virtual_stages = 2;
+  config.options["schedule"] = "1f1b";
+  config.options["virtual-stages"] = "2";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("interleaved"));
-  config.virtual_stages = 1;
-  config.schedule = "gpip";
+  config.options["virtual-stages"] = "1";
+  config.options["schedule"] = "gpip";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("gpipe"));
-  config.schedule = "gpipe";
-  config.checkpoint = "some";
+  config.options["schedule"] = "gpipe";
+  config.options["checkpoint"] = "some";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("except_last"));
-  config.checkpoint = "never";
+  config.options["checkpoint"] = "never";
   config.micro_batches = 5;
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
                     Contains("possible are 1, 2, 3, 4, 6, 8, 12, 24"));

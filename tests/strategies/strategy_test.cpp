@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
+#include "core/overloaded.hpp"
 #include "models/model.hpp"
-#include "sim/core/error.hpp"
-#include "sim/strategies/buckets.hpp"
+#include "sim/schedule/operations.hpp"
+#include "sim/strategies/bucketed_reduction.hpp"
 #include "tests/models/reference_files.hpp"
 
 using namespace stepcast;
@@ -38,10 +40,18 @@ std::vector<std::string> names(const Program& program) {
 
 /// The tensors that a collective works on.
 std::vector<int> tensors_of(const Schedule& schedule, const Payload& payload) {
-  const auto index = static_cast<std::size_t>(payload.index);
-  if (payload.what == Payload::What::kBucket) return schedule.buckets[index].tensors;
-  if (payload.what == Payload::What::kUnitGradient) return schedule.units[index].tensors;
-  return {payload.index};
+  return std::visit(Overloaded{
+                        [](const GradientArray& gradient) { return std::vector<int>{gradient.tensor}; },
+                        [&](const BucketArray& array) {
+                          return schedule.buckets[static_cast<std::size_t>(array.bucket)].tensors;
+                        },
+                        [&](const UnitGradients& array) {
+                          return schedule.units[static_cast<std::size_t>(array.unit)].tensors;
+                        },
+                        // parameters and buffers, not gradients
+                        [](const OneOf<UnitParameters, BufferArray> auto&) { return std::vector<int>{}; },
+                    },
+                    payload);
 }
 
 /// How often each tensor's gradient is reduced over the ranks: by an all-reduce or reduce-scatter of it, its
@@ -50,9 +60,8 @@ std::map<int, int> reductions_of(const Schedule& schedule, const Program& progra
   std::map<int, int> count;
   for (const Op& op : program.ops) {
     const auto* call = std::get_if<Collective>(&op.action);
-    if (call == nullptr || call->payload.what == Payload::What::kBuffers) continue;
-    if (call->payload.what == Payload::What::kUnit) continue;  // parameters, not gradients
-    if (call->kind == CollectiveKind::kScatter) continue;      // hands back what the gather reduced
+    if (call == nullptr) continue;
+    if (call->kind == CollectiveKind::kScatter) continue;  // hands back what the gather reduced
     for (const int tensor : tensors_of(schedule, call->payload)) ++count[tensor];
   }
   return count;
@@ -278,9 +287,10 @@ TEST_CASE(
       CHECK(backward.segment == model.parameters[static_cast<std::size_t>(copy->tensor)].segment);
     }
     const auto* call = std::get_if<Collective>(&op.action);
-    if (call == nullptr || call->payload.what != Payload::What::kBucket) continue;
-    launched.push_back(call->payload.index);
-    CHECK(op.after.size() == schedule.buckets[static_cast<std::size_t>(call->payload.index)].tensors.size());
+    const auto* array = call == nullptr ? nullptr : std::get_if<BucketArray>(&call->payload);
+    if (array == nullptr) continue;
+    launched.push_back(array->bucket);
+    CHECK(op.after.size() == schedule.buckets[static_cast<std::size_t>(array->bucket)].tensors.size());
   }
   CHECK(hooks == model.ready_order);
   std::vector<int> in_order(schedule.buckets.size());
@@ -304,11 +314,30 @@ TEST_CASE(
   }
   CHECK(broadcast == std::vector<double>{38'400, 160});
   CHECK(ops[static_cast<std::size_t>(find(schedule.programs[0], "forward/stem"))].after == indices);
-  TrainingConfig quiet = config_of(2);
-  quiet.broadcast_buffers = false;
-  CHECK(find(build_schedule("ddp", resnet, quiet).programs.at(0), "broadcast/") == -1);
   CHECK(find(build_schedule("ddp", load_model("simple-cnn"), config_of(2)).programs.at(0), "broadcast/") ==
         -1);
+}
+
+TEST_CASE("an explicit bucket cap is that of the first bucket too in PyTorch 2, and not in PyTorch 1") {
+  const Model model = load_model("vgg11-bn-cifar");
+  const auto caps = [&](const OptionTexts& given) {
+    TrainingConfig config = config_of(2);
+    config.options = given;
+    const Schedule schedule = build_schedule("ddp", model, config);
+    CHECK_FALSE(schedule.options.contains("framework"));
+    const Bytes first = schedule.buckets.front().size;
+    CHECK(first >= parse_bytes(schedule.options.at("first-bucket-cap"), ""));
+    return std::pair(schedule.options.at("first-bucket-cap"), schedule.options.at("bucket-cap"));
+  };
+  using Caps = std::pair<std::string, std::string>;
+  CHECK(caps({}) == Caps("1MiB", "25MiB"));
+  CHECK(caps({{"framework", "torch-1"}}) == Caps("1MiB", "25MiB"));
+  CHECK(caps({{"bucket-cap", "5MiB"}}) == Caps("5MiB", "5MiB"));
+  CHECK(caps({{"bucket-cap", "25MiB"}}) == Caps("25MiB", "25MiB"));
+  CHECK(caps({{"bucket-cap", "5MiB"}, {"framework", "torch-1"}}) == Caps("1MiB", "5MiB"));
+  CHECK(caps({{"bucket-cap", "5MiB"}, {"first-bucket-cap", "2097152B"}}) == Caps("2MiB", "5MiB"));
+  CHECK(caps({{"bucket-cap", "5MiB"}, {"first-bucket-cap", "64KiB"}, {"framework", "torch-1"}}) ==
+        Caps("64KiB", "5MiB"));
 }
 
 TEST_CASE("DDP at world size 1 still copies every gradient into its bucket and back") {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "topologies/cluster.hpp"
 
 /// Clusters from text, for the tests of their readers.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "tests/topologies/cluster_files.hpp"
 
 namespace stepcast {
@@ -85,6 +85,33 @@ TEST_CASE("mistakes in a cluster file are named with their place and the nearest
           "1us}\n  - {between: [host0, host1], bandwidth: 1GB/s, latency: 1us}\n"),
       Contains("two links have the name 'host0-host1'"));
   CHECK_THROWS_AS(load_cluster("satr"), InputError);
+}
+
+TEST_CASE(
+    "how ports serve flows, what passes a shaped link at once and who shares a machine is said in the file") {
+  const std::string star = "network: {kind: star, bandwidth: 1GB/s, latency: 1us";
+  const Cluster plain = cluster_of("name: t\nhosts: {count: 2}\n" + star + "}\n");
+  CHECK(plain.links[1].queue == Queue::kFair);
+  CHECK(plain.links[1].token_bucket == Bytes(0));
+  CHECK(plain.shared_cores == 0);
+  const Cluster lab = cluster_of("name: t\nhosts: {count: 2}\nshared_cores: 4\n" + star +
+                                 ", queue: fifo, token_bucket: 64KiB}\n");
+  CHECK(lab.links[1].queue == Queue::kFifo);
+  CHECK(lab.links[1].token_bucket == Bytes(65'536.0));
+  CHECK(lab.shared_cores == 4);
+  CHECK(load_cluster("lab-star:queue=fifo").links[0].queue == Queue::kFifo);
+  CHECK(load_cluster("lab-two-racks:queue=fifo").links.back().queue == Queue::kFifo);
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\n" + star + ", queue: fifa}\n"),
+             Contains(":3: network.queue") && Contains("fifa") && Contains("did you mean 'fifo'"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\nshared_cores: 0\n" + star + "}\n"),
+             Contains("at least 1"));
+  CHECK_THAT(
+      message_of("name: t\nhosts: {count: 2, devices: {model: v100-sxm}}\n" + star + ", queue: fifo}\n"),
+      Contains("without devices"));
+  CHECK_THAT(message_of("name: t\nhosts: {count: 2}\nswitches: [s]\nlinks:\n"
+                        "  - {between: [host0, s], bandwidth: 1GB/s, latency: 1us, queue: fifo}\n"
+                        "  - {between: [host1, s], bandwidth: 1GB/s, latency: 1us}\n"),
+             Contains("the same at all links"));
 }
 
 TEST_CASE("a host without devices and NICs is one node, whose sockets nothing joins") {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/file.hpp"
+#include "core/file.hpp"
 #include "topologies/importer.hpp"
 #include "topologies/paths.hpp"
 

@@ -1,4 +1,4 @@
-#include "topologies/max_flow.hpp"
+#include "tests/topologies/max_flow.hpp"
 
 #include <catch2/catch.hpp>
 

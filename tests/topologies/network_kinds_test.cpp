@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tests/topologies/cluster_files.hpp"
-#include "topologies/max_flow.hpp"
+#include "tests/topologies/max_flow.hpp"
 #include "topologies/network.hpp"
 #include "topologies/paths.hpp"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <map>
 
-#include "sim/core/file.hpp"
+#include "core/file.hpp"
 #include "tests/topologies/cluster_files.hpp"
 #include "topologies/paths.hpp"
 

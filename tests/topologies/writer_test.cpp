@@ -36,6 +36,7 @@ std::string message_of(const std::string& text) {
 void check_equal(const Cluster& a, const Cluster& b) {
   CHECK(a.name == b.name);
   CHECK(a.description == b.description);
+  CHECK(a.shared_cores == b.shared_cores);
   REQUIRE(a.hosts.size() == b.hosts.size());
   for (std::size_t i = 0; i < a.hosts.size(); ++i) {
     const Host& x = a.hosts[i];
@@ -53,8 +54,8 @@ void check_equal(const Cluster& a, const Cluster& b) {
   for (std::size_t i = 0; i < a.links.size(); ++i) {
     const Link& x = a.links[i];
     const Link& y = b.links[i];
-    CHECK(std::tie(x.name, x.a, x.b, x.bandwidth, x.latency, x.kind, x.remaining) ==
-          std::tie(y.name, y.a, y.b, y.bandwidth, y.latency, y.kind, y.remaining));
+    CHECK(std::tie(x.name, x.a, x.b, x.bandwidth, x.latency, x.kind, x.remaining, x.queue, x.token_bucket) ==
+          std::tie(y.name, y.a, y.b, y.bandwidth, y.latency, y.kind, y.remaining, y.queue, y.token_bucket));
   }
 }
 
@@ -78,12 +79,14 @@ TEST_CASE("every imported host that is written is read back as it was") {
   }
 }
 
-TEST_CASE("stragglers, degraded links, names that need quotes and odd rates are read back") {
+TEST_CASE("stragglers, degraded links, ports, names that need quotes and odd rates are read back") {
   const Cluster cluster = loaded(
       "name: \"two: \\\"odd\\\" [hosts]\"\n"
-      "description: \"a\\nb # c\"\n"
+      "description: \"a: b # c\"\n"
       "hosts: [{name: \"7 up\", count: 3, memory: 3GiB}, {name: \"null\", cores: 3, speed: 0.1}]\n"
-      "network: {kind: star, bandwidth: 123456789.123B/s, latency: 333ns}\n"
+      "shared_cores: 2\n"
+      "network: {kind: star, bandwidth: 123456789.123B/s, latency: 333ns, queue: fifo, token_bucket: "
+      "70001B}\n"
       "slow_hosts: [{host: 7 up1, speed: 0.7}]\n"
       "degraded_links: [{link: 7 up2-switch, factor: 0.3}]\n");
   check_equal(loaded(to_yaml(cluster)), cluster);

@@ -2,7 +2,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/validation/row_comparison.hpp"
 #include "tests/validation/predictions.hpp"
 
@@ -81,11 +81,11 @@ TEST_CASE("rows to be predicted change nothing for the rows to fit") {
 
 TEST_CASE("rows to fit are reproduced within 1 %, by every case") {
   for (const std::string& id : predicted_cases())
-    for (const RowComparison& row : compare_rows(shipped(id), prediction_of(id))) {
-      if (row.standing != RowStanding::kFitted) continue;
+    for (const Case& row : compare_rows(shipped(id), prediction_of(id))) {
+      if (row.standing != Standing::kFitted) continue;
       INFO(id << " " << row.name);
-      REQUIRE(row.error.has_value());
-      CHECK(std::abs(*row.error) < 0.01);
+      REQUIRE(row.has_error());
+      CHECK(std::abs(row.relative_error()) < 0.01);
     }
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("every range covers its central prediction, and every case says what i
 
 TEST_CASE("each row stands beside its trivial predictors") {
   for (const std::string& id : predicted_cases())
-    for (const RowComparison& row : compare_rows(shipped(id), prediction_of(id))) {
+    for (const Case& row : compare_rows(shipped(id), prediction_of(id))) {
       INFO(id << " " << row.name);
       CHECK(row.trivial.contains("copy"));
       CHECK_FALSE(row.trivial.empty());

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/validation/fitted_step.hpp"
 #include "tests/validation/predictions.hpp"
 

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "sim/core/file.hpp"
+#include "core/file.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/validation/predictions.hpp"
 
@@ -34,7 +34,7 @@ TEST_CASE("a rank's steps in an epoch: 50000 samples are 391 batches of 128, and
 
 TEST_CASE("a spread trace adds up to its times, and a rank that trains alone takes their sum") {
   const Model model = load_model("vgg11-bn-cifar");
-  const StepTimes times{0.1, 0.2, 0.5, 0.03, 0.07};
+  const StepParts times{0.1, 0.2, 0.5, 0.03, 0.07};
   const TraceEntry trace = spread_trace(model, times, 64, 1);
   const auto sum = [&trace](auto phase) {
     return std::accumulate(

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "core/error.hpp"
 #include "sim/validation/case_prediction.hpp"
 
 namespace stepcast {

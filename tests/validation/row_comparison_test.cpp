@@ -11,68 +11,60 @@ namespace {
 using tests::prediction_of;
 using tests::shipped;
 
-RowComparison judged(const std::string& name, double measured, double predicted, double copied) {
-  RowComparison row;
-  row.case_id = "case";
-  row.name = name;
-  row.quantity = "step_time_s";
-  row.standing = RowStanding::kJudged;
-  row.measured = measured;
-  row.predicted = PredictedValue{{predicted}, {0.9 * predicted}, {1.1 * predicted}};
-  row.error = predicted / measured - 1.0;
-  row.trivial["copy"] = {copied, copied / measured - 1.0};
+Case judged(const std::string& name, double measured, double predicted, double copied) {
+  Case row{.name = name, .source = "case"};
+  row.measured = estimate_of({measured});
+  row.predicted = {predicted, 0.9 * predicted, 1.1 * predicted};
+  row.trivial["copy"] = copied;
   return row;
 }
 
-std::vector<RowComparison> rows_of(const std::string& id) {
-  return compare_rows(shipped(id), prediction_of(id));
-}
+std::vector<Case> rows_of(const std::string& id) { return compare_rows(shipped(id), prediction_of(id)); }
 
 }  // namespace
 
 TEST_CASE("trivial predictors: 2.504 s on one node is 0.626 s on four, and the nearest fit row is copied") {
-  const std::vector<RowComparison> vgg = rows_of("vgg11-cifar10-gloo-4-nodes");
-  CHECK(vgg[2].trivial.at("copy").value == Approx(1.744933).epsilon(1e-5));
-  CHECK(vgg[2].trivial.at("ideal_scaling").value == Approx(2.50403 / 4.0));
-  const std::vector<RowComparison> mlp = rows_of("netflix-mlp-p100");
-  CHECK(mlp[3].trivial.at("copy").value == Approx(284.02));
-  CHECK(mlp[3].trivial.at("ideal_scaling").value == Approx(297.54 / 4.0));
-  CHECK(mlp[3].trivial.at("alpha_beta").value == Approx(297.54 / 4.0).epsilon(0.01));
-  CHECK(*mlp[3].trivial.at("copy").error == Approx(284.02 / 111.95 - 1.0));
-  const std::vector<RowComparison> bert = rows_of("bert-base-pipeline-h100x4");
-  CHECK(bert[2].trivial.at("copy").value == Approx(1087.3));
-  CHECK(bert[2].trivial.at("ideal_scaling").value == Approx(2.0 * 748.5));
-  CHECK_FALSE(bert[2].trivial.at("copy").error.has_value());
+  const std::vector<Case> vgg = rows_of("vgg11-cifar10-gloo-4-nodes");
+  CHECK(vgg[2].trivial.at("copy") == Approx(1.744933).epsilon(1e-5));
+  CHECK(vgg[2].trivial.at("ideal_scaling") == Approx(2.50403 / 4.0));
+  const std::vector<Case> mlp = rows_of("netflix-mlp-p100");
+  CHECK(mlp[3].trivial.at("copy") == Approx(284.02));
+  CHECK(mlp[3].trivial.at("ideal_scaling") == Approx(297.54 / 4.0));
+  CHECK(mlp[3].trivial.at("alpha_beta") == Approx(297.54 / 4.0).epsilon(0.01));
+  CHECK(mlp[3].trivial_error(mlp[3].trivial.at("copy")) == Approx(284.02 / 111.95 - 1.0));
+  const std::vector<Case> bert = rows_of("bert-base-pipeline-h100x4");
+  CHECK(bert[2].trivial.at("copy") == Approx(1087.3));
+  CHECK(bert[2].trivial.at("ideal_scaling") == Approx(2.0 * 748.5));
+  CHECK_FALSE(bert[2].measured.has_value());
 }
 
 TEST_CASE(
     "rows stand as what they are: fitted, predicted, withheld, or repeating a fit row but for the cores") {
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[0].standing == RowStanding::kFitted);
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[2].standing == RowStanding::kJudged);
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[3].standing == RowStanding::kWithheld);
-  CHECK(rows_of("netflix-mlp-p100")[2].standing == RowStanding::kJudged);
-  const std::vector<RowComparison> cores = rows_of("netflix-mlp-cpu-gloo");
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[0].standing == Standing::kFitted);
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[2].standing == Standing::kJudged);
+  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[3].standing == Standing::kWithheld);
+  CHECK(rows_of("netflix-mlp-p100")[2].standing == Standing::kJudged);
+  const std::vector<Case> cores = rows_of("netflix-mlp-cpu-gloo");
   CHECK(std::count_if(cores.begin(), cores.end(),
-                      [](const RowComparison& row) { return row.standing == RowStanding::kRepeated; }) == 3);
+                      [](const Case& row) { return row.standing == Standing::kRepeated; }) == 3);
 }
 
 TEST_CASE(
     "the summary: errors of 10, 20 and 60 % have the median 20 %, and rows that repeat are not among them") {
-  std::vector<RowComparison> rows{judged("a", 1.0, 1.1, 2.0), judged("b", 1.0, 0.8, 1.3),
-                                  judged("c", 1.0, 1.6, 1.4), judged("d", 1.0, 9.0, 1.0),
-                                  judged("e", 1.0, 1.0, 1.0), judged("f", 1.0, 1.0, 1.0)};
-  rows[3].standing = RowStanding::kRepeated;
-  rows[4].standing = RowStanding::kFitted;
-  rows[5].standing = RowStanding::kWithheld;
+  std::vector<Case> rows{judged("a", 1.0, 1.1, 2.0), judged("b", 1.0, 0.8, 1.3), judged("c", 1.0, 1.6, 1.4),
+                         judged("d", 1.0, 9.0, 1.0), judged("e", 1.0, 1.0, 1.0), judged("f", 1.0, 1.0, 1.0)};
+  rows[3].standing = Standing::kRepeated;
+  rows[4].standing = Standing::kFitted;
+  rows[5].standing = Standing::kWithheld;
   const ValidationSummary summary = summarize(rows);
-  CHECK(summary.judged.rows == 3);
-  CHECK(summary.judged.median == Approx(0.2));
-  CHECK(summary.judged.worst == Approx(0.6));
-  CHECK(summary.judged.worst_row == "case c");
-  CHECK(summary.trivial.at("copy").errors.median == Approx(0.4));
-  CHECK(summary.trivial.at("copy").ours == Approx(0.2));
-  CHECK(summary.repeated.rows == 1);
-  CHECK(summary.fitted.rows == 1);
+  CHECK(summary.judged.errors.cases == 3);
+  CHECK(summary.judged.errors.median == Approx(0.2));
+  CHECK(summary.judged.errors.worst == Approx(0.6));
+  CHECK(summary.judged.errors.worst_case == "case c");
+  CHECK(summary.judged.trivial.at("copy").errors.median == Approx(0.4));
+  CHECK(summary.judged.trivial.at("copy").predictions == Approx(0.2));
+  CHECK(summary.repeated.cases == 1);
+  CHECK(summary.fitted.cases == 1);
   CHECK(summary.withheld == 1);
   CHECK_THAT(to_text(summary),
              Catch::Contains("3 rows predicted and measured: median absolute error 20.0 %, worst "
@@ -84,15 +76,14 @@ TEST_CASE(
 TEST_CASE(
     "the summary holds a trivial predictor's median against ours over the same rows, and says who is "
     "nearer") {
-  std::vector<RowComparison> rows{judged("a", 1.0, 1.1, 1.05), judged("b", 1.0, 0.8, 1.3),
-                                  judged("c", 1.0, 1.6, 1.1)};
-  rows[0].trivial["ideal_scaling"] = {1.1, 0.1};
-  rows[1].trivial["alpha_beta"] = {0.9, -0.1};
-  rows[2].trivial["ideal_scaling"] = {3.0, 2.0};
+  std::vector<Case> rows{judged("a", 1.0, 1.1, 1.05), judged("b", 1.0, 0.8, 1.3), judged("c", 1.0, 1.6, 1.1)};
+  rows[0].trivial["ideal_scaling"] = 1.1;
+  rows[1].trivial["alpha_beta"] = 0.9;
+  rows[2].trivial["ideal_scaling"] = 3.0;
   const ValidationSummary summary = summarize(rows);
-  CHECK(summary.judged.median == Approx(0.2));
-  CHECK(summary.trivial.at("ideal_scaling").errors.rows == 2);
-  CHECK(summary.trivial.at("ideal_scaling").ours == Approx(0.35));
+  CHECK(summary.judged.errors.median == Approx(0.2));
+  CHECK(summary.judged.trivial.at("ideal_scaling").errors.cases == 2);
+  CHECK(summary.judged.trivial.at("ideal_scaling").predictions == Approx(0.35));
   CHECK_THAT(to_text(summary),
              Catch::Contains("; copying the fit row 10.0 % of the same 3: nearer than stepcast; ") &&
                  Catch::Contains("; ideal scaling 105.0 % of 2 rows, where stepcast has 35.0 %; ") &&

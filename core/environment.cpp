@@ -1,0 +1,76 @@
+#include "core/environment.hpp"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool is_home(const std::string& path) {
+  return is_folder(path + "/models") && is_folder(path + "/topologies");
+}
+
+/// The number that is all of `text`; not a number where it is something else.
+double number_in(const std::string& text) {
+  double value = 0.0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size() ? value : std::nan("");
+}
+
+}  // namespace
+
+bool is_program(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0;
+}
+
+const std::vector<Variable>& stepcast_variables() {
+  static const std::vector<Variable> kVariables{
+      {kHomeVariable, "where models and clusters are looked for by name",
+       "a folder that holds models/ and topologies/", is_home},
+      {kRunnerVariable, "the stepcast-runner that measures, runs and calibrates", "an executable file",
+       is_program},
+      {kStoreVariable, "set by the launcher: where the ranks of a job on one machine meet", "a folder",
+       is_folder},
+      {kHostNameVariable, "what this host is called in results; set by the lab for its hosts",
+       "a single line", [](const std::string& name) { return name.find('\n') == std::string::npos; }},
+      {kHostSpeedVariable, "set by the lab: how fast a host computes, as a part of the trace's speed",
+       "a number above 0",
+       [](const std::string& text) { return number_in(text) > 0.0 && std::isfinite(number_in(text)); }},
+      {kLabCoresVariable, "set by the lab: cores that all its hosts share", "a whole number of at least 1",
+       [](const std::string& text) {
+         return number_in(text) >= 1.0 && number_in(text) == std::floor(number_in(text)) &&
+                number_in(text) < 1e6;
+       }},
+  };
+  return kVariables;
+}
+
+std::optional<std::string> process_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody sets variables here
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  for (const Variable& own : stepcast_variables())
+    if (own.name == name && !own.holds(value))
+      throw InputError("environment variable " + name + " = '" + value + "' is not " + own.valid);
+  return value;
+}
+
+std::optional<double> environment_number(const std::string& name) {
+  const std::optional<std::string> text = process_environment(name);
+  return text ? std::optional(number_in(*text)) : std::nullopt;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,69 @@
+#include "core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <numeric>
+
+namespace stepcast {
+namespace {
+
+/// Levenshtein distance: insertions, deletions and substitutions that turn `a` into `b`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    std::size_t distance = edit_distance(name, candidate);
+    // A long known name that begins with what was typed is meant more often than a short similar one.
+    if (name.size() >= 3 && candidate.starts_with(name)) distance = std::min<std::size_t>(distance, 1);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+bool has_control_character(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    std::array<char, 8> escaped{c};
+    if (has_control_character({&c, 1}))
+      std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned>(c));
+    result += escaped.data();
+  }
+  return result;
+}
+
+std::string unknown_name(std::string_view what, std::string_view name,
+                         const std::vector<std::string>& known) {
+  std::string message = "unknown " + std::string(what) + " '" + std::string(name) + "'";
+  if (const std::string near = nearest(name, known); !near.empty())
+    message += " (did you mean '" + near + "'?)";
+  message += "; known: ";
+  for (std::size_t i = 0; i < known.size(); ++i) message += (i == 0 ? "" : ", ") + known[i];
+  return message;
+}
+
+}  // namespace stepcast

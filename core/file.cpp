@@ -1,0 +1,194 @@
+#include "core/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/uuid/detail/sha1.hpp>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "core/environment.hpp"
+#include "core/error.hpp"
+#include "core/program.hpp"
+#include "core/temporary.hpp"
+
+namespace stepcast {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kLargestFile = 256U << 20U;
+constexpr int kDeepestJson = 64;
+
+/// Parsers of values call themselves, level by level.
+bool nested_too_deep(std::string_view json) {
+  int depth = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < json.size() && depth <= kDeepestJson; ++i) {
+    if (json[i] == '\\')
+      ++i;
+    else if (json[i] == '"')
+      in_text = !in_text;
+    else if (!in_text)
+      depth += json[i] == '[' || json[i] == '{' ? 1 : json[i] == ']' || json[i] == '}' ? -1 : 0;
+  }
+  return depth > kDeepestJson;
+}
+
+/// Numbers that nothing measures and texts that would upset a terminal. \throws InputError
+void refuse_absurd(const nlohmann::json& json, const std::string& path, const std::string& key) {
+  if (json.is_number() && !(std::abs(json.get<double>()) <= 1e18))
+    throw InputError(path + ": key '" + key + "': " + json.dump() + " is not a number of at most 1e18");
+  if (json.is_string() && key != "command_line" && has_control_character(json.get_ref<const std::string&>()))
+    throw InputError(path + ": key '" + key + "': '" + json.get<std::string>() +
+                     "' holds a control character");
+  if (json.is_structured())
+    for (const auto& [name, value] : json.items()) refuse_absurd(value, path, json.is_array() ? key : name);
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder, not a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw InputError(path.string() + ": cannot be read: " + std::strerror(errno));
+  std::string content;
+  std::array<char, 1 << 16> part{};
+  while (in.read(part.data(), part.size()) || in.gcount() > 0) {
+    content.append(part.data(), static_cast<std::size_t>(in.gcount()));
+    if (content.size() > kLargestFile)
+      throw InputError(path.string() + ": holds more than 256 MiB, and is no file of stepcast's");
+  }
+  return content;
+}
+
+namespace {
+
+/// Writes everything and syncs; returns 0 or errno.
+int write_synced(int descriptor, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return ::fsync(descriptor) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+void check_writable(const fs::path& path, bool force) {
+  if (path.empty()) throw UsageError("-o: the file name is empty");
+  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; name a file");
+  if (fs::exists(path) && !fs::is_regular_file(path))  // a device or a pipe would be replaced by a file
+    throw InputError(path.string() + ": is not an ordinary file; name one");
+  if (fs::exists(path) && !force) throw InputError(path.string() + ": exists already; --force overwrites it");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder))
+    throw InputError(folder.string() + ": no such folder for " + path.filename().string());
+  if (::access(folder.c_str(), W_OK) != 0)
+    throw InputError(folder.string() + ": cannot be written: " + std::strerror(errno));
+}
+
+void write_file(const fs::path& path, std::string_view content, bool force) {
+  check_writable(path, force);
+  const TemporaryFile temporary(path.string() + ".part" + std::to_string(::getpid()));
+  const int descriptor = ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) throw RunError(path.string() + ": cannot be created: " + std::strerror(errno));
+  int problem = write_synced(descriptor, content);
+  if (::close(descriptor) != 0 && problem == 0) problem = errno;
+  if (problem == 0 && ::rename(temporary.path().c_str(), path.c_str()) != 0) problem = errno;
+  if (problem != 0)
+    throw RunError(path.string() + ": could not be written: " + std::strerror(problem) +
+                   "; nothing was changed");
+}
+
+nlohmann::json parse_json_file(const fs::path& path) {
+  const std::string content = read_file(path);
+  if (nested_too_deep(content)) throw InputError(path.string() + ": is nested more than 64 levels deep");
+  try {
+    nlohmann::json json = nlohmann::json::parse(content);
+    refuse_absurd(json, path.string(), "");
+    return json;
+  } catch (const nlohmann::json::out_of_range& error) {
+    throw InputError(path.string() + ": holds a number that is too large");
+  } catch (const nlohmann::json::parse_error& error) {
+    const auto end = content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
+    const auto line = 1 + std::count(content.begin(), end, '\n');
+    const bool truncated = error.byte >= content.size();
+    throw InputError(path.string() + ":" + std::to_string(line) + ": is not valid JSON" +
+                     (truncated ? ": the file ends in the middle (truncated?)" : ""));
+  }
+}
+
+nlohmann::json load_json(const fs::path& path, std::string_view schema) {
+  nlohmann::json json = parse_json_file(path);
+  const std::string wanted(schema);
+  if (!json.is_object() || !json.contains("context") || !json["context"].contains("schema"))
+    throw InputError(path.string() + ": key 'context.schema' is missing; expected a file of " + wanted);
+  const std::string found =
+      json["context"]["schema"].is_string() ? json["context"]["schema"].get<std::string>() : "?";
+  if (found != wanted) throw InputError(path.string() + ": holds " + found + ", expected " + wanted);
+  return json;
+}
+
+std::string to_file_text(const nlohmann::json& json) {
+  nlohmann::ordered_json ordered;
+  if (json.contains("context")) ordered["context"] = json["context"];
+  for (const auto& [key, value] : json.items())
+    if (key != "context") ordered[key] = value;
+  return ordered.dump(1) + "\n";
+}
+
+std::string sha1(std::string_view content) {
+  boost::uuids::detail::sha1 hash;
+  hash.process_bytes(content.data(), content.size());
+  boost::uuids::detail::sha1::digest_type digest{};
+  hash.get_digest(digest);
+  std::array<char, 41> text{};
+  for (std::size_t word = 0; word < 5; ++word)
+    std::snprintf(text.data() + 8 * word, 9, "%08x", static_cast<unsigned>(digest[word]));
+  return text.data();
+}
+
+fs::path home_folder() {
+  if (const auto home = process_environment(kHomeVariable)) return *home;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink(kOwnProgram, ignored);
+  fs::path installed = program.parent_path().parent_path() / "share" / "stepcast";
+  if (fs::is_directory(installed / "models")) return installed;
+  return STEPCAST_SOURCE_DIR;
+}
+
+std::vector<std::string> resource_names(const std::string& folder, const std::string& extension) {
+  const fs::path where = home_folder() / folder;
+  std::vector<std::string> names;
+  if (!fs::is_directory(where)) return names;
+  for (const auto& entry : fs::directory_iterator(where))
+    if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path find_resource(const std::string& folder, const std::string& name, const std::string& extension) {
+  if (name.find('/') != std::string::npos || name.ends_with(extension)) {
+    if (!fs::exists(name)) throw InputError(name + ": no such file");
+    return name;
+  }
+  const std::vector<std::string> known = resource_names(folder, extension);
+  if (std::binary_search(known.begin(), known.end(), name))
+    return home_folder() / folder / (name + extension);
+  throw InputError(unknown_name(folder == "models" ? "model" : "cluster", name, known) + " (or a path to a " +
+                   extension + " file)");
+}
+
+}  // namespace stepcast

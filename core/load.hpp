@@ -1,0 +1,72 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+
+/// How machine-written files are read and written: for .cpp files alone, so that headers stay light.
+///
+/// `STEPCAST_JSON_MEMBERS(Type, (a, b), (c))` writes all three members under their own names; `a` and `b` must
+/// be there when it is read, `c` keeps its default where it is not.
+#define STEPCAST_JSON_MEMBERS(Type, required, optional)                                                  \
+  void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {                           \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_UNWRAP required))                \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_UNWRAP optional))                \
+  }                                                                                                      \
+  void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) {                         \
+    const Type nlohmann_json_default_obj{};                                                              \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, STEPCAST_UNWRAP required))              \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM_WITH_DEFAULT, STEPCAST_UNWRAP optional)) \
+  }
+#define STEPCAST_UNWRAP(...) __VA_ARGS__
+
+/// The same where every member must be there. (nlohmann's own macro defines inline functions, which other
+/// files cannot call.)
+#define STEPCAST_JSON_REQUIRED(Type, ...)                                        \
+  void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))     \
+  }                                                                              \
+  void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) { \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))   \
+  }
+
+/// The words of an enum in files, in the order of its values. Another word is an error that lists them.
+#define STEPCAST_JSON_ENUM(Type, what, ...)                                                         \
+  void to_json(nlohmann::json& json, Type value) {                                                  \
+    json = std::array{__VA_ARGS__}.at(static_cast<std::size_t>(value));                             \
+  }                                                                                                 \
+  void from_json(const nlohmann::json& json, Type& value) {                                         \
+    const std::vector<std::string> words{__VA_ARGS__};                                              \
+    const auto found = std::find(words.begin(), words.end(), json.get<std::string>());              \
+    if (found == words.end()) throw InputError(unknown_name(what, json.get<std::string>(), words)); \
+    value = static_cast<Type>(found - words.begin());                                               \
+  }
+
+namespace stepcast {
+
+/// Reads a machine-written file of one schema into its type.
+/// \throws InputError that names the file and the key that is missing, has the wrong type, or holds what
+/// `Content::problem()` says cannot be.
+template <class Content>
+Content load_as(const std::string& path, const std::string& schema) {
+  const nlohmann::json json = load_json(path, schema);
+  Content content;
+  try {
+    json.get_to(content);
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError(path + ": is not a valid " + schema + " file: " + error.what());
+  } catch (const InputError& error) {
+    throw InputError(path + ": " + error.what());
+  }
+  if constexpr (requires { content.problem(); })
+    if (const std::string problem = content.problem(); !problem.empty())
+      throw InputError(path + ": " + problem);
+  return content;
+}
+
+}  // namespace stepcast

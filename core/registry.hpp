@@ -1,0 +1,72 @@
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace stepcast {
+
+/// A typed table of named things: strategies, collective algorithms, figures, commands, backends.
+///
+/// A file adds its thing by one `const Registration` at namespace scope; that is why the modules are OBJECT
+/// libraries (a static library would let the linker drop the file). Entries are sorted by (order, name), so
+/// the result does not depend on link order. A duplicate name aborts at start-up: it is a programmer's
+/// mistake.
+template <class Thing>
+class Registry {
+ public:
+  struct Entry {
+    std::string name;
+    std::string description;  ///< one sentence, shown by `help`
+    Thing thing;
+    int order = 0;
+  };
+
+  explicit Registry(std::string what) : what_(std::move(what)) {}
+
+  void add(Entry entry) {
+    const auto before = [](const Entry& a, const Entry& b) {
+      return std::pair(a.order, std::string_view(a.name)) < std::pair(b.order, std::string_view(b.name));
+    };
+    assert(!has(entry.name));
+    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, before), std::move(entry));
+  }
+
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const Entry& entry : entries_) result.push_back(entry.name);
+    return result;
+  }
+
+  [[nodiscard]] bool has(std::string_view name) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+  }
+
+  /// \throws UsageError that lists the known names and the nearest one.
+  [[nodiscard]] const Thing& find(std::string_view name) const {
+    for (const Entry& entry : entries_)
+      if (entry.name == name) return entry.thing;
+    throw UsageError(unknown_name(what_, name, names()));
+  }
+
+ private:
+  std::string what_;
+  std::vector<Entry> entries_;
+};
+
+/// Adds an entry when the program starts. Usage: `const Registration<Strategy> kDdp{strategies(), {...}};`
+template <class Thing>
+struct Registration {
+  Registration(Registry<Thing>& registry, typename Registry<Thing>::Entry entry) {
+    registry.add(std::move(entry));
+  }
+};
+
+}  // namespace stepcast

@@ -1,0 +1,80 @@
+#include "core/table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace stepcast {
+namespace {
+
+/// Columns on screen: bytes that do not continue a UTF-8 sequence.
+std::size_t width_of(const std::string& cell) {
+  return static_cast<std::size_t>(std::count_if(
+      cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
+bool is_number(const std::string& cell) {
+  const std::size_t first = cell.find_first_not_of("+-");
+  return first == std::string::npos || std::isdigit(static_cast<unsigned char>(cell[first])) != 0;
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+
+void Table::add(std::vector<std::string> row) {
+  row.resize(rows_.front().size());
+  rows_.push_back(std::move(row));
+}
+
+std::string Table::text() const {
+  const std::size_t columns = rows_.front().size();
+  std::vector<std::size_t> width(columns, 0);
+  std::vector<bool> right(columns, true);
+  for (const auto& row : rows_) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      width[c] = std::max(width[c], width_of(row[c]));
+      if (&row != &rows_.front() && !is_number(row[c])) right[c] = false;
+    }
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const std::string padding(width[c] - width_of(row[c]), ' ');
+      line += (c == 0 ? "" : "  ") + (right[c] ? padding + row[c] : row[c] + padding);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+std::string percent_text(double ratio, int decimals) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.*f %%", decimals, 100.0 * ratio);
+  return text.data();
+}
+
+std::string signed_percent_text(double ratio) {
+  std::string size = percent_text(std::abs(ratio));
+  if (size == percent_text(0.0)) return size;
+  return (ratio < 0.0 ? "-" : "+") + size;
+}
+
+std::string short_number(double value) {
+  std::array<char, 32> text{};
+  const double size = std::abs(value);
+  const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
+  std::snprintf(text.data(), text.size(), size < 1.0 ? "%.*g" : "%.*f", decimals, value);
+  return text.data();
+}
+
+std::string counted(std::size_t count, const std::string& thing) {
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+}
+
+}  // namespace stepcast

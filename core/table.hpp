@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace stepcast {
+
+/// A table for people: right-aligned numbers, left-aligned words, header with units.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+  void add(std::vector<std::string> row);
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// `1.4 %` of 0.014; with no decimals `1 %`.
+std::string percent_text(double ratio, int decimals = 1);
+/// `+1.4 %` of 0.014, `-1.4 %` of -0.014; what rounds to nothing is `0.0 %`.
+std::string signed_percent_text(double ratio);
+/// Four significant digits, three below 1.
+std::string short_number(double value);
+/// `1 row`, `2 rows`
+std::string counted(std::size_t count, const std::string& thing);
+
+}  // namespace stepcast

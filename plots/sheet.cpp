@@ -1,0 +1,223 @@
+#include "plots/sheet.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace stepcast::style {
+namespace {
+
+constexpr int kSmallestWidth = 640;
+/// Points of the title and two rows of legend; of a further row; of a note.
+constexpr int kHead = 76, kLegendRow = 14, kNote = 15;
+
+/// What the legend takes, as gnuplot reckons: as many columns as have room, each as wide as the longest.
+int legend_height(const std::vector<Entry>& legend, int width) {
+  constexpr double kCharacter = 7.2, kSample = 46.0;
+  std::size_t longest = 0;
+  for (const Entry& entry : legend) longest = std::max(longest, entry.title.size());
+  const double column = kSample + kCharacter * static_cast<double>(longest);
+  const int columns = std::max(1, static_cast<int>(width / column));
+  const int rows = (static_cast<int>(legend.size()) + columns - 1) / columns;
+  return kHead + kLegendRow * std::max(0, rows - 2);
+}
+
+std::string margins(double left, double right, double top, double bottom) {
+  return fill(
+      "set lmargin at screen {}\nset rmargin at screen {}\nset tmargin at screen {}\nset bmargin at screen "
+      "{}\n",
+      {left, right, top, bottom});
+}
+
+std::vector<double> multiples(const std::vector<double>& digits, double low, double high) {
+  std::vector<double> values;
+  const int first = static_cast<int>(std::floor(std::log10(low)));
+  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  for (int power = first; power <= last; ++power)
+    for (const double digit : digits) {
+      const double value = digit * std::pow(10.0, power);
+      if (value >= low && value <= high) values.push_back(value);
+    }
+  return values;
+}
+
+}  // namespace
+
+std::string_view series_colour(std::size_t i) {
+  constexpr std::array<std::string_view, 7> colours = {kBlue, kRed, kGreen, kYellow, kPurple, kCyan, kGrey};
+  return colours[i % colours.size()];
+}
+
+std::string_view many_series_colour(std::size_t i) {
+  constexpr std::array<std::string_view, 10> colours = {"#332288", "#CC6677", "#117733", "#DDCC77",
+                                                        "#AA4499", "#88CCEE", "#882255", "#44AA99",
+                                                        "#999933", "#000000"};
+  return colours[i % colours.size()];
+}
+
+std::string quote(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string cell(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '\n' ? "\\n" : std::string(1, c == '"' ? '\'' : c);
+  return quoted + "\"";
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";  // as gnuplot spells it
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", value);
+  return text.data();
+}
+
+std::string fill(std::string_view pattern, std::initializer_list<Field> values) {
+  std::string text;
+  const auto* next = values.begin();
+  for (std::size_t at = 0; at < pattern.size(); ++at) {
+    const bool plain = pattern.substr(at, 2) == "{}";
+    if (!plain && pattern.substr(at, 3) != "{q}") {
+      text += pattern[at];
+      continue;
+    }
+    text += plain ? next->text : quote(next->text);
+    at += plain ? 1 : 2;
+    ++next;
+  }
+  return text;
+}
+
+std::string row(std::initializer_list<Field> values) {
+  std::string text;
+  for (const Field& value : values) text += (text.empty() ? "" : " ") + value.text;
+  return text;
+}
+
+std::string tics(const std::vector<Tic>& places) {
+  std::string text;
+  for (const Tic& tic : places)
+    text += fill(text.empty() ? "{} {}" : ", {} {}",
+                 {tic.label.find('\n') == std::string::npos ? quote(tic.label) : cell(tic.label), tic.at});
+  return "(" + text + ")";
+}
+
+std::string log_tics(double low, double high) {
+  constexpr std::size_t kFewest = 4;
+  const std::vector<std::vector<double>> finer = {{1.0, 2.0, 3.0, 5.0},
+                                                  {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0},
+                                                  {1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}};
+  std::vector<double> values = multiples({1.0, 2.0, 5.0}, low, high);
+  for (auto digits = finer.begin(); digits != finer.end() && values.size() < kFewest; ++digits)
+    values = multiples(*digits, low, high);
+  std::vector<Tic> places;
+  for (const double value : values) places.push_back({value, number(value)});
+  return tics(places);
+}
+
+std::size_t Panel::block(std::string_view columns, const std::vector<std::string>& rows) {
+  std::string text = "# " + std::string(columns) + "\n";
+  for (const std::string& row : rows) text += row + "\n";
+  if (rows.empty()) {
+    const std::size_t colon = columns.find(": ");
+    const std::string_view names = colon == std::string_view::npos ? columns : columns.substr(colon + 2);
+    text += "NaN";
+    for (const char c : names)
+      if (c == ' ') text += " NaN";
+    text += "\n";
+  }
+  blocks.push_back(text + "\n\n");
+  return blocks.size() - 1;
+}
+
+void Panel::draw(std::size_t block, std::string_view how) {
+  plots.push_back({static_cast<std::ptrdiff_t>(block), std::string(how)});
+}
+void Panel::draw(std::string_view function) { plots.push_back({-1, std::string(function)}); }
+
+Drawing Sheet::drawing() const {
+  const std::size_t count = std::max<std::size_t>(1, panels.size());
+  const auto across = static_cast<int>(std::min(columns, count));
+  const int whole_width = std::max(kSmallestWidth, across * width);
+  const int head_only = legend_height(legend, whole_width - left);
+  const int head = head_only + kNote * static_cast<int>(notes.size());
+  int whole_height = head + foot;
+  for (std::size_t i = 0; i < panels.size(); i += static_cast<std::size_t>(across))
+    whole_height += panels[i].height > 0 ? panels[i].height : height;
+  const double w = whole_width, h = whole_height;
+
+  // The legend is a plot of its own without axes: a key inside a panel would be as narrow as the panel.
+  Drawing result{"", "set multiplot\n", whole_width, whole_height};
+  std::string& script = result.script;
+  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, left / w, 1.0 - 20.0 / h});
+  for (std::size_t i = 0; i < notes.size(); ++i)
+    script +=
+        fill("set label {} {q} at screen {},{} left font ',9'\n",
+             {10 + i, notes[i], left / w, 1.0 - (head_only + kNote * static_cast<double>(i + 1) - 12.0) / h});
+  script += margins(left / w, 0.995, 1.0 - 32.0 / h, 1.0 - head_only / h) +
+            "set key inside left top horizontal samplen 1.5 spacing 1.0 Left reverse font ',9'\n"
+            "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
+  for (const Entry& entry : legend)
+    script += fill(&entry == &legend.front() ? "NaN {} title {q}" : ", NaN {} title {q}",
+                   {entry.look, entry.title});
+  script +=
+      "\nunset label\nunset key\nset border 3\n"
+      "set tics out scale 0.5 font ',9' textcolor rgb '#333333'\nset xtics nomirror\nset ytics nomirror\n"
+      "set grid ytics\n" +
+      setup;
+  double y = h - head;
+  std::size_t first_block = 0;
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    const Panel& panel = panels[i];
+    const auto column = static_cast<int>(i % static_cast<std::size_t>(across));
+    const double panel_width = w / across, x = column * panel_width;
+    const double panel_height = panel.height > 0 ? panel.height : height;
+    script += margins((x + left) / w, (x + panel_width - right) / w, (y - top) / h,
+                      (y - panel_height + bottom) / h) +
+              fill("set title {} offset 0,-0.4 font ',{}'\n",
+                   {panel.title.find('\n') == std::string::npos ? quote(panel.title) : cell(panel.title),
+                    panel.title.find('\n') == std::string::npos ? 11 : 9}) +
+              panel.axes + "plot ";
+    for (const Panel::Plot& plot : panel.plots) {
+      if (&plot != &panel.plots.front()) script += ", ";
+      if (plot.block >= 0)
+        script += fill("data index {} ", {first_block + static_cast<std::size_t>(plot.block)});
+      script += plot.how;
+    }
+    script += "\n";
+    for (const std::string& block : panel.blocks) result.data += block;
+    first_block += panel.blocks.size();
+    if (column == across - 1) y -= panel_height;
+  }
+  script += "unset multiplot\n";
+  return result;
+}
+
+void draw_stack(Panel& panel, const std::vector<StackedBar>& bars, const std::vector<Part>& parts,
+                const std::string& unit) {
+  std::vector<double> low(bars.size(), 0.0);
+  for (const Part& part : parts) {
+    std::vector<std::string> rows;
+    for (std::size_t i = 0; i < bars.size(); ++i) {
+      const double high = low[i] + part.heights[i];
+      rows.push_back(
+          row({bars[i].x, bars[i].x - bars[i].half_width, bars[i].x + bars[i].half_width, low[i], high}));
+      low[i] = high;
+    }
+    panel.draw(panel.block(fill("{}: x x_low x_high low_{} high_{}", {part.name, unit, unit}), rows),
+               fill("using 1:5:2:3:4:5 with boxxyerror fs solid 1.0 noborder fc rgb {q}", {part.colour}));
+  }
+}
+
+std::vector<Entry> stack_legend(const std::vector<Part>& parts) {
+  std::vector<Entry> entries;
+  for (const Part& part : parts)
+    entries.push_back(
+        {fill("with boxes fs solid 1.0 noborder fc rgb {q}", {part.colour}), std::string(part.name)});
+  return entries;
+}
+
+}  // namespace stepcast::style

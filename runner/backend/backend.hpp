@@ -1,0 +1,110 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/registry.hpp"
+#include "runner/control/host_identity.hpp"
+#include "runner/control/store.hpp"
+#include "sim/collectives/algorithm.hpp"
+
+/// What the runner needs of a communication library: collectives and messages of raw memory, asynchronous. `gloo`
+/// implements it on CPUs; `nccl` will on NVIDIA GPUs. What is no tensor (texts, results) takes the ControlPlane.
+namespace stepcast {
+
+/// kFloat16 is IEEE 754 half precision: its sums are rounded to it after every addition.
+enum class DataType : std::uint8_t { kFloat16, kFloat32, kFloat64, kInt64, kUInt8 };
+std::size_t size_of(DataType type);
+
+/// `count` elements of memory that the caller keeps alive until the Work is done.
+struct Array {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
+};
+
+/// A call under way.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Blocks until done. \throws RunError that names the peer or the ranks that did not answer.
+  virtual void wait() = 0;
+  /// Whether it is over, with or without success. Never blocks, never throws: errors come from wait().
+  [[nodiscard]] virtual bool done() const = 0;
+  /// When the backend began and ended it (steady clock); valid after wait() or once done(). A collective
+  /// begins when a communication thread takes it, a send or receive when it is posted. A receive ends when
+  /// its last byte is in memory, a send when the kernel has taken its last byte.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const = 0;
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point ended() const = 0;
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+/// Collectives over all ranks. Calls are issued in the same order on every rank; the backend runs as many at
+/// a time as `collectives_in_flight()`. Reductions are sums.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
+  [[nodiscard]] virtual int collectives_in_flight() const = 0;
+  /// Bytes of payload that this rank has handed to the transport so far, by collectives that have begun and
+  /// sends that are posted, of this backend and of its subgroups: the closed form of each algorithm as the
+  /// library runs it. A single rank sends nothing.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;
+
+  /// A backend over `ranks` of this one, distinct, this one among them; its rank() is the index there, and
+  /// its errors name ranks by their numbers in the whole job. Every member calls it with the same arguments,
+  /// in the same order if a rank is in several; others do not call. Its collectives run beside those of this
+  /// backend. It may outlive this backend. For Gloo a group of n ranks costs every member n - 1 TCP
+  /// connections, two communication threads, and connecting, which waits for up to one 10 ms tick of gloo's
+  /// loop per peer; the device's thread is shared with this backend. \throws RunError
+  virtual std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
+
+  virtual WorkPtr all_reduce(Array in_place) = 0;
+  virtual WorkPtr broadcast(Array in_place, int root) = 0;
+  /// On root `out` holds world_size * in.count elements; elsewhere it is ignored.
+  virtual WorkPtr gather(Array in, Array out, int root) = 0;
+  /// On root `in[r]` goes to rank r; arrays may be the same memory. Elsewhere `in` is empty.
+  virtual WorkPtr scatter(std::vector<Array> in, Array out, int root) = 0;
+  virtual WorkPtr all_gather(Array in, Array out) = 0;
+  /// `in` holds world_size * out.count elements; rank r receives the sum of everybody's part r.
+  virtual WorkPtr reduce_scatter(Array in, Array out) = 0;
+  /// Both hold one block per rank: block r of `in` goes to rank r, block r of `out` comes from it.
+  virtual WorkPtr all_to_all(Array in, Array out) = 0;
+  /// Sends and receives occupy no communication thread and end in any order: many receives may be posted
+  /// early. A send ends only once the peer has posted the receive. Messages with equal tag between two ranks
+  /// arrive in order.
+  virtual WorkPtr send(Array data, int peer, std::uint32_t tag) = 0;
+  virtual WorkPtr recv(Array data, int peer, std::uint32_t tag) = 0;
+  /// Runs `task` on the communication thread: what handing over a call costs without communicating.
+  virtual WorkPtr submit(std::function<void()> task) = 0;
+  virtual void barrier() = 0;
+};
+
+struct BackendConfig {
+  int rank = 0;
+  int world_size = 1;
+  std::string interface;  ///< network interface; "" chooses: loopback when all ranks are on one host
+  std::chrono::milliseconds timeout{60'000};
+  std::shared_ptr<Store> store;
+  std::string master_addr;  ///< where rank 0 runs; the interface that reaches it is taken when none is named
+  std::vector<HostIdentity> hosts{};  ///< by rank; empty: all ranks are on this host
+  /// What its collectives are made of, message by message, in place of the library's own.
+  AlgorithmChoice algorithms{};
+};
+
+struct BackendFactory {
+  std::function<std::unique_ptr<Backend>(const BackendConfig&)> make;
+  std::string library;  ///< with its version: `Gloo 0.5.0`
+  /// into[i] += from[i], by the very code that the backend's reductions run.
+  std::function<void(float* into, const float* from, std::size_t count)> add;
+};
+Registry<BackendFactory>& backends();
+
+}  // namespace stepcast

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "runner/backend/backend.hpp"
+
+/// The memory that probes and benches send from and receive in.
+namespace stepcast {
+
+/// Floats on whole cache lines, as LibTorch allocates its tensors: copies from odd addresses are slower.
+class AlignedFloats {
+ public:
+  AlignedFloats(std::size_t count, float value);
+  [[nodiscard]] float* data() { return lines_.front().floats.data(); }
+
+ private:
+  static constexpr std::size_t kFloats = 16;
+  struct alignas(kFloats * sizeof(float)) Line {
+    std::array<float, kFloats> floats;
+  };
+  std::vector<Line> lines_;
+};
+
+/// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
+/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 256 MiB,
+/// before it comes back to its beginning.
+class MessageWalk {
+ public:
+  /// \param begin memory of region_bytes(message.bytes())
+  MessageWalk(void* begin, std::size_t count, DataType type);
+  /// The place of the next message.
+  Array next();
+
+  /// What a walk of messages of that size needs: at least one message, at most 256 MiB beyond that.
+  static std::size_t region_bytes(std::size_t message_bytes);
+
+ private:
+  char* begin_;
+  std::size_t count_;
+  DataType type_;
+  std::size_t region_;
+  std::size_t offset_ = 0;
+};
+
+}  // namespace stepcast

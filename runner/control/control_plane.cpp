@@ -1,0 +1,90 @@
+#include "runner/control/control_plane.hpp"
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Shortest texts that read back as the same numbers.
+std::string text_of(const std::vector<double>& numbers) {
+  std::string text;
+  std::array<char, 32> digits{};
+  for (const double number : numbers)
+    text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr)
+        .append(" ");
+  return text;
+}
+
+std::vector<double> numbers_in(const std::string& text) {
+  std::vector<double> numbers;
+  const char* const end = text.data() + text.size();
+  for (const char* next = text.data(); next != end; ++next)
+    next = std::from_chars(next, end, numbers.emplace_back()).ptr;
+  return numbers;
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(std::shared_ptr<Store> store, int rank, int world_size,
+                           std::chrono::milliseconds timeout)
+    : store_(std::move(store)), rank_(rank), world_size_(world_size), timeout_(timeout) {}
+
+std::string ControlPlane::key(const std::string& what, int rank) const {
+  return "control/" + std::to_string(calls_) + "/" + what + "/" + std::to_string(rank);
+}
+
+void ControlPlane::tell(const std::string& what, const std::string& text) {
+  ++calls_;
+  if (world_size_ > 1) store_->set(key(what, rank_), {text.begin(), text.end()});
+}
+
+std::vector<std::string> ControlPlane::hear(const std::string& what, int ranks) {
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      const std::vector<char> text = store_->get(key(what, rank));
+      texts.emplace_back(text.begin(), text.end());
+    } catch (const TimeoutError&) {
+      std::string missing;
+      for (int other = rank; other < ranks; ++other)
+        if (!store_->has(key(what, other))) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+      throw TimeoutError("rank " + std::to_string(rank_) + ": " + what + ": of " +
+                         std::to_string(world_size_) + " ranks these did not answer within " +
+                         to_text(Seconds(timeout_)) + ": " + missing);
+    }
+  }
+  return texts;
+}
+
+std::vector<std::string> ControlPlane::all_gather(const std::string& what, const std::string& text) {
+  tell(what, text);
+  return world_size_ == 1 ? std::vector<std::string>{text} : hear(what, world_size_);
+}
+
+std::vector<std::string> ControlPlane::gather(const std::string& what, const std::string& text) {
+  tell(what, text);
+  if (rank_ != 0) return {};
+  return world_size_ == 1 ? std::vector<std::string>{text} : hear(what, world_size_);
+}
+
+std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::string& what,
+                                                                  const std::vector<double>& mine) {
+  std::vector<std::vector<double>> numbers;
+  for (const std::string& text : all_gather(what, text_of(mine))) numbers.push_back(numbers_in(text));
+  return numbers;
+}
+
+std::string ControlPlane::broadcast(const std::string& what, const std::string& text) {
+  if (rank_ == 0 || world_size_ == 1) {
+    tell(what, text);
+    return text;
+  }
+  ++calls_;
+  return hear(what, 1).front();
+}
+
+}  // namespace stepcast

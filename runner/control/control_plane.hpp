@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runner/control/store.hpp"
+
+namespace stepcast {
+
+/// What the ranks of a job tell each other beside training: texts, clock readings, host names, results. It goes
+/// through the job's store and knows nothing of the backend. An exchange takes a fraction of a millisecond to
+/// milliseconds, so none belongs into what is timed.
+///
+/// Every rank makes the same calls in the same order; `what` names the call in keys and errors. \throws
+/// TimeoutError that names the ranks that did not take part in time; RunError when the store is gone
+class ControlPlane {
+ public:
+  ControlPlane(std::shared_ptr<Store> store, int rank, int world_size, std::chrono::milliseconds timeout);
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int world_size() const { return world_size_; }
+
+  /// The texts of all ranks, by rank, at every rank.
+  std::vector<std::string> all_gather(const std::string& what, const std::string& text);
+  /// The same at rank 0; the other ranks go on at once, with an empty list.
+  std::vector<std::string> gather(const std::string& what, const std::string& text);
+  /// Everybody's numbers, by rank, at every rank; they may be differently many.
+  std::vector<std::vector<double>> all_gather_numbers(const std::string& what,
+                                                      const std::vector<double>& mine);
+  /// Rank 0's text, at every rank.
+  std::string broadcast(const std::string& what, const std::string& text);
+  /// Returns once every rank has called it.
+  void barrier(const std::string& what) { static_cast<void>(all_gather(what, std::string())); }
+
+ private:
+  std::string key(const std::string& what, int rank) const;
+  void tell(const std::string& what, const std::string& text);
+  std::vector<std::string> hear(const std::string& what, int ranks);
+
+  std::shared_ptr<Store> store_;
+  int rank_;
+  int world_size_;
+  std::chrono::milliseconds timeout_;
+  int calls_ = 0;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,93 @@
+#include "runner/control/host_identity.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/environment.hpp"
+
+namespace stepcast {
+namespace {
+
+std::string host_name() {
+  if (const auto name = process_environment(kHostNameVariable)) return *name;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// `net:[4026531840]`; "" where the kernel has no such namespaces
+std::string name_space(const std::string& kind) {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/ns/" + kind, ignored).string();
+}
+
+}  // namespace
+
+HostIdentity this_host() {
+  HostIdentity host;
+  host.name = host_name();
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host.machine);
+  host.network = name_space("net");
+  host.clock = name_space("time");
+  return host;
+}
+
+std::string to_text(const HostIdentity& host) {
+  return host.name + "\n" + host.machine + "\n" + host.network + "\n" + host.clock + "\n";
+}
+
+HostIdentity parse_host_identity(const std::string& text) {
+  HostIdentity host;
+  std::istringstream lines(text);
+  for (std::string* part : {&host.name, &host.machine, &host.network, &host.clock})
+    std::getline(lines, *part);
+  return host;
+}
+
+std::vector<HostIdentity> hosts_of_ranks(ControlPlane& control) {
+  std::vector<HostIdentity> hosts;
+  for (const std::string& text : control.all_gather("hosts", to_text(this_host())))
+    hosts.push_back(parse_host_identity(text));
+  return hosts;
+}
+
+std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank) {
+  std::vector<JobHost> hosts;
+  for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
+    const HostIdentity& identity = host_of_rank[rank];
+    const auto known = std::find_if(hosts.begin(), hosts.end(), [&](const JobHost& host) {
+      return host_of_rank[static_cast<std::size_t>(host.ranks.front())].same_host(identity);
+    });
+    if (known == hosts.end())
+      hosts.push_back({identity.name, {static_cast<int>(rank)}});
+    else
+      known->ranks.push_back(static_cast<int>(rank));
+  }
+  return hosts;
+}
+
+std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<HostIdentity>& host_of_rank) {
+  const auto listed = [](const std::vector<int>& numbers) {
+    std::string text = numbers.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+    return text;
+  };
+  const std::vector<JobHost> hosts = group_by_host(host_of_rank);
+  if (hosts.size() < 2) return listed(ranks);
+  std::string text;
+  for (const JobHost& host : hosts) {
+    std::vector<int> here;
+    for (const int rank : ranks)
+      if (std::binary_search(host.ranks.begin(), host.ranks.end(), rank)) here.push_back(rank);
+    if (!here.empty()) text += (text.empty() ? "" : " and ") + listed(here) + " on host " + host.name;
+  }
+  return text;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,136 @@
+#include "runner/control/store.hpp"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "core/units.hpp"
+#include "runner/launch/torch_library.hpp"
+
+namespace stepcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class MemoryStore : public Store {
+ public:
+  explicit MemoryStore(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& value) override {
+    const std::scoped_lock lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::vector<char> get(const std::string& key) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout_, [&] { return values_.count(key) != 0; }))
+      throw TimeoutError("rendezvous: nobody set '" + key + "'");
+    return values_[key];
+  }
+  bool has(const std::string& key) override {
+    const std::scoped_lock lock(mutex_);
+    return values_.count(key) != 0;
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::vector<char>> values_;
+};
+
+/// A value is written beside its place and renamed into it, so that a key that is there is whole.
+class FolderStore : public Store {
+ public:
+  FolderStore(std::filesystem::path folder, std::chrono::milliseconds timeout)
+      : folder_(std::move(folder)), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& value) override {
+    const std::string unfinished = file(key).string() + ".part" + std::to_string(::getpid());
+    std::ofstream out(unfinished, std::ios::binary);
+    out.write(value.data(), static_cast<std::streamsize>(value.size()));
+    out.close();
+    std::error_code problem;
+    if (out) std::filesystem::rename(unfinished, file(key), problem);
+    if (!out || problem)
+      throw RunError("rendezvous: cannot write '" + key + "' in " + folder_.string() +
+                     (problem ? ": " + problem.message() : ""));
+  }
+  std::vector<char> get(const std::string& key) override {
+    constexpr std::chrono::microseconds kPause{500};
+    for (const auto deadline = Clock::now() + timeout_; !has(key); std::this_thread::sleep_for(kPause))
+      if (Clock::now() > deadline) throw TimeoutError("rendezvous: nobody set '" + key + "'");
+    std::ifstream in(file(key), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  bool has(const std::string& key) override { return std::filesystem::exists(file(key)); }
+
+ private:
+  [[nodiscard]] std::filesystem::path file(std::string key) const {
+    for (char& letter : key)
+      if (letter == '/') letter = '_';
+    return folder_ / key;
+  }
+
+  std::filesystem::path folder_;
+  std::chrono::milliseconds timeout_;
+};
+
+std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
+
+std::string missing_ranks(Store& store, int world_size) {
+  std::string list;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (!store.has(joined_key(rank))) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  return list;
+}
+
+const Registration<StoreFactory> kFolder{
+    stores(),
+    {.name = "folder",
+     .description = "files in a folder",
+     .thing = [](const RankContext& ranks, std::chrono::milliseconds timeout) {
+       return make_file_store(ranks.store_folder, timeout);
+     }}};
+
+}  // namespace
+
+Registry<StoreFactory>& stores() {
+  static Registry<StoreFactory> registry("store");
+  return registry;
+}
+
+std::shared_ptr<Store> make_memory_store(std::chrono::milliseconds timeout) {
+  return std::make_shared<MemoryStore>(timeout);
+}
+
+std::shared_ptr<Store> make_file_store(const std::string& folder, std::chrono::milliseconds timeout) {
+  return std::make_shared<FolderStore>(folder, timeout);
+}
+
+std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const bool in_folder = !ranks.store_folder.empty();
+  if (!in_folder && !stores().has("tcp")) load_torch_library();
+  std::shared_ptr<Store> store = stores().find(in_folder ? "folder" : "tcp")(ranks, timeout);
+  store->set(joined_key(ranks.rank), {'1'});
+  constexpr std::chrono::milliseconds kPause{5};
+  for (std::string missing = missing_ranks(*store, ranks.world_size); !missing.empty();
+       missing = missing_ranks(*store, ranks.world_size)) {
+    if (Clock::now() > deadline)
+      throw TimeoutError(
+          "rank " + std::to_string(ranks.rank) + ": of " + std::to_string(ranks.world_size) +
+          " ranks these did not join at " +
+          (in_folder ? ranks.store_folder : ranks.master_addr + ":" + std::to_string(ranks.master_port)) +
+          " within " + to_text(Seconds(timeout)) + ": " + missing);
+    std::this_thread::sleep_for(kPause);
+  }
+  return store;
+}
+
+}  // namespace stepcast

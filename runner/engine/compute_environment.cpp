@@ -1,0 +1,66 @@
+#include "runner/engine/compute_environment.hpp"
+
+#include <cstdlib>
+#include <utility>
+
+#include "core/environment.hpp"
+#include "core/error.hpp"
+#include "core/program.hpp"
+#include "runner/engine/torch_engine.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Whether something had to change.
+bool set_thread_environment(int threads) {
+  const std::string wanted = std::to_string(threads);
+  bool changed = false;
+  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
+    if (process_environment(name) == wanted) continue;
+    ::setenv(name, wanted.c_str(), 1);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+void require_thread_environment(int threads, const std::vector<std::string>& arguments) {
+  if (threads < 1) throw UsageError("--threads must be at least 1, got " + std::to_string(threads));
+  if (!set_thread_environment(threads)) return;
+  become_program(kOwnProgram, arguments);
+}
+
+std::string output_of(int threads, const std::vector<std::string>& arguments) {
+  set_thread_environment(threads);
+  ProgramOutput launch =
+      run_program({.words = arguments, .file = kOwnProgram, .captured = Captured::kOutput});
+  if (launch.exit_code != 0)
+    throw Error(static_cast<ExitCode>(launch.exit_code), "a launch failed; its message stands above");
+  return std::move(launch.standard_output);
+}
+
+void check_blas(bool allow_reference) {
+  const BlasIdentity blas = identify_blas();
+  if (blas.is_reference && !allow_reference)
+    throw CapabilityError(
+        "LibTorch would compute with " + blas.description +
+        ", which is many times slower than what training uses; install libopenblas0-pthread or "
+        "give --allow-reference-blas");
+}
+
+RunContext make_compute_context(const std::string& schema, const std::vector<std::string>& command_line,
+                                int threads, unsigned seed) {
+  RunContext context = make_run_context(schema, command_line);
+  const BlasIdentity blas = identify_blas();
+  context.blas = blas.description;
+  context.threads = threads;
+  context.seed = seed;
+  context.libraries["LibTorch"] = torch_engine().version;
+  if (blas.is_reference) context.warnings.emplace_back("computed with the slow reference BLAS");
+  if (context.load_average > 0.5)
+    context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
+  return context;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/records/run_context.hpp"
+
+/// Threads and BLAS: what decides how fast LibTorch computes on this machine.
+namespace stepcast {
+
+/// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS count when the libraries are loaded. Where they differ from
+/// `threads` this sets them and starts the program anew with `arguments` (argv, program first); it then does
+/// not return. \pre no thread, no child and no output exists yet. \throws UsageError for threads < 1
+void require_thread_environment(int threads, const std::vector<std::string>& arguments);
+
+/// Runs this program with `arguments` (argv, program first) and that many threads, and returns what it writes
+/// to standard output; its messages go where this process's go. \throws Error with the exit code it ended
+/// with
+std::string output_of(int threads, const std::vector<std::string>& arguments);
+
+/// \throws CapabilityError when matrix products would run on the reference BLAS, 10 to 40 times slower than
+/// OpenBLAS, unless `allow_reference`
+void check_blas(bool allow_reference);
+
+/// The context of a file whose numbers were computed here: BLAS, versions of the libraries, threads, seed,
+/// and a warning for a reference BLAS or a machine that is busy with something else.
+RunContext make_compute_context(const std::string& schema, const std::vector<std::string>& command_line,
+                                int threads, unsigned seed);
+
+}  // namespace stepcast

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/registry.hpp"
+#include "models/model.hpp"
+#include "runner/backend/session.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
+#include "sim/schedule/schedule.hpp"
+#include "sim/strategies/strategy.hpp"
+
+/// What LibTorch does for stepcast-runner, and with which options.
+namespace stepcast {
+
+struct RunOptions {
+  int batch = 32;  ///< per rank
+  int threads = 1;
+  int steps = 30;
+  int warmup_steps = 5;
+  unsigned seed = 1;
+  bool float64 = false;     ///< for tests of correctness; timings are in float32
+  std::string data_folder;  ///< CIFAR-10; "" is synthetic data
+  /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
+  /// loss.
+  std::function<void(int step, double loss)> on_step = [](int, double) {};
+};
+
+/// The parameters and buffers of one rank after a run, in the model's order, as float64.
+struct FinalState {
+  std::vector<std::vector<double>> parameters;
+  std::vector<std::vector<double>> buffers;
+};
+
+struct ReferenceRun {
+  std::string strategy;  ///< `single`, `ddp`, `all_reduce` or `gather_scatter`
+  TrainingConfig training;
+};
+
+struct MeasureOptions {
+  std::vector<int> batches{32};
+  int threads = 1;
+  int steps = 30;        ///< kept per batch size: segmented, native, and waiting each
+  int warmup_steps = 5;  ///< per batch size, before all others
+  unsigned seed = 1;
+  bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
+  std::string data_folder;    ///< CIFAR-10; "" is synthetic data
+  std::function<void()> on_step = [] {};  ///< after every measured step
+};
+
+/// The entry points of runner/torch, documented there.
+struct TorchEngine {
+  std::string version;  ///< of LibTorch
+  void (*set_compute_threads)(int threads);
+  Result (*run_schedule)(const Model& model, const Schedule& schedule, RankSession& session,
+                         const RunOptions& options, FinalState* final_state);
+  void (*require_reference)(const std::string& strategy, const std::string& backend, int warmup_steps);
+  Result (*run_reference)(const Model& model, const ReferenceRun& run, RankSession& session,
+                          const RunOptions& options, FinalState* final_state);
+  Trace (*measure_trace)(const Model& model, const MeasureOptions& options);
+  Trace (*merge_launches)(const std::vector<Trace>& parts);
+  std::function<void()> (*prepare_scaled_copy)(float* to, float* from, float scale, std::size_t count);
+};
+
+/// Where the library registers itself; programs that are linked with it have it from the start.
+Registry<TorchEngine>& torch_engines();
+
+/// Loads the library where that has not happened: see torch_library.hpp.
+const TorchEngine& torch_engine();
+
+}  // namespace stepcast

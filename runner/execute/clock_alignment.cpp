@@ -1,0 +1,94 @@
+#include "runner/execute/clock_alignment.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "runner/backend/session.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::uint32_t kTag = 0xFFFF'FC00;  ///< that no strategy uses
+constexpr int kExchanges = 64;
+
+/// Rank 0's part: each question is answered with the time at which it was seen. The receive of the next one
+/// is posted before the answer leaves, so that no question waits for it.
+void answer(Backend& backend, int peer, const ClockReading& own) {
+  double question = 0.0;
+  WorkPtr asked = backend.recv({&question, 1, DataType::kFloat64}, peer, kTag);
+  for (int i = 0; i < kExchanges; ++i) {
+    asked->wait();
+    double now = own();
+    if (i + 1 < kExchanges) asked = backend.recv({&question, 1, DataType::kFloat64}, peer, kTag);
+    backend.send({&now, 1, DataType::kFloat64}, peer, kTag)->wait();
+  }
+}
+
+double ask(Backend& backend) {
+  double question = 0.0;
+  double time = 0.0;
+  const WorkPtr answered = backend.recv({&time, 1, DataType::kFloat64}, 0, kTag);
+  backend.send({&question, 1, DataType::kFloat64}, 0, kTag)->wait();
+  answered->wait();
+  return time;
+}
+
+/// By rank: the first rank with the same clock.
+std::vector<int> first_with_clock(const std::vector<HostIdentity>& host_of_rank) {
+  std::vector<int> result;
+  for (const HostIdentity& host : host_of_rank) {
+    const auto first = std::find_if(host_of_rank.begin(), host_of_rank.end(),
+                                    [&](const HostIdentity& other) { return other.same_clock(host); });
+    result.push_back(static_cast<int>(first - host_of_rank.begin()));
+  }
+  return result;
+}
+
+}  // namespace
+
+ClockOffset best_offset(const ClockReading& own, const std::function<double()>& ask_rank_0, int exchanges) {
+  assert(exchanges >= 1);
+  ClockOffset best;
+  for (int i = 0; i < exchanges; ++i) {
+    const double asked = own();
+    const double theirs = ask_rank_0();
+    const double answered = own();
+    const double error = (answered - asked) / 2.0;
+    if (i > 0 && error >= best.error_s) continue;
+    best = {asked + error, theirs - (asked + error), error};
+  }
+  return best;
+}
+
+ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIdentity>& host_of_rank,
+                                const ClockReading& own) {
+  Backend& backend = *session.backend;
+  assert(host_of_rank.size() == static_cast<std::size_t>(backend.world_size()));
+  const std::vector<int> first = first_with_clock(host_of_rank);
+  if (std::all_of(first.begin(), first.end(), [](int rank) { return rank == 0; })) return {own(), 0.0, 0.0};
+  ClockOffset mine;
+  // One clock after the other, so that rank 0 answers at once.
+  for (int rank = 1; rank < backend.world_size(); ++rank) {
+    if (first[static_cast<std::size_t>(rank)] != rank) continue;
+    if (backend.rank() == 0) answer(backend, rank, own);
+    if (backend.rank() == rank)
+      mine = best_offset(
+          own, [&] { return ask(backend); }, kExchanges);
+  }
+  const auto all = session.control->all_gather_numbers("clocks", {mine.at_s, mine.offset_s, mine.error_s});
+  const auto source = static_cast<std::size_t>(first[static_cast<std::size_t>(backend.rank())]);
+  if (source == 0) return {own(), 0.0, 0.0};
+  return {all[source][0], all[source][1], all[source][2]};
+}
+
+ClockLine::ClockLine(const ClockOffset& before, const ClockOffset& after)
+    : before_(before), error_s_(std::max(before.error_s, after.error_s)) {
+  const double apart = after.at_s - before.at_s;
+  if (apart > 0.0) drift_ = (after.offset_s - before.offset_s) / apart;
+}
+
+double ClockLine::on_rank_0(double own_s) const {
+  return own_s + before_.offset_s + drift_ * (own_s - before_.at_s);
+}
+
+}  // namespace stepcast

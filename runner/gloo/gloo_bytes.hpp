@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "sim/schedule/schedule.hpp"
+
+namespace stepcast {
+
+/// Payload handed to the transport, counted for a group and for the groups that it is part of.
+class SentBytes {
+ public:
+  explicit SentBytes(std::shared_ptr<SentBytes> whole = nullptr) : whole_(std::move(whole)) {}
+  void add(std::uint64_t bytes) {
+    count_ += bytes;
+    if (whole_ != nullptr) whole_->add(bytes);
+  }
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+
+ private:
+  std::shared_ptr<SentBytes> whole_;
+  std::atomic<std::uint64_t> count_{0};
+};
+
+/// A collective's array; `bytes` is the total, never the shard.
+struct GlooMessage {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::size_t bytes = 0;
+  int root = 0;
+  std::size_t element_bytes = 4;
+};
+
+/// Bytes that rank `rank` of n sends in one collective as gloo runs it (all_reduce, reduce_scatter and
+/// all_gather around rings, broadcast along a tree, gather and scatter straight), S the total array:
+///
+///     all_reduce               2 S less the two blocks that the rank does not pass on; 2 (n - 1)/n S for
+///     equal
+///                              blocks
+///     reduce_scatter           (n - 1)/n S
+///     all_gather, all_to_all   (n - 1)/n S
+///     gather                   S/n, root 0
+///     scatter                  root (n - 1)/n S, others 0
+///     broadcast                S per child in gloo's tree
+///
+/// Holds: summed over the ranks 2 (n - 1) S for all_reduce, (n - 1) S for reduce_scatter, all_gather, all_to_all
+/// and broadcast, (n - 1)/n S for gather and scatter.
+std::uint64_t gloo_bytes_sent(const GlooMessage& message, int rank, int ranks);
+
+}  // namespace stepcast

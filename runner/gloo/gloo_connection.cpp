@@ -1,0 +1,229 @@
+#include "runner/gloo/gloo_connection.hpp"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <future>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "runner/backend/network_place.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Gloo's view of our store. Its keys get a prefix: ours and those of other groups do not collide with them.
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  GlooStore(stepcast::Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(prefix_ + key, data);
+  }
+  std::vector<char> get(const std::string& key) override { return store_.get(prefix_ + key); }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) store_.get(prefix_ + key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override {
+    wait(keys);  // the store has its own timeout
+  }
+
+ private:
+  stepcast::Store& store_;
+  std::string prefix_;
+};
+
+std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
+
+/// How long a store may take to answer one question. Where its host was cut off, nothing says so: its TCP
+/// connection stays open and silent for many minutes.
+constexpr std::chrono::milliseconds kStoreAnswer{1000};
+
+/// Calls `ask` on a thread of its own and returns what it returns; nothing when it throws or takes too long,
+/// and then the thread is left behind. \pre `ask` owns what it uses
+template <class Ask>
+std::optional<std::invoke_result_t<Ask>> within(std::chrono::milliseconds limit, Ask ask) {
+  auto promise = std::make_shared<std::promise<std::invoke_result_t<Ask>>>();
+  auto answer = promise->get_future();
+  std::thread([promise, ask = std::move(ask)] {
+    try {
+      promise->set_value(ask());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answer.wait_for(limit) != std::future_status::ready) return std::nullopt;
+  try {
+    return answer.get();
+  } catch (const std::exception&) {  // rank 0 has ended, and the store with it
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+GlooConnection::GlooConnection(const BackendConfig& config)
+    : store_(config.store),
+      timeout_(config.timeout),
+      ranks_of_job_(static_cast<std::size_t>(config.world_size)) {
+  // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::iota(ranks_of_job_.begin(), ranks_of_job_.end(), 0);
+  hosts_ = std::make_shared<const std::vector<HostIdentity>>(config.hosts);
+  const NetworkPlace place = choose_network(config);
+  gloo::transport::tcp::attr attribute;
+  attribute.iface = place.interface;
+  attribute.hostname = place.address;
+  const std::string where = attribute.iface.empty() ? "" : " over interface '" + attribute.iface + "'";
+  try {
+    device_ = gloo::transport::tcp::CreateDevice(attribute);
+  } catch (const std::exception& error) {
+    throw RunError("rank " + std::to_string(config.rank) + ": gloo cannot use the network" + where + ": " +
+                   error.what());
+  }
+  connect(config.rank, "gloo/", where);
+}
+
+GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks)
+    : device_(whole.device_), store_(whole.store_), timeout_(whole.timeout_), hosts_(whole.hosts_) {
+  const auto own = std::find(ranks.begin(), ranks.end(), whole.rank());
+  if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
+  for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
+  // Groups of equal name are told apart by their ranks, and equal ones by how many there were before.
+  const std::string key = name + "/" + ranks_in_words(ranks_of_job_, {});
+  const int earlier = whole.groups_[key]++;
+  connect(static_cast<int>(own - ranks.begin()), "gloo/" + key + "/" + std::to_string(earlier) + "/",
+          " of group '" + name + "'");
+}
+
+void GlooConnection::connect(int rank, const std::string& prefix, const std::string& where) {
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, static_cast<int>(ranks_of_job_.size()));
+  context->setTimeout(timeout_);
+  context_ = context;
+  GlooStore store(*store_, prefix);
+  try {
+    context->connectFullMesh(store, device_);
+  } catch (const std::exception& error) {
+    throw RunError("rank " + std::to_string(rank_of_job(rank)) + ": gloo cannot connect the ranks" + where +
+                   ": " + error.what());
+  }
+}
+
+void GlooConnection::abandon() {
+  const std::scoped_lock lock(mutex_);
+  if (failure_.empty()) failure_ = "rank " + std::to_string(rank_of_job(rank())) + ": gave up";
+  report_failure();
+  context_->closeConnections();
+}
+
+/// Peers whose connection is closed: they died or gave up, or were silent until the timeout, after which gloo
+/// closes all connections. A closed connection refuses a send at once. By their numbers in the job.
+std::vector<int> GlooConnection::closed_peers() {
+  constexpr std::uint64_t kProbeSlot = 0x42ULL << 56U;
+  std::vector<int> closed;
+  char nothing = 0;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank()) continue;
+    try {
+      auto probe = context_->createUnboundBuffer(&nothing, 0);
+      probe->send(peer, kProbeSlot);
+    } catch (const gloo::Exception&) {
+      closed.push_back(rank_of_job(peer));
+    }
+  }
+  return closed;
+}
+
+std::vector<int> GlooConnection::peers() const {
+  std::vector<int> result;
+  for (const int peer : ranks_of_job_)
+    if (peer != rank_of_job(rank())) result.push_back(peer);
+  return result;
+}
+
+void GlooConnection::report_failure() {
+  const auto told = within(kStoreAnswer, [store = store_, key = failed_key(rank_of_job(rank()))] {
+    store->set(key, {'1'});
+    return true;
+  });
+  if (!told) store_gone_ = true;
+}
+
+std::vector<int> GlooConnection::unreported(std::vector<int> ranks, std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause{20};
+  const Clock::time_point deadline = Clock::now() + limit;
+  while (!store_gone_ && !ranks.empty()) {
+    const auto silent = within(kStoreAnswer, [store = store_, ranks] {
+      std::vector<int> left;
+      for (const int rank : ranks)
+        if (!store->has(failed_key(rank))) left.push_back(rank);
+      return left;
+    });
+    if (!silent)
+      store_gone_ = true;
+    else
+      ranks = *silent;
+    if (Clock::now() >= deadline) break;
+    if (!ranks.empty()) std::this_thread::sleep_for(kPause);
+  }
+  return ranks;
+}
+
+/// Who is to blame. A rank that fails closes its connections, so that all others that can be reached fail at
+/// once, and says so in the store; who has said nothing after a while is the one that was lost.
+std::string GlooConnection::cause(bool timed_out) {
+  constexpr std::chrono::milliseconds kSoon{300};
+  constexpr std::chrono::milliseconds kCascade{700};
+  const std::string late = " did not answer within " + std::to_string(timeout_.count() / 1000) + " s";
+  const std::string died = " closed the connection: it died or gave up";
+  const std::vector<int> closed = timed_out ? std::vector<int>{} : closed_peers();
+  context_->closeConnections();
+  report_failure();
+  const std::vector<int> dead = unreported(closed, kSoon);
+  if (!dead.empty() && !store_gone_) return in_words(dead) + died;
+  if (!timed_out && closed.empty()) return "";
+  const std::vector<int> silent = unreported(peers(), kCascade);
+  if (store_gone_) {  // and with it rank 0, which serves it
+    if (timed_out) return in_words({0}) + late + cut_off({0});
+    return in_words(closed.front() == 0 ? std::vector<int>{0} : closed) + died;
+  }
+  if (silent.empty()) return timed_out ? "a peer" + late : in_words(closed) + died;
+  if (timed_out) return in_words(silent) + late + cut_off(silent);
+  return in_words(closed) + " gave up, and " + in_words(silent) + " did not answer" + cut_off(silent);
+}
+
+/// What else it may be when nobody on another host answers.
+std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
+  if (hosts_->empty()) return "";  // all ranks are on this host
+  const HostIdentity& here = (*hosts_)[static_cast<std::size_t>(rank_of_job(rank()))];
+  bool all_elsewhere = false;
+  for (const int peer : peers()) {
+    if ((*hosts_)[static_cast<std::size_t>(peer)].same_host(here)) continue;
+    all_elsewhere = true;
+    if (!store_gone_ && std::find(silent.begin(), silent.end(), peer) == silent.end()) return "";
+  }
+  return all_elsewhere ? "; or the network of host " + here.name + ", this one, is down" : "";
+}
+
+std::string GlooConnection::describe_failure(const std::string& what, const std::string& reason) {
+  const std::scoped_lock lock(mutex_);
+  if (!failure_.empty()) return failure_;
+  const std::string because = cause(reason.find("imed out") != std::string::npos);
+  const int own = rank_of_job(rank());
+  failure_ = in_words({own}) + ": " + what + " failed: " + (because.empty() ? reason : because);
+  // Rank 0 serves the store, in which the others look up who failed by itself.
+  constexpr std::chrono::milliseconds kLinger{300};
+  if (own == 0) std::this_thread::sleep_for(kLinger);
+  return failure_;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/device.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runner/backend/backend.hpp"
+#include "runner/control/host_identity.hpp"
+
+namespace stepcast {
+
+/// A full mesh of TCP connections between the ranks, and what to say when one of them breaks.
+class GlooConnection {
+ public:
+  /// Connects to every other rank through the store. \throws RunError
+  explicit GlooConnection(const BackendConfig& config);
+
+  /// Connects the ranks `ranks` of `whole` with each other over connections of their own; `whole` lends its
+  /// device, with its thread. Called by the members. \throws RunError
+  GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks);
+
+  [[nodiscard]] const std::shared_ptr<gloo::Context>& context() const { return context_; }
+  [[nodiscard]] int rank() const { return context_->rank; }
+  [[nodiscard]] int world_size() const { return context_->size; }
+  /// The number in the whole job of rank `rank` of this connection.
+  [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(static_cast<std::size_t>(rank)); }
+
+  /// Runs a call of gloo. \throws RunError that names, by their numbers in the whole job, this rank, the call
+  /// and the peers that are gone or silent, with their hosts where there are several.
+  template <class Call>
+  auto guarded(const std::string& what, Call call) {
+    try {
+      return call();
+    } catch (const gloo::Exception& error) {
+      throw RunError(describe_failure(what, error.what()));
+    }
+  }
+
+  /// Closes all connections, so that peers that wait for this rank fail at once instead of after their
+  /// timeout.
+  void abandon();
+
+ private:
+  void connect(int rank, const std::string& prefix, const std::string& where);
+  std::string describe_failure(const std::string& what, const std::string& reason);
+  [[nodiscard]] std::string cause(bool timed_out);
+  [[nodiscard]] std::string cut_off(const std::vector<int>& silent) const;
+  void report_failure();
+  [[nodiscard]] std::vector<int> closed_peers();
+  /// Those of `ranks` that have not reported a failure of their own after `limit`.
+  [[nodiscard]] std::vector<int> unreported(std::vector<int> ranks, std::chrono::milliseconds limit);
+  [[nodiscard]] std::vector<int> peers() const;
+  [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
+    return ranks_in_words(ranks, *hosts_);
+  }
+
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::Context> context_;
+  std::shared_ptr<Store> store_;
+  std::chrono::milliseconds timeout_;
+  std::vector<int> ranks_of_job_;
+  std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
+  std::map<std::string, int> groups_;  ///< how many were made under each name, members included
+  std::mutex mutex_;
+  std::string failure_;      ///< of the first call that failed
+  bool store_gone_ = false;  ///< it did not answer: rank 0 has ended or cannot be reached
+};
+
+}  // namespace stepcast

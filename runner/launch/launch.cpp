@@ -1,0 +1,175 @@
+#include "runner/launch/launch.hpp"
+
+#include <charconv>
+#include <utility>
+
+#include "core/environment.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr int kTorchrunDefaultPort = 29500;
+
+/// A whole number from a variable; \throws UsageError that names the variable.
+int parse_number(const std::string& name, const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UsageError("environment variable " + name + " = '" + text + "' is not a whole number");
+  return value;
+}
+
+std::optional<int> number(const Environment& environment, const std::string& name) {
+  const std::optional<std::string> text = environment(name);
+  if (!text) return std::nullopt;
+  return parse_number(name, *text);
+}
+
+/// The names under which one kind of launcher tells rank and size. The first name that is set counts.
+struct LauncherVariables {
+  std::string source;
+  std::vector<std::string> rank, world_size, local_rank, local_world_size;
+};
+
+const std::vector<LauncherVariables>& launchers() {
+  static const std::vector<LauncherVariables> kLaunchers = {
+      {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
+      {"Slurm",
+       {"SLURM_PROCID"},
+       {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
+       {"SLURM_LOCALID"},
+       {"SLURM_NTASKS_PER_NODE"}},
+      {"Open MPI",
+       {"OMPI_COMM_WORLD_RANK"},
+       {"OMPI_COMM_WORLD_SIZE"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
+      {"PMI",
+       {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
+       {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"},
+       {"MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"},
+       {"MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}}};
+  return kLaunchers;
+}
+
+struct Found {
+  std::string name;
+  int value;
+};
+
+std::optional<Found> first_set(const Environment& environment, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (const auto value = number(environment, name)) return Found{name, *value};
+  return std::nullopt;
+}
+
+std::string describe(const std::string& name, int value) { return name + " = " + std::to_string(value); }
+
+void check_range(const RankContext& context) {
+  if (context.world_size < 1)
+    throw UsageError("world size must be at least 1, got " + std::to_string(context.world_size) + " (from " +
+                     context.source + ")");
+  if (context.rank < 0 || context.rank >= context.world_size)
+    throw UsageError("rank " + std::to_string(context.rank) + " is outside a world of " +
+                     std::to_string(context.world_size) + " (from " + context.source + ")");
+}
+
+/// Slurm tells no port; one from the job id keeps two jobs on one host apart.
+int default_port(const std::string& source, const Environment& environment) {
+  constexpr int kFirst = 20000;
+  constexpr int kCount = 20000;
+  if (source == "Slurm")
+    if (const auto job = number(environment, "SLURM_JOB_ID")) return kFirst + *job % kCount;
+  return kTorchrunDefaultPort;
+}
+
+/// Fills in where rank 0 is: flags, MASTER_ADDR and MASTER_PORT, Slurm's node list, this host when all ranks
+/// are here.
+void find_master(RankContext& context, const RankFlags& flags, const Environment& environment) {
+  const auto address = flags.master_addr ? flags.master_addr : environment("MASTER_ADDR");
+  const auto slurm_nodes = environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST")
+                                                              : environment("SLURM_JOB_NODELIST");
+  if (address) {
+    context.master_addr = *address;
+  } else if (context.source == "Slurm" && slurm_nodes) {
+    context.master_addr = first_slurm_host(*slurm_nodes);
+  } else if (context.world_size != 1 && context.local_world_size != context.world_size) {
+    throw UsageError("the address of rank 0 is missing: set --master-addr or MASTER_ADDR (" +
+                     describe("rank", context.rank) + " and " + describe("world size", context.world_size) +
+                     " come from " + context.source + ")");
+  }
+  const auto port = flags.master_port ? flags.master_port : number(environment, "MASTER_PORT");
+  context.master_port = port ? *port : default_port(context.source, environment);
+  constexpr int kLargestPort = 65535;
+  if (context.master_port < 1 || context.master_port > kLargestPort)
+    throw UsageError("master port " + std::to_string(context.master_port) + " is outside 1..65535");
+}
+
+std::optional<RankContext> from_flags(const RankFlags& flags, const Environment& environment) {
+  if (!flags.rank && !flags.world_size) return std::nullopt;
+  if (!flags.rank)
+    throw UsageError("--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
+  if (!flags.world_size)
+    throw UsageError("--rank " + std::to_string(*flags.rank) + " is given but --world-size is missing");
+  RankContext context;
+  context.rank = *flags.rank;
+  context.world_size = *flags.world_size;
+  context.source = "flags";
+  check_range(context);
+  find_master(context, flags, environment);
+  return context;
+}
+
+std::optional<RankContext> from_launcher(const LauncherVariables& launcher, const RankFlags& flags,
+                                         const Environment& environment) {
+  const auto rank = first_set(environment, launcher.rank);
+  const auto world_size = first_set(environment, launcher.world_size);
+  if (!rank && !world_size) return std::nullopt;
+  const bool torchrun = launcher.source == "torchrun";
+  // A Slurm allocation without srun has a size but no rank: nothing started this process as a rank.
+  if (!rank && !torchrun) return std::nullopt;
+  if (!rank)
+    throw UsageError(describe(world_size->name, world_size->value) + " is set but " + launcher.rank.front() +
+                     " is missing (" + launcher.source + ")");
+  if (!world_size)
+    throw UsageError(describe(rank->name, rank->value) + " is set but " + launcher.world_size.front() +
+                     " is missing (" + launcher.source + ")");
+  if (!torchrun && world_size->value == 1) return std::nullopt;
+  RankContext context;
+  context.rank = rank->value;
+  context.world_size = world_size->value;
+  context.source = launcher.source;
+  if (torchrun) context.store_folder = environment(kStoreVariable).value_or("");
+  check_range(context);
+  if (const auto local = first_set(environment, launcher.local_rank)) context.local_rank = local->value;
+  if (const auto local = first_set(environment, launcher.local_world_size))
+    context.local_world_size = local->value;
+  find_master(context, flags, environment);
+  return context;
+}
+
+}  // namespace
+
+std::string first_slurm_host(const std::string& node_list) {
+  const std::size_t end = node_list.find_first_of("[,");
+  if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
+  const std::size_t number_end = node_list.find_first_of("-,]", end);
+  const std::size_t bracket_end = node_list.find(']', end);
+  if (number_end == std::string::npos || bracket_end == std::string::npos) return node_list;
+  const std::size_t suffix_end = node_list.find(',', bracket_end);
+  const std::string suffix = node_list.substr(
+      bracket_end + 1, suffix_end == std::string::npos ? suffix_end : suffix_end - bracket_end - 1);
+  return node_list.substr(0, end) + node_list.substr(end + 1, number_end - end - 1) + suffix;
+}
+
+std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environment& environment) {
+  if (auto context = from_flags(flags, environment)) return context;
+  for (const LauncherVariables& launcher : launchers())
+    if (auto context = from_launcher(launcher, flags, environment)) return context;
+  if (flags.master_addr || flags.master_port)
+    throw UsageError(std::string(flags.master_addr ? "--master-addr" : "--master-port") +
+                     " is given but --rank and --world-size are missing, and no launcher set them");
+  return std::nullopt;
+}
+
+}  // namespace stepcast

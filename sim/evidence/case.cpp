@@ -1,0 +1,140 @@
+#include "sim/evidence/case.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "sim/evidence/compare.hpp"
+
+namespace stepcast {
+
+Estimate estimate_of(const std::vector<double>& values) {
+  return {median(values), quantile(values, 0.0), quantile(values, 1.0)};
+}
+
+const char* to_text(Standing standing) {
+  constexpr std::array<const char*, 5> texts{"predicted", "repeats a fit row", "withheld", "fitted",
+                                             "not predicted"};
+  return texts.at(static_cast<std::size_t>(standing));
+}
+
+bool Case::within(double bar) const { return std::abs(relative_error()) <= bar || inside_launch_range(); }
+
+std::string label_of(const Configuration& configuration) {
+  const int parts = configuration.micro_batches;
+  return configuration.label + (parts > 1 ? ", " + std::to_string(parts) + " micro-batches" : "");
+}
+
+std::string describe(const Case& one) {
+  return one.source.empty() ? describe(one.configuration) : one.source + " " + one.name;
+}
+
+std::map<std::string, double> better_trivial_predictors(const Case& one) {
+  std::map<std::string, double> better;
+  if (!one.has_error()) return better;
+  for (const auto& [name, value] : one.trivial)
+    if (std::abs(one.trivial_error(value)) < std::abs(one.relative_error()))
+      better.emplace(name, one.trivial_error(value));
+  return better;
+}
+
+namespace {
+
+ErrorSummary summary_of(const std::vector<double>& errors, const std::vector<const Case*>& cases) {
+  if (errors.empty()) return {};
+  const auto worst = std::max_element(errors.begin(), errors.end());
+  return {errors.size(), median(errors), quantile(errors, 0.9), *worst,
+          describe(*cases[static_cast<std::size_t>(worst - errors.begin())])};
+}
+
+}  // namespace
+
+Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(const Case&)>& counted) {
+  struct Errors {
+    std::vector<const Case*> cases;
+    std::vector<double> trivial, ours;
+  };
+  Errors all;
+  std::map<std::string, Errors> by_predictor;
+  const auto add = [](Errors& errors, const Case& one, double trivial) {
+    errors.cases.push_back(&one);
+    errors.trivial.push_back(std::abs(trivial));
+    errors.ours.push_back(std::abs(one.relative_error()));
+  };
+  for (const Case& one : cases) {
+    if (!one.has_error() || !counted(one)) continue;
+    add(all, one, 0.0);
+    for (const auto& [name, value] : one.trivial) add(by_predictor[name], one, one.trivial_error(value));
+  }
+  Accuracy accuracy{summary_of(all.ours, all.cases), {}};
+  for (const auto& [name, errors] : by_predictor)
+    accuracy.trivial[name] = {summary_of(errors.trivial, errors.cases), median(errors.ours)};
+  return accuracy;
+}
+
+namespace {
+
+/// \param single_s of the baseline as measured, and as predicted; 0 where it was not
+Speedup speedup_over(const Case& scaled, const Configuration& baseline, bool strong, double measured_single_s,
+                     double predicted_single_s) {
+  Speedup speedup{&scaled, baseline, strong};
+  const double batches = strong ? 1.0 : scaled.configuration.data_parallel;
+  if (scaled.measured && measured_single_s > 0.0) {
+    const double work = batches * measured_single_s;
+    speedup.measured = {work / scaled.measured->value, work / scaled.measured->high,
+                        work / scaled.measured->low};
+  }
+  if (scaled.predicted && predicted_single_s > 0.0)
+    speedup.predicted = batches * predicted_single_s / scaled.predicted->value;
+  return speedup;
+}
+
+/// What one rank would run: the same batch, or all batches of the step.
+Configuration single_of(const Configuration& c, bool strong) {
+  Configuration single = c;
+  single.strategy = "single";
+  single.world_size = 1;
+  single.batch = strong ? c.batch * c.data_parallel : c.batch;
+  single.micro_batches = 1;
+  single.options.clear();
+  single.label = single.strategy;
+  return single;
+}
+
+}  // namespace
+
+std::vector<Speedup> speedups(const std::vector<Case>& cases) {
+  std::vector<Speedup> result;
+  for (const Case& scaled : cases) {
+    const Configuration& c = scaled.configuration;
+    if (c.world_size == 1) continue;
+    if (const double single_s = scaled.baseline_step_time_s; single_s > 0.0) {
+      const bool strong = c.data_parallel == 1;
+      result.push_back(speedup_over(scaled, single_of(c, strong), strong, single_s, single_s));
+      continue;
+    }
+    for (const bool strong : {false, true}) {
+      if (!strong && c.data_parallel == 1) continue;  // the ranks share one batch: strong scaling
+      const Configuration wanted = single_of(c, strong);
+      const auto base = std::find_if(cases.begin(), cases.end(),
+                                     [&](const Case& one) { return same_case(one.configuration, wanted); });
+      if (base == cases.end()) continue;
+      result.push_back(speedup_over(scaled, base->configuration, strong,
+                                    base->measured ? base->measured->value : 0.0,
+                                    base->predicted ? base->predicted->value : 0.0));
+    }
+  }
+  return result;
+}
+
+std::vector<Case> worst_first(std::vector<Case> cases) {
+  std::erase_if(cases, [](const Case& one) { return !one.has_error(); });
+  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
+    return std::abs(a.relative_error()) > std::abs(b.relative_error());
+  });
+  return cases;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "core/table.hpp"
+#include "core/units.hpp"
+#include "sim/evidence/compare.hpp"
+#include "sim/evidence/trivial.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Of a training a time with its unit, of a published row the number that its source would print.
+std::string value_text(const Case& one, double value) {
+  return one.source.empty() ? to_text(Seconds(value)) : short_number(value);
+}
+
+std::string predicted_text(const Case& one) {
+  if (!one.predicted) return "-";
+  const std::string low = value_text(one, one.predicted->low), high = value_text(one, one.predicted->high);
+  const std::string value = value_text(one, one.predicted->value);
+  return low == high && low == value ? value : value + "  (" + low + " to " + high + ")";
+}
+
+std::string better_text(const Case& one) {
+  std::string text;
+  for (const auto& [name, error] : better_trivial_predictors(one))
+    text += (text.empty() ? "" : ", ") + name + " " + signed_percent_text(error);
+  return text;
+}
+
+/// `1.745 (+15.9 %)`
+std::string trivial_text(const Case& one, const char* predictor) {
+  const auto found = one.trivial.find(predictor);
+  if (found == one.trivial.end()) return "-";
+  const std::string value = value_text(one, found->second);
+  if (!one.measured || one.measured->value <= 0.0) return value;
+  return value + " (" + signed_percent_text(one.trivial_error(found->second)) + ")";
+}
+
+/// Names of rows may be whole sentences.
+std::string shortened_name(const std::string& name) {
+  constexpr std::size_t kMost = 44;
+  return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
+}
+
+using Cell = std::function<std::string(const Case&)>;
+
+const std::map<std::string, Cell>& known_columns() {
+  static const std::map<std::string, Cell> columns = [] {
+    std::map<std::string, Cell> all{
+        {"case", [](const Case& one) { return one.source; }},
+        {"row", [](const Case& one) { return shortened_name(one.name); }},
+        {"model", [](const Case& one) { return one.configuration.model; }},
+        {"strategy", [](const Case& one) { return one.name; }},
+        {"ranks", [](const Case& one) { return std::to_string(one.configuration.world_size); }},
+        {"batch", [](const Case& one) { return std::to_string(one.configuration.batch); }},
+        {"threads", [](const Case& one) { return std::to_string(one.configuration.threads); }},
+        {"compute", [](const Case& one) { return one.configuration.compute; }},
+        {"cluster", [](const Case& one) { return one.configuration.cluster; }},
+        {"distance", [](const Case& one) { return one.distance; }},
+        {"what", [](const Case& one) { return one.quantity; }},
+        {"measured",
+         [](const Case& one) { return one.measured ? value_text(one, one.measured->value) : "-"; }},
+        {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
+        {"low", [](const Case& one) { return one.measured ? value_text(one, one.measured->low) : "-"; }},
+        {"high", [](const Case& one) { return one.measured ? value_text(one, one.measured->high) : "-"; }},
+        {"predicted", predicted_text},
+        {"error",
+         [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
+        {"in range",
+         [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
+        {"better trivial predictors", better_text},
+        {"counts as", [](const Case& one) { return to_text(one.standing); }}};
+    for (const TrivialPredictor& predictor : kTrivialPredictors)
+      all.emplace(predictor.title,
+                  [name = predictor.name](const Case& one) { return trivial_text(one, name); });
+    return all;
+  }();
+  return columns;
+}
+
+std::string times(double factor) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", factor);
+  return text.data();
+}
+
+}  // namespace
+
+std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns) {
+  Table table(columns);
+  std::string last;
+  for (const Case& one : cases) {
+    std::vector<std::string> row;
+    for (const std::string& column : columns)
+      row.push_back(column == "case" && one.source == last ? "" : known_columns().at(column)(one));
+    last = one.source;
+    table.add(std::move(row));
+  }
+  return table.text();
+}
+
+namespace {
+
+std::string accuracy_text(const Accuracy& accuracy) {
+  std::string text = "median absolute error " + percent_text(accuracy.errors.median) + ", worst " +
+                     percent_text(accuracy.errors.worst) + ", over " +
+                     counted(accuracy.errors.cases, "case") + "\n";
+  for (const auto& [name, trivial] : accuracy.trivial)
+    text += "trivial predictor " + name + ": median absolute error " + percent_text(trivial.errors.median) +
+            (trivial.errors.median < accuracy.errors.median ? "  (better than the prediction)\n" : "\n");
+  return text;
+}
+
+std::string memory_text(const std::vector<Case>& cases) {
+  const MemoryError* worst = nullptr;
+  const Case* where = nullptr;
+  std::size_t ranks = 0;
+  for (const Case& one : cases)
+    for (const MemoryError& error : one.memory) {
+      ++ranks;
+      if (worst != nullptr && std::abs(error.relative_error()) < std::abs(worst->relative_error())) continue;
+      worst = &error;
+      where = &one;
+    }
+  if (worst == nullptr) return "";
+  return "peak memory: worst error " + signed_percent_text(worst->relative_error()) + " over " +
+         counted(ranks, "rank") + " (rank " + std::to_string(worst->rank) + " of " + describe(*where) +
+         " with " + to_text(Bytes(worst->measured_bytes)) + ")\n";
+}
+
+std::string phases_text(const std::vector<Case>& cases) {
+  Table table({"model", "strategy", "ranks", "phase", "measured", "predicted", "error over step"});
+  for (const Case& one : cases)
+    for (const PhaseError& phase : one.phases) {
+      if (phase.measured_s == 0.0 && phase.predicted_s == 0.0) continue;
+      table.add({one.configuration.model, one.name, std::to_string(one.configuration.world_size), phase.name,
+                 to_text(Seconds(phase.measured_s)), to_text(Seconds(phase.predicted_s)),
+                 signed_percent_text((phase.predicted_s - phase.measured_s) / one.measured->value)});
+    }
+  return "\nWhere the step goes (mean over the ranks):\n\n" + table.text();
+}
+
+std::string engines_text(const std::vector<EnginePair>& pairs) {
+  Table table({"model", "strategy", "ranks", "batch", "schedule", "launches", "low", "high", "reference",
+               "launches", "low", "high", "difference", "buckets"});
+  for (const EnginePair& pair : pairs) {
+    std::vector<std::string> row;
+    for (const char* column : {"model", "strategy", "ranks", "batch"})
+      row.push_back(known_columns().at(column)(*pair.schedule));
+    for (const Case* engine : {pair.schedule, pair.reference})
+      for (const char* column : {"measured", "launches", "low", "high"})
+        row.push_back(known_columns().at(column)(*engine));
+    row.push_back(signed_percent_text(pair.relative_difference()));
+    const std::optional<bool> same = pair.same_buckets();
+    row.emplace_back(!same ? "" : *same ? "same" : "different");
+    table.add(std::move(row));
+  }
+  return "\nThe Schedule against PyTorch's own parts (reference engine):\n\n" + table.text();
+}
+
+std::string speedups_text(const std::vector<Speedup>& all) {
+  Table table(
+      {"model", "strategy", "ranks", "threads", "scaling", "measured", "predicted", "error", "baseline"});
+  for (const Speedup& speedup : all) {
+    const Configuration& c = speedup.scaled->configuration;
+    const bool both = speedup.measured && speedup.predicted;
+    table.add({c.model, speedup.scaled->name, std::to_string(c.world_size), std::to_string(c.threads),
+               speedup.strong ? "strong" : "weak", speedup.measured ? times(speedup.measured->value) : "-",
+               speedup.predicted ? times(*speedup.predicted) : "-",
+               both ? signed_percent_text(speedup.relative_error()) : "", describe(speedup.baseline)});
+  }
+  return "\nSpeed-up, throughput over throughput:\n\n" + table.text();
+}
+
+}  // namespace
+
+std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
+                            const std::vector<EnginePair>& pairs) {
+  std::string text;
+  if (!cases.empty())
+    text = cases_text(worst_first(cases),
+                      {"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low",
+                       "high", "predicted", "error", "in range", "better trivial predictors"}) +
+           "\n" + accuracy_text(accuracy_of(cases)) + memory_text(cases) + phases_text(cases);
+  if (!pairs.empty()) text += engines_text(pairs);
+  if (!speedups.empty()) text += speedups_text(speedups);
+  return text;
+}
+
+}  // namespace stepcast

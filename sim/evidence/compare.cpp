@@ -1,0 +1,187 @@
+#include "sim/evidence/compare.hpp"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/statistics.hpp"
+#include "sim/evidence/trivial.hpp"
+
+namespace stepcast {
+
+ResultFile load_result_file(const std::string& path) {
+  return {path, sha1(read_file(path)), load_result(path)};
+}
+
+std::string schema_of(const std::string& path) {
+  const nlohmann::json json = parse_json_file(path);
+  const nlohmann::json::json_pointer where("/context/schema");
+  return json.is_object() && json.contains(where) && json.at(where).is_string()
+             ? json.at(where).get<std::string>()
+             : "";
+}
+
+std::string describe(const Configuration& configuration) {
+  std::string text = configuration.model + " " + label_of(configuration) + ", world size " +
+                     std::to_string(configuration.world_size) + ", batch " +
+                     std::to_string(configuration.batch) + ", " + std::to_string(configuration.threads) +
+                     (configuration.threads == 1 ? " thread" : " threads");
+  if (configuration.compute != "real") text += ", " + configuration.compute + " compute";
+  if (configuration.engine != "schedule") text += ", " + configuration.engine + " engine";
+  return text;
+}
+
+bool same_case(const Configuration& a, const Configuration& b) {
+  const auto key = [](const Configuration& c) {
+    return std::make_tuple(c.model, c.strategy, c.world_size, c.batch, c.micro_batches, c.threads, c.backend,
+                           c.compute, c.engine, c.options);
+  };
+  return key(a) == key(b);
+}
+
+namespace {
+
+CaseFile case_file(const ResultFile& file) {
+  const RunContext& context = file.result.context;
+  return {file.path,   file.sha1, context.date, context.load_average, file.result.median_step_time_s(),
+          &file.result};
+}
+
+/// Mean over the ranks of one Result.
+double mean_part(const Result& result, double Breakdown::*part) {
+  double sum = 0.0;
+  for (const Breakdown& rank : result.breakdown) sum += rank.*part;
+  return sum / static_cast<double>(result.breakdown.size());
+}
+
+/// None when either side has no breakdown.
+void add_phases(Case& one) {
+  const Result& predicted = *one.prediction->result;
+  for (const auto& [name, part] : breakdown_parts()) {
+    std::vector<double> times;
+    for (const CaseFile& launch : one.launches)
+      if (!launch.result->breakdown.empty()) times.push_back(mean_part(*launch.result, part));
+    if (!times.empty() && !predicted.breakdown.empty())
+      one.phases.push_back({name, median(times), mean_part(predicted, part)});
+  }
+}
+
+void add_memory(Case& one) {
+  const std::vector<MemoryUse>& predicted = one.prediction->result->memory;
+  for (std::size_t i = 0; i < predicted.size(); ++i) {
+    std::vector<double> peaks;
+    for (const CaseFile& launch : one.launches)
+      if (i < launch.result->memory.size() && launch.result->memory[i].rank == predicted[i].rank)
+        peaks.push_back(launch.result->memory[i].peak_bytes);
+    if (!peaks.empty()) one.memory.push_back({predicted[i].rank, median(peaks), predicted[i].peak_bytes});
+  }
+}
+
+void add_errors(Case& one) {
+  if (!one.launches.empty()) {
+    std::vector<double> times;
+    for (const CaseFile& launch : one.launches) times.push_back(launch.step_time_s);
+    one.measured = estimate_of(times);
+  }
+  if (!one.prediction) return;
+  one.predicted = estimate_of({one.prediction->step_time_s});
+  one.trivial = one.prediction->result->trivial_step_time_s;
+  add_phases(one);
+  add_memory(one);
+}
+
+}  // namespace
+
+std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
+  std::vector<Case> cases;
+  for (const ResultFile& file : files) {
+    const Configuration& configuration = file.result.configuration;
+    auto found = std::find_if(cases.begin(), cases.end(),
+                              [&](const Case& one) { return same_case(one.configuration, configuration); });
+    if (found == cases.end())
+      found = cases.insert(cases.end(), {.configuration = configuration, .name = label_of(configuration)});
+    if (file.result.origin == Origin::kMeasured)
+      found->launches.push_back(case_file(file));
+    else if (!found->prediction)
+      found->prediction = case_file(file);
+    else
+      throw InputError(found->prediction->path + " and " + file.path + ": both predict " +
+                       describe(configuration) + "; give one of them");
+  }
+  for (Case& one : cases) add_errors(one);
+  add_nearest_measured(cases);
+  return cases;
+}
+
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage,
+                    const std::string& measured, const std::string& measured_sha1) {
+  const auto knows = [&](const Ancestor& ancestor) {
+    const auto& all = ancestor.ancestors;
+    return ancestor.sha1 == measured_sha1 || std::find(all.begin(), all.end(), measured_sha1) != all.end();
+  };
+  const auto found = std::find_if(lineage.begin(), lineage.end(), knows);
+  if (found == lineage.end()) return;
+  throw InputError(prediction + ": its " + found->role + " (" + found->path + ") " +
+                   (found->sha1 == measured_sha1 ? "is " : "descends from ") + measured +
+                   ", which it would be compared with; a prediction may not know what it predicts");
+}
+
+void check_lineage(const std::vector<Case>& cases) {
+  std::map<std::string, std::string> measured;
+  for (const Case& one : cases)
+    for (const CaseFile& launch : one.launches) measured.emplace(launch.sha1, launch.path);
+  for (const Case& one : cases)
+    for (const auto& [sha1, path] : measured)
+      if (one.prediction) refuse_descent(one.prediction->path, one.prediction->result->lineage, path, sha1);
+}
+
+const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
+  static const std::vector<std::pair<std::string, double Breakdown::*>> parts = {
+      {"compute", &Breakdown::compute_s},
+      {"exposed_communication", &Breakdown::exposed_communication_s},
+      {"overlapped_communication", &Breakdown::overlapped_communication_s},
+      {"input_and_host", &Breakdown::input_and_host_s},
+      {"optimizer_and_copies", &Breakdown::optimizer_and_copies_s},
+      {"idle", &Breakdown::idle_s}};
+  return parts;
+}
+
+double EnginePair::relative_difference() const {
+  return schedule->measured->value / reference->measured->value - 1.0;
+}
+
+bool EnginePair::ranges_overlap() const {
+  return schedule->measured->low <= reference->measured->high &&
+         reference->measured->low <= schedule->measured->high;
+}
+
+std::optional<bool> EnginePair::same_buckets() const {
+  std::set<std::string> layouts;
+  for (const Case* engine : {schedule, reference})
+    for (const CaseFile& launch : engine->launches) {
+      const auto note = launch.result->notes.find("buckets");
+      if (note == launch.result->notes.end()) return std::nullopt;
+      layouts.insert(note->second);
+    }
+  return layouts.size() == 1;
+}
+
+std::vector<EnginePair> engine_pairs(const std::vector<Case>& cases) {
+  std::vector<EnginePair> pairs;
+  for (const Case& reference : cases) {
+    if (reference.configuration.engine != "reference" || !reference.measured) continue;
+    Configuration wanted = reference.configuration;
+    wanted.engine = "schedule";
+    const auto schedule = std::find_if(cases.begin(), cases.end(), [&](const Case& one) {
+      return one.measured && same_case(one.configuration, wanted);
+    });
+    if (schedule != cases.end()) pairs.push_back({&*schedule, &reference});
+  }
+  return pairs;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/evidence/case.hpp"
+
+/// From Results to cases: which runs and predictions describe the same training step.
+namespace stepcast {
+
+/// A Result and the file it came from.
+struct ResultFile {
+  std::string path;
+  std::string sha1;
+  Result result;
+};
+ResultFile load_result_file(const std::string& path);
+/// Which kind of machine-written file `path` is: `stepcast.result/2`; "" when it is none.
+std::string schema_of(const std::string& path);
+
+/// True when both describe the same training step: model, strategy, world size, batch, micro-batches,
+/// threads, backend, engine and resolved options. Cluster, steps and warm-up are circumstances, not the case.
+bool same_case(const Configuration& a, const Configuration& b);
+
+/// Groups by configuration, in the order of the files, with all errors and trivial predictors. Cases may lack
+/// launches or a prediction; they point into `files`.
+/// \throws InputError when two predictions describe the same case (both files are named).
+std::vector<Case> group_cases(const std::vector<ResultFile>& files);
+
+/// A prediction never descends from what it is compared with.
+/// \throws InputError naming both files when `lineage` of the file `prediction` contains `measured`, whose
+/// bytes hash to `measured_sha1`.
+void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& lineage,
+                    const std::string& measured, const std::string& measured_sha1);
+
+/// `refuse_descent` of every prediction from every launch. \pre cases of `group_cases`
+void check_lineage(const std::vector<Case>& cases);
+
+/// compute, exposed_communication, overlapped_communication, input_and_host, optimizer_and_copies, idle, with
+/// the member of Breakdown that holds them.
+const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts();
+
+/// The same training step, run from its Schedule and by the reference engine: whether the Schedule is what
+/// PyTorch does. Medians over the launches of both.
+struct EnginePair {
+  const Case* schedule = nullptr;
+  const Case* reference = nullptr;
+  [[nodiscard]] double relative_difference() const;  ///< schedule / reference - 1
+  [[nodiscard]] bool ranges_overlap() const;  ///< [fastest, slowest launch] of both have a time in common
+  /// Whether all launches of both noted the same layout of buckets, order and bytes; nothing where a launch
+  /// noted none.
+  [[nodiscard]] std::optional<bool> same_buckets() const;
+};
+
+/// One for each case that was run by both.
+std::vector<EnginePair> engine_pairs(const std::vector<Case>& cases);
+
+/// Everything `compare` knows, in the schema `stepcast.compare/1` but without the context. Of no case there
+/// are no medians.
+nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
+                               const std::vector<EnginePair>& pairs);
+/// The same for people, the worst case first.
+std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
+                            const std::vector<EnginePair>& pairs);
+
+}  // namespace stepcast

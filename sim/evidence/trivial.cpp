@@ -1,0 +1,77 @@
+#include "sim/evidence/trivial.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <tuple>
+
+namespace stepcast {
+namespace {
+
+/// The other measured case of the same model that a person would copy the time from.
+const Case* nearest_case(const Case& one, const std::vector<Case>& all) {
+  const Configuration& own = one.configuration;
+  const bool is_single = own.strategy == "single";
+  const auto rank = [&](const Case& other) {
+    const Configuration& c = other.configuration;
+    const auto differing = std::count_if(own.options.begin(), own.options.end(), [&](const auto& option) {
+      const auto found = c.options.find(option.first);
+      return found == c.options.end() || found->second != option.second;
+    });
+    return std::make_tuple((c.strategy == "single") == is_single, c.batch != own.batch, c.world_size,
+                           differing, std::abs(c.micro_batches - own.micro_batches), c.strategy);
+  };
+  const Case* best = nullptr;
+  for (const Case& other : all) {
+    const Configuration& c = other.configuration;
+    if (&other == &one || !other.measured || c.model != own.model || c.threads != own.threads ||
+        c.compute != own.compute || c.engine != own.engine)
+      continue;
+    if (is_single && c.strategy == "single") continue;
+    if (best == nullptr || rank(other) < rank(*best)) best = &other;
+  }
+  return best;
+}
+
+/// How a quantity goes with the number of ranks if nothing is lost: its power of n.
+double ideal_power(const std::string& quantity, bool global_batch) {
+  if (quantity == "throughput_samples_per_s") return 1.0;
+  if (quantity == "total_time_s" || quantity == "epoch_time_s") return -1.0;
+  return global_batch ? -1.0 : 0.0;
+}
+
+}  // namespace
+
+void add_nearest_measured(std::vector<Case>& cases) {
+  for (Case& one : cases)
+    if (const Case* nearest = nearest_case(one, cases))
+      one.trivial["nearest_measured"] = nearest->measured->value;
+}
+
+void add_published_predictors(
+    std::vector<Case>& rows, bool global_batch,
+    const std::function<std::optional<double>(std::size_t, const std::string&)>& measured) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Case& here = rows[i];
+    std::vector<std::size_t> fitted;
+    for (std::size_t j = 0; j < rows.size(); ++j)
+      if (rows[j].standing == Standing::kFitted && measured(j, here.quantity)) fitted.push_back(j);
+    if (fitted.empty()) continue;
+    const auto ranks = [&](std::size_t j) { return std::max(1, rows[j].configuration.world_size); };
+    const auto distance = [&](std::size_t j) {
+      return std::tuple(std::abs(std::log(static_cast<double>(ranks(j)) / ranks(i))),
+                        rows[j].configuration.strategy != here.configuration.strategy, j > i ? j - i : i - j);
+    };
+    const auto nearer = [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); };
+    here.trivial["copy"] = *measured(*std::min_element(fitted.begin(), fitted.end(), nearer), here.quantity);
+    std::erase_if(fitted, [&](std::size_t j) { return rows[j].configuration.world_size == 0; });
+    if (fitted.empty() || here.configuration.world_size == 0) continue;
+    const auto fewer = [&](std::size_t a, std::size_t b) { return ranks(a) < ranks(b); };
+    const std::size_t least = *std::min_element(fitted.begin(), fitted.end(), fewer);
+    here.trivial["ideal_scaling"] =
+        *measured(least, here.quantity) *
+        std::pow(static_cast<double>(ranks(i)) / ranks(least), ideal_power(here.quantity, global_batch));
+  }
+}
+
+}  // namespace stepcast

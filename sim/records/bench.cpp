@@ -1,0 +1,43 @@
+#include "sim/records/bench.hpp"
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "sim/schedule/schedule.hpp"
+
+namespace stepcast {
+
+STEPCAST_JSON_MEMBERS(BenchRow, (collective, message_bytes, time_s, cpu_s, wrong), (algorithm))
+STEPCAST_JSON_REQUIRED(Bench, context, origin, lineage, backend, world_size, rows)
+
+const std::vector<std::string>& bench_names() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names{"send_recv"};
+    for (const CollectiveKind kind : kCollectiveKinds) names.emplace_back(to_text(kind));
+    return names;
+  }();
+  return kNames;
+}
+
+std::string Bench::problem() const {
+  if (world_size < 1) return "key 'world_size': expected at least 1";
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].time_s.empty() || !none_negative(rows[i].time_s) || !(rows[i].message_bytes >= 0.0))
+      return "key 'rows[" + std::to_string(i) + "]': expected time_s and message_bytes of at least 0";
+  return "";
+}
+
+double algbw_bytes_per_s(const BenchRow& row) {
+  const double time = row.median_time_s();
+  return time > 0.0 ? row.message_bytes / time : 0.0;
+}
+
+double bus_factor(const std::string& collective, int world_size) {
+  const double n = world_size;
+  if (collective == "all_reduce") return 2.0 * (n - 1.0) / n;
+  if (collective == "broadcast" || collective == "send_recv" || collective.starts_with("copy_")) return 1.0;
+  return (n - 1.0) / n;
+}
+
+Bench load_bench(const std::string& path) { return load_as<Bench>(path, "stepcast.bench/1"); }
+
+}  // namespace stepcast

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/records/result.hpp"
+#include "sim/records/run_context.hpp"
+
+/// Times of single collectives, or of copies between a host and its GPUs, over message sizes, as nccl-tests
+/// reports them; measured by `stepcast bench`, predicted by `stepcast predict --collectives`.
+namespace stepcast {
+
+/// What can be benched of communication: `send_recv`, half the round trip of a ping-pong between ranks 0 and 1
+/// whose receives are posted beforehand, and every kind of collective.
+const std::vector<std::string>& bench_names();
+
+struct BenchRow {
+  std::string collective;      ///< of `bench_names`; a copy of one process: `copy_h2d_pinned`,
+                               ///< `copy_h2d_pageable`, `copy_d2h_pinned`, `copy_d2h_pageable`, `copy_p2p`
+  double message_bytes = 0.0;  ///< the total array, never the shard
+  std::vector<double> time_s;  ///< samples: back-to-back iterations, time per iteration, slowest rank
+  std::vector<double> cpu_s;   ///< processor time per iteration and rank, where measured
+  long long wrong = 0;         ///< elements that differed from the expected result
+  /// What was chosen in place of the library's own; predicted for NCCL: what it chooses,
+  /// `ring/Simple 12x30 GB/s`; else ""
+  std::string algorithm{};
+
+  [[nodiscard]] double median_time_s() const { return median(time_s); }
+};
+
+struct Bench {
+  RunContext context;
+  Origin origin = Origin::kMeasured;
+  std::vector<Ancestor> lineage;
+  std::string backend = "gloo";
+  int world_size = 2;
+  std::vector<BenchRow> rows;
+
+  /// The first key whose value cannot have been measured or predicted; "" where all can.
+  [[nodiscard]] std::string problem() const;
+};
+
+/// algbw = S / t.
+double algbw_bytes_per_s(const BenchRow& row);
+/// busbw = algbw * f. Source: nccl-tests, doc/PERFORMANCE.md.
+///
+///     all_reduce                                      f = 2 (n - 1)/n
+///     all_gather, reduce_scatter, gather, scatter, all_to_all     f = (n - 1)/n
+///     broadcast, send_recv, copies                    f = 1
+double bus_factor(const std::string& collective, int world_size);
+
+void to_json(nlohmann::json& json, const Bench& bench);
+void from_json(const nlohmann::json& json, Bench& bench);
+
+Bench load_bench(const std::string& path);
+
+}  // namespace stepcast

@@ -1,0 +1,92 @@
+#include "sim/records/calibration.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "core/statistics.hpp"
+
+namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
+                                   worst_absolute_relative_residual, worst_at_bytes)
+STEPCAST_JSON_MEMBERS(PathCost,
+                      (path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit, smallest_bytes,
+                       largest_bytes),
+                      (wire_bandwidth_bytes_per_s))
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
+                                   memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
+                                   rate_beside_communication)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_bandwidth_bytes_per_s,
+                                   pair_latency_s, slow_network, slow_compute, clock_offset_s, clock_drift,
+                                   clock_error_s)
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, send_buffer_bytes)
+
+STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class))
+STEPCAST_JSON_MEMBERS(Calibration,
+                      (context, lineage, backend, world_size, paths, reduce, copy, reduce_fit, copy_fit,
+                       call_overhead_s, collectives_in_flight, sharing, noise, verdicts, samples),
+                      (ranks_on_machine, hosts, cluster, connection))
+
+Seconds PiecewiseCost::at(Bytes size) const {
+  if (knots.empty()) return Seconds(0);
+  const double bytes = size.count();
+  if (bytes <= knots.front().bytes || knots.size() == 1) return Seconds(knots.front().time_s);
+  const auto above = std::upper_bound(knots.begin() + 1, knots.end() - 1, bytes,
+                                      [](double value, const Knot& knot) { return value < knot.bytes; });
+  const Knot& low = *(above - 1);
+  const Knot& high = *above;
+  const double slope = (high.time_s - low.time_s) / (high.bytes - low.bytes);
+  return Seconds(low.time_s + slope * (bytes - low.bytes));
+}
+
+bool PiecewiseCost::valid() const {
+  for (std::size_t i = 0; i < knots.size(); ++i)
+    if (!(knots[i].bytes >= 0.0 && knots[i].time_s >= 0.0) ||
+        (i > 0 && !(knots[i].bytes > knots[i - 1].bytes)))
+      return false;
+  return true;
+}
+
+std::string Calibration::problem() const {
+  const std::string knots = ": expected knots with ascending bytes and times of at least 0";
+  if (world_size < 1 || ranks_on_machine < 0 || ranks_on_machine > world_size)
+    return "key 'world_size': expected at least 1, and at least ranks_on_machine";
+  if (collectives_in_flight < 1) return "key 'collectives_in_flight': expected at least 1";
+  if (!(call_overhead_s >= 0.0)) return "key 'call_overhead_s': expected at least 0";
+  for (const PathCost& path : paths) {
+    if (!path.latency.valid() || !path.gap.valid() || !path.cpu.valid())
+      return "key 'paths." + path.path_class + "'" + knots;
+    if (!(path.notice_s >= 0.0 && path.wire_bandwidth_bytes_per_s >= 0.0))
+      return "key 'paths." + path.path_class + "': expected notice_s and wire_bandwidth of at least 0";
+  }
+  if (!reduce.valid() || !copy.valid()) return "keys 'reduce' and 'copy'" + knots;
+  if (!(sharing.rate_beside_compute > 0.0 && sharing.rate_beside_communication > 0.0) ||
+      !none_negative({sharing.memory_bandwidth_one_bytes_per_s, sharing.memory_bandwidth_all_bytes_per_s}))
+    return "key 'sharing': expected rates above 0 and bandwidths of at least 0";
+  if (cluster.shared_cores < 0 || !(cluster.slowest_shaped_link_bytes_per_s >= 0.0))
+    return "key 'cluster': expected at least 0";
+  if (!none_negative(connection.window_bytes) || !(connection.send_buffer_bytes >= 0.0))
+    return "key 'connection': expected at least 0";
+  return "";
+}
+
+const PathCost& Calibration::path(const std::string& path_class) const {
+  std::vector<std::string> known;
+  for (const PathCost& cost : paths) {
+    if (cost.path_class == path_class) return cost;
+    known.push_back(cost.path_class);
+  }
+  throw InputError("calibration: " + unknown_name("path class", path_class, known));
+}
+
+Calibration load_calibration(const std::string& path) {
+  return load_as<Calibration>(path, "stepcast.calibration/1");
+}
+
+}  // namespace stepcast

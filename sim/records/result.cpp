@@ -1,0 +1,207 @@
+#include "sim/records/result.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+
+namespace stepcast {
+
+STEPCAST_JSON_ENUM(Origin, "origin", "measured", "predicted")
+STEPCAST_JSON_ENUM(SpanKind, "kind", "compute", "communication", "input_and_host", "optimizer_and_copies",
+                   "wait")
+STEPCAST_JSON_ENUM(Stream, "stream", "compute", "comm", "copy", "host")
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
+                                   input_and_host_s, optimizer_and_copies_s, idle_s)
+STEPCAST_JSON_MEMBERS(Configuration,
+                      (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
+                       cluster, steps, warmup_steps, options, label),
+                      (device, compute, engine))
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
+
+std::string Result::problem() const {
+  const auto ranks = static_cast<std::size_t>(std::max(0, configuration.world_size));
+  const auto is_rank = [&](int rank) { return rank >= 0 && rank < configuration.world_size; };
+  if (ranks < 1) return "key 'configuration.world_size': expected at least 1";
+  if (configuration.batch < 0 || configuration.micro_batches < 1 || configuration.data_parallel < 0)
+    return "key 'configuration': expected a batch of at least 0 in at least 1 micro-batch";
+  if (step_time_s.size() != ranks) return "key 'step_time_s': expected one list per rank";
+  for (const std::vector<double>& rank : step_time_s)
+    if (rank.empty() || rank.size() != step_time_s.front().size() || !none_negative(rank))
+      return "key 'step_time_s': expected as many times of at least 0 of every rank, and one at least";
+  if (breakdown.size() > ranks) return "key 'breakdown': expected at most one per rank";
+  for (const MemoryUse& use : memory)
+    if (!is_rank(use.rank) || use.time_s.size() != use.live_bytes.size())
+      return "key 'memory': expected ranks of this world, and a date for every live_bytes";
+  for (const Span& span : spans)
+    if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
+      return "key 'spans': expected ranks of this world, and no span that ends before it starts";
+  return "";
+}
+
+double Result::median_step_time_s() const {
+  if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: holds no step times");
+  std::vector<double> slowest = step_time_s.front();
+  for (const auto& rank : step_time_s)
+    for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
+      slowest[i] = std::max(slowest[i], rank[i]);
+  return median(std::move(slowest));
+}
+
+double Result::throughput_samples_per_s() const {
+  return static_cast<double>(configuration.data_parallel) * configuration.batch / median_step_time_s();
+}
+
+double Result::bubble_fraction() const {
+  double idle = 0.0;
+  double whole = 0.0;
+  for (const Breakdown& rank : breakdown) {
+    idle += rank.idle_s;
+    whole += rank.compute_s + rank.exposed_communication_s + rank.input_and_host_s +
+             rank.optimizer_and_copies_s + rank.idle_s;
+  }
+  return whole > 0.0 ? idle / whole : 0.0;
+}
+
+namespace {
+
+double coefficient_of_variation(const std::vector<double>& values) {
+  if (values.empty()) return 0.0;
+  const auto count = static_cast<double>(values.size());
+  double mean = 0.0;
+  for (const double value : values) mean += value / count;
+  double variance = 0.0;
+  for (const double value : values) variance += (value - mean) * (value - mean) / count;
+  return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
+}
+
+}  // namespace
+
+double Result::stage_time_cv() const {
+  std::vector<double> times;
+  for (const Breakdown& rank : breakdown) times.push_back(rank.compute_s + rank.optimizer_and_copies_s);
+  return coefficient_of_variation(times);
+}
+
+double Result::memory_cv() const {
+  std::vector<double> peaks;
+  for (const MemoryUse& rank : memory) peaks.push_back(rank.peak_bytes);
+  return coefficient_of_variation(peaks);
+}
+
+namespace {
+
+/// An instant at which the set of running operations of one rank changes.
+struct Edge {
+  double time;
+  const Span* span;
+  bool begins;
+};
+
+std::vector<Edge> edges_of(const std::vector<Span>& spans, int rank, double step_time_s) {
+  std::vector<Edge> edges;
+  for (const Span& span : spans) {
+    if (span.rank != rank || span.kind == SpanKind::kWait) continue;
+    const double start = std::clamp(span.start_s, 0.0, step_time_s);
+    const double end = std::clamp(span.end_s, 0.0, step_time_s);
+    if (end <= start) continue;
+    edges.push_back({start, &span, true});
+    edges.push_back({end, &span, false});
+  }
+  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+    return a.time != b.time ? a.time < b.time : a.begins < b.begins;
+  });
+  return edges;
+}
+
+/// Charges `length` seconds during which `running` were under way.
+void charge(Breakdown& result, const std::vector<const Span*>& running, double length, bool after_last) {
+  const Span* innermost = nullptr;
+  bool communicates = false;
+  for (const Span* span : running) {
+    if (span->kind == SpanKind::kCommunication)
+      communicates = true;
+    else if (innermost == nullptr || span->start_s >= innermost->start_s)
+      innermost = span;
+  }
+  if (communicates)
+    (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;
+  if (innermost == nullptr) {
+    if (!communicates) (after_last ? result.input_and_host_s : result.idle_s) += length;
+    return;
+  }
+  switch (innermost->kind) {
+    case SpanKind::kCompute:
+      result.compute_s += length;
+      break;
+    case SpanKind::kInputAndHost:
+      result.input_and_host_s += length;
+      break;
+    default:
+      result.optimizer_and_copies_s += length;
+      break;
+  }
+}
+
+}  // namespace
+
+Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s) {
+  Breakdown result;
+  std::vector<const Span*> running;
+  double now = 0.0;
+  for (const Edge& edge : edges_of(spans, rank, step_time_s)) {
+    charge(result, running, edge.time - now, false);
+    now = edge.time;
+    if (edge.begins)
+      running.push_back(edge.span);
+    else
+      running.erase(std::find(running.begin(), running.end(), edge.span));
+  }
+  charge(result, running, std::max(0.0, step_time_s - now), true);
+  return result;
+}
+
+void to_json(nlohmann::json& json, const Result& r) {
+  json = {{"context", r.context},
+          {"origin", r.origin},
+          {"lineage", r.lineage},
+          {"configuration", r.configuration},
+          {"step_time_s", r.step_time_s},
+          {"warmup_step_time_s", r.warmup_step_time_s},
+          {"loss", r.loss},
+          {"spans", r.spans},
+          {"breakdown", r.breakdown},
+          {"memory", r.memory},
+          {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
+          {"notes", r.notes},
+          {"trivial_step_time_s", r.trivial_step_time_s}};
+  if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
+  json["derived"] = {{"step_time_s", r.median_step_time_s()},
+                     {"throughput_samples_per_s", r.throughput_samples_per_s()},
+                     {"bubble_fraction", r.bubble_fraction()},
+                     {"stage_time_cv", r.stage_time_cv()}};
+  if (!r.memory.empty()) json["derived"]["memory_cv"] = r.memory_cv();
+}
+
+void from_json(const nlohmann::json& json, Result& r) {
+  json.at("context").get_to(r.context);
+  json.at("origin").get_to(r.origin);
+  json.at("lineage").get_to(r.lineage);
+  json.at("configuration").get_to(r.configuration);
+  json.at("step_time_s").get_to(r.step_time_s);
+  json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
+  json.at("loss").get_to(r.loss);
+  json.at("spans").get_to(r.spans);
+  json.at("breakdown").get_to(r.breakdown);
+  json.at("memory").get_to(r.memory);
+  json.at("bytes_sent_per_rank_bytes").get_to(r.bytes_sent_per_rank);
+  json.at("notes").get_to(r.notes);
+  json.at("trivial_step_time_s").get_to(r.trivial_step_time_s);
+}
+
+Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }
+
+}  // namespace stepcast

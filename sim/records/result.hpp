@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "core/statistics.hpp"
+#include "sim/records/run_context.hpp"
+#include "sim/schedule/schedule.hpp"
+
+/// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for
+/// both, with the same operation names, so that validation is a difference of two files.
+namespace stepcast {
+
+inline constexpr const char* kResultSchema = "stepcast.result/2";
+
+enum class Origin : std::uint8_t { kMeasured, kPredicted };
+
+/// One operation of one step of one rank, in seconds since the start of that step on rank 0. A hook's span
+/// lies inside the span of its backward operation.
+struct Span {
+  int rank = 0;
+  Stream stream = Stream::kCompute;
+  SpanKind kind = SpanKind::kCompute;
+  std::string name;
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
+/// Where a step's time went on one rank. The exclusive parts sum to the step time:
+///
+///     compute + exposed_communication + input_and_host + optimizer_and_copies + idle = step
+///
+/// and exposed + overlapped = communication, the union of the comm spans. An instant counts as the innermost
+/// operation that runs then on the compute, copy or host stream (a copy inside a backward is a copy); only an
+/// instant at which none runs is exposed communication, and one without any operation is idle. Time after the
+/// last span counts as host.
+struct Breakdown {
+  double compute_s = 0.0;
+  double exposed_communication_s = 0.0;
+  double overlapped_communication_s = 0.0;
+  double input_and_host_s = 0.0;
+  double optimizer_and_copies_s = 0.0;
+  double idle_s = 0.0;
+};
+
+/// The bytes that one rank held during a step. `at_peak_bytes` says by category what they were when they were
+/// most: parameters, gradients, optimizer_state (with what the optimizer needs while it runs), activations
+/// (with what other kernels need) and communication_buffers. Samples in host memory are not counted.
+struct MemoryUse {
+  int rank = 0;
+  double peak_bytes = 0.0;
+  std::map<std::string, double> at_peak_bytes;
+  std::vector<double> time_s;  ///< since the start of that step on rank 0; empty where only the peak is known
+  std::vector<double> live_bytes;  ///< from that time on
+};
+
+/// What was run or predicted: equal configurations are comparable.
+struct Configuration {
+  std::string model;  ///< full specification
+  std::string strategy;
+  int world_size = 1;
+  int batch = 0;          ///< per rank; of a pipeline, per pipeline
+  int data_parallel = 1;  ///< batches per step
+  int micro_batches = 1;
+  int threads = 1;
+  std::string backend = "gloo";
+  std::string cluster;  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
+  std::string device;   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
+  int steps = 0;
+  int warmup_steps = 0;
+  std::map<std::string, std::string> options;  ///< of the strategy, resolved: all that mean something here
+  std::string label;  ///< see Schedule::label; says no more than `strategy` and `options`
+  /// `real`, or `replayed`: ranks wait as long as a trace says that computing takes.
+  std::string compute = "real";
+  /// Of a run: `schedule`, or `reference`: PyTorch's own parts instead of a Schedule.
+  std::string engine = "schedule";
+
+  /// One that is not the strategy's: what makes another case of a run, in its label too. "": not given.
+  void add_option(const std::string& name, const std::string& value) {
+    if (value.empty()) return;
+    options[name] = value;
+    label.append(", ").append(name).append(" ").append(value);
+  }
+};
+
+struct Result {
+  RunContext context;
+  Origin origin = Origin::kMeasured;
+  std::vector<Ancestor> lineage;
+  Configuration configuration;
+  std::vector<std::vector<double>> step_time_s;  ///< [rank][step], warm-up excluded
+  std::vector<double> warmup_step_time_s;        ///< of rank 0, kept apart
+  std::vector<double> loss;                      ///< per step, measured runs only
+  std::vector<Span> spans;                       ///< of one representative step
+  std::vector<Breakdown> breakdown;              ///< per rank, median over steps
+  std::vector<MemoryUse> memory;                 ///< of the ranks that `breakdown` is of
+  double bytes_sent_per_rank = 0.0;              ///< largest over the ranks, one step
+  std::map<std::string, std::string> notes;      ///< `collective_fidelity`: `message`, ...
+  /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
+  /// `alpha_beta`.
+  std::map<std::string, double> trivial_step_time_s;
+
+  /// The first key whose value cannot be of a run or a prediction; "" where all can.
+  [[nodiscard]] std::string problem() const;
+  /// Median over the steps of the slowest rank's step time.
+  [[nodiscard]] double median_step_time_s() const;
+  /// Samples of all batches over the median step time.
+  [[nodiscard]] double throughput_samples_per_s() const;
+  /// The part of the step in which ranks stand idle or wait for messages of others, mean over the ranks.
+  [[nodiscard]] double bubble_fraction() const;
+  /// Standard deviation over mean, across ranks: of what they compute and update, and of their peak memory.
+  [[nodiscard]] double stage_time_cv() const;
+  [[nodiscard]] double memory_cv() const;
+};
+
+/// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
+Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
+
+void to_json(nlohmann::json& json, Origin origin);
+void from_json(const nlohmann::json& json, Origin& origin);
+void to_json(nlohmann::json& json, SpanKind kind);
+void from_json(const nlohmann::json& json, SpanKind& kind);
+void to_json(nlohmann::json& json, const Result& result);
+void from_json(const nlohmann::json& json, Result& result);
+
+Result load_result(const std::string& path);
+
+}  // namespace stepcast

@@ -1,0 +1,98 @@
+#include "sim/records/run_context.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/file.hpp"
+#include "core/load.hpp"
+#include "stepcast_revision.hpp"
+
+namespace stepcast {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+/// Cores of this machine that are switched on. Not the affinity mask: a bound rank sees only its share.
+int online_cores() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+
+double load_average() {
+  std::array<double, 1> load{};
+  return ::getloadavg(load.data(), 1) == 1 ? load[0] : 0.0;
+}
+
+}  // namespace
+
+RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line) {
+  RunContext context;
+  context.schema = schema;
+  for (const std::string& word : command_line)
+    context.command_line += (context.command_line.empty() ? "" : " ") + word;
+  context.stepcast_version = STEPCAST_VERSION;
+  context.git_revision = STEPCAST_REVISION;
+  context.date = utc_now();
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
+  context.cpu_model = cpu_model();
+  context.cores = online_cores();
+  context.load_average = load_average();
+  return context;
+}
+
+Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path) {
+  const std::string content = read_file(path);
+  Ancestor result{role, path.string(), sha1(content), {}};
+  const nlohmann::json json = nlohmann::json::parse(content, nullptr, false);
+  if (!json.is_object() || !json.contains("lineage")) return result;
+  std::set<std::string> all;
+  for (const auto& entry : json["lineage"]) {
+    const auto parent = entry.get<Ancestor>();
+    all.insert(parent.sha1);
+    all.insert(parent.ancestors.begin(), parent.ancestors.end());
+  }
+  result.ancestors.assign(all.begin(), all.end());
+  return result;
+}
+
+BlasIdentity identify_blas() {
+  namespace fs = std::filesystem;
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}) {
+    std::error_code problem;
+    const fs::path target = fs::canonical(fs::path(folder) / "libblas.so.3", problem);
+    if (problem) continue;
+    const std::string path = target.string();
+    for (const auto& [mark, name] :
+         {std::pair{"openblas", "OpenBLAS"}, {"mkl", "MKL"}, {"blis", "BLIS"}, {"atlas", "ATLAS"}})
+      if (path.find(mark) != std::string::npos) return {std::string(name) + " (" + path + ")", false};
+    return {"reference BLAS (" + path + ")", true};
+  }
+  return {"no libblas.so.3 found", false};
+}
+
+STEPCAST_JSON_MEMBERS(RunContext, (schema),
+                      (command_line, stepcast_version, git_revision, date, host_name, cpu_model, cores,
+                       load_average, blas, threads, seed, binding, scheduling, libraries, warnings))
+STEPCAST_JSON_MEMBERS(Ancestor, (sha1), (role, path, ancestors))
+
+}  // namespace stepcast

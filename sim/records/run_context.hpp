@@ -1,0 +1,59 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+/// The circumstances under which a file was made. Every machine-written file starts with its context.
+namespace stepcast {
+
+struct RunContext {
+  std::string schema;  ///< `stepcast.trace/1`
+  std::string command_line;
+  std::string stepcast_version;
+  std::string git_revision;
+  std::string date;  ///< UTC, ISO 8601
+  std::string host_name;
+  std::string cpu_model;
+  int cores = 0;              ///< of this machine
+  double load_average = 0.0;  ///< of the last minute, when the command started
+  std::string blas;  ///< `OpenBLAS 0.3.21 (pthread)`, `reference BLAS 3.11.0`; "" in programs without BLAS
+  int threads = 0;   ///< compute threads per rank; 0 where nothing was computed
+  unsigned seed = 0;
+  std::string binding;     ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
+                           ///< means nothing
+  std::string scheduling;  ///< of the threads: `batch`, `normal`; "" where it means nothing
+  std::map<std::string, std::string> libraries;  ///< name → version
+  std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful
+};
+
+/// An input of a file: what it was, where it was, the SHA-1 of its bytes, and the inputs that it was made
+/// from.
+struct Ancestor {
+  std::string role;  ///< `trace`, `calibration`, `cluster`, `model`
+  std::string path;
+  std::string sha1;
+  std::vector<std::string> ancestors;  ///< SHA-1 of everything it descends from, transitively
+};
+
+/// Describes a file as an input: its hash and, when it is one of ours, everything it descends from.
+Ancestor make_ancestor(const std::string& role, const std::filesystem::path& path);
+
+/// Fills in what can be known about this machine and process; libraries and BLAS are added by who uses them.
+RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line);
+
+/// Which BLAS `libblas.so.3` resolves to on this machine, and whether it is the slow reference BLAS.
+struct BlasIdentity {
+  std::string description;  ///< `OpenBLAS (/usr/lib/.../openblas-pthread/libblas.so.3)`
+  bool is_reference = false;
+};
+BlasIdentity identify_blas();
+
+void to_json(nlohmann::json& json, const RunContext& context);
+void from_json(const nlohmann::json& json, RunContext& context);
+void to_json(nlohmann::json& json, const Ancestor& ancestor);
+void from_json(const nlohmann::json& json, Ancestor& ancestor);
+
+}  // namespace stepcast

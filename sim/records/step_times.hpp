@@ -1,0 +1,68 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "models/model.hpp"
+#include "sim/records/trace.hpp"
+#include "sim/schedule/schedule.hpp"
+
+namespace stepcast {
+
+/// How long the operations of a step compute on one rank that has its device to itself: from a trace, or as
+/// the model declares.
+///
+/// An operation takes what the phase of its segment took. A unit of FSDP takes the sum over its segments, and
+/// its optimizer 1/n of that, as its shard has 1/n of the parameters. What moves between memories or ranks
+/// takes no time here.
+class StepTimes {
+ public:
+  /// \param trace null: the model declares its times
+  /// \param accumulating samples of micro-batches that follow another one in their step; null: as `trace`
+  /// \throws InputError when a trace is of another number of segments. \pre the model outlives this
+  StepTimes(const Model& model, const TraceEntry* trace, const TraceEntry* accumulating);
+
+  /// Seconds of an operation of `schedule`; 0 for what does not compute.
+  /// \param place which measured step counts, in the order of the step times from 0 to 1; negative: the
+  /// median of each phase
+  /// \param follows the operation's phase and segment ran before in this step, for another micro-batch
+  [[nodiscard]] double seconds(const Schedule& schedule, const Op& op, double place, bool follows) const;
+  /// Host time of a step that no operation accounts for.
+  [[nodiscard]] double rest_of_step_s(double place) const;
+  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a
+  /// trace.
+  [[nodiscard]] double ready_fraction(int tensor) const {
+    return ready_fraction_[static_cast<std::size_t>(tensor)];
+  }
+  /// By operation of a program, whether one of the same phase and segment runs before it in a step.
+  static std::vector<char> followers(const Program& program);
+
+ private:
+  struct Samples {
+    std::vector<double> rows;
+    double median_s = 0.0;
+    [[nodiscard]] double at(int row) const {
+      return row < 0 ? median_s : rows[static_cast<std::size_t>(row)];
+    }
+  };
+  /// The samples of one trace entry.
+  struct Table {
+    std::vector<int> rows;  ///< in the order of their step times
+    Samples input, zero_grad_all, loss, optimizer_all, host;
+    std::vector<Samples> forward, backward, zero_grad, optimizer;  ///< by segment
+    [[nodiscard]] int row(double place) const;
+  };
+  static Samples samples(const std::vector<double>& rows);
+  [[nodiscard]] Table table(const TraceEntry& trace) const;
+  [[nodiscard]] double compute_s(const Compute& compute, const Table& from, int row) const;
+  /// Sum of a phase over the segments of a unit.
+  [[nodiscard]] double unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const;
+
+  const Model& model_;
+  bool traced_;
+  Table table_;
+  std::optional<Table> accumulating_;
+  std::vector<double> ready_fraction_;  ///< by parameter
+};
+
+}  // namespace stepcast

@@ -1,0 +1,167 @@
+#include "sim/records/trace.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "sim/records/result.hpp"
+
+namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
+                                   zero_grad_s, optimizer_s, saved_bytes, forward_peak_bytes,
+                                   backward_peak_bytes, optimizer_peak_bytes)
+STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, loss_s, host_s, step_s,
+                                   native_step_s, loss_peak_bytes, segments)
+STEPCAST_JSON_REQUIRED(Trace, context, lineage, model, device, dtype, entries)
+
+namespace {
+
+/// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by
+/// rank in the sorted order of the step time, so that slow steps are mixed with slow steps.
+std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {
+  const std::size_t size = std::min(a.size(), b.size());
+  std::vector<double> result(size);
+  for (std::size_t i = 0; i < size; ++i) result[i] = (1.0 - weight) * a[i] + weight * b[i];
+  return result;
+}
+
+/// Reorders every sample vector of the entry by ascending step time.
+TraceEntry sorted_by_step(const TraceEntry& entry) {
+  std::vector<std::size_t> order(entry.steps());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
+  const auto pick = [&](const std::vector<double>& values) {
+    std::vector<double> result;
+    for (const std::size_t i : order)
+      if (i < values.size()) result.push_back(values[i]);
+    return result;
+  };
+  TraceEntry result = entry;
+  for (auto* values :
+       {&result.input_s, &result.loss_s, &result.host_s, &result.step_s, &result.native_step_s})
+    *values = pick(*values);
+  for (SegmentTrace& segment : result.segments) {
+    for (auto* values : {&segment.forward_s, &segment.backward_s, &segment.zero_grad_s, &segment.optimizer_s})
+      *values = pick(*values);
+  }
+  return result;
+}
+
+TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch) {
+  const double weight = static_cast<double>(batch - low.batch) / static_cast<double>(high.batch - low.batch);
+  const TraceEntry a = sorted_by_step(low);
+  const TraceEntry b = sorted_by_step(high);
+  TraceEntry result = a;
+  result.batch = batch;
+  result.input_s = mix(a.input_s, b.input_s, weight);
+  result.loss_s = mix(a.loss_s, b.loss_s, weight);
+  result.host_s = mix(a.host_s, b.host_s, weight);
+  result.step_s = mix(a.step_s, b.step_s, weight);
+  result.native_step_s = mix(a.native_step_s, b.native_step_s, weight);
+  const auto between = [weight](double x, double y) { return (1.0 - weight) * x + weight * y; };
+  result.loss_peak_bytes = between(a.loss_peak_bytes, b.loss_peak_bytes);
+  for (std::size_t i = 0; i < result.segments.size(); ++i) {
+    const SegmentTrace& x = a.segments[i];
+    const SegmentTrace& y = b.segments[i];
+    for (auto phase : {&SegmentTrace::forward_s, &SegmentTrace::backward_s, &SegmentTrace::zero_grad_s,
+                       &SegmentTrace::optimizer_s, &SegmentTrace::grad_ready_fraction})
+      result.segments[i].*phase = mix(x.*phase, y.*phase, weight);
+    for (auto bytes : {&SegmentTrace::saved_bytes, &SegmentTrace::forward_peak_bytes,
+                       &SegmentTrace::backward_peak_bytes, &SegmentTrace::optimizer_peak_bytes})
+      result.segments[i].*bytes = between(x.*bytes, y.*bytes);
+  }
+  result.launch.assign(result.step_s.size(), 0);
+  return result;
+}
+
+}  // namespace
+
+std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) const {
+  std::vector<double> total(steps(), 0.0);
+  for (const SegmentTrace& segment : segments)
+    for (std::size_t i = 0; i < std::min(total.size(), (segment.*phase).size()); ++i)
+      total[i] += (segment.*phase)[i];
+  return total;
+}
+
+std::vector<double> TraceEntry::median_segment_times() const {
+  std::vector<double> times;
+  for (const SegmentTrace& segment : segments)
+    times.push_back(median(segment.forward_s) + median(segment.backward_s));
+  return times;
+}
+
+std::string Trace::problem() const {
+  if (entries.empty()) return "key 'entries' is empty";
+  std::string found;
+  const auto check = [&](bool good, const std::string& key, const char* wanted) {
+    if (!good && found.empty()) found = "key '" + key + "': expected " + wanted;
+  };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const TraceEntry& entry = entries[i];
+    const std::string place = "entries[" + std::to_string(i) + "].";
+    const auto samples = [&](const std::vector<double>& values, const std::string& key) {
+      check(values.size() == entry.steps(), place + key, "as many samples as step_s has");
+      check(none_negative(values), place + key, "times of at least 0");
+    };
+    check(entry.batch >= 1, place + "batch", "at least 1");
+    check(entry.threads >= 1, place + "threads", "at least 1");
+    check(entry.steps() >= 1, place + "step_s", "at least one step");
+    check(!entry.segments.empty(), place + "segments", "at least one");
+    check(entry.segments.size() == entries.front().segments.size(), place + "segments",
+          "as many as entries[0]");
+    check(entry.host_s.size() == entry.steps(), place + "host_s", "as many samples as step_s has");
+    samples(entry.step_s, "step_s");
+    samples(entry.input_s, "input_s");
+    samples(entry.loss_s, "loss_s");
+    for (const SegmentTrace& segment : entry.segments) {
+      samples(segment.forward_s, "segments." + segment.name + ".forward_s");
+      samples(segment.backward_s, "segments." + segment.name + ".backward_s");
+      samples(segment.zero_grad_s, "segments." + segment.name + ".zero_grad_s");
+      samples(segment.optimizer_s, "segments." + segment.name + ".optimizer_s");
+    }
+  }
+  return found;
+}
+
+bool Trace::has(Pace pace) const {
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; });
+}
+
+TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
+  if (!has(pace)) pace = Pace::kContinuous;
+  std::vector<const TraceEntry*> usable;
+  std::string measured;
+  std::set<int> all_threads;
+  for (const TraceEntry& entry : entries) {
+    all_threads.insert(entry.threads);
+    if (entry.threads != threads || entry.pace != pace) continue;
+    if (entry.batch == batch) return entry;
+    usable.push_back(&entry);
+    measured += (measured.empty() ? "" : ", ") + std::to_string(entry.batch);
+  }
+  if (usable.empty()) {
+    std::string known;
+    for (const int each : all_threads) known += (known.empty() ? "" : ", ") + std::to_string(each);
+    throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
+                     " threads; measured with: " + known);
+  }
+  const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
+  std::sort(usable.begin(), usable.end(), by_batch);
+  const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
+  if (outside && (!extrapolate || usable.size() < 2))
+    throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
+                     " lies outside the measured sizes " + measured + "; measure it" +
+                     (usable.size() < 2 ? "" : ", or ask for a guess with --extrapolate"));
+  std::size_t high = 1;
+  while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
+  return interpolate(*usable[high - 1], *usable[high], batch);
+}
+
+Trace load_trace(const std::string& path) { return load_as<Trace>(path, kTraceSchema); }
+
+}  // namespace stepcast

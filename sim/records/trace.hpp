@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "core/units.hpp"
+#include "sim/records/run_context.hpp"
+
+/// A Trace: what one step of one model costs on one device, measured on one rank without communication.
+namespace stepcast {
+
+inline constexpr const char* kTraceSchema = "stepcast.trace/2";
+
+/// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay
+/// can resample whole steps and keep the correlation between segments.
+struct SegmentTrace {
+  std::string name;
+  std::vector<double> forward_s;
+  std::vector<double> backward_s;
+  /// For each parameter of the segment in gradient-ready order: the part of the segment's backward time that
+  /// has passed when its gradient is accumulated, in [0, 1]; median over the steps.
+  std::vector<double> grad_ready_fraction;
+  std::vector<double> zero_grad_s;  ///< of its parameters
+  std::vector<double> optimizer_s;  ///< of its parameters
+  double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
+  // Most live bytes above those at the start of the phase, as observed.
+  double forward_peak_bytes = 0.0;
+  double backward_peak_bytes = 0.0;
+  double optimizer_peak_bytes = 0.0;
+};
+
+/// What a measured step comes after. A thread that waited for another finds the core's caches and branch
+/// predictors cold; a small model's step takes up to half as long again. A micro-batch that follows another
+/// one finds weights in the caches and memory in the process, which the optimizer had pushed out and given
+/// back.
+enum class Pace : std::uint8_t {
+  kContinuous,  ///< the step before: as in training on one rank
+  kWaiting,  ///< with a wait of 200 us for another thread before the optimizer, not counted: as in training
+             ///< that waits for gradients
+  kAccumulating,  ///< forward and backward of another micro-batch, not counted: as in training that
+                  ///< accumulates
+};
+
+/// All samples for one (batch, threads, pace). Vectors have one element per measured step, warm-up excluded.
+struct TraceEntry {
+  int batch = 0;
+  int threads = 1;
+  Pace pace = Pace::kContinuous;
+  std::vector<int> launch;  ///< which launch of `measure` step k belongs to
+  std::vector<double> input_s;
+  std::vector<double> loss_s;         ///< loss forward and backward
+  std::vector<double> host_s;         ///< step time of the segmented step that no phase accounts for
+  std::vector<double> step_s;         ///< whole segmented step
+  std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
+  double loss_peak_bytes = 0.0;       ///< most live bytes above those before the loss
+  std::vector<SegmentTrace> segments;
+
+  [[nodiscard]] std::size_t steps() const { return step_s.size(); }
+  /// Of all segments, step by step.
+  [[nodiscard]] std::vector<double> zero_grad_s() const { return sum(&SegmentTrace::zero_grad_s); }
+  [[nodiscard]] std::vector<double> optimizer_s() const { return sum(&SegmentTrace::optimizer_s); }
+  /// Forward plus backward, by segment.
+  [[nodiscard]] std::vector<double> median_segment_times() const;
+
+ private:
+  [[nodiscard]] std::vector<double> sum(std::vector<double> SegmentTrace::*phase) const;
+};
+
+struct Trace {
+  RunContext context;
+  std::vector<Ancestor> lineage;
+  std::string model;  ///< full specification: `netflix-mlp:hidden=256`
+  std::string device;
+  std::string dtype = "float32";
+  std::vector<TraceEntry> entries;  ///< sorted by (threads, batch, pace)
+
+  /// The first key whose value cannot have been measured; "" where all can.
+  [[nodiscard]] std::string problem() const;
+  [[nodiscard]] bool has(Pace pace) const;
+  /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
+  /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
+  /// gives its continuous ones. \throws InputError that names the measured batch
+  /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
+  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
+};
+
+void to_json(nlohmann::json& json, Pace pace);
+void from_json(const nlohmann::json& json, Pace& pace);
+void to_json(nlohmann::json& json, const Trace& trace);
+void from_json(const nlohmann::json& json, Trace& trace);
+
+Trace load_trace(const std::string& path);
+
+}  // namespace stepcast

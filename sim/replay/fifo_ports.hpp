@@ -1,0 +1,97 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <random>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sim/replay/clock.hpp"
+
+namespace simgrid::s4u {
+class Link;
+}  // namespace simgrid::s4u
+
+namespace stepcast {
+
+/// Ports that send bytes in the order in which they came, whosever they are.
+///
+/// A message leaves its host in segments of 16 KiB, as long as its
+/// connection's window W has room; room comes with the arrival of a segment, the way back later. Connections
+/// have windows of their own, drawn from those that were measured, and after ten of them, as many round trips,
+/// another one: as long as BBR looks back for its bandwidth (draft-cardwell-iccrg-bbr-congestion-control-00,
+/// 4.1.1.3). A port of
+/// rate r behind a token bucket of depth D (0: none) serves segment after segment, in the order of their
+/// first bytes. One of s bytes, of which the first byte comes at f and the last at l, leaves:
+///
+///     v     <-  max(v, f) + s / r           the port's backlog
+///     first byte  max(f, v before - D / r)
+///     last byte   max(l, v - D / r)
+///
+/// Cut through, so that a message alone takes alpha + n / bandwidth of its way, less D / r after a pause.
+/// With windows that hold whole messages, a host that sends S bytes to each of m others is done with the k-th
+/// after k S / r. Shorter windows share the port in proportion to their sizes: where these are equal all
+/// messages end near m S / r, as at a fair port; where they differ the widest ends first, after
+/// sum(W) / max(W) S / r. Hosts that send to one share its port in the same way. Max-min sharing of SimGrid's links
+/// knows no order; that is why these flows are not SimGrid's. No losses: queues hold all windows.
+class FifoPorts {
+ public:
+  using Links = std::vector<simgrid::s4u::Link*>;
+
+  /// One link in one direction.
+  struct Port {
+    double bytes_per_s = 0.0;
+    double latency_s = 0.0;
+    double bucket_bytes = 0.0;  ///< of the token bucket; 0: none
+  };
+
+  /// \param windows in bytes, to draw from; none: whole messages are under way at once
+  FifoPorts(Clock& clock, std::vector<double> windows) : clock_(clock), windows_(std::move(windows)) {}
+
+  /// Sends a message between two nodes through `way`, first port first. `in_socket`, unless empty, is called when no more than
+  /// `buffer` bytes of it have yet to arrive (0: at once), `arrived` with the last byte. Neither is called
+  /// from inside this call. Ports are known by their link. \pre bytes > 0, way not empty
+  void start(int from, int to, const Links& way, const std::vector<Port>& ports, double bytes, double buffer,
+             Callback in_socket, Callback arrived);
+
+ private:
+  /// One way between two nodes.
+  struct Connection {
+    std::minstd_rand draws;
+    double window = 0.0;
+    double until_renewal = 0.0;  ///< bytes
+  };
+  struct Message {
+    Connection* connection = nullptr;
+    std::vector<std::size_t> ports;
+    double left = 0.0;       ///< bytes that have not left the host
+    double under_way = 0.0;  ///< that have, and whose arrival the sender does not know of
+    double to_arrive = 0.0;
+    double buffer = 0.0;
+    Callback in_socket;
+    Callback arrived;
+  };
+  using MessagePtr = std::shared_ptr<Message>;
+  struct Backlog {
+    Port port;
+    double empty = 0.0;  ///< date at which the port would have served everything at its rate
+  };
+  struct Segment {
+    double bytes = 0.0;
+    double last = 0.0;  ///< date at which its last byte comes to the next port
+  };
+  [[nodiscard]] bool has_room(const Message& message, double bytes) const;
+  void fill_window(const MessagePtr& message);
+  void pass(const MessagePtr& message, Segment segment, std::size_t hop);
+  void deliver(const MessagePtr& message, double bytes);
+  void tell_sender(const MessagePtr& message);
+
+  Clock& clock_;
+  const std::vector<double> windows_;
+  std::map<std::pair<int, int>, Connection> connections_;
+  std::vector<Backlog> ports_;
+  std::unordered_map<simgrid::s4u::Link*, std::size_t> index_;
+};
+
+}  // namespace stepcast

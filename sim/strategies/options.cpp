@@ -1,0 +1,128 @@
+#include "sim/strategies/options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+std::string limit_text(OptionKind kind, double limit) {
+  return kind == OptionKind::kBytes ? to_text(Bytes(limit)) : std::to_string(std::lround(limit));
+}
+
+void check_range(const StrategyOption& option, double number, const std::string& value) {
+  if (number >= option.least && number <= option.most) return;
+  throw UsageError("--" + option.name + " must be from " + limit_text(option.kind, option.least) + " to " +
+                   limit_text(option.kind, option.most) + ", got " + value);
+}
+
+}  // namespace
+
+std::string exact_text(Bytes size) {
+  const auto print = [](const char* pattern, double value) {
+    std::array<char, 64> buffer{};
+    std::snprintf(buffer.data(), buffer.size(), pattern, value);
+    return std::string(buffer.data());
+  };
+  std::string shortest = print("%.17g", size.count()) + "B";
+  for (const auto& [factor, unit] :
+       {std::pair{kGibi, "GiB"}, {kMebi, "MiB"}, {kKibi, "KiB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}}) {
+    const double count = size.count() / factor;
+    if (count < 1.0 || count != std::floor(count)) continue;
+    if (const std::string text = print("%.0f", count) + unit; text.size() < shortest.size()) shortest = text;
+  }
+  return shortest;
+}
+
+StrategyOption StrategyOption::choice(std::string name, std::vector<std::string> choices, std::string help) {
+  const std::string first = choices.front();
+  return {std::move(name), OptionKind::kText, first, std::move(help), std::move(choices)};
+}
+
+StrategyOption StrategyOption::flag(std::string name, std::string help) {
+  return {std::move(name), OptionKind::kFlag, "no", std::move(help)};
+}
+
+StrategyOption StrategyOption::number(std::string name, int standard, int least, std::string help) {
+  return {std::move(name), OptionKind::kNumber, std::to_string(standard), std::move(help), {}, 1.0 * least};
+}
+
+StrategyOption StrategyOption::bytes(std::string name, std::string standard, std::string help) {
+  constexpr double kMostOfAHost = 1024.0 * kGibi;
+  return {std::move(name), OptionKind::kBytes, std::move(standard), std::move(help), {}, 0.0, kMostOfAHost};
+}
+
+std::string StrategyOption::canonical(const std::string& value) const {
+  if (kind == OptionKind::kBytes) {
+    Bytes size;
+    try {
+      size = parse_bytes(value, "--" + name);
+    } catch (const InputError& error) {  // on the command line
+      throw UsageError(error.what());
+    }
+    check_range(*this, size.count(), value);
+    return exact_text(size);
+  }
+  if (kind == OptionKind::kNumber) {
+    long long number = 0;
+    const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (status == std::errc::invalid_argument || end != value.data() + value.size())
+      throw UsageError("--" + name + ": '" + value + "' is not a whole number; write for example " +
+                       standard);
+    check_range(*this, status == std::errc{} ? static_cast<double>(number) : HUGE_VAL, value);
+    return std::to_string(number);
+  }
+  const std::vector<std::string> known =
+      kind == OptionKind::kFlag ? std::vector<std::string>{"yes", "no"} : choices;
+  if (!known.empty() && std::find(known.begin(), known.end(), value) == known.end())
+    throw UsageError("--" + name + ": " + unknown_name(name, value, known));
+  return value;
+}
+
+StrategyOptions::StrategyOptions(std::vector<StrategyOption> declared, const OptionTexts& given)
+    : declared_(std::move(declared)), given_(given) {
+  for (const StrategyOption& option : declared_) {
+    const auto own = given.find(option.name);
+    const auto other = given.find(option.follows);
+    const auto& source = own != given.end() ? own : other;
+    values_[option.name] = source != given.end() ? option.canonical(source->second) : option.standard;
+  }
+}
+
+int StrategyOptions::number(const std::string& name) const { return std::stoi(text(name)); }
+
+Bytes StrategyOptions::bytes(const std::string& name) const { return parse_bytes(text(name), "--" + name); }
+
+void StrategyOptions::drop(const std::vector<std::string>& names) {
+  for (const std::string& name : names) values_.erase(name);
+}
+
+void StrategyOptions::refuse(const std::vector<std::string>& names, const std::string& reason) {
+  for (const StrategyOption& option : declared_)
+    if (std::find(names.begin(), names.end(), option.name) != names.end() && given(option.name) &&
+        text(option.name) != option.standard)
+      throw UsageError("--" + option.name + " means nothing " + reason);
+  drop(names);
+}
+
+std::vector<std::string> StrategyOptions::changed() const {
+  std::vector<std::string> texts;
+  for (const StrategyOption& option : declared_) {
+    const auto value = values_.find(option.name);
+    if (value == values_.end()) continue;
+    const auto other = std::find_if(declared_.begin(), declared_.end(), [&](const StrategyOption& candidate) {
+      return candidate.name == option.follows && values_.contains(candidate.name) &&
+             values_.at(candidate.name) != candidate.standard;
+    });
+    if (value->second == (other == declared_.end() ? option.standard : values_.at(other->name))) continue;
+    texts.push_back(value->second == "yes" ? option.name : option.name + " " + value->second);
+  }
+  return texts;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,132 @@
+#include "sim/records/result.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "sim/records/bench.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+Span span(SpanKind kind, double start, double end) {
+  const Stream stream = kind == SpanKind::kCommunication ? Stream::kComm : Stream::kCompute;
+  return {.rank = 0, .stream = stream, .kind = kind, .name = "x", .start_s = start, .end_s = end};
+}
+
+double sum_of_exclusive_parts(const Breakdown& b) {
+  return b.compute_s + b.exposed_communication_s + b.input_and_host_s + b.optimizer_and_copies_s + b.idle_s;
+}
+
+}  // namespace
+
+TEST_CASE("communication under compute is overlapped, the rest of it is exposed") {
+  // compute 0-4, communication 3-6, optimizer 6-7, nothing until 8.
+  const std::vector<Span> spans{span(SpanKind::kCompute, 0, 4), span(SpanKind::kCommunication, 3, 6),
+                                span(SpanKind::kOptimizerAndCopies, 6, 7)};
+  const Breakdown b = make_breakdown(spans, 0, 8.0);
+  CHECK(b.compute_s == 4.0);
+  CHECK(b.overlapped_communication_s == 1.0);
+  CHECK(b.exposed_communication_s == 2.0);
+  CHECK(b.optimizer_and_copies_s == 1.0);
+  CHECK(b.input_and_host_s == 1.0);
+  CHECK(b.idle_s == 0.0);
+}
+
+TEST_CASE("two collectives in flight count once, gaps before the last operation are idle") {
+  const std::vector<Span> spans{span(SpanKind::kCommunication, 1, 4), span(SpanKind::kCommunication, 2, 5),
+                                span(SpanKind::kCompute, 6, 7)};
+  const Breakdown b = make_breakdown(spans, 0, 7.0);
+  CHECK(b.exposed_communication_s == 4.0);
+  CHECK(b.idle_s == 2.0);
+  CHECK(b.compute_s == 1.0);
+}
+
+TEST_CASE("a hook inside a backward counts as a copy, not as compute") {
+  const std::vector<Span> spans{span(SpanKind::kCompute, 0, 10), span(SpanKind::kOptimizerAndCopies, 4, 6)};
+  const Breakdown b = make_breakdown(spans, 0, 10.0);
+  CHECK(b.compute_s == 8.0);
+  CHECK(b.optimizer_and_copies_s == 2.0);
+}
+
+TEST_CASE("the exclusive parts of a breakdown sum to the step, waits count as what happens meanwhile") {
+  const std::vector<Span> spans{
+      span(SpanKind::kInputAndHost, 0, 1),  span(SpanKind::kCompute, 1, 5),
+      span(SpanKind::kCommunication, 2, 9), span(SpanKind::kOptimizerAndCopies, 3, 4),
+      span(SpanKind::kWait, 5, 9),          span(SpanKind::kOptimizerAndCopies, 9.5, 11)};
+  const Breakdown b = make_breakdown(spans, 0, 12.0);
+  CHECK(sum_of_exclusive_parts(b) == Approx(12.0));
+  CHECK(b.exposed_communication_s + b.overlapped_communication_s == Approx(7.0));
+  CHECK(b.idle_s == Approx(0.5));
+}
+
+TEST_CASE("the step time of a result is the median over steps of the slowest rank") {
+  Result result;
+  result.step_time_s = {{1, 5, 3}, {2, 1, 4}};
+  CHECK(result.median_step_time_s() == 4.0);
+  CHECK_THROWS_AS(Result{}.median_step_time_s(), InputError);
+}
+
+TEST_CASE("quantiles interpolate between order statistics") {
+  CHECK(median({1, 2, 5, 10, 10}) == 5.0);
+  CHECK(median({4, 1}) == 2.5);
+  CHECK(quantile({10, 0}, 0.25) == 2.5);
+  CHECK(quantile({3, 1, 2}, 1.0) == 3.0);
+}
+
+TEST_CASE(
+    "bus bandwidth of an all-reduce over two ranks equals algorithm bandwidth, over four 1.5 times it") {
+  CHECK(bus_factor("all_reduce", 2) == 1.0);
+  CHECK(bus_factor("all_reduce", 4) == 1.5);
+  CHECK(bus_factor("all_gather", 4) == 0.75);
+  CHECK(bus_factor("broadcast", 4) == 1.0);
+  const BenchRow row{
+      .collective = "all_reduce", .message_bytes = 10.0, .time_s = {4, 2, 9}, .cpu_s = {}, .wrong = 0};
+  CHECK(algbw_bytes_per_s(row) == 2.5);
+}
+
+TEST_CASE("a result survives its file") {
+  Result result;
+  result.context.schema = "stepcast.result/2";
+  result.origin = Origin::kPredicted;
+  result.configuration.model = "m";
+  result.step_time_s = {{0.25}};
+  result.spans = {span(SpanKind::kCommunication, 0, 1)};
+  result.lineage = {{"trace", "t.json", "abc", {"def"}}};
+  const nlohmann::json json = result;
+  const auto copy = json.get<Result>();
+  CHECK(nlohmann::json(copy) == json);
+  CHECK(json["origin"] == "predicted");
+  CHECK(copy.lineage[0].ancestors == std::vector<std::string>{"def"});
+}
+
+TEST_CASE("files that do not name the kind of compute mean real compute") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  result.configuration.compute = "replayed";
+  nlohmann::json json = result;
+  CHECK(json.get<Result>().configuration.compute == "replayed");
+  json["configuration"].erase("compute");
+  CHECK(json.get<Result>().configuration.compute == "real");
+}
+
+TEST_CASE("a missing key and an unknown word are refused and named") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  nlohmann::json json = result;
+  json["origin"] = "guessed";
+  CHECK_THROWS_WITH(json.get<Result>(),
+                    Catch::Contains("'guessed'") && Catch::Contains("measured, predicted"));
+  json = result;
+  json["configuration"].erase("batch");
+  CHECK_THROWS_WITH(json.get<Result>(), Catch::Contains("'batch'"));
+}
+
+TEST_CASE("a result without memory claims no variation of it") {
+  Result result;
+  result.step_time_s = {{1.0}};
+  CHECK_FALSE(nlohmann::json(result)["derived"].contains("memory_cv"));
+  result.memory.resize(1);
+  CHECK(nlohmann::json(result)["derived"].contains("memory_cv"));
+}

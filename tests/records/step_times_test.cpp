@@ -1,0 +1,88 @@
+#include "sim/records/step_times.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "core/error.hpp"
+
+using namespace stepcast;
+
+namespace {
+
+/// Two measured steps, the second (slower) one of which took ten times as long in every phase.
+TraceEntry two_steps(const Model& model) {
+  TraceEntry trace;
+  trace.step_s = {100.0, 10.0};
+  trace.input_s = {30.0, 3.0};
+  trace.loss_s = {20.0, 2.0};
+  trace.host_s = {10.0, 1.0};
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    const auto scale = static_cast<double>(i + 1);
+    SegmentTrace segment;
+    segment.forward_s = {40.0 * scale, 4.0 * scale};
+    segment.backward_s = {50.0 * scale, 5.0 * scale};
+    segment.zero_grad_s = {60.0 * scale, 6.0 * scale};
+    segment.optimizer_s = {70.0 * scale, 7.0 * scale};
+    segment.grad_ready_fraction.assign(model.segments[i].parameters.size(), 0.25);
+    trace.segments.push_back(segment);
+  }
+  return trace;
+}
+
+Op op(const Action& action) {
+  Op result;
+  result.action = action;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("an operation takes the median of its phase, or what it took in the measured step at a place") {
+  const Model model = load_model("simple-cnn");
+  const TraceEntry trace = two_steps(model);
+  const StepTimes times(model, &trace, nullptr);
+  Schedule schedule;
+  schedule.micro_batches = 3;
+  const Op backward = op(Compute{.phase = Phase::kBackward, .segment = 1});
+  CHECK(times.seconds(schedule, backward, -1.0, false) == 55.0);
+  CHECK(times.seconds(schedule, backward, 0.0, false) == 10.0);   // the fast step
+  CHECK(times.seconds(schedule, backward, 0.9, false) == 100.0);  // the slow one
+  CHECK(times.seconds(schedule, op(LoadInput{}), 0.0, false) == 9.0);
+  CHECK(times.seconds(schedule, op(Synchronize{}), 0.0, false) == 0.0);
+  CHECK(times.rest_of_step_s(0.0) == 1.0);
+  CHECK(times.ready_fraction(0) == 0.25);
+}
+
+TEST_CASE("an FSDP unit takes the sum over its segments, and its optimizer the part of one shard") {
+  const Model model = load_model("simple-cnn");
+  const TraceEntry trace = two_steps(model);
+  const StepTimes times(model, &trace, nullptr);
+  Schedule schedule;
+  schedule.units.push_back({.name = "unit", .segments = {0, 2}, .tensors = {}, .elements = 8, .shards = 4});
+  CHECK(times.seconds(schedule, op(UpdateUnit{0}), 0.0, false) == 7.0);
+  using What = UnitMemory::What;
+  CHECK(times.seconds(schedule, op(UnitMemory{0, What::kZeroGradients}), 0.0, false) == 24.0);
+  CHECK(times.seconds(schedule, op(UnitMemory{0, What::kFreeParameters}), 0.0, false) == 0.0);
+}
+
+TEST_CASE("only what repeats a phase of a segment in one step follows, and takes the accumulating times") {
+  const Model model = load_model("simple-cnn");
+  const TraceEntry trace = two_steps(model);
+  TraceEntry accumulating = trace;
+  accumulating.segments[0].forward_s = {1.0, 1.0};
+  const StepTimes times(model, &trace, &accumulating);
+  Program program;
+  program.ops = {op(Compute{.phase = Phase::kForward, .segment = 0, .micro_batch = 0}),
+                 op(Compute{.phase = Phase::kBackward, .segment = 0, .micro_batch = 0}),
+                 op(Compute{.phase = Phase::kForward, .segment = 0, .micro_batch = 1})};
+  const std::vector<char> follows = StepTimes::followers(program);
+  CHECK(follows == std::vector<char>{0, 0, 1});
+  CHECK(times.seconds({}, program.ops[0], 0.0, false) == 4.0);
+  CHECK(times.seconds({}, program.ops[2], 0.0, true) == 1.0);
+}
+
+TEST_CASE("a trace of another number of segments is refused") {
+  const Model model = load_model("simple-cnn");
+  TraceEntry trace = two_steps(model);
+  trace.segments.pop_back();
+  CHECK_THROWS_WITH(StepTimes(model, &trace, nullptr), Catch::Contains("segments"));
+}

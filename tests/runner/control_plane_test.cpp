@@ -1,0 +1,70 @@
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "tests/runner/as_ranks.hpp"
+
+using namespace stepcast;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Runs `body` as ranks that have a control plane and no backend.
+void as_controls(int world_size, const std::function<void(ControlPlane&)>& body) {
+  const auto store = make_memory_store(10s);
+  std::vector<std::string> problems(static_cast<std::size_t>(world_size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        ControlPlane control(store, rank, world_size, 10s);
+        body(control);
+      } catch (const std::exception& error) {
+        problems[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& problem : problems) CHECK(problem.empty());
+}
+
+}  // namespace
+
+TEST_CASE("texts of any length reach every rank, or rank 0 alone, in the order of the ranks", "[control]") {
+  const std::vector<std::string> all{"", std::string(100'000, 'b'), std::string("c\0\n", 3)};
+  as_controls(3, [&](ControlPlane& control) {
+    const std::string own = all[static_cast<std::size_t>(control.rank())];
+    expect(control.all_gather("texts", own) == all, "every rank has all");
+    expect(control.gather("texts", own) == (control.rank() == 0 ? all : std::vector<std::string>{}),
+           "rank 0");
+    expect(control.broadcast("text", own + std::to_string(control.rank())) == "0", "rank 0's text");
+    control.barrier("end");
+  });
+}
+
+TEST_CASE("numbers arrive as they left, to the last bit and in any number", "[control]") {
+  as_controls(2, [](ControlPlane& control) {
+    const std::vector<double> mine =
+        control.rank() == 0 ? std::vector<double>{}
+                            : std::vector<double>{0.1, -1.0 / 3.0, 1e-300, std::nextafter(7.0, 8.0)};
+    const auto all = control.all_gather_numbers("numbers", mine);
+    expect(all[0].empty() && all[static_cast<std::size_t>(control.rank())] == mine, "equal numbers");
+    expect(all[1].size() == 4 && all[1][3] == std::nextafter(7.0, 8.0), "the other rank's numbers");
+  });
+}
+
+TEST_CASE("a rank that does not take part is named after the timeout, with what it was asked", "[control]") {
+  const auto store = make_memory_store(200ms);
+  ControlPlane present(store, 1, 3, 200ms);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_WITH(present.all_gather("hosts", "b"),
+                    Catch::Contains("rank 1: hosts: of 3 ranks") && Catch::Contains("200 ms: 0, 2"));
+  CHECK(std::chrono::steady_clock::now() - begin < 2s);
+}
+
+TEST_CASE("a rank alone hears itself at once", "[control]") {
+  ControlPlane alone(make_memory_store(0ms), 0, 1, 0ms);
+  CHECK(alone.all_gather("texts", "a") == std::vector<std::string>{"a"});
+  CHECK(alone.gather("texts", "b") == std::vector<std::string>{"b"});
+  CHECK(alone.broadcast("text", "c") == "c");
+}

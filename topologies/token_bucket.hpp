@@ -1,0 +1,41 @@
+#pragma once
+
+#include "core/units.hpp"
+#include "topologies/cluster.hpp"
+
+/// Token buckets, by which `tc` holds a link to a rate. Who builds such links and who models them asks here.
+namespace stepcast {
+
+/// What a shaped link must let through so that TCP delivers `payload`: each full frame of an MTU of 1,500
+/// carries 1,448 bytes of it (IPv4, TCP with time stamps) in 1,514 that the bucket counts.
+BytesPerSecond shaped_rate(BytesPerSecond payload);
+Bytes payload_of(Bytes shaped);
+
+/// The token buckets of a network on one machine (tc-tbf(8)), one per link and direction. Tokens come at the link's rate r
+/// until the bucket of depth B is full, and every byte that passes takes one:
+///
+///     passed(t) <= B + r t        after a pause of B / r
+///
+/// Sizes are shaped ones, with headers.
+class TokenBuckets {
+ public:
+  /// \param slowest the least payload rate of the network's links
+  explicit TokenBuckets(BytesPerSecond slowest);
+
+  /// The largest segment that TCP hands over at a time: what the slowest link carries in 250 us, but two
+  /// frames at least, and at most 64 KiB. Segments that pass the buckets whole were measured to cost a
+  /// quarter of the processor time of those that the buckets cut into frames, and all hosts share one
+  /// machine.
+  [[nodiscard]] Bytes segment() const { return segment_; }
+  /// B of a link of that payload rate: what it carries in 250 us, since a kernel's timer may be late by 100,
+  /// but two segments at least: with one, a late timer lost 14 % of 1 Gbit/s.
+  [[nodiscard]] Bytes depth(BytesPerSecond payload) const;
+
+ private:
+  Bytes segment_{0};
+};
+
+/// Gives every link the bucket that it has where the slowest of all carries `slowest`.
+void shape_links(Cluster& cluster, BytesPerSecond slowest);
+
+}  // namespace stepcast
