@@ -52,8 +52,9 @@ Drawing draw(const FigureInput& input) {
   for (const Speedup& one : all) names.insert(one.scaled->configuration.strategy);
   const std::vector<std::string> strategies(names.begin(), names.end());
   style::Sheet sheet{
-      .title = std::string("Speed-up over one rank: lines predicted, markers measured; ") +
-               (input.strong_scaling ? "same global batch (strong)" : "same batch per rank (weak)"),
+      .title = input.strong_scaling
+                   ? "Speed-up over one rank: lines predicted, markers measured; same global batch (strong)"
+                   : "Speed-up over one rank: lines predicted, markers measured; same batch per rank (weak)",
       .legend = {{kIdeal, "ideal"}},
       .setup = "set xlabel 'ranks' offset 0,0.4\nset ylabel 'speed-up (throughput ratio)' offset 1,0\n"};
   for (std::size_t s = 0; s < strategies.size(); ++s)

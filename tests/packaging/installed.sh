@@ -24,7 +24,7 @@ check() {
     [[ -e $prefix/$file ]] || fail "$prefix has no $file"
   done
   # A name that only the installed folder has.
-  mv "$prefix/share/stepcast/models/netflix-mlp.yaml" "$prefix/share/stepcast/models/only-here.yaml"
+  cp "$prefix"/share/stepcast/models/{netflix-mlp,only-here}.yaml
   cat >"$stage/ask.sh" <<'END'
 set -euo pipefail
 prefix=$1 source=$2 build=$3
