@@ -62,7 +62,8 @@ struct Wire {
 Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
   if (bandwidth <= BytesPerSecond(0)) return {};
   Wire wire{.s_per_byte = 1.0 / bandwidth.count()};
-  if (const BytesPerSecond slowest(calibration.cluster.slowest_shaped_link_bytes_per_s); slowest > BytesPerSecond(0))
+  if (const BytesPerSecond slowest(calibration.cluster.slowest_shaped_link_bytes_per_s);
+      slowest > BytesPerSecond(0))
     wire.at_once = payload_of(TokenBuckets(slowest).depth(bandwidth)).count();
   return wire;
 }

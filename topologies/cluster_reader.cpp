@@ -84,7 +84,8 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
   if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
   if (node.has("speed")) host.speed = settings.number(node.at("speed"));
-  if (!(host.speed >= 1e-3 && host.speed <= 1e3)) node.at("speed").fail("expected a factor from 0.001 to 1000");
+  if (!(host.speed >= 1e-3 && host.speed <= 1e3))
+    node.at("speed").fail("expected a factor from 0.001 to 1000");
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
   const std::size_t before = cluster.nodes.size();

@@ -194,8 +194,7 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
                                         const std::function<void(const std::string& now)>& on_sample) {
   Backend& backend = *session.backend;
   if (backend.world_size() < 2) throw UsageError("a bench of collectives needs at least 2 ranks");
-  const std::vector<std::string>& names =
-      settings.collectives.empty() ? bench_names() : settings.collectives;
+  const std::vector<std::string>& names = settings.collectives.empty() ? bench_names() : settings.collectives;
   const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());
   const std::size_t largest = *std::max_element(settings.sizes.begin(), settings.sizes.end()) + rounding;
   const std::size_t elements = MessageWalk::region_bytes(largest) / sizeof(float);

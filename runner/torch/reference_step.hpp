@@ -57,9 +57,7 @@ class ReferenceStep {
   [[nodiscard]] bool exchanges(const char* strategy) const {
     return run_.strategy == strategy && run_.training.world_size > 1;
   }
-  [[nodiscard]] bool broadcasts_buffers() const {
-    return reducer_ != nullptr && !model_.buffers().empty();
-  }
+  [[nodiscard]] bool broadcasts_buffers() const { return reducer_ != nullptr && !model_.buffers().empty(); }
 
   TorchModel& model_;
   const Dataset& data_;

@@ -182,7 +182,8 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
   const PiecewiseCost& fitted = calibration.path(kSameSwitch).latency;
   for (const double bytes : {4.0, 4096.0, 16'384.0, 262'144.0, 4'194'304.0})
     CHECK(fitted.at(Bytes(bytes)).count() == Approx(latency(bytes)).epsilon(0.05));
-  calibration.cluster = {.shared_cores = 2};  // of an older version: they hide in a latency that does not rise
+  calibration.cluster = {.shared_cores =
+                             2};  // of an older version: they hide in a latency that does not rise
   fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
   CHECK(calibration.path(kSameSwitch).latency.at(Bytes(262'144.0)).count() < 0.5 * latency(262'144.0));
 }

@@ -117,7 +117,8 @@ TEST_CASE("bucket caps are cases of their own, in tables and figures, of ddp and
     CHECK_THAT(outcome.out, Catch::Contains("bucket-cap 1MiB") && Catch::Contains("bucket-cap 64MiB") &&
                                 Catch::Contains("over 2 cases"));
     CHECK(shell.run("stepcast plot accuracy p*.json run*.json -o a.svg --force").exit_code == 0);
-    CHECK_THAT(shell.read("a.svg"), Catch::Contains("bucket-cap 1MiB") && Catch::Contains("bucket-cap 64MiB"));
+    CHECK_THAT(shell.read("a.svg"),
+               Catch::Contains("bucket-cap 1MiB") && Catch::Contains("bucket-cap 64MiB"));
   }
 }
 

@@ -51,7 +51,8 @@ TEST_CASE("several ranks without a cluster run on the calibrated machine, and wi
   const auto calibrated = std::string("--calibration ") + kSharedCores;
   const nlohmann::json implied = predicted(shell, options + calibrated);
   CHECK(implied["configuration"]["cluster"] == "the calibrated machine with 2 cores");
-  CHECK(implied["step_time_s"] == predicted(shell, options + calibrated + " --cluster laptop")["step_time_s"]);
+  CHECK(implied["step_time_s"] ==
+        predicted(shell, options + calibrated + " --cluster laptop")["step_time_s"]);
   CHECK(shell.run("stepcast predict --collectives all_reduce --max 4KiB " + calibrated).exit_code == 0);
   CHECK_THAT(refused("--collectives all_reduce"), Catch::Contains("2 ranks"));
 }
@@ -70,7 +71,8 @@ TEST_CASE("a calibration that cannot say where it was made asks for the cluster"
   };
   CHECK_THAT(refusal("/context/cores", 0), Catch::Contains("c.json") && Catch::Contains("context.cores"));
   CHECK_THAT(refusal("/ranks_on_machine", 1), Catch::Contains("several hosts"));
-  CHECK_THAT(refusal("/cluster", {{"shared_cores", 2}, {"slowest_shaped_link_bytes_per_s", 1e8}}), Catch::Contains("in a lab"));
+  CHECK_THAT(refusal("/cluster", {{"shared_cores", 2}, {"slowest_shaped_link_bytes_per_s", 1e8}}),
+             Catch::Contains("in a lab"));
 }
 
 TEST_CASE("one rank needs no cluster: nothing is between it and itself", "[commands]") {
@@ -82,7 +84,8 @@ TEST_CASE("one rank needs no cluster: nothing is between it and itself", "[comma
   CHECK_FALSE(implied["notes"].contains("endpoints"));
 }
 
-TEST_CASE("the first line says that communication endpoints are free, and the result repeats it", "[commands]") {
+TEST_CASE("the first line says that communication endpoints are free, and the result repeats it",
+          "[commands]") {
   const Shell shell;
   const std::string options = "--model synthetic:layers=2 --strategy ddp --world-size 2 --cluster ";
   const Outcome text = shell.run("stepcast predict " + options + "star:hosts=2");
@@ -106,9 +109,10 @@ TEST_CASE("declared times per sample grow with the batch, per batch they do not,
           "[commands]") {
   const Shell shell;
   const auto step_s = [&](const std::string& per, const std::string& options) {
-    shell.write("m.yaml", "input: none\nloss: none\noptimizer: none\n" + per +
-                              "segments:\n  - {name: s, layers: [{fixed: {name: s, forward: 1ms, backward: 3ms, "
-                              "parameter: 4B}}]}\n");
+    shell.write("m.yaml",
+                "input: none\nloss: none\noptimizer: none\n" + per +
+                    "segments:\n  - {name: s, layers: [{fixed: {name: s, forward: 1ms, backward: 3ms, "
+                    "parameter: 4B}}]}\n");
     return shell.run("stepcast predict --json --strategy single --model ./m.yaml " + options);
   };
   const auto time = [](const Outcome& outcome) {
@@ -155,8 +159,8 @@ TEST_CASE("a pipeline sends what a layer with declared times says it puts out, o
 TEST_CASE("a step of 1 us, of 1 s and of 10,000 s is the same step but for its unit of time, to 1e-9",
           "[commands]") {
   const Shell shell;
-  for (const std::string strategy : {"ddp --bucket-cap 1MiB", "gather_scatter",
-                                     "pipeline --split even --batch 8 --micro-batches 8"}) {
+  for (const std::string strategy :
+       {"ddp --bucket-cap 1MiB", "gather_scatter", "pipeline --split even --batch 8 --micro-batches 8"}) {
     const auto steps = [&](double scale) {
       const auto number = [&](double value, const char* unit) {
         std::ostringstream text;
@@ -167,14 +171,17 @@ TEST_CASE("a step of 1 us, of 1 s and of 10,000 s is the same step but for its u
       std::string model = "input: none\nloss: none\noptimizer: none\nper: sample\nsegments:\n";
       for (int i = 0; i < 4; ++i)
         model += "  - {name: s" + std::to_string(i) + ", layers: [{fixed: {name: s" + std::to_string(i) +
-                 ", forward: " + number((20 + 7 * i) * scale, "ns") + ", backward: " +
-                 number((50 + 11 * i) * scale, "ns") + ", parameter: " + std::to_string(4 * (50'000 + 7919 * i)) +
-                 "B, output: 12KiB}}]}\n";
+                 ", forward: " + number((20 + 7 * i) * scale, "ns") +
+                 ", backward: " + number((50 + 11 * i) * scale, "ns") +
+                 ", parameter: " + std::to_string(4 * (50'000 + 7919 * i)) + "B, output: 12KiB}}]}\n";
       shell.write("m.yaml", model);
       shell.write("c.yaml", "name: c\nhosts: {count: 4, cores: 1}\nnetwork: {kind: star, bandwidth: " +
-                                number(1e12 / scale, "B/s") + ", latency: " + number(3 * scale, "ns") + "}\n");
-      const Outcome outcome = shell.run("stepcast predict --json --model ./m.yaml --cluster ./c.yaml --world-size 4 "
-                                        "--steps 12 --strategy " + strategy);
+                                number(1e12 / scale, "B/s") + ", latency: " + number(3 * scale, "ns") +
+                                "}\n");
+      const Outcome outcome = shell.run(
+          "stepcast predict --json --model ./m.yaml --cluster ./c.yaml --world-size 4 "
+          "--steps 12 --strategy " +
+          strategy);
       INFO(outcome.err);
       REQUIRE(outcome.exit_code == 0);
       return nlohmann::json::parse(outcome.out)["step_time_s"].get<std::vector<std::vector<double>>>();

@@ -279,7 +279,8 @@ TEST_CASE("every row of device-errors.json still is what an estimate says") {
 
 TEST_CASE("errors of estimates are read as percent, or as a factor where they are far too fast") {
   CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("+1.8 %"));
-  CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")), Catch::StartsWith("33 times") && Catch::Contains("times too fast"));
+  CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
+             Catch::StartsWith("33 times") && Catch::Contains("times too fast"));
   CHECK_THAT(known_errors_note(device_model("a100-sxm")), Catch::Contains("not known"));
 }
 

@@ -64,7 +64,8 @@ TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") 
   CHECK_FALSE(predict(request).notes.contains("endpoints"));  // NCCL's times are its own
 }
 
-TEST_CASE("NCCL between hosts over Ethernet says that it has InfiniBand's costs; inside one host it does not") {
+TEST_CASE(
+    "NCCL between hosts over Ethernet says that it has InfiniBand's costs; inside one host it does not") {
   PredictionRequest request;
   request.strategy = "ddp";
   request.model = "synthetic:layers=2";

@@ -122,7 +122,8 @@ TEST_CASE("a slow host has its speed, and nothing else changes") {
     CHECK(slow.links[i].bandwidth == whole.links[i].bandwidth);
   CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: hosst3, speed: 0.7}]\n"),
              Contains(":4: ") && Contains("did you mean 'host3'"));
-  CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: host3, speed: 0}]\n"), Contains("a factor from 0.001 to 1000"));
+  CHECK_THAT(message_of(kFabric + "slow_hosts: [{host: host3, speed: 0}]\n"),
+             Contains("a factor from 0.001 to 1000"));
 }
 
 }  // namespace
