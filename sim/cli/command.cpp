@@ -60,35 +60,11 @@ void check_values(const po::parsed_options& parsed, const po::options_descriptio
     }
 }
 
-/// Boost's messages, with the nearest known option where one was misspelt.
-po::variables_map parse(const std::string& name, const Command& command,
-                        const std::vector<std::string>& words) {
-  const po::options_description options = option_table(name, command);
-  po::positional_options_description positional;
-  if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
-  po::variables_map values;
-  try {
-    const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    const po::parsed_options parsed =
-        po::command_line_parser(words).options(options).positional(positional).style(style).run();
-    check_values(parsed, options);
-    po::store(parsed, values);
-    if (values.count("help") == 0) po::notify(values);
-  } catch (const po::unknown_option& error) {
-    throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
-  } catch (const po::too_many_positional_options_error&) {
-    throw UsageError("'" + name + "' takes no words without an option; see 'help " + name + "'");
-  } catch (const po::error& error) {
-    throw UsageError(error.what());
-  }
-  return values;
-}
-
 ExitCode run_command(const std::string& program, const std::string& name,
                      const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
   if (command.hand_over) return command.hand_over(words);
-  const po::variables_map values = parse(name, command, words);
+  const po::variables_map values = parse_words(name, words);
   if (values.count("help") != 0) {
     std::cout << command_help(program, name);
     return ExitCode::kDone;
@@ -138,6 +114,29 @@ Registry<Command>& commands() {
 }
 
 const std::vector<std::string>& command_line() { return typed_words(); }
+
+po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words) {
+  const Command& command = commands().find(name);
+  const po::options_description options = option_table(name, command);
+  po::positional_options_description positional;
+  if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
+  po::variables_map values;
+  try {
+    const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+    const po::parsed_options parsed =
+        po::command_line_parser(words).options(options).positional(positional).style(style).run();
+    check_values(parsed, options);
+    po::store(parsed, values);
+    if (values.count("help") == 0) po::notify(values);
+  } catch (const po::unknown_option& error) {
+    throw UsageError(unknown_name("option", error.get_option_name(), option_names(options)));
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("'" + name + "' takes no words without an option; see 'help " + name + "'");
+  } catch (const po::error& error) {
+    throw UsageError(error.what());
+  }
+  return values;
+}
 
 int run_program(const std::string& program, const std::string& summary, int argc, char** argv) {
   install_signal_handlers();

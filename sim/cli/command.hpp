@@ -8,6 +8,7 @@
 
 #include "core/registry.hpp"
 #include "core/table.hpp"
+#include "sim/records/result.hpp"
 
 /// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
 /// that name the nearest option, help, and the dispatch by the first word.
@@ -28,12 +29,17 @@ struct Command {
   /// Set for a command that another program runs: it receives the words after the command's name as typed,
   /// and neither `declare` nor `run` is called.
   std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
+  /// Set where a study may ask: what `run` says, without writing or printing it.
+  std::function<Result(const po::variables_map&)> answer = nullptr;
 };
 
 Registry<Command>& commands();
 
 /// The words of the command line as typed, for the context of written files. Set once by `run_program`.
 const std::vector<std::string>& command_line();
+
+/// The options of a command as typed. \throws UsageError that names the nearest option
+po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words);
 
 /// Parses `argv[1]` as the command's name and the rest with its option table, runs it, prints any Error to
 /// stderr as `program: message` and returns the exit code. `--help`, `--version` and `help [COMMAND]` are

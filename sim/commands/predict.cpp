@@ -238,7 +238,8 @@ const Registration<Command> kPredict{
           .positional = "",
           .usage =
               "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
-          .group = "Predict and compare"},
+          .group = "Predict and compare",
+          .answer = [](const po::variables_map& values) { return predict(step_request(values)); }},
      .order = 20}};
 
 }  // namespace

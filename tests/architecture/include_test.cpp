@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace stepcast::include_test {
+
 /// Which folder may include which: an arrow may never be reversed. Reads every #include of the sources.
 namespace {
 
@@ -42,7 +44,8 @@ const std::vector<Module>& module_table() {
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kValidation = kReplay + Folders{"sim/replay", "sim/evidence"};
-  static const Folders kSimCommands = kValidation + Folders{"sim/cli", "sim/validation", "plots"};
+  static const Folders kSimCommands =
+      kValidation + Folders{"sim/cli", "sim/validation", "sim/study", "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
@@ -65,6 +68,7 @@ const std::vector<Module>& module_table() {
       {"plots", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
       {"sim/validation", kValidation},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
+      {"sim/study", {"core", "sim/schedule", "sim/records"}},
       {"sim/commands", kSimCommands},
       {"sim", kSimCommands + Folders{"sim/commands"}},
       {"runner/launch", {"core"}},
@@ -98,8 +102,8 @@ const std::vector<Library>& library_table() {
   static const Folders kGloo{"runner/gloo", "runner/backend"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"core", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/commands", "runner/execute",
-        "runner/lab", "runner/commands"}},
+       {"core", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/commands",
+        "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration"}, true},
@@ -260,3 +264,5 @@ TEST_CASE("a reversed arrow, a foreign library and an unknown library are found 
   REQUIRE(leaks(leaking).size() == 1);
   CHECK_THAT(leaks(leaking)[0], Contains("runner/commands/run.cpp:5"));
 }
+
+}  // namespace stepcast::include_test

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace stepcast::presets_test {
+
 /// Checks that are switched off check nothing.
 
 namespace fs = std::filesystem;
@@ -53,3 +55,5 @@ TEST_CASE("asan checks leaks and one definition everywhere but in libraries that
   for (std::string line; std::getline(lines, line);)
     if (!line.empty() && line[0] != '#') CHECK_THAT(line, Catch::StartsWith("leak:lib"));
 }
+
+}  // namespace stepcast::presets_test

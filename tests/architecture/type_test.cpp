@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace stepcast::type_test {
+
 /// No two types of the program share a name, in whatever namespace and file: who reads one knows which it is.
 namespace {
 
@@ -122,3 +124,5 @@ TEST_CASE("types are found in any namespace, not in functions, comments, texts o
   CHECK(names("// struct D {};\nconst char* text = \"struct E {\"; auto r = R\"(class F {)\";").empty());
   CHECK(names("struct G f() { return {}; }").empty());
 }
+
+}  // namespace stepcast::type_test

@@ -7,7 +7,7 @@
 #include "calibration/judge_hosts.hpp"
 #include "calibration/non_negative.hpp"
 
-using namespace stepcast;
+namespace stepcast::fit_test {
 
 namespace {
 
@@ -327,3 +327,5 @@ TEST_CASE("unknowns of at least 0: the interior solution, or the better border, 
   near(fit_non_negative({{1.0, 1.0}, {1.0, 2.0}}, {5.0, 4.0}), 4.5, 0.0);
   near(fit_non_negative({{2.0, 1.0}}, {6.0}), 3.0, 0.0);
 }
+
+}  // namespace stepcast::fit_test

@@ -3,7 +3,7 @@
 #include "sim/cli/help.hpp"
 #include "sim/cli/option.hpp"
 
-namespace stepcast {
+namespace stepcast::command_test {
 namespace {
 
 po::variables_map with_value(const std::string& text) {
@@ -64,4 +64,4 @@ TEST_CASE("option names for suggestions carry their dashes", "[cli]") {
   CHECK(option_names(option_table("c", command)) == std::vector<std::string>{"--output", "--help"});
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::command_test

@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "sim/collectives/double_tree.hpp"
 
-namespace stepcast {
+namespace stepcast::algorithm_test {
 namespace {
 
 using Catch::Contains;
@@ -470,4 +470,4 @@ TEST_CASE("an algorithm that nothing can reach is an error at the start of a pro
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::algorithm_test

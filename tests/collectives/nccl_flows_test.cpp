@@ -4,7 +4,7 @@
 
 #include "tests/collectives/nccl_reference.hpp"
 
-namespace stepcast {
+namespace stepcast::nccl_flows_test {
 namespace {
 
 using nccl_reference::cluster_named;
@@ -81,4 +81,4 @@ TEST_CASE("one rank sends nothing") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::nccl_flows_test

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 
-namespace stepcast {
+namespace stepcast::nccl_graph_test {
 namespace {
 
 using nccl_reference::cluster_named;
@@ -120,4 +120,4 @@ TEST_CASE("ranks without a GPU of their own are refused, and the cluster is name
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::nccl_graph_test

@@ -6,7 +6,7 @@
 
 #include "tests/collectives/nccl_reference.hpp"
 
-namespace stepcast {
+namespace stepcast::nccl_tuning_test {
 namespace {
 
 using nccl_reference::cluster_named;
@@ -108,4 +108,4 @@ TEST_CASE("large messages occupy two blocks per channel, NVLS 16, small ones a s
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::nccl_tuning_test

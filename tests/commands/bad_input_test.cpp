@@ -5,7 +5,7 @@
 #include "tests/commands/shell.hpp"
 
 /// What people get wrong: a clear message, the right exit code, nothing left behind.
-namespace stepcast::tests {
+namespace stepcast::tests::bad_input_test {
 namespace {
 
 /// A trace of netflix-mlp at batches 16 and 32 with three steps each.
@@ -409,4 +409,4 @@ TEST_CASE("a surplus row of an nvidia-smi matrix is refused", "[commands]") {
   check_refusal(shell, "stepcast topology import m.txt", 3, {"m.txt:4", "GPU2", "end of the matrix"});
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::bad_input_test

@@ -4,7 +4,7 @@
 #include "sim/records/result.hpp"
 #include "tests/commands/shell.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::commands_test {
 namespace {
 
 const std::string kPredict = "stepcast predict --model synthetic:layers=4 --cluster star:hosts=4 ";
@@ -225,4 +225,4 @@ TEST_CASE("broadcast is predicted without a model, on a cluster with devices", "
   CHECK_THAT(strange.err, Catch::Contains("broadcast takes it"));
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::commands_test

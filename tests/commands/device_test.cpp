@@ -4,7 +4,7 @@
 #include "sim/records/trace.hpp"
 #include "tests/commands/shell.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::device_test {
 namespace {
 
 /// A trace of netflix-mlp at batch 64 whose segments take 20 us a phase, and host and input 1 ms each.
@@ -107,4 +107,4 @@ TEST_CASE("plot sensitivity prints its numbers beside drawing them", "[commands]
   CHECK(shell.files().contains("fig.svg"));
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::device_test

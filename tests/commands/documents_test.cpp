@@ -12,7 +12,7 @@
 
 /// README.md and docs/: code is that of the files it is taken from, commands exist with all their options, and those of
 /// blocks that say `sh runs` are run, one after the other.
-namespace stepcast::tests {
+namespace stepcast::tests::documents_test {
 namespace fs = std::filesystem;
 namespace {
 
@@ -177,4 +177,4 @@ TEST_CASE("README has at most 150 lines", "[commands][documents]") {
   CHECK(lines <= 150);
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::documents_test

@@ -5,7 +5,7 @@
 #include "sim/evidence/lab_report.hpp"
 #include "tests/commands/shell.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::lab_plot_test {
 namespace {
 
 std::string lab_file() {
@@ -55,4 +55,4 @@ TEST_CASE("figures of the lab and figures of results refuse each other's files",
   CHECK(shell.run("stepcast plot accuracy lab.json -o fig.svg").exit_code == 3);
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::lab_plot_test

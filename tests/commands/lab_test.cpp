@@ -11,7 +11,7 @@
 
 /// The lab as people use it. Where this process may not make network namespaces these tests say so and check
 /// only that the lab says so, too.
-namespace stepcast::tests {
+namespace stepcast::tests::lab_test {
 namespace {
 
 using Catch::Contains;
@@ -202,4 +202,4 @@ TEST_CASE("the quick matrix of lab validate is predicted from two hosts' message
   CHECK(*std::max_element(errors.begin(), errors.end()) < 0.25);
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::lab_test

@@ -2,7 +2,7 @@
 
 #include "tests/commands/shell.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::topology_test {
 namespace {
 
 using Catch::Contains;
@@ -74,4 +74,4 @@ TEST_CASE("mistakes with topology end with a clear line and the right exit code"
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::topology_test

@@ -5,7 +5,7 @@
 
 #include "tests/commands/shell.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::validate_test {
 
 TEST_CASE("validate prints every row, marks fitted ones and shows withheld ones without a measurement",
           "[commands]") {
@@ -124,4 +124,4 @@ TEST_CASE("what was measured in rows to predict changes no prediction at all", "
   CHECK(changed >= 4);
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::validate_test

@@ -8,7 +8,7 @@
 
 /// Where a prediction takes place, and what it says it leaves out: no plausible number for a question that
 /// nobody asked.
-namespace stepcast::tests {
+namespace stepcast::tests::where_test {
 namespace {
 
 constexpr const char* kSharedCores = STEPCAST_SOURCE_DIR "/calibration/data/two-cores.calibration.json";
@@ -198,4 +198,4 @@ TEST_CASE("a step of 1 us, of 1 s and of 10,000 s is the same step but for its u
   }
 }
 
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::where_test

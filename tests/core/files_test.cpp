@@ -10,7 +10,7 @@
 #include "core/yaml.hpp"
 #include "sim/records/run_context.hpp"
 
-using namespace stepcast;
+namespace stepcast::files_test {
 namespace fs = std::filesystem;
 
 namespace {
@@ -108,3 +108,5 @@ TEST_CASE("a machine-written file starts with its context") {
   const nlohmann::json json = {{"a", 1}, {"context", {{"schema", "x"}}}, {"z", 2}};
   CHECK(to_file_text(json) == "{\n \"context\": {\n  \"schema\": \"x\"\n },\n \"a\": 1,\n \"z\": 2\n}\n");
 }
+
+}  // namespace stepcast::files_test

@@ -13,7 +13,7 @@
 #include "core/environment.hpp"
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::program_test {
 
 namespace {
 
@@ -131,3 +131,5 @@ TEST_CASE("the environment is read in core/environment.cpp alone") {
       CHECK_FALSE(std::regex_search(text.str(), std::regex(R"(\bgetenv\b)")));
     }
 }
+
+}  // namespace stepcast::program_test

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstdio>
 
-using namespace stepcast;
+namespace stepcast::registry_test {
 
 TEST_CASE("entries stand in the order of their number, then of their name, however they were added") {
   Registry<int> registry("thing");
@@ -42,3 +42,5 @@ TEST_CASE("asserts are alive: a program that registers a name twice aborts") {
   CHECK(WTERMSIG(status) == SIGABRT);
 #endif
 }
+
+}  // namespace stepcast::registry_test

@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::units_test {
 
 TEST_CASE("bits and bytes, SI and IEC prefixes are told apart") {
   CHECK(parse_bytes_per_second("100Gb/s", "x").count() == 12.5e9);
@@ -51,3 +51,5 @@ TEST_CASE("bytes divided by bytes per second are seconds") {
   CHECK((BytesPerSecond(2) * Seconds(5)).count() == 10.0);
   CHECK(Bytes(6) / Bytes(3) == 2.0);
 }
+
+}  // namespace stepcast::units_test

@@ -7,7 +7,7 @@
 #include "sim/evidence/compare_bench.hpp"
 #include "sim/records/perfetto.hpp"
 
-namespace stepcast {
+namespace stepcast::compare_test {
 namespace {
 
 /// A file of model m whose every step takes `step_s`.
@@ -219,4 +219,4 @@ TEST_CASE("a Perfetto timeline counts what every rank holds, each sample once an
   CHECK(samples == std::vector<std::pair<double, double>>{{0.0, 10.0}, {250000.0, 30.0}});
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::compare_test

@@ -10,7 +10,7 @@
 #include "core/file.hpp"
 #include "core/temporary.hpp"
 
-namespace stepcast {
+namespace stepcast::lab_report_test {
 namespace {
 
 /// A case measured between `low_s` and `high_s`, in their middle, and predicted as said.
@@ -261,4 +261,4 @@ TEST_CASE("the report says when the machine's speed moved, and only then", "[lab
   CHECK_THAT(to_text(report), Catch::Contains("moved by 150.0 %"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::lab_report_test

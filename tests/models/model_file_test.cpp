@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 
-using namespace stepcast;
+namespace stepcast::model_file_test {
 using Catch::Contains;
 
 namespace {
@@ -179,3 +179,5 @@ TEST_CASE("broken YAML is refused with line and column") {
   CHECK_THAT(refusal("input: {kind: image\nloss: none\n"),
              Contains("mine.yaml:") && Contains("not valid YAML"));
 }
+
+}  // namespace stepcast::model_file_test

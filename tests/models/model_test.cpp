@@ -8,7 +8,7 @@
 #include "models/layer.hpp"
 #include "tests/models/reference_files.hpp"
 
-using namespace stepcast;
+namespace stepcast::model_test {
 
 TEST_CASE("parameters have PyTorch's names, shapes and registration order") {
   const auto name = GENERATE(from_range(reference_models()));
@@ -184,3 +184,5 @@ TEST_CASE("every layer kind is documented by name once") {
   for (const std::string& name : layer_kind_names()) CHECK(names.insert(name).second);
   CHECK(names.contains("residual"));
 }
+
+}  // namespace stepcast::model_test

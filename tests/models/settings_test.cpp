@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 
-using namespace stepcast;
+namespace stepcast::settings_test {
 using Catch::Contains;
 
 namespace {
@@ -82,3 +82,5 @@ TEST_CASE("settings of a transformer that do not fit are refused with file, line
   CHECK_THROWS_WITH(load_model("bert-base:dropout=100"), Contains("percentage below 100"));
   CHECK_THROWS_WITH(load_model("bert-base:heads=2ms"), Contains("expected a whole number"));
 }
+
+}  // namespace stepcast::settings_test

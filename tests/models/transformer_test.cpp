@@ -6,7 +6,7 @@
 #include "models/model.hpp"
 #include "tests/models/reference_files.hpp"
 
-using namespace stepcast;
+namespace stepcast::transformer_test {
 
 namespace {
 
@@ -150,3 +150,5 @@ TEST_CASE("the decoder of any size has a head of its own") {
   CHECK(parameter_names(model).back() == "head.weight");
   CHECK(model.settings.at("heads") == 2);
 }
+
+}  // namespace stepcast::transformer_test

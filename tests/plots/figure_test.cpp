@@ -9,7 +9,7 @@
 #include "core/file.hpp"
 #include "tests/plots/example_inputs.hpp"
 
-namespace stepcast {
+namespace stepcast::figure_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -124,4 +124,4 @@ TEST_CASE("the timeline draws a copy inside a backward lower than the backward",
   CHECK_THAT(data, Catch::Contains("400 0 400 600 0.05 0.42 \"copy_in/bucket0\""));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::figure_test

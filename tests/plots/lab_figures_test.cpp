@@ -4,7 +4,7 @@
 #include "plots/cases.hpp"
 #include "tests/plots/example_inputs.hpp"
 
-namespace stepcast {
+namespace stepcast::lab_figures_test {
 namespace {
 
 /// `ranks` ranks at 1 Gbit/s that take 1 s where one rank takes 0.5 s.
@@ -117,4 +117,4 @@ TEST_CASE("the lab's errors stand by number of ranks with their median and what 
                                  Catch::Contains("'1 Gbit/s' 0, '5 Gbit/s' 1"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::lab_figures_test

@@ -9,7 +9,7 @@
 #include "plots/stage_boxes.hpp"
 #include "tests/plots/example_inputs.hpp"
 
-namespace stepcast {
+namespace stepcast::pipeline_figures_test {
 namespace {
 
 Drawing draw(const std::string& figure, const FigureInput& input) {
@@ -209,4 +209,4 @@ TEST_CASE("the timeline of a pipeline numbers its boxes, that of another strateg
   CHECK_THAT(streams.script, Catch::Contains("'rank 1 compute' 1") && Catch::Contains("'rank 1' 1"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::pipeline_figures_test

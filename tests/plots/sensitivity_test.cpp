@@ -3,7 +3,7 @@
 #include "core/error.hpp"
 #include "plots/figure.hpp"
 
-namespace stepcast {
+namespace stepcast::sensitivity_test {
 namespace {
 
 /// A prediction of `ranks` ranks whose step takes `step_s`, and 1 s on one rank.
@@ -53,4 +53,4 @@ TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, an
   CHECK_THROWS_AS(draw({pipeline}), InputError);
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::sensitivity_test

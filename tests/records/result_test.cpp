@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "sim/records/bench.hpp"
 
-using namespace stepcast;
+namespace stepcast::result_test {
 
 namespace {
 
@@ -130,3 +130,5 @@ TEST_CASE("a result without memory claims no variation of it") {
   result.memory.resize(1);
   CHECK(nlohmann::json(result)["derived"].contains("memory_cv"));
 }
+
+}  // namespace stepcast::result_test

@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::step_times_test {
 
 namespace {
 
@@ -86,3 +86,5 @@ TEST_CASE("a trace of another number of segments is refused") {
   trace.segments.pop_back();
   CHECK_THROWS_WITH(StepTimes(model, &trace, nullptr), Catch::Contains("segments"));
 }
+
+}  // namespace stepcast::step_times_test

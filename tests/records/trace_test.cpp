@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "sim/records/calibration.hpp"
 
-using namespace stepcast;
+namespace stepcast::trace_test {
 
 namespace {
 
@@ -75,3 +75,5 @@ TEST_CASE("a piecewise cost is linear between knots and goes on with its last sl
   CHECK(cost.at(Bytes(40)).count() == 8.0);
   CHECK(PiecewiseCost{}.at(Bytes(40)).count() == 0.0);
 }
+
+}  // namespace stepcast::trace_test

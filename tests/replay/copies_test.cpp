@@ -6,7 +6,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::copies_test {
 namespace {
 
 using namespace small_world;
@@ -267,4 +267,4 @@ TEST_CASE("copies are refused where devices are missing, or stand in several hos
                     Catch::Contains("ranks 0 and 1 sit on gpu0") && Catch::Contains("there are 2"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::copies_test

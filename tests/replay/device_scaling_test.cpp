@@ -7,7 +7,7 @@
 #include "sim/replay/prediction.hpp"
 #include "sim/replay/roofline.hpp"
 
-namespace stepcast {
+namespace stepcast::device_scaling_test {
 namespace {
 
 constexpr double kMicro = 1e-6;
@@ -300,4 +300,4 @@ TEST_CASE("devices that go with nothing are refused") {
   CHECK_THROWS_WITH(predict(request), Catch::Contains("declares its times"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::device_scaling_test

@@ -6,7 +6,7 @@
 
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::endpoint_test {
 namespace {
 
 using namespace small_world;
@@ -180,4 +180,4 @@ TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups 
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::endpoint_test

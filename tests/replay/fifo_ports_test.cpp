@@ -6,7 +6,7 @@
 #include "tests/replay/small_world.hpp"
 
 /// First-in first-out ports against closed forms: S bytes between each pair, ports of r bytes per second.
-namespace stepcast {
+namespace stepcast::fifo_ports_test {
 namespace {
 
 using namespace small_world;
@@ -121,4 +121,4 @@ TEST_CASE("a token bucket lets its depth through at once, and as much again afte
   CHECK(ends(CollectiveKind::kScatter, 2, 2 * kArray, cluster).back() == Approx((kArray - 1e6) / kRate));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::fifo_ports_test

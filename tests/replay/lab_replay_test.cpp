@@ -3,7 +3,7 @@
 #include "tests/replay/small_world.hpp"
 
 /// Hosts of a lab are one machine, and replayed compute only waits.
-namespace stepcast {
+namespace stepcast::lab_replay_test {
 namespace {
 
 using namespace small_world;
@@ -156,4 +156,4 @@ TEST_CASE("the buckets of a lab's links fill while nothing crosses them") {
   CHECK(step_s(input) == Approx((10e-3 - 500e-6) + 300e-6 + (10e-3 - 300e-6)));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::lab_replay_test

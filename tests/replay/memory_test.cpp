@@ -7,7 +7,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
-using namespace stepcast;
+namespace stepcast::memory_test {
 using namespace stepcast::small_world;
 
 namespace {
@@ -141,3 +141,5 @@ TEST_CASE("full_shard holds 1/n of the model and at most two gathered blocks") {
   CHECK(replicated.memory[0].live_bytes.back() ==
         Approx(5 * whole + config.batch * model.input_bytes().count()));  // with the buckets
 }
+
+}  // namespace stepcast::memory_test

@@ -7,7 +7,7 @@
 #include "tests/collectives/nccl_reference.hpp"
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::nccl_test {
 namespace {
 
 using namespace small_world;
@@ -288,4 +288,4 @@ TEST_CASE("bytes sent by the busiest rank equal the closed form of the ring") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::nccl_test

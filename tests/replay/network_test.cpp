@@ -7,7 +7,7 @@
 #include "sim/collectives/algorithm.hpp"
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::network_test {
 namespace {
 
 using namespace small_world;
@@ -249,4 +249,4 @@ TEST_CASE("bytes sent by the busiest rank in a step equal the algorithm's closed
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::network_test

@@ -2,7 +2,7 @@
 
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::path_class_test {
 namespace {
 
 using namespace small_world;
@@ -96,4 +96,4 @@ TEST_CASE("calibrations of older versions, with `remote` for all pairs of hosts,
   CHECK(time_s(calibrated({constant(kRemote, 200e-6)}), racks, 0, 0) == Approx(200e-6));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::path_class_test

@@ -8,7 +8,7 @@
 #include "sim/replay/collective_prediction.hpp"
 #include "tests/topologies/cluster_files.hpp"
 
-namespace stepcast {
+namespace stepcast::prediction_test {
 namespace {
 
 double broadcast_s(const std::string& cluster, std::optional<BytesPerSecond> pcie) {
@@ -110,4 +110,4 @@ TEST_CASE("a predicted collective has one sample where no calibration makes its 
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::prediction_test

@@ -9,7 +9,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
-namespace stepcast {
+namespace stepcast::replay_test {
 namespace {
 
 using namespace small_world;
@@ -294,4 +294,4 @@ TEST_CASE("50 layers of 2 ms and 25 MiB each over 64 hosts take 101.16 ms, over 
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::replay_test

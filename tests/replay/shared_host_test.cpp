@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-namespace stepcast {
+namespace stepcast::shared_host_test {
 namespace {
 
 Job compute(double seconds, int rank, double cores = 1.0, double memory = 0.0) {
@@ -113,4 +113,4 @@ TEST_CASE("fair shares fill the capacity and nobody gets more than it wants") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::shared_host_test

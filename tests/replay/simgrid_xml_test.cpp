@@ -17,7 +17,7 @@
 #include "core/error.hpp"
 #include "topologies/paths.hpp"
 
-namespace stepcast {
+namespace stepcast::simgrid_xml_test {
 namespace {
 
 namespace s4u = simgrid::s4u;
@@ -151,4 +151,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::simgrid_xml_test

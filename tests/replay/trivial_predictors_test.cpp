@@ -4,7 +4,7 @@
 
 #include "sim/replay/collective_prediction.hpp"
 
-namespace stepcast {
+namespace stepcast::trivial_predictors_test {
 
 TEST_CASE("the straight line through points of 2 s + 3 s/B is 2 s + 3 s/B", "[trivial]") {
   PiecewiseCost cost;
@@ -53,4 +53,4 @@ TEST_CASE("between GPUs the trivial line is that of the way from the first to th
   CHECK(line.beta_s_per_byte == Approx(1.0 / 370.8e9));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::trivial_predictors_test

@@ -14,7 +14,7 @@
 #include "core/error.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::backend_failure_test {
 using namespace std::chrono_literals;
 
 namespace {
@@ -130,3 +130,5 @@ TEST_CASE("a backend that is dropped with a call under way does not wait for a p
   CHECK(outcomes[0].after < kTimeout / 2);
   CHECK_THAT(outcomes[1].message, Catch::Contains("rank 1: recv from rank 0 failed"));
 }
+
+}  // namespace stepcast::backend_failure_test

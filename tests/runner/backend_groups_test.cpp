@@ -7,7 +7,7 @@
 #include "runner/gloo/gloo_bytes.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::backend_groups_test {
 
 namespace {
 
@@ -176,3 +176,5 @@ TEST_CASE("an all_reduce of a few elements over many ranks sends 2 (n - 1) times
   CHECK(gloo_bytes_sent({CollectiveKind::kAllReduce, 4, 0, 4}, 1, 3) == 4);
   CHECK(gloo_bytes_sent({CollectiveKind::kAllReduce, 4, 0, 4}, 2, 3) == 8);
 }
+
+}  // namespace stepcast::backend_groups_test

@@ -6,7 +6,7 @@
 
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::backend_posted_test {
 using namespace std::chrono_literals;
 
 namespace {
@@ -171,3 +171,5 @@ TEST_CASE("a posted receive whose peer goes away is done, and its wait names the
   CHECK_THAT(message, Catch::Contains("rank 0: recv from rank 1 failed") &&
                           Catch::Contains("rank 1 closed the connection"));
 }
+
+}  // namespace stepcast::backend_posted_test

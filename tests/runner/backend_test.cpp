@@ -7,7 +7,7 @@
 
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::backend_test {
 
 namespace {
 
@@ -173,3 +173,5 @@ TEST_CASE("a task handed to the communication thread runs there, and its error c
     REQUIRE_THROWS_AS(backend.submit([] { throw RunError("no"); })->wait(), RunError);
   });
 }
+
+}  // namespace stepcast::backend_test

@@ -4,7 +4,7 @@
 #include "runner/measure/probes.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::bench_test {
 using namespace std::chrono_literals;
 
 namespace {
@@ -143,3 +143,5 @@ TEST_CASE(
   CHECK(found == std::vector<std::string>{"ping_pong same_host", "ping_pong same_switch", "ring_all ",
                                           "ring_pair same_switch"});
 }
+
+}  // namespace stepcast::bench_test

@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::binding_test {
 
 TEST_CASE("ranks divide the cores evenly and never share one") {
   CHECK(cores_of_rank({0, 1}, 0, 2) == std::vector<int>{0});
@@ -18,3 +18,5 @@ TEST_CASE("with more ranks than cores nobody is bound") { CHECK(cores_of_rank({0
 TEST_CASE("an unknown binding is answered with the known ones") {
   CHECK_THROWS_WITH(bind_rank("cores", RankContext{}), Catch::Contains("did you mean 'core'?"));
 }
+
+}  // namespace stepcast::binding_test

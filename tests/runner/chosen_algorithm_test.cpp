@@ -10,7 +10,7 @@
 #include "sim/collectives/algorithm.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::chosen_algorithm_test {
 
 namespace {
 
@@ -119,3 +119,5 @@ TEST_CASE(
 }
 
 }  // namespace
+
+}  // namespace stepcast::chosen_algorithm_test

@@ -8,7 +8,7 @@
 #include "runner/control/clocks.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::clock_alignment_test {
 
 namespace {
 
@@ -98,3 +98,5 @@ TEST_CASE("ranks over real connections learn rank 0's clock; ranks of one clock 
   }
   CHECK(lines[1].offset_s() == lines[2].offset_s());
 }
+
+}  // namespace stepcast::clock_alignment_test

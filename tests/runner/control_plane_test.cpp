@@ -5,7 +5,7 @@
 
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::control_plane_test {
 using namespace std::chrono_literals;
 
 namespace {
@@ -68,3 +68,5 @@ TEST_CASE("a rank alone hears itself at once", "[control]") {
   CHECK(alone.gather("texts", "b") == std::vector<std::string>{"b"});
   CHECK(alone.broadcast("text", "c") == "c");
 }
+
+}  // namespace stepcast::control_plane_test

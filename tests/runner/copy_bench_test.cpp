@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::copy_bench_test {
 
 namespace {
 
@@ -65,3 +65,5 @@ TEST_CASE("an engine of this build finds its device or says that there is none",
     }
   }
 }
+
+}  // namespace stepcast::copy_bench_test

@@ -10,7 +10,7 @@
 #include "runner/backend/float16_sum.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::float16_test {
 
 namespace {
 
@@ -176,3 +176,5 @@ TEST_CASE("halves are moved unchanged by the collectives that do not add", "[bac
     expect(own == values_of(2, kCount), "broadcast");
   });
 }
+
+}  // namespace stepcast::float16_test

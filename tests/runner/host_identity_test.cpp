@@ -5,7 +5,7 @@
 
 #include "tests/runner/as_ranks.hpp"
 
-using namespace stepcast;
+namespace stepcast::host_identity_test {
 
 namespace {
 
@@ -48,3 +48,5 @@ TEST_CASE("every rank learns every rank's host, under the name that the lab gave
   });
   ::unsetenv("STEPCAST_HOST_NAME");  // NOLINT(concurrency-mt-unsafe)
 }
+
+}  // namespace stepcast::host_identity_test

@@ -5,7 +5,7 @@
 
 #include "sim/records/calibration.hpp"
 
-using namespace stepcast;
+namespace stepcast::host_survey_test {
 
 namespace {
 
@@ -53,3 +53,5 @@ TEST_CASE("messages are measured between slow hosts rather than not at all") {
   const ProbeSettings slow = chosen(survey_of({false}, {true}));
   CHECK(ranks_of(slow, kSameHost) == std::set<int>{0, 1});
 }
+
+}  // namespace stepcast::host_survey_test

@@ -12,7 +12,7 @@
 
 #include "runner/backend/session.hpp"
 
-using namespace stepcast;
+namespace stepcast::job_folder_test {
 
 namespace fs = std::filesystem;
 
@@ -89,3 +89,5 @@ TEST_CASE(
   CHECK(reader->get("joined/1") == std::vector<char>{'o', 'k'});
   CHECK_THROWS_WITH(reader->get("host/3"), Catch::Contains("nobody set 'host/3'"));
 }
+
+}  // namespace stepcast::job_folder_test

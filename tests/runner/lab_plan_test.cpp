@@ -7,7 +7,7 @@
 #include "runner/lab/matrix.hpp"
 #include "runner/lab/plan.hpp"
 
-namespace stepcast {
+namespace stepcast::lab_plan_test {
 namespace {
 
 using Catch::Contains;
@@ -114,4 +114,4 @@ TEST_CASE("a case is as far from the calibration as its farthest property") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::lab_plan_test

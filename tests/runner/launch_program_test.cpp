@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+namespace stepcast::launch_program_test {
+
 using namespace std::chrono_literals;
 
 namespace {
@@ -196,3 +198,5 @@ TEST_CASE("bench refuses what cannot work before any rank starts", "[launch]") {
   CHECK(Program(scratch, {"bench", "--backend", "glo"}).wait() == 2);
   CHECK_THAT(scratch.text("err"), Catch::Contains("gloo"));
 }
+
+}  // namespace stepcast::launch_program_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-using namespace stepcast;
+namespace stepcast::launch_test {
 
 namespace {
 
@@ -106,3 +106,5 @@ TEST_CASE("a partial or contradictory set says what is missing and where the res
   only_address.master_addr = "a";
   CHECK_THAT(message(only_address, {}), Contains("--rank and --world-size are missing"));
 }
+
+}  // namespace stepcast::launch_test

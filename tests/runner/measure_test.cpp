@@ -4,7 +4,7 @@
 
 #include "models/model.hpp"
 
-using namespace stepcast;
+namespace stepcast::measure_test {
 
 namespace {
 
@@ -96,3 +96,5 @@ TEST_CASE(
   CHECK(merged.entries[1].launch == std::vector<int>{0, 1});
   CHECK(merged.entries[1].segments[0].grad_ready_fraction[0] == Approx(0.3));
 }
+
+}  // namespace stepcast::measure_test

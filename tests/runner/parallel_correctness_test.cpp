@@ -16,7 +16,7 @@
 
 /// Pipelines, FSDP, accumulation and compression against whole-graph training in one process.
 
-using namespace stepcast;
+namespace stepcast::parallel_correctness_test {
 
 namespace {
 
@@ -250,3 +250,5 @@ TEST_CASE("a forward-only pipeline runs and changes no parameter") {
     CHECK((states[0][i] == expected || states[1][i] == expected));
   }
 }
+
+}  // namespace stepcast::parallel_correctness_test

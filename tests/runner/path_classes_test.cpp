@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "sim/records/calibration.hpp"
 
-using namespace stepcast;
+namespace stepcast::path_classes_test {
 
 namespace {
 
@@ -170,3 +170,5 @@ TEST_CASE("a cluster file says who is at one switch, and must have the job's hos
   CHECK_THROWS_WITH(cluster_classes(cluster, many, {}),
                     Catch::Contains("hosts a and b of this job are one host of the cluster, node0"));
 }
+
+}  // namespace stepcast::path_classes_test

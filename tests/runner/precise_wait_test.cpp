@@ -14,7 +14,7 @@
 
 #include "core/statistics.hpp"
 
-using namespace stepcast;
+namespace stepcast::precise_wait_test {
 
 namespace {
 
@@ -138,3 +138,5 @@ TEST_CASE("an instant that is over is not waited for", "[wait]") {
   wait.until(before - std::chrono::hours(1));
   CHECK(Clock::now() - before < std::chrono::hours(1));
 }
+
+}  // namespace stepcast::precise_wait_test

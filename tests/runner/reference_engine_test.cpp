@@ -15,7 +15,7 @@
 
 /// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo.
 
-using namespace stepcast;
+namespace stepcast::reference_engine_test {
 
 namespace {
 
@@ -210,3 +210,5 @@ TEST_CASE("what PyTorch's own parts do not run is refused with what they do") {
   CHECK_THROWS_WITH(require_reference("ddp", "nccl", 5), Catch::Contains("--backend gloo"));
   CHECK_THROWS_WITH(require_reference("ddp", "gloo", 1), Catch::Contains("--warmup 2"));
 }
+
+}  // namespace stepcast::reference_engine_test

@@ -16,7 +16,7 @@
 
 /// Replayed compute waits as long as the trace says, and communicates as real compute does.
 
-using namespace stepcast;
+namespace stepcast::replayed_run_test {
 
 namespace {
 
@@ -278,3 +278,5 @@ TEST_CASE("a model that declares its times runs replayed without a trace", "[rep
            "shorter than declared");
   });
 }
+
+}  // namespace stepcast::replayed_run_test

@@ -19,7 +19,7 @@
 #include "sim/records/trace.hpp"
 #include "tests/runner/even_trace.hpp"
 
-using namespace stepcast;
+namespace stepcast::run_command_test {
 
 namespace {
 
@@ -264,3 +264,5 @@ TEST_CASE("when a rank is killed in the middle the run ends with an error that n
   CHECK_THAT(content(), Catch::Contains("rank 0"));
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
+
+}  // namespace stepcast::run_command_test

@@ -16,7 +16,7 @@
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 
-using namespace stepcast;
+namespace stepcast::run_correctness_test {
 
 namespace {
 
@@ -292,3 +292,5 @@ TEST_CASE("training lowers the loss on the synthetic data of images and of featu
     CHECK(result.loss.back() < 0.8 * result.loss.front());
   }
 }
+
+}  // namespace stepcast::run_correctness_test

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 
-using namespace stepcast;
+namespace stepcast::scheduling_test {
 
 TEST_CASE("the scheduling of a rank is that of every thread that it starts") {
   const sched_param no_priority{};
@@ -21,3 +21,5 @@ TEST_CASE("the scheduling of a rank is that of every thread that it starts") {
 TEST_CASE("an unknown scheduling is answered with the known ones") {
   CHECK_THROWS_WITH(set_scheduling("bach"), Catch::Contains("did you mean 'batch'?"));
 }
+
+}  // namespace stepcast::scheduling_test

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-using namespace stepcast;
+namespace stepcast::slurm_script_test {
 
 namespace {
 
@@ -77,3 +77,5 @@ TEST_CASE("calibrate --print-sbatch prints the script and starts nothing") {
                  Catch::Contains("stepcast calibrate --max 4MiB --timeout 90s -o cluster.calibration.json"));
   CHECK_THAT(script, !Catch::Contains("print-sbatch"));
 }
+
+}  // namespace stepcast::slurm_script_test

@@ -10,7 +10,7 @@
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"
 
-using namespace stepcast;
+namespace stepcast::torch_model_test {
 
 namespace {
 
@@ -216,3 +216,5 @@ TEST_CASE("missing, truncated and foreign CIFAR-10 files are refused by name") {
   const Model mlp = load_model("netflix-mlp");
   CHECK_THROWS_WITH(Dataset::load_cifar10(mlp, folder.path.string(), kSeed), Catch::Contains("netflix-mlp"));
 }
+
+}  // namespace stepcast::torch_model_test

@@ -10,7 +10,7 @@
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 
-using namespace stepcast;
+namespace stepcast::transformer_layers_test {
 
 namespace {
 
@@ -173,3 +173,5 @@ TEST_CASE("small transformers train: the loss falls within 30 steps") {
     CHECK(last < first - 0.1);
   }
 }
+
+}  // namespace stepcast::transformer_layers_test

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-using namespace stepcast;
+namespace stepcast::schedule_test {
 
 namespace {
 
@@ -106,3 +106,5 @@ TEST_CASE("a send without its receive is refused") {
   schedule.program_of_rank = {0, 2};
   CHECK_THROWS_WITH(validate(schedule), Catch::Contains("from rank 0 to rank 1"));
 }
+
+}  // namespace stepcast::schedule_test

@@ -7,7 +7,7 @@
 #include "models/model.hpp"
 #include "sim/strategies/strategy.hpp"
 
-using namespace stepcast;
+namespace stepcast::broadcast_test {
 
 namespace {
 
@@ -102,3 +102,5 @@ TEST_CASE("an unknown method and sizes that make no sense are refused with what 
   CHECK_THROWS_WITH(broadcast(config_of("chunked", 2, 4e9, 1024.0)),
                     Catch::Contains("--chunk") && Catch::Contains("10000"));
 }
+
+}  // namespace stepcast::broadcast_test

@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
 
-using namespace stepcast;
+namespace stepcast::fsdp_test {
 
 namespace {
 
@@ -161,3 +161,5 @@ TEST_CASE("FSDP's own names are checked") {
   config.options["wrap"] = "layer";
   CHECK_THROWS_WITH(build_schedule("fsdp", load_model("gpt2-small"), config), Catch::Contains("ties"));
 }
+
+}  // namespace stepcast::fsdp_test

@@ -12,7 +12,7 @@
 
 /// All that someone writes who adds a strategy with options of its own: one file. Everything else learns of
 /// them from here.
-namespace stepcast {
+namespace stepcast::own_option_test {
 namespace {
 
 /// One blocking all-reduce per tensor; then rank 0 broadcasts the first gradient `refresh` times.
@@ -153,4 +153,4 @@ TEST_CASE("a size has one text, however it was written") {
     CHECK(parse_bytes(exact_text(Bytes(bytes)), "") == Bytes(bytes));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::own_option_test

@@ -10,7 +10,7 @@
 #include "sim/strategies/pipeline_split.hpp"
 #include "sim/strategies/strategy.hpp"
 
-using namespace stepcast;
+namespace stepcast::pipeline_test {
 using Catch::Contains;
 
 namespace {
@@ -298,3 +298,5 @@ TEST_CASE("options of a pipeline that do not go together are refused") {
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
                     Contains("possible are 1, 2, 3, 4, 6, 8, 12, 24"));
 }
+
+}  // namespace stepcast::pipeline_test

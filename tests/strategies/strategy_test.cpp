@@ -14,7 +14,7 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "tests/models/reference_files.hpp"
 
-using namespace stepcast;
+namespace stepcast::strategy_test {
 
 namespace {
 
@@ -391,3 +391,5 @@ TEST_CASE("a wrong strategy, world size or batch is refused as a usage error tha
   empty.batch = 0;
   CHECK_THROWS_WITH(build_schedule("ddp", model, empty), Catch::Contains("batch"));
 }
+
+}  // namespace stepcast::strategy_test

@@ -6,7 +6,7 @@
 #include "topologies/paths.hpp"
 
 /// Files that include others, slow hosts and degraded links.
-namespace stepcast {
+namespace stepcast::cluster_include_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -127,4 +127,4 @@ TEST_CASE("a slow host has its speed, and nothing else changes") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::cluster_include_test

@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "tests/topologies/cluster_files.hpp"
 
-namespace stepcast {
+namespace stepcast::cluster_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -151,4 +151,4 @@ TEST_CASE("ranks fill host after host evenly") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::cluster_test

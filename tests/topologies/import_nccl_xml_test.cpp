@@ -2,7 +2,7 @@
 
 #include "tests/topologies/imported.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::import_nccl_xml_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -106,4 +106,4 @@ TEST_CASE("a mistake in NCCL's file is named with line, column and what was expe
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::import_nccl_xml_test

@@ -2,7 +2,7 @@
 
 #include "tests/topologies/imported.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::import_nvidia_smi_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -179,4 +179,4 @@ TEST_CASE("which GPU it is must be said where nothing tells, and must have the N
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::import_nvidia_smi_test

@@ -4,7 +4,7 @@
 #include "tests/topologies/imported.hpp"
 
 /// Laws of every importer.
-namespace stepcast::tests {
+namespace stepcast::tests::importer_test {
 namespace {
 
 /// An import of anything ends in a cluster, or in an error that starts with file, line and column.
@@ -80,4 +80,4 @@ TEST_CASE("a file with any byte changed, left out or doubled is a cluster or an 
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::importer_test

@@ -7,7 +7,7 @@
 #include "sim/replay/platform.hpp"
 #include "topologies/cluster.hpp"
 
-namespace stepcast {
+namespace stepcast::large_cluster_test {
 namespace {
 
 /// Memory of this process that is in RAM.
@@ -42,4 +42,4 @@ TEST_CASE("a cluster of 1024 GPUs is built with the routes of a ring within 0.5 
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::large_cluster_test

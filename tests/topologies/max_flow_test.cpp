@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace stepcast {
+namespace stepcast::max_flow_test {
 namespace {
 
 /// `hosts` hosts, then `switches` switches.
@@ -54,4 +54,4 @@ TEST_CASE("several sources and sinks share what lies between them, and without a
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::max_flow_test

@@ -10,7 +10,7 @@
 #include "topologies/paths.hpp"
 
 /// Laws that every kind of network keeps. A new kind needs a row of samples here and nothing else.
-namespace stepcast {
+namespace stepcast::network_kinds_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -272,4 +272,4 @@ TEST_CASE("mistakes in a network are named with their place and what is valid") 
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::network_kinds_test

@@ -6,7 +6,7 @@
 
 #include "tests/topologies/cluster_files.hpp"
 
-namespace stepcast {
+namespace stepcast::paths_test {
 namespace {
 
 using cluster_files::node_named;
@@ -153,4 +153,4 @@ TEST_CASE("GPUs of one host reach each other over NVLink where there is some, el
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::paths_test

@@ -8,7 +8,7 @@
 #include "topologies/paths.hpp"
 
 /// What holds for every cluster file in topologies/, whoever adds one.
-namespace stepcast {
+namespace stepcast::shipped_clusters_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -108,4 +108,4 @@ TEST_CASE("the table of devices is no cluster") {
 }
 
 }  // namespace
-}  // namespace stepcast
+}  // namespace stepcast::shipped_clusters_test

@@ -4,7 +4,7 @@
 #include "topologies/graphviz.hpp"
 #include "topologies/tree_text.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::show_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -97,4 +97,4 @@ TEST_CASE("the graph has a box per host, every node and every link once, and quo
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::show_test

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace stepcast {
+namespace stepcast::token_bucket_test {
 
 TEST_CASE("a lab's segment is what its slowest link carries in 250 us, within two frames and 64 KiB") {
   CHECK(TokenBuckets(BytesPerSecond(1e6)).segment() == Bytes(2.0 * 1514.0));
@@ -17,4 +17,4 @@ TEST_CASE("a lab's bucket holds what its link carries in 250 us, and two segment
   CHECK(payload_of(buckets.depth(BytesPerSecond(1448e5))).count() == Approx(1448e5 * 500e-6));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::token_bucket_test

@@ -7,7 +7,7 @@
 #include "tests/topologies/imported.hpp"
 #include "topologies/cluster_writer.hpp"
 
-namespace stepcast::tests {
+namespace stepcast::tests::writer_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -157,4 +157,4 @@ TEST_CASE("mistakes in a host whose parts are listed are named with their place"
 }
 
 }  // namespace
-}  // namespace stepcast::tests
+}  // namespace stepcast::tests::writer_test

@@ -7,7 +7,7 @@
 #include "tests/validation/predictions.hpp"
 
 /// What every published case obeys.
-namespace stepcast {
+namespace stepcast::case_laws_test {
 namespace {
 
 using tests::check_same;
@@ -125,4 +125,4 @@ TEST_CASE("a case without a row to fit says which one it lacks") {
   }
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::case_laws_test

@@ -7,7 +7,7 @@
 #include "sim/validation/fitted_step.hpp"
 #include "tests/validation/predictions.hpp"
 
-namespace stepcast {
+namespace stepcast::case_prediction_test {
 namespace {
 
 using tests::prediction_of;
@@ -210,4 +210,4 @@ TEST_CASE("a case that cannot be fitted says what it lacks") {
   CHECK_THROWS_WITH(predict_case(lost), Catch::Contains("did you mean '" + kPipeline));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::case_prediction_test

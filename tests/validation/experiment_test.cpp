@@ -8,7 +8,7 @@
 #include "sim/replay/replay.hpp"
 #include "tests/validation/predictions.hpp"
 
-namespace stepcast {
+namespace stepcast::experiment_test {
 namespace {
 
 using tests::prediction_of;
@@ -205,4 +205,4 @@ TEST_CASE("a host-bound step under DDP: overhead that stays, or that grows with 
   CHECK(four.central.front() < four.high.front());
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::experiment_test

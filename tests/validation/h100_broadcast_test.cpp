@@ -4,7 +4,7 @@
 #include "core/error.hpp"
 #include "sim/validation/case_prediction.hpp"
 
-namespace stepcast {
+namespace stepcast::h100_broadcast_test {
 namespace {
 
 const std::string kBroadcast = "h100x4-host-to-device-broadcast";
@@ -94,4 +94,4 @@ TEST_CASE("a broadcast that cannot be fitted says which row and what it expects"
   CHECK_THROWS_WITH(predict_case(one_row), Catch::Contains(kBroadcast) && Catch::Contains("sequential"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::h100_broadcast_test

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 
-namespace stepcast {
+namespace stepcast::published_test {
 namespace {
 
 /// A file of its own, removed at the end.
@@ -106,4 +106,4 @@ TEST_CASE("a case of a person's own takes the place of the shipped one with its 
   CHECK(cases[1].rows.size() == 1);
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::published_test

@@ -5,7 +5,7 @@
 
 #include "tests/validation/predictions.hpp"
 
-namespace stepcast {
+namespace stepcast::row_comparison_test {
 namespace {
 
 using tests::prediction_of;
@@ -114,4 +114,4 @@ TEST_CASE("the verdict counts where a prediction is nearer, and says by how much
   CHECK(mixed[1] == "why not everywhere: the reason");
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::row_comparison_test

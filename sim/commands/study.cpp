@@ -1,0 +1,259 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/file.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "sim/study/answers.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kMostLines = 40;  // of the table that is printed
+constexpr std::size_t kBest = 10;
+constexpr const char* kAsked = "predict";
+
+std::string describe_columns() {
+  std::string text = "print the columns of results.csv:";
+  for (const StudyColumn& column : study_columns()) text += "\n" + column.name + ": " + column.meaning;
+  return text;
+}
+
+void declare(po::options_description& options) {
+  options.add_options()  //
+      ("file", po::value<std::string>(), "the study, YAML")(
+          "output,o", po::value<std::string>(),
+          "folder for its answers; what is there already is not asked again")  //
+      ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that answer at once")(
+          "shard", po::value<std::string>()->default_value("1/1"),
+          "answer the i-th of n parts, as 3/8, into the same folder; afterwards a run without --shard puts "
+          "all "
+          "together")  //
+      ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
+          "columns", po::bool_switch(), describe_columns().c_str())  //
+      ("force", po::bool_switch(), "begin anew in a folder that holds other answers");
+}
+
+StudyVocabulary vocabulary() {
+  StudyVocabulary words;
+  po::options_description table;
+  commands().find(kAsked).declare(table);
+  static const std::vector<std::string> kOfPoints{"output",      "json", "force", "timeline",
+                                                  "collectives", "min",  "max",   "factor"};
+  for (const auto& option : table.options()) {
+    if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
+    words.options.push_back(option->long_name());
+    if (option->semantic()->max_tokens() == 0) words.switches.push_back(option->long_name());
+  }
+  words.matters = [known = known_options()](const std::string& option, const Assignment& point) {
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](const KnownOption& one) { return one.option.name == option; });
+    const std::string* strategy = point.find("strategy");
+    return found == known.end() || strategy == nullptr || !strategies().has(*strategy) ||
+           std::count(found->strategies.begin(), found->strategies.end(), *strategy) > 0;
+  };
+  return words;
+}
+
+Result ask(const StudyPoint& point) {
+  return commands().find(kAsked).answer(parse_words(kAsked, point.words));
+}
+
+/// Who answers, and from which files: answers of others are not mixed with these.
+std::string header_of(const Study& study) {
+  const RunContext context = make_run_context(kStudySchema, {});
+  nlohmann::ordered_json json{{"schema", kStudySchema},
+                              {"stepcast_version", context.stepcast_version},
+                              {"git_revision", context.git_revision},
+                              {"inputs", nlohmann::json::object()}};
+  for (const StudyPoint& point : study.points)
+    for (const auto& [name, value] : point.assigned.values()) {
+      std::error_code none;
+      if (!json["inputs"].contains(value) && std::filesystem::is_regular_file(value, none))
+        json["inputs"][value] = sha1(read_file(value));
+    }
+  return json.dump() + "\n";
+}
+
+std::pair<int, int> shard_option(const po::variables_map& values) {
+  const auto text = values["shard"].as<std::string>();
+  int part = 0;
+  int parts = 0;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%d/%d%c", &part, &parts, &rest) != 2 || part < 1 || part > parts)
+    throw UsageError("--shard: found '" + text + "', expected i/n with 1 <= i <= n, as 3/8");
+  return {part, parts};
+}
+
+void print_plan(const Study& study) {
+  std::cout << study.title << "\n" << counted(study.points.size(), "point") << '\n';
+  for (const LeftOut& one : study.left_out)
+    std::cout << counted(one.points, "point") << " left out: " << one.reason << '\n';
+}
+
+/// Asks a few points, spread over all, for at most some seconds.
+void print_duration(const Study& study, int jobs) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::size_t kSamples = 16;
+  constexpr auto kBudget = std::chrono::seconds(4);
+  const auto start = Clock::now();
+  std::size_t asked = 0;
+  std::size_t failed = 0;
+  std::string failure;
+  for (; asked < std::min(kSamples, study.points.size()) && Clock::now() - start < kBudget; ++asked) {
+    // A golden-ratio sequence meets every part of the list soon.
+    const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(asked), 1.0);
+    const auto index = static_cast<std::size_t>(part * static_cast<double>(study.points.size()));
+    try {
+      static_cast<void>(ask(study.points[index]));
+    } catch (const Error& error) {
+      ++failed;
+      failure = "for example '" + study.points[index].key + "': " + error.what();
+    }
+  }
+  const double each =
+      std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(asked);
+  std::cout << "about " << to_text(Seconds(each * static_cast<double>(study.points.size()) / jobs))
+            << " with " << counted(static_cast<std::size_t>(jobs), "job") << ", by "
+            << counted(asked, "point") << " of them that took " << to_text(Seconds(each)) << " each\n";
+  if (failed > 0) std::cout << failed << " of these cannot be answered, " << failure << '\n';
+}
+
+std::string cell(const StudyRow& row, const std::string& column) {
+  const auto value = row.values.find(column);
+  if (value == row.values.end()) return "-";
+  if (column == "efficiency") return percent_text(value->second);
+  if (column == "fits") return value->second > 0.0 ? "yes" : "no";
+  if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value->second));
+  return column.ends_with("_bytes") ? to_text(Bytes(value->second)) : short_number(value->second);
+}
+
+void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows) {
+  std::vector<const StudyPoint*> shown;
+  for (const StudyPoint& point : study.points)
+    if (rows.at(point.key).error.empty()) shown.push_back(&point);
+  if (shown.size() > kMostLines) {
+    const auto rate = [&](const StudyPoint* point) {
+      const auto& known = rows.at(point->key).values;
+      const auto found = known.find("throughput_samples_per_s");
+      return found == known.end() ? 0.0 : found->second;
+    };
+    std::stable_sort(shown.begin(), shown.end(), [&](auto* a, auto* b) { return rate(a) > rate(b); });
+    shown.resize(kBest);
+    std::cout << "the " << kBest << " of most throughput; all stand in results.csv\n";
+  }
+  static const std::vector<std::string> kShown{"step_time_s",       "throughput_samples_per_s",
+                                               "efficiency",        "exposed_communication_s",
+                                               "peak_memory_bytes", "fits"};
+  std::vector<std::string> header = study.names;
+  header.insert(header.end(),
+                {"step time", "samples/s", "efficiency", "exposed comm", "peak memory", "fits"});
+  Table table(header);
+  for (const StudyPoint* point : shown) {
+    std::vector<std::string> line;
+    for (const std::string& name : study.names) {
+      const std::string* value = point->assigned.find(name);
+      line.push_back(value == nullptr ? "-" : *value);
+    }
+    for (const std::string& column : kShown) line.push_back(cell(rows.at(point->key), column));
+    table.add(line);
+  }
+  std::cout << '\n' << table.text();
+  std::map<std::string, std::size_t> errors;
+  for (const auto& [key, row] : rows)
+    if (!row.error.empty()) ++errors[row.error];
+  for (const auto& [error, count] : errors)
+    std::cout << counted(count, "point") << " without answer: " << error << '\n';
+}
+
+/// \returns whether all hold
+bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows) {
+  bool all = true;
+  for (const Expectation& one : study.expectations) {
+    std::size_t asked = 0;
+    std::size_t missed = 0;
+    std::string worst;
+    for (const StudyPoint& point : study.points) {
+      if (one.where && !one.where->holds(point.assigned)) continue;
+      ++asked;
+      const auto& known = rows.at(point.key).values;
+      const auto value = known.find(one.column);
+      const bool met = value != known.end() && (!one.at_least || value->second >= *one.at_least) &&
+                       (!one.at_most || value->second <= *one.at_most);
+      if (met) continue;
+      ++missed;
+      if (worst.empty())
+        worst = "; first " + (value == known.end() ? "without a value" : short_number(value->second)) +
+                " at " + point.key;
+    }
+    const bool holds = asked > 0 && missed == 0;
+    all = all && holds;
+    std::cout << (holds ? "met:    " : "MISSED: ") << one.text << ": "
+              << (asked == 0 ? "no point is there"
+                             : std::to_string(asked - missed) + " of " + counted(asked, "point"))
+              << worst << '\n';
+  }
+  return all;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values["columns"].as<bool>()) {
+    Table table({"column", "meaning"});
+    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
+    std::cout << table.text();
+    return ExitCode::kDone;
+  }
+  if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
+  const Study study = load_study(values["file"].as<std::string>(), vocabulary(), study_column_names());
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
+  print_plan(study);
+  if (values["dry-run"].as<bool>()) {
+    print_duration(study, jobs);
+    return ExitCode::kDone;
+  }
+  if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
+  StudyRun run;
+  run.folder = values["output"].as<std::string>();
+  run.jobs = jobs;
+  std::tie(run.shard, run.shards) = shard_option(values);
+  run.force = values["force"].as<bool>();
+  std::optional<Progress> progress;
+  std::size_t shown = 0;
+  run.on_progress = [&](std::size_t done, std::size_t total) {
+    if (!progress) progress.emplace("points", static_cast<int>(total));
+    for (; shown < done; ++shown) progress->advance();
+  };
+  const auto rows = answer_study(study, run, header_of(study),
+                                 [](const StudyPoint& point) { return row_of(point, ask(point)); });
+  progress.reset();
+  if (rows.size() < study.points.size()) {
+    std::cout << counted(rows.size(), "answer") << " of " << study.points.size()
+              << " are there; a run without --shard puts all together\n";
+    return ExitCode::kDone;
+  }
+  write_file(std::filesystem::path(run.folder) / "results.csv", csv_of(study, rows), true);
+  print_rows(study, rows);
+  return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
+const Registration<Command> kStudy{
+    commands(),
+    {.name = "study",
+     .description = "Asks many predictions, told by one file, and keeps every answer.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "file",
+               .usage = "stepcast study FILE.yaml -o DIR [options]",
+               .group = "Predict and compare"},
+     .order = 25}};
+
+}  // namespace
+}  // namespace stepcast

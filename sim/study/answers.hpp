@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/study/rows.hpp"
+#include "sim/study/study.hpp"
+
+/// Answering the points of a study in several processes, so that nothing is lost and nothing done twice.
+namespace stepcast {
+
+struct StudyRun {
+  std::string folder;
+  int jobs = 1;               ///< processes that answer
+  int shard = 1, shards = 1;  ///< of all points this run answers each `shards`-th, from the `shard`-th
+  bool force = false;         ///< begin anew where the folder holds another study's answers
+  /// What is done now, of how many.
+  std::function<void(std::size_t done, std::size_t total)> on_progress = [](std::size_t, std::size_t) {};
+};
+
+/// Answers what `folder` does not hold yet. Every answer is one line that is appended to
+/// `rows.SHARD-of-SHARDS.jsonl` at once; a line that an interrupted run left unfinished is dropped and its point
+/// answered again. A point that fails is a row with its error, also one whose process dies. Processes are
+/// forked, so that what `answer` has loaded before serves all, and end with this one.
+/// \param header first line of the file: who wrote it, and for which study. Rows of another header are refused
+/// \throws InputError when the folder holds rows of another header; RunError when the disk is full
+/// \returns all rows of the folder whose points are the study's, by key
+std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
+                                             const std::string& header,
+                                             const std::function<StudyRow(const StudyPoint&)>& answer);
+
+/// The rows of all shards in a folder. \throws InputError as above
+std::map<std::string, StudyRow> read_rows(const std::string& folder, const std::string& header);
+
+}  // namespace stepcast

@@ -1,0 +1,141 @@
+#include "sim/study/rows.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace stepcast {
+namespace {
+
+/// Mean over the ranks.
+template <double Breakdown::*part>
+std::optional<double> mean_part(const Result& result) {
+  if (result.breakdown.empty()) return std::nullopt;
+  const double sum = std::accumulate(result.breakdown.begin(), result.breakdown.end(), 0.0,
+                                     [](double before, const Breakdown& one) { return before + one.*part; });
+  return sum / static_cast<double>(result.breakdown.size());
+}
+
+std::optional<double> efficiency(const Result& result) {
+  const auto ideal = result.trivial_step_time_s.find("ideal_scaling");
+  if (ideal == result.trivial_step_time_s.end()) return std::nullopt;
+  return ideal->second / result.median_step_time_s();
+}
+
+std::optional<double> times(std::optional<double> value, double factor) {
+  return value ? std::optional(*value * factor) : std::nullopt;
+}
+
+std::optional<double> peak_memory(const Result& result) {
+  double most = 0.0;
+  for (const MemoryUse& one : result.memory) most = std::max(most, one.peak_bytes);
+  return most > 0.0 ? std::optional(most) : std::nullopt;
+}
+
+std::optional<double> samples_per_s(const Result& result) {
+  return result.configuration.data_parallel > 0 ? std::optional(result.throughput_samples_per_s())
+                                                : std::nullopt;
+}
+
+/// `"a, ""b"""` where a text has a separator, a quote or a line break.
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace
+
+const std::vector<StudyColumn>& study_columns() {
+  static const std::vector<StudyColumn> kColumns{
+      {"step_time_s", "median over the steps of the slowest rank's step time, in seconds",
+       [](const Result& r) { return std::optional(r.median_step_time_s()); }},
+      {"throughput_samples_per_s", "samples of all ranks' batches over the step time", samples_per_s},
+      {"speed_up", "throughput over that of one rank with the same batch",
+       [](const Result& r) { return times(efficiency(r), r.configuration.world_size); }},
+      {"efficiency", "speed-up over the number of ranks", efficiency},
+      {"compute_s", "forward, loss and backward, mean over the ranks", mean_part<&Breakdown::compute_s>},
+      {"exposed_communication_s", "communication during which a rank does nothing else, mean over the ranks",
+       mean_part<&Breakdown::exposed_communication_s>},
+      {"overlapped_communication_s", "communication beside something else, mean over the ranks",
+       mean_part<&Breakdown::overlapped_communication_s>},
+      {"input_and_host_s", "loading samples and what no operation accounts for, mean over the ranks",
+       mean_part<&Breakdown::input_and_host_s>},
+      {"optimizer_and_copies_s", "optimizer, zeroing and copies, mean over the ranks",
+       mean_part<&Breakdown::optimizer_and_copies_s>},
+      {"idle_s", "time without any operation, mean over the ranks", mean_part<&Breakdown::idle_s>},
+      {"bubble_fraction",
+       "part of the step in which ranks are idle or wait for messages, mean over the ranks",
+       [](const Result& r) { return std::optional(r.bubble_fraction()); }},
+      {"bytes_sent_per_rank", "bytes that the busiest rank sends in a step",
+       [](const Result& r) { return std::optional(r.bytes_sent_per_rank); }},
+      {"peak_memory_bytes", "most bytes that any rank holds", peak_memory},
+      {"fits", "1 where that is within the memory of --device, 0 where it is not",
+       [](const Result& r) {
+         return r.configuration.device.empty() ? std::nullopt
+                                               : std::optional(r.notes.contains("memory") ? 0.0 : 1.0);
+       }},
+  };
+  return kColumns;
+}
+
+std::vector<std::string> study_column_names() {
+  std::vector<std::string> names;
+  for (const StudyColumn& column : study_columns()) names.push_back(column.name);
+  return names;
+}
+
+StudyRow row_of(const StudyPoint& point, const Result& result) {
+  StudyRow row{.key = point.key, .values = {}, .error = {}};
+  for (const StudyColumn& column : study_columns())
+    if (const std::optional<double> value = column.value(result)) row.values[column.name] = *value;
+  return row;
+}
+
+std::string line_of(const StudyRow& row) {
+  nlohmann::ordered_json json;
+  json["point"] = row.key;
+  if (!row.error.empty()) json["error"] = row.error;
+  for (const auto& [name, value] : row.values) json[name] = value;
+  return json.dump() + "\n";
+}
+
+std::optional<StudyRow> row_of_line(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("point")) return std::nullopt;
+  StudyRow row;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "point")
+      row.key = value.get<std::string>();
+    else if (name == "error")
+      row.error = value.get<std::string>();
+    else
+      row.values[name] = value.get<double>();
+  }
+  return row;
+}
+
+std::string csv_of(const Study& study, const std::map<std::string, StudyRow>& rows) {
+  std::string text;
+  for (const std::string& name : study.names) text += csv_cell(name) + ",";
+  for (const StudyColumn& column : study_columns()) text += column.name + ",";
+  text += "error\n";
+  for (const StudyPoint& point : study.points) {
+    const auto found = rows.find(point.key);
+    if (found == rows.end()) continue;
+    for (const std::string& name : study.names) {
+      const std::string* value = point.assigned.find(name);
+      text += (value == nullptr ? "" : csv_cell(*value)) + ",";
+    }
+    for (const StudyColumn& column : study_columns()) {
+      const auto value = found->second.values.find(column.name);
+      if (value != found->second.values.end()) text += nlohmann::json(value->second).dump();
+      text += ",";
+    }
+    text += csv_cell(found->second.error) + "\n";
+  }
+  return text;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,168 @@
+#include "sim/study/study.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+bool holds(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+Assignment base_of(const YamlNode& file, const StudyVocabulary& vocabulary) {
+  Assignment base;
+  const YamlNode predict = file.at("predict");
+  predict.allow_only(vocabulary.options);
+  for (const std::string& key : predict.keys()) base.set(key, predict.at(key).text());
+  return base;
+}
+
+struct SkipRule {
+  Condition when;
+  std::string because;
+};
+
+std::vector<SkipRule> skip_rules(const YamlNode& file) {
+  std::vector<SkipRule> rules;
+  if (!file.has("skip")) return rules;
+  for (const YamlNode& rule : file.at("skip").items()) {
+    rule.allow_only({"when", "because"});
+    rules.push_back({Condition(rule.at("when")), rule.at("because").text()});
+  }
+  return rules;
+}
+
+Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& columns) {
+  node.allow_only({"where", "column", "at_least", "at_most"});
+  Expectation one;
+  one.column = node.at("column").text();
+  if (!holds(columns, one.column)) node.at("column").fail(unknown_name("column", one.column, columns));
+  one.text = one.column;
+  if (node.has("at_least")) {
+    one.at_least = node.at("at_least").number();
+    one.text += " at least " + short_number(*one.at_least);
+  }
+  if (node.has("at_most")) {
+    one.at_most = node.at("at_most").number();
+    one.text += " at most " + short_number(*one.at_most);
+  }
+  if (!one.at_least && !one.at_most) node.fail("expected at_least, at_most or both");
+  if (!node.has("where")) return one;
+  one.where.emplace(node.at("where"));
+  one.text += " where";
+  for (const std::string& key : node.at("where").keys()) {
+    const YamlNode value = node.at("where").at(key);
+    one.text += " " + key;
+    for (const YamlNode& choice : value.is_sequence() ? value.items() : std::vector{value})
+      one.text += " " + choice.text();
+  }
+  return one;
+}
+
+class Builder {
+ public:
+  Builder(Study& study, const StudyVocabulary& vocabulary, std::vector<SkipRule> rules)
+      : study_(study), vocabulary_(vocabulary), rules_(std::move(rules)) {}
+
+  void add(const Assignment& assigned) {
+    for (const SkipRule& rule : rules_)
+      if (rule.when.holds(assigned)) return leave_out(rule.because);
+    StudyPoint point{.assigned = assigned, .words = {}, .key = {}};
+    std::vector<std::string> parts;
+    bool dropped = false;
+    for (const auto& [name, value] : assigned.values()) {
+      const FilledText filled = fill_in(value, assigned);
+      used_.insert(filled.used.begin(), filled.used.end());
+      if (!filled.problem.empty()) return leave_out(filled.problem);
+      point.assigned.set(name, filled.text);
+      if (!holds(vocabulary_.options, name)) continue;
+      if (!vocabulary_.matters(name, assigned)) {
+        point.assigned.erase(name);
+        dropped = true;
+        continue;
+      }
+      const std::string option = "--" + name;
+      if (holds(vocabulary_.switches, name)) {
+        if (filled.text == "false" || filled.text == "no") continue;
+        point.words.push_back(option);
+        parts.push_back(option);
+        continue;
+      }
+      point.words.insert(point.words.end(), {option, filled.text});
+      parts.push_back(option + "=" + filled.text);
+    }
+    std::sort(parts.begin(), parts.end());
+    for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
+    if (!keys_.insert(point.key).second)
+      return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
+                               : "are the same as others");
+    study_.points.push_back(std::move(point));
+  }
+
+  [[nodiscard]] bool is_used(const std::string& name) const { return used_.contains(name); }
+
+ private:
+  void leave_out(const std::string& reason) {
+    for (LeftOut& one : study_.left_out)
+      if (one.reason == reason) {
+        ++one.points;
+        return;
+      }
+    study_.left_out.push_back({reason, 1});
+  }
+
+  Study& study_;
+  const StudyVocabulary& vocabulary_;
+  std::vector<SkipRule> rules_;
+  std::set<std::string> keys_;
+  std::set<std::string> used_;
+};
+
+/// Names of cases are for people, so that they need not be used.
+std::set<std::string> case_names(const YamlNode& blocks) {
+  std::set<std::string> names;
+  for (const YamlNode& block : blocks.items())
+    if (block.has("cases")) names.insert(block.at("cases").keys().front());
+  return names;
+}
+
+}  // namespace
+
+Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
+                 const std::vector<std::string>& columns) {
+  const YamlNode file = YamlNode::load(path);
+  file.allow_only({"study", "predict", "points", "skip", "expect"});
+  Study study;
+  study.path = path;
+  study.title = file.at("study").text();
+  const YamlNode blocks = file.at("points");
+  const Assignment base = base_of(file, vocabulary);
+  Builder builder(study, vocabulary, skip_rules(file));
+  std::set<std::string> seen;
+  std::vector<Assignment> points = expand_points(blocks);
+  for (Assignment& point : points) {
+    for (const auto& [name, value] : point.values())
+      if (seen.insert(name).second) study.names.push_back(name);
+    point.add_missing(base);
+    try {
+      builder.add(point);
+    } catch (const InputError& error) {
+      blocks.fail(error.what());
+    }
+  }
+  const std::set<std::string> cases = case_names(blocks);
+  for (const std::string& name : study.names)
+    if (!holds(vocabulary.options, name) && !builder.is_used(name) && !cases.contains(name))
+      blocks.fail(unknown_name("option", name, vocabulary.options) + "; nor does a value use {" + name + "}");
+  if (study.points.empty()) blocks.fail("no point is left");
+  if (file.has("expect"))
+    for (const YamlNode& node : file.at("expect").items())
+      study.expectations.push_back(expectation_of(node, columns));
+  return study;
+}
+
+}  // namespace stepcast

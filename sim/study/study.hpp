@@ -1,0 +1,70 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/study/points.hpp"
+
+/// A study: questions to `stepcast predict`, told by one file.
+namespace stepcast {
+
+/// One question.
+struct StudyPoint {
+  Assignment assigned;             ///< what the file assigns, names of its own included
+  std::vector<std::string> words;  ///< of the command line: {"--strategy", "ddp", ...}
+  std::string key;                 ///< the same words, sorted: equal questions have equal keys
+};
+
+/// Points that are left out, and why.
+struct LeftOut {
+  std::string reason;
+  std::size_t points = 0;
+};
+
+/// What a column must be, of all points where `where` holds.
+struct Expectation {
+  std::string text;  ///< as in the file, for people
+  std::optional<Condition> where;
+  std::string column;
+  std::optional<double> at_least, at_most;
+};
+
+struct Study {
+  std::string title;
+  std::string path;
+  std::vector<std::string> names;  ///< that points assign, in the file's order; columns of the results
+  std::vector<StudyPoint> points;
+  std::vector<LeftOut> left_out;
+  std::vector<Expectation> expectations;
+};
+
+/// What a study may say to the program that answers it.
+struct StudyVocabulary {
+  std::vector<std::string> options;   ///< names without dashes
+  std::vector<std::string> switches;  ///< those of them that take no value
+  /// Whether an option means something beside what else a point says: `bucket-cap` does to `ddp` alone.
+  std::function<bool(const std::string& option, const Assignment& point)> matters;
+};
+
+/// Reads a file such as
+///
+///     study: Which bucket cap suits which network?
+///     predict: {model: bert-base, device: h100-sxm, batch: 8, cluster: "h100-hosts:hosts={world-size/8}"}
+///     points:
+///       - grid: {strategy: [ddp, fsdp], world-size: [8, 16, 32], bucket-cap: [5MiB, 25MiB]}
+///     skip:
+///       - {when: {strategy: fsdp, world-size: "> 16"}, because: no such job is planned}
+///     expect:
+///       - {where: {strategy: ddp}, column: efficiency, at_least: 0.5}
+///
+/// `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
+/// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
+/// leaves a rest, and those that ask what another asks already, because an option means nothing there.
+/// \param columns that expectations may name
+/// \throws InputError that names file, line, key and valid values
+Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
+                 const std::vector<std::string>& columns);
+
+}  // namespace stepcast
