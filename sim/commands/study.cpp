@@ -26,9 +26,19 @@ std::string describe_columns() {
   return text;
 }
 
+std::string describe_studies() {
+  std::string text = "the study: a YAML file or a shipped one";
+  const char* before = ": ";
+  for (const std::string& name : resource_names("studies", ".yaml")) {
+    text += before + name;
+    before = ", ";
+  }
+  return text;
+}
+
 void declare(po::options_description& options) {
   options.add_options()  //
-      ("file", po::value<std::string>(), "the study, YAML")(
+      ("file", po::value<std::string>(), describe_studies().c_str())(
           "output,o", po::value<std::string>(),
           "folder for its answers; what is there already is not asked again")  //
       ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that answer at once")(
@@ -211,7 +221,8 @@ ExitCode run(const po::variables_map& values) {
     return ExitCode::kDone;
   }
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
-  const Study study = load_study(values["file"].as<std::string>(), vocabulary(), study_column_names());
+  const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
+  const Study study = load_study(path, vocabulary(), study_column_names());
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
   print_plan(study);

@@ -13,7 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <iostream>
 #include <memory>
 #include <new>
 #include <sstream>
@@ -154,6 +154,7 @@ int answer_some(const Work& work, int job) {
 pid_t fork_process(const Work& work, int job) {
   work.shared.at(job) = work.points.size();
   const pid_t parent = ::getpid();
+  std::cout.flush();  // or the new process would print it as well
   const pid_t process = ::fork();
   if (process < 0) throw RunError(std::string("cannot start a process: ") + std::strerror(errno));
   if (process > 0) return process;

@@ -62,7 +62,7 @@ std::vector<Assignment> cases_of(const YamlNode& map) {
   for (const std::string& name : cases.keys()) {
     Assignment one;
     one.set(names.front(), name);
-    for (const auto& [key, value] : assignment_of(cases.at(name)).values()) one.set(key, value);
+    one.add_missing(assignment_of(cases.at(name)));
     result.push_back(one);
   }
   return result;

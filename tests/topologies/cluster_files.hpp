@@ -1,37 +1,16 @@
 #pragma once
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "core/error.hpp"
+#include "tests/temporary_folder.hpp"
 #include "topologies/cluster.hpp"
 
 /// Clusters from text, for the tests of their readers.
 namespace stepcast::cluster_files {
 
-/// A folder of its own for cluster files, removed afterwards.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "stepcast-clusters-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  /// \returns the file's path
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using Folder = TemporaryFolder;
 
 /// \param settings `:key=value`, or nothing
 inline Cluster cluster_of(const std::string& text, const std::string& settings = "") {

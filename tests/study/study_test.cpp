@@ -1,0 +1,213 @@
+#include "sim/study/study.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "sim/study/answers.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// What a study asks, and that no answer is lost or given twice.
+namespace stepcast::study_test {
+namespace {
+
+const std::string kHeader = "{\"schema\":\"stepcast.study/1\"}\n";
+
+StudyVocabulary words() {
+  return {.options = {"strategy", "world-size", "bucket-cap", "cluster", "batch", "pinned"},
+          .switches = {"pinned"},
+          .matters = [](const std::string& option, const Assignment& point) {
+            const std::string* strategy = point.find("strategy");
+            return option != "bucket-cap" || strategy == nullptr || *strategy == "ddp";
+          }};
+}
+
+Study study_of(const std::string& text) {
+  const TemporaryFolder folder;
+  return load_study(folder.write("study.yaml", text), words(), {"step_time_s", "efficiency"});
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    static_cast<void>(study_of(text));
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "was accepted";
+}
+
+std::vector<std::string> keys(const Study& study) {
+  std::vector<std::string> result;
+  for (const StudyPoint& point : study.points) result.push_back(point.key);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("the points of a study are all combinations of one element of each block", "[study]") {
+  const Study study = study_of(R"(
+study: everything at once
+predict: {strategy: ddp}
+points:
+  - grid: {world-size: [2, 4], batch: 8}
+  - zip: {rate: [1GB/s, 10GB/s], latency: [50us, 5us]}
+  - cases: {link: {far: {cluster: "star:bandwidth={rate},latency={latency}"}, near: {cluster: laptop}}}
+  - list: [{bucket-cap: 5MiB}, {bucket-cap: 25MiB, pinned: true}]
+)");
+  CHECK(study.names == std::vector<std::string>{"world-size", "batch", "rate", "latency", "link", "cluster",
+                                                "bucket-cap", "pinned"});
+  // The cluster 'laptop' does not depend on rate and latency: of these questions one is asked.
+  CHECK(study.points.size() == 2 * 2 * 2 + 2 * 2);
+  REQUIRE(study.left_out.size() == 1);
+  CHECK(study.left_out.front().points == 4);
+  CHECK(study.points.front().words == std::vector<std::string>{"--world-size", "2", "--batch", "8",
+                                                               "--cluster",
+                                                               "star:bandwidth=1GB/s,latency=50us",
+                                                               "--bucket-cap", "5MiB", "--strategy", "ddp"});
+  CHECK(study.points[1].key.find("--pinned ") != std::string::npos);
+}
+
+TEST_CASE("senseless points are left out, counted and explained", "[study]") {
+  const Study study = study_of(R"(
+study: conditions
+predict: {cluster: "star:hosts={world-size/4}"}
+points:
+  - grid: {strategy: [ddp, single], world-size: [2, 4, 8, 16], bucket-cap: [5MiB, 25MiB]}
+skip:
+  - {when: {strategy: single, world-size: "> 4"}, because: one rank is one rank}
+)");
+  std::map<std::string, std::size_t> reasons;
+  for (const LeftOut& one : study.left_out) reasons[one.reason] = one.points;
+  CHECK(reasons == std::map<std::string, std::size_t>{
+                       {"one rank is one rank", 4},
+                       {"world-size 2 is no multiple of 4", 4},
+                       {"differ from others in options that mean nothing to their strategy", 1}});
+  CHECK(study.points.size() == 7);
+  const std::vector<std::string> all = keys(study);
+  CHECK(std::set<std::string>(all.begin(), all.end()).size() == all.size());
+}
+
+TEST_CASE("what is wrong in a study is named with file, line and key", "[study]") {
+  const std::string start = "study: x\npredict: {strategy: ddp}\n";
+  CHECK_THAT(refusal(start + "points: [{grid: {wold-size: [1]}}]\n"),
+             Catch::Contains("study.yaml:3") && Catch::Contains("did you mean 'world-size'"));
+  CHECK_THAT(refusal(start + "points: [{zip: {batch: [1, 2], world-size: [1]}}]\n"),
+             Catch::Contains("points[0].zip.world-size") && Catch::Contains("found 1 values, expected 2"));
+  CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}, {grid: {batch: [2]}}]\n"),
+             Catch::Contains("'batch' is assigned by a block before"));
+  CHECK_THAT(refusal(start + "points: [{gird: {batch: [1]}}]\n"), Catch::Contains("did you mean 'grid'"));
+  CHECK_THAT(refusal(start + "points: [{grid: {cluster: [\"star:hosts={ranks}\"]}}]\n"),
+             Catch::Contains("unknown name 'ranks'"));
+  CHECK_THAT(refusal("study: x\npredict: {stratgy: ddp}\npoints: [{grid: {batch: [1]}}]\n"),
+             Catch::Contains("study.yaml:2") && Catch::Contains("did you mean 'strategy'"));
+  CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}]\nexpect: [{column: step_tim_s, at_least: 1}]\n"),
+             Catch::Contains("did you mean 'step_time_s'"));
+  CHECK_THAT(
+      refusal(start + "points: [{grid: {batch: [1]}}]\nskip: [{when: {batch: \"> many\"}, because: x}]\n"),
+      Catch::Contains("skip[0].when.batch") && Catch::Contains("found '> many'"));
+}
+
+namespace {
+
+Study numbered(int points) {
+  std::string text = "study: numbers\npredict: {strategy: ddp}\npoints:\n  - grid:\n      batch: [1";
+  for (int i = 2; i <= points; ++i) text += ", " + std::to_string(i);
+  return study_of(text + "]\n");
+}
+
+StudyRow square(const StudyPoint& point) {
+  const double batch = std::stod(*point.assigned.find("batch"));
+  return {point.key, {{"step_time_s", batch * batch / 3.0}}, ""};
+}
+
+std::vector<std::string> sorted_lines(const std::string& folder) {
+  std::ifstream file(folder + "/rows.1-of-1.jsonl");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a study that is killed ten times ends with the rows of one that is not", "[study]") {
+  const Study study = numbered(400);
+  const TemporaryFolder undisturbed;
+  const TemporaryFolder killed;
+  answer_study(study, {.folder = undisturbed.path(), .jobs = 2}, kHeader, square);
+  const auto slow = [](const StudyPoint& point) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return square(point);
+  };
+  for (int kill = 0; kill < 10; ++kill) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      answer_study(study, {.folder = killed.path(), .jobs = 2}, kHeader, slow);
+      ::_exit(0);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 + 3 * kill));
+    ::kill(process, SIGKILL);
+    ::waitpid(process, nullptr, 0);
+    // Those who answer end with it, but not before their line; what they leave behind is one more row.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  answer_study(study, {.folder = killed.path(), .jobs = 2}, kHeader, square);
+  CHECK(sorted_lines(killed.path()) == sorted_lines(undisturbed.path()));
+  CHECK(sorted_lines(killed.path()).size() == 401);
+}
+
+TEST_CASE("a point that fails, or whose process dies, is a row with its error", "[study]") {
+  const Study study = numbered(20);
+  const TemporaryFolder folder;
+  const auto rows =
+      answer_study(study, {.folder = folder.path(), .jobs = 2}, kHeader, [](const StudyPoint& point) {
+        const std::string batch = *point.assigned.find("batch");
+        if (batch == "7") ::kill(::getpid(), SIGKILL);
+        if (batch == "9") throw InputError("no such batch\x1b");
+        return square(point);
+      });
+  CHECK(rows.size() == 20);
+  std::map<std::string, std::string> errors;
+  for (const auto& [key, row] : rows)
+    if (!row.error.empty()) errors[key] = row.error;
+  CHECK(errors ==
+        std::map<std::string, std::string>{{"--batch=7 --strategy=ddp", "its process was ended by signal 9"},
+                                           {"--batch=9 --strategy=ddp", "no such batch\\x1b"}});
+}
+
+TEST_CASE("shards divide the points, and answers of another program are refused", "[study]") {
+  const Study study = numbered(10);
+  const TemporaryFolder folder;
+  for (int shard = 1; shard <= 3; ++shard)
+    answer_study(study, {.folder = folder.path(), .jobs = 1, .shard = shard, .shards = 3}, kHeader, square);
+  const auto rows =
+      answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader,
+                   [](const StudyPoint&) -> StudyRow { throw std::logic_error("asked again"); });
+  CHECK(rows.size() == 10);
+  for (const auto& [key, row] : rows) CHECK(row.error.empty());
+  CHECK_THROWS_WITH(answer_study(study, {.folder = folder.path(), .jobs = 1}, "{\"other\":1}\n", square),
+                    Catch::Contains("--force begins anew"));
+  const auto anew =
+      answer_study(study, {.folder = folder.path(), .jobs = 1, .force = true}, "{\"other\":1}\n", square);
+  CHECK(anew.size() == 10);
+}
+
+TEST_CASE("the table of a study has a line per point in its order", "[study]") {
+  const Study study = numbered(2);
+  std::map<std::string, StudyRow> rows;
+  for (const StudyPoint& point : study.points) rows[point.key] = square(point);
+  rows.begin()->second.error = "a \"quoted\", long story";
+  const std::string csv = csv_of(study, rows);
+  CHECK_THAT(csv, Catch::StartsWith("batch,step_time_s,"));
+  CHECK_THAT(csv, Catch::Contains("\n1,0.3333333333333333,") &&
+                      Catch::Contains("\"a \"\"quoted\"\", long story\"\n2,1.3333333333333333,"));
+}
+
+}  // namespace stepcast::study_test
