@@ -121,7 +121,7 @@ class Lines {
   std::chrono::steady_clock::time_point synced_{};
 };
 
-struct Work {
+struct StudyWork {
   const std::vector<const StudyPoint*>& points;
   const std::function<StudyRow(const StudyPoint&)>& answer;
   const SharedMemory& shared;
@@ -129,7 +129,7 @@ struct Work {
 };
 
 /// Of one process. \returns its exit code
-int answer_some(const Work& work, int job) {
+int answer_some(const StudyWork& work, int job) {
   Lines lines(work.path);
   for (int i = 0; i < kPointsOfAProcess; ++i) {
     const std::size_t index = work.shared->next++;
@@ -151,7 +151,7 @@ int answer_some(const Work& work, int job) {
   return kMoreLeft;
 }
 
-pid_t fork_process(const Work& work, int job) {
+pid_t fork_process(const StudyWork& work, int job) {
   work.shared.at(job) = work.points.size();
   const pid_t parent = ::getpid();
   std::cout.flush();  // or the new process would print it as well
@@ -170,7 +170,7 @@ void end_all(const std::vector<pid_t>& processes) {
 }
 
 /// What is to be done about a process that has ended. \returns whether another shall take its place
-bool take_end(const Work& work, int job, int status) {
+bool take_end(const StudyWork& work, int job, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == kDiskFull)
     throw RunError(work.path.string() + ": cannot be written; is the disk full?");
   if (WIFEXITED(status) && (WEXITSTATUS(status) == kAnswered || WEXITSTATUS(status) == kMoreLeft))
@@ -186,7 +186,7 @@ bool take_end(const Work& work, int job, int status) {
   return true;
 }
 
-void answer_all(const Work& work, const StudyRun& run) {
+void answer_all(const StudyWork& work, const StudyRun& run) {
   std::vector<pid_t> processes(static_cast<std::size_t>(run.jobs), -1);
   try {
     for (int job = 0; job < run.jobs; ++job)
