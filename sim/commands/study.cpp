@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/file.hpp"
+#include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -213,6 +214,45 @@ bool print_expectations(const Study& study, const std::map<std::string, StudyRow
   return all;
 }
 
+/// `ddp, 25MiB` of the point's values for these names.
+std::string words_of(const StudyPoint& point, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const std::string* value = point.assigned.find(name);
+    if (value != nullptr) text += (text.empty() ? "" : ", ") + *value;
+  }
+  return text;
+}
+
+void draw_figure(const Study& study, const StudyFigure& figure, const std::map<std::string, StudyRow>& rows,
+                 const std::string& folder) {
+  CurveSheet sheet{
+      .title = study.title, .x_label = figure.x, .y_label = figure.y, .log_y = figure.log_y, .points = {}};
+  for (const StudyPoint& point : study.points) {
+    const auto& known = rows.at(point.key).values;
+    const auto value = known.find(figure.y);
+    const std::string* x = point.assigned.find(figure.x);
+    if (value == known.end() || x == nullptr || (figure.where && !figure.where->holds(point.assigned)))
+      continue;
+    CurvePoint one{words_of(point, figure.panels), words_of(point, figure.series), *x, value->second};
+    const auto same = [&](const CurvePoint& other) {
+      return other.panel == one.panel && other.series == one.series && other.x == one.x;
+    };
+    if (std::any_of(sheet.points.begin(), sheet.points.end(), same))
+      throw InputError(study.path + ": plot: " + figure.file + ": several points have " + figure.x + " " +
+                       one.x + (one.series.empty() ? "" : ", " + one.series) +
+                       (one.panel.empty() ? "" : ", " + one.panel) +
+                       "; name what else they differ in under series, panels or where");
+    sheet.points.push_back(std::move(one));
+  }
+  const RunContext context = make_run_context("", command_line());
+  const std::filesystem::path path = std::filesystem::path(folder) / figure.file;
+  check_renderable(path, true);
+  render(draw_curves(sheet), path,
+         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), predicted", true);
+  std::cout << path.string() << '\n';
+}
+
 ExitCode run(const po::variables_map& values) {
   if (values["columns"].as<bool>()) {
     Table table({"column", "meaning"});
@@ -252,6 +292,7 @@ ExitCode run(const po::variables_map& values) {
   }
   write_file(std::filesystem::path(run.folder) / "results.csv", csv_of(study, rows), true);
   print_rows(study, rows);
+  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
   return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 

@@ -63,6 +63,37 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   return one;
 }
 
+std::vector<std::string> names_of(const YamlNode& node, const std::string& key) {
+  std::vector<std::string> names;
+  if (!node.has(key)) return names;
+  const YamlNode value = node.at(key);
+  for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
+    names.push_back(one.text());
+  return names;
+}
+
+StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vector<std::string>& columns) {
+  node.allow_only({"file", "x", "y", "series", "panels", "log", "where"});
+  StudyFigure one{.file = node.at("file").text(),
+                  .x = node.at("x").text(),
+                  .y = node.at("y").text(),
+                  .series = names_of(node, "series"),
+                  .panels = names_of(node, "panels"),
+                  .log_y = node.has("log") && node.at("log").boolean(),
+                  .where = {}};
+  if (!one.file.ends_with(".svg") && !one.file.ends_with(".png"))
+    node.at("file").fail("found '" + one.file + "', expected a name that ends in .svg or .png");
+  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
+  if (!holds(columns, one.y)) node.at("y").fail(unknown_name("column", one.y, columns));
+  std::vector<std::string> names = one.series;
+  names.insert(names.end(), one.panels.begin(), one.panels.end());
+  names.push_back(one.x);
+  for (const std::string& name : names)
+    if (!holds(study.names, name)) node.fail(unknown_name("name", name, study.names));
+  if (node.has("where")) one.where.emplace(node.at("where"));
+  return one;
+}
+
 class Builder {
  public:
   Builder(Study& study, const StudyVocabulary& vocabulary, std::vector<SkipRule> rules)
@@ -135,7 +166,7 @@ std::set<std::string> case_names(const YamlNode& blocks) {
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns) {
   const YamlNode file = YamlNode::load(path);
-  file.allow_only({"study", "predict", "points", "skip", "expect"});
+  file.allow_only({"study", "predict", "points", "skip", "expect", "plot"});
   Study study;
   study.path = path;
   study.title = file.at("study").text();
@@ -162,6 +193,9 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (file.has("expect"))
     for (const YamlNode& node : file.at("expect").items())
       study.expectations.push_back(expectation_of(node, columns));
+  if (file.has("plot"))
+    for (const YamlNode& node : file.at("plot").items())
+      study.figures.push_back(figure_of(node, study, columns));
   return study;
 }
 

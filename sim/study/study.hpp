@@ -31,6 +31,16 @@ struct Expectation {
   std::optional<double> at_least, at_most;
 };
 
+/// A figure of a study: one column over the values of one name.
+struct StudyFigure {
+  std::string file;  ///< in the folder of the answers
+  std::string x;
+  std::string y;                            ///< a column
+  std::vector<std::string> series, panels;  ///< names whose values make a curve, or a panel, of its own
+  bool log_y = false;
+  std::optional<Condition> where;
+};
+
 struct Study {
   std::string title;
   std::string path;
@@ -38,6 +48,7 @@ struct Study {
   std::vector<StudyPoint> points;
   std::vector<LeftOut> left_out;
   std::vector<Expectation> expectations;
+  std::vector<StudyFigure> figures;
 };
 
 /// What a study may say to the program that answers it.
@@ -58,11 +69,13 @@ struct StudyVocabulary {
 ///       - {when: {strategy: fsdp, world-size: "> 16"}, because: no such job is planned}
 ///     expect:
 ///       - {where: {strategy: ddp}, column: efficiency, at_least: 0.5}
+///     plot:
+///       - {file: caps.svg, x: bucket-cap, y: step_time_s, series: world-size, panels: strategy}
 ///
 /// `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
 /// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
 /// leaves a rest, and those that ask what another asks already, because an option means nothing there.
-/// \param columns that expectations may name
+/// \param columns that expectations and figures may name
 /// \throws InputError that names file, line, key and valid values
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns);
