@@ -285,8 +285,10 @@ ExitCode run(const po::variables_map& values) {
   const auto rows = answer_study(study, run, header_of(study),
                                  [](const StudyPoint& point) { return row_of(point, ask(point)); });
   progress.reset();
-  if (rows.size() < study.points.size()) {
-    std::cout << counted(rows.size(), "answer") << " of " << study.points.size()
+  const auto answered = std::count_if(study.points.begin(), study.points.end(),
+                                      [&](const StudyPoint& point) { return rows.contains(point.key); });
+  if (static_cast<std::size_t>(answered) < study.points.size()) {
+    std::cout << counted(static_cast<std::size_t>(answered), "answer") << " of " << study.points.size()
               << " are there; a run without --shard puts all together\n";
     return ExitCode::kDone;
   }

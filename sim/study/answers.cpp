@@ -16,6 +16,7 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <set>
 #include <sstream>
 
 #include "core/error.hpp"
@@ -246,17 +247,17 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
     write_file(path, header, true);
   }
   std::vector<const StudyPoint*> points;
-  for (std::size_t i = 0; i < study.points.size(); ++i)
-    if (static_cast<int>(i % static_cast<std::size_t>(run.shards)) == run.shard - 1 &&
-        !known.contains(study.points[i].key))
-      points.push_back(&study.points[i]);
+  std::set<std::string> asked;
+  for (const StudyPoint& point : study.points)
+    if (asked.insert(point.key).second &&
+        static_cast<int>((asked.size() - 1) % static_cast<std::size_t>(run.shards)) == run.shard - 1 &&
+        !known.contains(point.key))
+      points.push_back(&point);
   const SharedMemory shared(run.jobs);
   if (!points.empty()) answer_all({points, answer, shared, path}, run);
   std::map<std::string, StudyRow> rows = read_rows(run.folder, header);
-  std::map<std::string, StudyRow> asked;
-  for (const StudyPoint& point : study.points)
-    if (auto node = rows.extract(point.key); !node.empty()) asked.insert(std::move(node));
-  return asked;
+  std::erase_if(rows, [&](const auto& row) { return !asked.contains(row.first); });
+  return rows;
 }
 
 }  // namespace stepcast

@@ -128,7 +128,7 @@ class Builder {
     }
     std::sort(parts.begin(), parts.end());
     for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
-    if (!keys_.insert(point.key).second)
+    if (!assigned_.insert(point.assigned.values()).second)
       return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
                                : "are the same as others");
     study_.points.push_back(std::move(point));
@@ -149,7 +149,7 @@ class Builder {
   Study& study_;
   const StudyVocabulary& vocabulary_;
   std::vector<SkipRule> rules_;
-  std::set<std::string> keys_;
+  std::set<std::vector<std::pair<std::string, std::string>>> assigned_;
   std::set<std::string> used_;
 };
 

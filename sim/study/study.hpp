@@ -74,7 +74,8 @@ struct StudyVocabulary {
 ///
 /// `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
 /// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
-/// leaves a rest, and those that ask what another asks already, because an option means nothing there.
+/// leaves a rest, and those that differ from another only in an option that means nothing there. Points that
+/// differ in names alone share a key, and an answer.
 /// \param columns that expectations and figures may name
 /// \throws InputError that names file, line, key and valid values
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
