@@ -104,7 +104,9 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
 }
 
 void print_plan(const Study& study) {
-  std::cout << study.title << "\n" << counted(study.points.size(), "point") << '\n';
+  std::cout << study.title << '\n'
+            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point")
+            << '\n';
   for (const LeftOut& one : study.left_out)
     std::cout << counted(one.points, "point") << " left out: " << one.reason << '\n';
 }
@@ -224,10 +226,20 @@ std::string words_of(const StudyPoint& point, const std::vector<std::string>& na
   return text;
 }
 
+std::string label_of_column(const std::string& name) {
+  const auto& columns = study_columns();
+  return std::find_if(columns.begin(), columns.end(),
+                      [&](const StudyColumn& one) { return one.name == name; })
+      ->label;
+}
+
 void draw_figure(const Study& study, const StudyFigure& figure, const std::map<std::string, StudyRow>& rows,
                  const std::string& folder) {
-  CurveSheet sheet{
-      .title = study.title, .x_label = figure.x, .y_label = figure.y, .log_y = figure.log_y, .points = {}};
+  CurveSheet sheet{.title = study.title,
+                   .x_label = figure.x,
+                   .y_label = label_of_column(figure.y),
+                   .log_y = figure.log_y,
+                   .points = {}};
   for (const StudyPoint& point : study.points) {
     const auto& known = rows.at(point.key).values;
     const auto value = known.find(figure.y);

@@ -17,7 +17,8 @@ inline constexpr const char* kStudySchema = "stepcast.study/1";
 
 /// A number that a Result says.
 struct StudyColumn {
-  std::string name;  ///< with its unit: `step_time_s`
+  std::string name;   ///< with its unit: `step_time_s`
+  std::string label;  ///< of an axis: `step time (s)`
   std::string meaning;
   std::function<std::optional<double>(const Result&)> value;  ///< nothing where it means nothing
 };

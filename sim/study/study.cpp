@@ -9,6 +9,8 @@
 namespace stepcast {
 namespace {
 
+constexpr std::size_t kLongestTitle = 60;  // as a figure shows
+
 bool holds(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
@@ -166,10 +168,14 @@ std::set<std::string> case_names(const YamlNode& blocks) {
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns) {
   const YamlNode file = YamlNode::load(path);
-  file.allow_only({"study", "predict", "points", "skip", "expect", "plot"});
+  file.allow_only({"study", "about", "predict", "points", "skip", "expect", "plot"});
   Study study;
   study.path = path;
   study.title = file.at("study").text();
+  if (study.title.size() > kLongestTitle)
+    file.at("study").fail("found " + std::to_string(study.title.size()) + " characters, expected at most " +
+                          std::to_string(kLongestTitle) + "; 'about' takes more");
+  if (file.has("about")) study.about = file.at("about").text();
   const YamlNode blocks = file.at("points");
   const Assignment base = base_of(file, vocabulary);
   Builder builder(study, vocabulary, skip_rules(file));

@@ -43,6 +43,7 @@ struct StudyFigure {
 
 struct Study {
   std::string title;
+  std::string about;  ///< what else there is to say; may be empty
   std::string path;
   std::vector<std::string> names;  ///< that points assign, in the file's order; columns of the results
   std::vector<StudyPoint> points;
@@ -62,6 +63,7 @@ struct StudyVocabulary {
 /// Reads a file such as
 ///
 ///     study: Which bucket cap suits which network?
+///     about: DDP and FSDP of BERT-base
 ///     predict: {model: bert-base, device: h100-sxm, batch: 8, cluster: "h100-hosts:hosts={world-size/8}"}
 ///     points:
 ///       - grid: {strategy: [ddp, fsdp], world-size: [8, 16, 32], bucket-cap: [5MiB, 25MiB]}
