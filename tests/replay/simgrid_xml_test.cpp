@@ -1,4 +1,4 @@
-#include "topologies/simgrid_xml.hpp"
+#include "topologies/cluster_text.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
