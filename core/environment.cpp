@@ -2,12 +2,12 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 namespace {
@@ -23,12 +23,7 @@ bool is_home(const std::string& path) {
   return is_folder(path + "/models") && is_folder(path + "/topologies");
 }
 
-/// The number that is all of `text`; not a number where it is something else.
-double number_in(const std::string& text) {
-  double value = 0.0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return problem == std::errc() && end == text.data() + text.size() ? value : std::nan("");
-}
+double number_or_nan(const std::string& text) { return number_in<double>(text).value_or(std::nan("")); }
 
 }  // namespace
 
@@ -49,11 +44,13 @@ const std::vector<Variable>& stepcast_variables() {
        "a single line", [](const std::string& name) { return name.find('\n') == std::string::npos; }},
       {kHostSpeedVariable, "set by the lab: how fast a host computes, as a part of the trace's speed",
        "a number above 0",
-       [](const std::string& text) { return number_in(text) > 0.0 && std::isfinite(number_in(text)); }},
+       [](const std::string& text) {
+         return number_or_nan(text) > 0.0 && std::isfinite(number_or_nan(text));
+       }},
       {kLabCoresVariable, "set by the lab: cores that all its hosts share", "a whole number of at least 1",
        [](const std::string& text) {
-         return number_in(text) >= 1.0 && number_in(text) == std::floor(number_in(text)) &&
-                number_in(text) < 1e6;
+         return number_or_nan(text) >= 1.0 && number_or_nan(text) == std::floor(number_or_nan(text)) &&
+                number_or_nan(text) < 1e6;
        }},
   };
   return kVariables;
@@ -70,7 +67,7 @@ std::optional<std::string> process_environment(const std::string& name) {
 
 std::optional<double> environment_number(const std::string& name) {
   const std::optional<std::string> text = process_environment(name);
-  return text ? std::optional(number_in(*text)) : std::nullopt;
+  return text ? std::optional(number_or_nan(*text)) : std::nullopt;
 }
 
 }  // namespace stepcast

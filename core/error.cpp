@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "core/table.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -61,9 +63,7 @@ std::string unknown_name(std::string_view what, std::string_view name,
   std::string message = "unknown " + std::string(what) + " '" + std::string(name) + "'";
   if (const std::string near = nearest(name, known); !near.empty())
     message += " (did you mean '" + near + "'?)";
-  message += "; known: ";
-  for (std::size_t i = 0; i < known.size(); ++i) message += (i == 0 ? "" : ", ") + known[i];
-  return message;
+  return message + "; known: " + joined(known);
 }
 
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <utility>
 
@@ -53,11 +54,31 @@ std::string Table::text() const {
   return text;
 }
 
-std::string percent_text(double ratio, int decimals) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %%", decimals, 100.0 * ratio);
+std::string joined(const std::vector<std::string>& words, const std::string& separator) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : separator) + words[i];
+  return text;
+}
+
+std::string in_double_quotes(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\' || c == '\n') result += '\\';
+    result += c == '\n' ? 'n' : c;
+  }
+  return result + "\"";
+}
+
+std::string formatted(const char* pattern, ...) {
+  std::array<char, 256> text{};
+  std::va_list values;
+  va_start(values, pattern);
+  std::vsnprintf(text.data(), text.size(), pattern, values);
+  va_end(values);
   return text.data();
 }
+
+std::string percent_text(double ratio, int decimals) { return formatted("%.*f %%", decimals, 100.0 * ratio); }
 
 std::string signed_percent_text(double ratio) {
   std::string size = percent_text(std::abs(ratio));
@@ -66,15 +87,13 @@ std::string signed_percent_text(double ratio) {
 }
 
 std::string short_number(double value) {
-  std::array<char, 32> text{};
   const double size = std::abs(value);
   const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
-  std::snprintf(text.data(), text.size(), size < 1.0 ? "%.*g" : "%.*f", decimals, value);
-  return text.data();
+  return size < 1.0 ? formatted("%.*g", decimals, value) : formatted("%.*f", decimals, value);
 }
 
 std::string counted(std::size_t count, const std::string& thing) {
-  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : thing.ends_with("ch") ? "es" : "s");
 }
 
 }  // namespace stepcast

@@ -17,13 +17,21 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// `a, b, c`
+std::string joined(const std::vector<std::string>& words, const std::string& separator = ", ");
+/// In double quotes, as YAML and Graphviz read it.
+std::string in_double_quotes(const std::string& text);
+
+/// What printf would print, at most 255 characters.
+std::string formatted(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
+
 /// `1.4 %` of 0.014; with no decimals `1 %`.
 std::string percent_text(double ratio, int decimals = 1);
 /// `+1.4 %` of 0.014, `-1.4 %` of -0.014; what rounds to nothing is `0.0 %`.
 std::string signed_percent_text(double ratio);
 /// Four significant digits, three below 1.
 std::string short_number(double value);
-/// `1 row`, `2 rows`
+/// `1 row`, `2 rows`, `2 switches`
 std::string counted(std::size_t count, const std::string& thing);
 
 }  // namespace stepcast

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.hpp"
 #include "core/file.hpp"
 
 namespace stepcast {
@@ -60,49 +59,39 @@ std::string YamlNode::text() const {
   return text;
 }
 
+void YamlNode::fail_scalar(const std::string& expected) const {
+  fail("expected " + expected + (node_.IsScalar() ? ", found '" + node_.Scalar() + "'" : std::string()));
+}
+
 long long YamlNode::integer() const {
-  try {
-    return node_.as<long long>();
-  } catch (const YAML::Exception&) {
-    fail("expected a whole number" + (node_.IsScalar() ? ", found '" + node_.Scalar() + "'" : std::string()));
-  }
+  long long value = 0;
+  if (!node_.IsScalar() || !YAML::convert<long long>::decode(node_, value)) fail_scalar("a whole number");
+  return value;
 }
 
 double YamlNode::number() const {
   double value = std::nan("");
-  const bool is_number = node_.IsScalar() && YAML::convert<double>::decode(node_, value);
-  if (!is_number || !(std::abs(value) <= 1e18))
-    fail("expected a number of at most 1e18" +
-         (node_.IsScalar() ? ", found '" + node_.Scalar() + "'" : std::string()));
+  if (!node_.IsScalar() || !YAML::convert<double>::decode(node_, value) || !(std::abs(value) <= 1e18))
+    fail_scalar("a number of at most 1e18");
   return value;
 }
 
 bool YamlNode::boolean() const {
-  try {
-    return node_.as<bool>();
-  } catch (const YAML::Exception&) {
-    fail("expected true or false" + (node_.IsScalar() ? ", found '" + node_.Scalar() + "'" : std::string()));
-  }
+  bool value = false;
+  if (!node_.IsScalar() || !YAML::convert<bool>::decode(node_, value)) fail_scalar("true or false");
+  return value;
 }
 
-namespace {
+Seconds YamlNode::seconds() const { return parsed(parse_seconds); }
+Bytes YamlNode::bytes() const { return parsed(parse_bytes); }
+BytesPerSecond YamlNode::bytes_per_second() const { return parsed(parse_bytes_per_second); }
+FlopPerSecond YamlNode::flop_per_second() const { return parsed(parse_flop_per_second); }
 
-/// Runs a unit parser and adds file and line to what it complains about.
-template <class Parser>
-auto with_place(const YamlNode& node, Parser parser) {
-  try {
-    return parser(node.text(), "value");
-  } catch (const InputError& error) {
-    node.fail(error.what());
-  }
+std::string YamlNode::one_of(const std::string& what, const std::vector<std::string>& known) const {
+  const std::string name = text();
+  if (std::find(known.begin(), known.end(), name) == known.end()) fail(unknown_name(what, name, known));
+  return name;
 }
-
-}  // namespace
-
-Seconds YamlNode::seconds() const { return with_place(*this, parse_seconds); }
-Bytes YamlNode::bytes() const { return with_place(*this, parse_bytes); }
-BytesPerSecond YamlNode::bytes_per_second() const { return with_place(*this, parse_bytes_per_second); }
-FlopPerSecond YamlNode::flop_per_second() const { return with_place(*this, parse_flop_per_second); }
 
 void YamlNode::allow_only(const std::vector<std::string>& known) const {
   static_cast<void>(keys());  // none stands twice

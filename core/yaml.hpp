@@ -2,13 +2,23 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/units.hpp"
 
 /// Hand-written inputs are YAML. These readers name file, line and key in every error.
 namespace stepcast {
+
+/// The keys of a map, as errors list them.
+template <class Value>
+std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
+  std::vector<std::string> names;
+  for (const auto& [name, thing] : things) names.push_back(name);
+  return names;
+}
 
 /// A node with the file it came from and the keys that lead to it.
 class YamlNode {
@@ -37,6 +47,26 @@ class YamlNode {
   [[nodiscard]] BytesPerSecond bytes_per_second() const;
   [[nodiscard]] FlopPerSecond flop_per_second() const;
 
+  /// The text, which is one of `known`. \throws InputError that names the unknown name of a `what` and the
+  /// nearest known one
+  [[nodiscard]] std::string one_of(const std::string& what, const std::vector<std::string>& known) const;
+  /// What the text is the name of.
+  template <class Value>
+  [[nodiscard]] const Value& named(const std::string& what,
+                                   const std::map<std::string, Value>& things) const {
+    return things.at(one_of(what, names_of(things)));
+  }
+
+  /// What `read` returns; what it complains about gets this node's place.
+  template <class Read>
+  decltype(auto) placed(Read read) const {
+    try {
+      return read();
+    } catch (const InputError& error) {
+      fail(error.what());
+    }
+  }
+
   /// Refuses keys that are not in `known`, naming file, line, key and the nearest known key.
   void allow_only(const std::vector<std::string>& known) const;
 
@@ -44,6 +74,13 @@ class YamlNode {
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
+  [[noreturn]] void fail_scalar(const std::string& expected) const;
+  /// With file and line in what a parser of units complains about.
+  template <class Parser>
+  auto parsed(Parser parser) const {
+    return placed([&] { return parser(text(), "value"); });
+  }
+
   YamlNode(const YAML::Node& node, std::string file, std::string where)
       : node_(node), file_(std::move(file)), where_(std::move(where)) {}
   YAML::Node node_;

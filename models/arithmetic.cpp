@@ -1,5 +1,3 @@
-#include "models/arithmetic.hpp"
-
 #include <algorithm>
 #include <cassert>
 #include <iterator>
@@ -12,9 +10,6 @@
 namespace stepcast {
 namespace {
 
-constexpr double kElement = 4.0;  // bytes of a float32
-constexpr double kInteger = 8.0;  // bytes of an int64
-
 /// Goes once through the layers of one segment, in forward order.
 class SegmentAccount {
  public:
@@ -24,7 +19,7 @@ class SegmentAccount {
   /// Adds everything up. Returns whether gradients flow into what comes after the segment.
   bool run() {
     Segment& segment = model_.segments[static_cast<std::size_t>(index_)];
-    activations_.push_back({Bytes(kElement * static_cast<double>(numel(segment.input))), false, false});
+    activations_.push_back({float32_bytes(segment.input), false, false});
     int current = 0;
     for (const Layer& layer : segment.layers) {
       current = walk(segment, layer, current);
@@ -36,7 +31,7 @@ class SegmentAccount {
       if (activation.kept && activation.allocated_here) segment.saved_size += activation.size;
     const Layer& last = segment.layers.back();
     segment.output_size = last.kind == "fixed" ? Bytes(static_cast<double>(last.sizes.at("output")))
-                                               : Bytes(kElement * static_cast<double>(numel(segment.output)));
+                                               : float32_bytes(segment.output);
     return needs_gradient_;
   }
 
@@ -77,36 +72,37 @@ class SegmentAccount {
   /// Adds the layer's own cost and row; returns its output.
   int charge(Segment& segment, const Layer& layer, int input) {
     const LayerKind& kind = layer_kind(layer.kind);
-    const LayerCost cost = kind.cost(layer);
-    const bool has_parameters = !kind.parameters(layer).empty();
+    const LayerCost cost = cost_of(layer);
+    std::int64_t parameters = 0;
+    for (const LayerTensor& tensor : kind.parameters(layer)) parameters += numel(tensor.shape);
+    const bool has_parameters = parameters > 0;
     const double gradients = needs_gradient_ ? 2.0 : (has_parameters ? 1.0 : 0.0);  // dx and dw, or dw alone
     segment.forward += cost.forward;
     segment.backward += gradients * cost.forward;
     needs_gradient_ = needs_gradient_ || has_parameters;
-    add_work(segment, layer, cost, gradients);
+    add_work(segment, layer, cost, gradients, parameters);
     segment.forward_traffic += cost.forward_traffic;
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
     if (cost.saves_input) activations_[static_cast<std::size_t>(input)].kept = true;
     if (layer.kind == "tied_linear") segment.tied.push_back(parameter_index(layer.texts.at("to")));
-    add_row(segment, layer, kind, cost);
+    if (kind.rows)
+      std::ranges::copy(kind.rows(layer), std::back_inserter(segment.rows));
+    else if (!kind.torch_class.empty() && !layer.name.empty())
+      segment.rows.push_back({layer.name, kind.torch_class, layer.output, parameters, cost.forward});
     if (cost.is_view) return input;
-    activations_.push_back(
-        {Bytes(kElement * static_cast<double>(numel(layer.output))), true, cost.saves_output});
+    activations_.push_back({float32_bytes(layer.output), true, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
   }
 
   /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
   /// forward reads the rows that are looked up, which are in its traffic, and backward makes a gradient of
   /// the whole table.
-  static void add_work(Segment& segment, const Layer& layer, const LayerCost& cost, double gradients) {
+  static void add_work(Segment& segment, const Layer& layer, const LayerCost& cost, double gradients,
+                       std::int64_t elements) {
     if (cost.is_view) return;
-    double elements = 0.0;
-    for (const LayerTensor& tensor : layer_kind(layer.kind).parameters(layer))
-      elements += static_cast<double>(numel(tensor.shape));
-    if (layer.kind == "tied_linear")
-      elements = static_cast<double>(layer.sizes.at("rows") * layer.sizes.at("columns"));
-    const Bytes weights(kElement * elements);
+    if (layer.kind == "tied_linear") elements = layer.sizes.at("rows") * layer.sizes.at("columns");
+    const Bytes weights = float32_bytes(static_cast<double>(elements));
     const bool computes_backward = gradients > 0.0;
     LayerWork work;
     work.forward = cost.forward;
@@ -116,7 +112,7 @@ class SegmentAccount {
     if (layer.kind != "embedding") work.forward_weights = weights;
     if (computes_backward) work.backward_weights = 2.0 * weights;
     work.forward_kernels = cost.kernels;
-    if (computes_backward) work.backward_kernels = (elements > 0.0 && gradients > 1.0 ? 2 : 1) * cost.kernels;
+    if (computes_backward) work.backward_kernels = (elements > 0 && gradients > 1.0 ? 2 : 1) * cost.kernels;
     segment.work.push_back(work);
     if (cost.forward_aside <= Bytes(0)) return;
     LayerWork aside;  // its kernels are among those of the layer
@@ -125,22 +121,9 @@ class SegmentAccount {
     segment.work.push_back(aside);
   }
 
-  static void add_row(Segment& segment, const Layer& layer, const LayerKind& kind, const LayerCost& cost) {
-    if (kind.rows) {
-      const std::vector<LayerRow> rows = kind.rows(layer);
-      segment.rows.insert(segment.rows.end(), rows.begin(), rows.end());
-      return;
-    }
-    if (kind.torch_class.empty() || layer.name.empty()) return;
-    std::int64_t parameters = 0;
-    for (const LayerTensor& tensor : kind.parameters(layer)) parameters += numel(tensor.shape);
-    segment.rows.push_back({layer.name, kind.torch_class, layer.output, parameters, cost.forward});
-  }
-
   /// \pre an earlier segment has registered it
   [[nodiscard]] int parameter_index(const std::string& name) const {
-    const auto found = std::find_if(model_.parameters.begin(), model_.parameters.end(),
-                                    [&](const Parameter& parameter) { return parameter.name == name; });
+    const auto found = std::ranges::find(model_.parameters, name, &Parameter::name);
     assert(found != model_.parameters.end());
     return static_cast<int>(found - model_.parameters.begin());
   }
@@ -150,17 +133,17 @@ class SegmentAccount {
     std::vector<int> own;
     for (const LayerTensor& tensor : kind.parameters(layer)) {
       own.push_back(static_cast<int>(model_.parameters.size()));
-      const Bytes size(kElement * static_cast<double>(numel(tensor.shape)));
-      model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_, size});
+      model_.parameters.push_back(
+          {full_name(layer, tensor.suffix), tensor.shape, index_, float32_bytes(tensor.shape)});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
     ready_.insert(ready_.begin(), own.begin(), own.end());
     for (const LayerTensor& tensor : kind.buffers(layer)) {
       segment.buffers.push_back(static_cast<int>(model_.buffers.size()));
-      const Bytes size((tensor.is_integer ? kInteger : kElement) * static_cast<double>(numel(tensor.shape)));
-      model_.buffers.push_back(
-          {full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer, index_, size});
+      const double int64_size = 2.0;  // in float32s
+      model_.buffers.push_back({full_name(layer, tensor.suffix), tensor.shape, tensor.is_integer, index_,
+                                (tensor.is_integer ? int64_size : 1.0) * float32_bytes(tensor.shape)});
     }
   }
 
@@ -178,8 +161,8 @@ std::string segment_kind(const Segment& segment) {
   std::string kind;
   double most = -1.0;
   for (const Layer& layer : segment.layers) {
-    double flop = layer_kind(layer.kind).cost(layer).forward.count();
-    for (const Layer& inner : layer.body) flop += layer_kind(inner.kind).cost(inner).forward.count();
+    double flop = cost_of(layer).forward.count();
+    for (const Layer& inner : layer.body) flop += cost_of(inner).forward.count();
     if (flop < most) continue;
     most = flop;
     kind = layer.kind;
@@ -196,7 +179,7 @@ std::string complete(Model& model) {
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
   }
   for (auto segment = model.segments.rbegin(); segment != model.segments.rend(); ++segment)
-    std::copy(segment->parameters.begin(), segment->parameters.end(), std::back_inserter(model.ready_order));
+    std::ranges::copy(segment->parameters, std::back_inserter(model.ready_order));
   std::set<std::string> names;
   for (const Parameter& parameter : model.parameters)
     if (!names.insert(parameter.name).second) return parameter.name;

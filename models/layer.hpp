@@ -30,14 +30,13 @@
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
 ///
-/// Square kernels only; images are channels x height x width, sequences positions x features. The last seven rows stand in
-/// transformer_layers.cpp.
+/// Square kernels only; images are channels x height x width, sequences positions x features.
 // clang-format on
 namespace stepcast {
 
 /// What a number in a model file means; settings and attributes of one unit go together.
 enum class Unit : std::uint8_t { kCount, kFlag, kBytes, kNanoseconds, kName };
-const char* to_text(Unit unit);
+std::string to_text(Unit unit);
 
 struct Attribute {
   std::string key;
@@ -82,20 +81,44 @@ enum class ReadyOrder : std::uint8_t {
   kFirstLast    ///< embedding: position, type, word, since the words are looked up first
 };
 
+/// What an input must be: so many dimensions.
+struct InputForm {
+  std::size_t least = 0, most = 3;
+  std::string words{};   ///< `channels x height x width`
+  std::string remedy{};  ///< `; put a flatten before it`
+};
+
+/// A sum over the elements of the input and those of the output.
+struct PerElement {
+  double in = 0.0, out = 0.0;
+};
+
 struct LayerKind {
   std::string name;
-  std::string torch_class;  ///< `Conv2d`; "" for what is no module in PyTorch and has no row
-  std::vector<Attribute> attributes;
-  /// Output shape from input shape and sizes. \throws std::domain_error when the input does not fit.
-  std::function<Shape(const Layer&)> output;
-  std::function<std::vector<LayerTensor>(const Layer&)> parameters;  ///< in registration order
-  std::function<std::vector<LayerTensor>(const Layer&)> buffers;     ///< in registration order
-  std::function<LayerCost(const Layer&)> cost;
+  std::string torch_class{};  ///< `Conv2d`; "" for what is no module in PyTorch and has no row
+  std::vector<Attribute> attributes{};
+  InputForm input{};
+  /// From input shape and sizes; the input's unless set. \throws InputError when they do not fit each other
+  std::function<Shape(const Layer&)> output{};
+  std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order
+  std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;     ///< in registration order
+  double flop = 0.0;  ///< per element of the output; or, of a product of matrices,
+  double (*multiply_adds)(const Layer&) = nullptr;
+  PerElement forward{}, backward{};  ///< elements of 4 B that are read or written
+  bool is_view = false, saves_input = false, saves_output = false;
+  /// What the numbers above do not say of the cost.
+  std::function<void(const Layer&, LayerCost&)> adjust{};
   ReadyOrder ready_order = ReadyOrder::kRegistered;
   /// Of a layer that is several modules in PyTorch; else the layer has one row, or none without a name.
   std::function<std::vector<LayerRow>(const Layer&)> rows{};
   bool needs_no_name = false;  ///< parameters may be called after their suffix alone: `wte.weight`
+
+  static std::vector<LayerTensor> no_tensors(const Layer& /*layer*/) { return {}; }
 };
+
+/// From input shape and sizes. \throws InputError when the input does not fit
+Shape output_of(const Layer& layer);
+LayerCost cost_of(const Layer& layer);
 
 /// `<layer>.<suffix>`, or the suffix alone where the layer has no name.
 std::string full_name(const Layer& layer, const std::string& suffix);
@@ -107,5 +130,27 @@ std::vector<std::string> layer_kind_names();
 const LayerKind& layer_kind(const std::string& name);
 
 std::int64_t numel(const Shape& shape);
+
+/// Of that many float32.
+constexpr Bytes float32_bytes(double count) { return Bytes(4.0 * count); }
+inline Bytes float32_bytes(const Shape& shape) { return float32_bytes(static_cast<double>(numel(shape))); }
+
+/// Fills, for every segment, parameters, buffers, rows and per-sample costs, and the model's lists of them.
+///
+/// Parameters and buffers are registered in forward order, a residual's body before its shortcut, as a
+/// PyTorch module lists them. Gradients become ready in the opposite order of the layers, a shortcut's before
+/// its body's (autograd runs the later node first), and within a layer as LayerKind says.
+///
+///     backward flop = 2 forward flop; layers up to the first one with parameters need no gradient of their
+///     input, and take 1 forward flop
+///
+/// Saved bytes are what a segment's forward allocates and leaves behind for the backward: activations that a
+/// layer keeps (each once, however many layers keep it), its own output, and pooling's indices. The input
+/// belongs to the segment before. Transient workspace and allocator rounding are left out; `measure` observes
+/// the real figure.
+///
+/// \pre every layer has its input and output shapes
+/// \returns the name of a tensor that two layers share, or "" when all names are unique
+std::string complete(Model& model);
 
 }  // namespace stepcast

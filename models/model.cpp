@@ -1,6 +1,8 @@
 #include "models/model.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <type_traits>
 
 #include "core/error.hpp"
 #include "models/layer.hpp"
@@ -9,35 +11,33 @@ namespace stepcast {
 
 std::int64_t Parameter::numel() const { return stepcast::numel(shape); }
 
+namespace {
+
+/// Of what `part` takes of each of the things.
+template <class Things, class Part>
+auto total(const Things& things, Part part) {
+  std::decay_t<std::invoke_result_t<Part, typename Things::const_reference>> sum{};
+  for (const auto& thing : things) sum += std::invoke(part, thing);
+  return sum;
+}
+
+}  // namespace
+
 double Optimizer::update_accesses() const {
   if (kind == "none") return 0.0;
   if (kind == "adam") return 7.0;
   return momentum > 0.0 ? 5.0 : 3.0;
 }
 
-Bytes Model::parameter_bytes() const {
-  Bytes total;
-  for (const Parameter& parameter : parameters) total += parameter.size;
-  return total;
-}
+Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
-  Bytes total;
-  for (const int index : segment.parameters) total += parameters[static_cast<std::size_t>(index)].size;
-  return total;
+  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].size; });
 }
 
-std::int64_t Model::parameter_count() const {
-  std::int64_t total = 0;
-  for (const Parameter& parameter : parameters) total += parameter.numel();
-  return total;
-}
+std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
 
-Flop Model::forward_flop() const {
-  Flop total;
-  for (const Segment& segment : segments) total += segment.forward;
-  return total;
-}
+Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
 
 Bytes Model::input_bytes() const {
   const double element = input_kind == "tokens" ? 8.0 : 4.0;  // int64, float32
@@ -45,10 +45,8 @@ Bytes Model::input_bytes() const {
 }
 
 Bytes Model::buffer_bytes(int dtype_group) const {
-  Bytes total;
-  for (const Buffer& buffer : buffers)
-    if (buffer.is_integer == (dtype_group == 1)) total += buffer.size;
-  return total;
+  const bool integers = dtype_group == 1;
+  return total(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
 }
 
 Model declared_for(const Model& model, int batch, int micro_batches) {
@@ -69,8 +67,7 @@ Model declared_for(const Model& model, int batch, int micro_batches) {
 }
 
 bool Model::has_fixed_times() const {
-  return std::all_of(segments.begin(), segments.end(),
-                     [](const Segment& s) { return s.fixed_forward.has_value(); });
+  return std::ranges::all_of(segments, [](const Segment& s) { return s.fixed_forward.has_value(); });
 }
 
 }  // namespace stepcast

@@ -1,26 +1,34 @@
-#include "models/model_reader.hpp"
-
 #include <algorithm>
 #include <filesystem>
-#include <stdexcept>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "models/arithmetic.hpp"
 #include "models/layer.hpp"
+#include "models/settings.hpp"
 
+// clang-format off
+/// Reads a model file.
+///
+/// ```yaml
+/// description: one line
+/// settings: {hidden: 128, wide: 4*hidden}       # numbers that --model name:hidden=256 overrides
+/// input: {kind: features, shape: [30]}          # kind image, features or tokens (with `vocabulary`); or just `none`
+/// loss: binary_cross_entropy                    # cross_entropy (with `classes`), binary_cross_entropy, none
+/// optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum, weight_decay), adam (weight_decay), or `none`
+/// segments:
+///   - name: fc1
+///     repeat: 3                                 # optional; `$i` in names counts from 0
+///     layers:
+///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
+///       - relu                                  # without a name: a function, which has no row
+/// ```
+// clang-format on
 namespace stepcast {
 namespace {
 
 /// Products of a layer's attributes stay far inside 64 bits.
 constexpr std::int64_t kMostElements = 1'000'000;
 constexpr std::int64_t kMostRepetitions = 10'000;
-
-const std::string& one_of(const std::string& text, const YamlNode& node, const std::string& what,
-                          const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), text) == known.end()) node.fail(unknown_name(what, text, known));
-  return text;
-}
 
 bool is_none(const YamlNode& node) { return node.is_scalar() && node.text() == "none"; }
 
@@ -30,245 +38,247 @@ double read_positive(const YamlNode& node, bool zero_allowed) {
   return value;
 }
 
-}  // namespace
+class ModelReader {
+ public:
+  /// \param settings with the overrides applied
+  explicit ModelReader(const Settings& settings) : settings_(settings) {}
 
-Model ModelReader::read(const YamlNode& file) {
-  file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "per", "segments"});
-  model_ = Model{};
-  model_.settings = settings_.values();
-  if (file.has("description")) model_.description = file.at("description").text();
-  read_input(file);
-  read_loss(file);
-  read_optimizer(file);
-  if (file.has("per")) {
-    const YamlNode per = file.at("per");
-    if (model_.input_kind != "none") per.fail("only a model with declared times (input: none) says it");
-    model_.per = one_of(per.text(), per, "value", {"sample", "batch"});
-  }
-  for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-  check_end(file);
-  return std::move(model_);
-}
-
-void ModelReader::read_input(const YamlNode& file) {
-  const YamlNode node = file.at("input");
-  model_.input_kind = "none";
-  if (is_none(node)) return;
-  const YamlNode kind = node.at("kind");
-  model_.input_kind = one_of(kind.text(), kind, "input kind", {"image", "features", "tokens"});
-  if (model_.input_kind == "tokens") {
-    node.allow_only({"kind", "shape", "vocabulary"});
-    model_.vocabulary = static_cast<int>(read_count(node.at("vocabulary"), 2, kMostElements));
-  } else {
-    node.allow_only({"kind", "shape"});
-  }
-  const YamlNode shape = node.at("shape");
-  for (const YamlNode& extent : shape.items()) model_.input.push_back(read_count(extent, 1, kMostElements));
-  const std::size_t dimensions = model_.input_kind == "image" ? 3 : 1;
-  if (model_.input.size() != dimensions)
-    shape.fail(dimensions == 3                   ? "an image has the shape [channels, height, width]"
-               : model_.input_kind == "features" ? "features have the shape [count]"
-                                                 : "tokens have the shape [sequence]");
-}
-
-void ModelReader::read_loss(const YamlNode& file) {
-  const YamlNode node = file.at("loss");
-  model_.loss = one_of(node.text(), node, "loss", {"cross_entropy", "binary_cross_entropy", "none"});
-  if (model_.loss == "cross_entropy") {
-    model_.classes = static_cast<int>(read_count(file.at("classes"), 2, kMostElements));
-  } else if (file.has("classes")) {
-    file.at("classes").fail("only loss cross_entropy has classes");
-  }
-  if ((model_.loss == "none") != (model_.input_kind == "none"))
-    node.fail("loss and input are both none (a model with declared times) or both given");
-}
-
-void ModelReader::read_optimizer(const YamlNode& file) {
-  const YamlNode node = file.at("optimizer");
-  Optimizer& optimizer = model_.optimizer;
-  optimizer.kind = "none";
-  if (is_none(node)) return;
-  const YamlNode kind = node.at("kind");
-  optimizer.kind = one_of(kind.text(), kind, "optimizer", {"sgd", "adam"});
-  std::vector<std::string> known{"kind", "learning_rate", "weight_decay"};
-  if (optimizer.kind == "sgd") known.emplace_back("momentum");
-  node.allow_only(known);
-  optimizer.learning_rate = read_positive(node.at("learning_rate"), false);
-  if (node.has("momentum")) optimizer.momentum = read_positive(node.at("momentum"), true);
-  if (node.has("weight_decay")) optimizer.weight_decay = read_positive(node.at("weight_decay"), true);
-}
-
-void ModelReader::read_segment(const YamlNode& node) {
-  node.allow_only({"name", "repeat", "layers"});
-  const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
-  for (repetition_ = 0; repetition_ < repeat; ++repetition_) {
-    Segment segment;
-    segment.repeated = node.has("repeat");
-    segment.name = read_name(node.at("name"));
-    segment.input = model_.segments.empty() ? model_.input : model_.segments.back().output;
-    const YamlNode layers = node.at("layers");
-    segment.layers = read_layers(layers, segment.input);
-    if (segment.layers.empty()) layers.fail("a segment has at least one layer");
-    segment.output = segment.layers.back().output;
-    for (const Layer& layer : segment.layers) {
-      const bool declared = layer.kind == "fixed";
-      if (declared != (model_.input_kind == "none"))
-        layers.fail(
-            "a model whose input is none has only layers of kind fixed, any other model none of them");
-      if (!declared) continue;
-      const auto add = [](const std::optional<Seconds>& sum, std::int64_t nanoseconds) {
-        return sum.value_or(Seconds(0)) + Seconds(static_cast<double>(nanoseconds) * 1e-9);
-      };
-      segment.fixed_forward = add(segment.fixed_forward, layer.sizes.at("forward"));
-      segment.fixed_backward = add(segment.fixed_backward, layer.sizes.at("backward"));
+  /// Everything that the file says; costs and tensors are added by `complete()`.
+  /// \throws InputError naming file, line and key
+  Model read(const YamlNode& file) {
+    file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "per", "segments"});
+    model_ = Model{};
+    model_.settings = settings_.values();
+    if (file.has("description")) model_.description = file.at("description").text();
+    read_input(file);
+    read_loss(file);
+    read_optimizer(file);
+    if (file.has("per")) {
+      const YamlNode per = file.at("per");
+      if (model_.input_kind != "none") per.fail("only a model with declared times (input: none) says it");
+      model_.per = per.one_of("value", {"sample", "batch"});
     }
-    model_.segments.push_back(std::move(segment));
+    for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
+    check_end(file);
+    return std::move(model_);
   }
-  repetition_ = 0;
-}
 
-std::vector<Layer> ModelReader::read_layers(const YamlNode& node, const Shape& input) const {
-  std::vector<Layer> layers;
-  for (const YamlNode& item : node.items())
-    layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
-  return layers;
-}
+ private:
+  void read_input(const YamlNode& file) {
+    const YamlNode node = file.at("input");
+    model_.input_kind = "none";
+    if (is_none(node)) return;
+    model_.input_kind = node.at("kind").one_of("input kind", {"image", "features", "tokens"});
+    std::vector<std::string> known{"kind", "shape"};
+    if (model_.input_kind == "tokens") known.emplace_back("vocabulary");
+    node.allow_only(known);
+    if (model_.input_kind == "tokens")
+      model_.vocabulary = static_cast<int>(read_count(node.at("vocabulary"), 2, kMostElements));
+    const YamlNode shape = node.at("shape");
+    for (const YamlNode& extent : shape.items()) model_.input.push_back(read_count(extent, 1, kMostElements));
+    const std::size_t dimensions = model_.input_kind == "image" ? 3 : 1;
+    if (model_.input.size() != dimensions)
+      shape.fail(dimensions == 3                   ? "an image has the shape [channels, height, width]"
+                 : model_.input_kind == "features" ? "features have the shape [count]"
+                                                   : "tokens have the shape [sequence]");
+  }
 
-Layer ModelReader::read_layer(const YamlNode& node, const Shape& input) const {
-  Layer layer;
-  if (node.is_scalar()) {
-    layer.kind = node.text();
-  } else {
-    const std::vector<std::string> keys = node.keys();
+  void read_loss(const YamlNode& file) {
+    const YamlNode node = file.at("loss");
+    model_.loss = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "none"});
+    if (model_.loss == "cross_entropy") {
+      model_.classes = static_cast<int>(read_count(file.at("classes"), 2, kMostElements));
+    } else if (file.has("classes")) {
+      file.at("classes").fail("only loss cross_entropy has classes");
+    }
+    if ((model_.loss == "none") != (model_.input_kind == "none"))
+      node.fail("loss and input are both none (a model with declared times) or both given");
+  }
+
+  void read_optimizer(const YamlNode& file) {
+    const YamlNode node = file.at("optimizer");
+    Optimizer& optimizer = model_.optimizer;
+    optimizer.kind = "none";
+    if (is_none(node)) return;
+    optimizer.kind = node.at("kind").one_of("optimizer", {"sgd", "adam"});
+    std::vector<std::string> known{"kind", "learning_rate", "weight_decay"};
+    if (optimizer.kind == "sgd") known.emplace_back("momentum");
+    node.allow_only(known);
+    optimizer.learning_rate = read_positive(node.at("learning_rate"), false);
+    if (node.has("momentum")) optimizer.momentum = read_positive(node.at("momentum"), true);
+    if (node.has("weight_decay")) optimizer.weight_decay = read_positive(node.at("weight_decay"), true);
+  }
+
+  void read_segment(const YamlNode& node) {
+    node.allow_only({"name", "repeat", "layers"});
+    const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
+    for (repetition_ = 0; repetition_ < repeat; ++repetition_) {
+      Segment segment;
+      segment.repeated = node.has("repeat");
+      segment.name = read_name(node.at("name"));
+      segment.input = model_.segments.empty() ? model_.input : model_.segments.back().output;
+      const YamlNode layers = node.at("layers");
+      segment.layers = read_layers(layers, segment.input);
+      if (segment.layers.empty()) layers.fail("a segment has at least one layer");
+      segment.output = segment.layers.back().output;
+      for (const Layer& layer : segment.layers) {
+        const bool declared = layer.kind == "fixed";
+        if (declared != (model_.input_kind == "none"))
+          layers.fail(
+              "a model whose input is none has only layers of kind fixed, any other model none of them");
+        if (!declared) continue;
+        const auto add = [&](std::optional<Seconds>& sum, const char* key) {
+          sum = sum.value_or(Seconds(0)) + Seconds(static_cast<double>(layer.sizes.at(key)) * 1e-9);
+        };
+        add(segment.fixed_forward, "forward");
+        add(segment.fixed_backward, "backward");
+      }
+      model_.segments.push_back(std::move(segment));
+    }
+    repetition_ = 0;
+  }
+
+  std::vector<Layer> read_layers(const YamlNode& node, const Shape& input) const {
+    std::vector<Layer> layers;
+    for (const YamlNode& item : node.items())
+      layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
+    return layers;
+  }
+
+  Layer read_layer(const YamlNode& node, const Shape& input) const {
+    Layer layer;
+    const std::vector<std::string> keys = node.is_scalar() ? std::vector{node.text()} : node.keys();
     if (keys.size() != 1)
       node.fail("a layer is one `kind: {attributes}`, found " + std::to_string(keys.size()) + " keys");
     layer.kind = keys[0];
+    layer.input = input;
+    const std::vector<std::string> known = layer_kind_names();
+    if (std::ranges::find(known, layer.kind) == known.end())
+      node.fail(unknown_name("layer kind", layer.kind, known));
+    const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
+    read_attributes(place, layer);
+    const LayerKind& kind = layer_kind(layer.kind);
+    if (layer.kind == "embedding") check_embedding(place, layer);
+    if (layer.kind == "tied_linear") tie(place, layer);
+    layer.output = place.placed([&] { return output_of(layer); });
+    if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
+      place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
+    return layer;
   }
-  layer.input = input;
-  one_of(layer.kind, node, "layer kind", layer_kind_names());
-  const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
-  read_attributes(place, layer);
-  const LayerKind& kind = layer_kind(layer.kind);
-  if (layer.kind == "embedding") check_embedding(place, layer);
-  if (layer.kind == "tied_linear") tie(place, layer);
-  try {
-    layer.output = kind.output(layer);
-  } catch (const std::domain_error& error) {
-    place.fail(error.what());
+
+  void check_embedding(const YamlNode& node, const Layer& layer) const {
+    if (model_.input_kind != "tokens" || !model_.segments.empty())
+      node.fail("an embedding stands in the first segment of a model whose input are tokens");
+    if (layer.sizes.at("vocabulary") < model_.vocabulary)
+      node.at("vocabulary")
+          .fail("must be at least the input's vocabulary of " + std::to_string(model_.vocabulary) +
+                ", found " + std::to_string(layer.sizes.at("vocabulary")));
   }
-  if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
-    place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
-  return layer;
-}
 
-void ModelReader::check_embedding(const YamlNode& node, const Layer& layer) const {
-  if (model_.input_kind != "tokens" || !model_.segments.empty())
-    node.fail("an embedding stands in the first segment of a model whose input are tokens");
-  if (layer.sizes.at("vocabulary") < model_.vocabulary)
-    node.at("vocabulary")
-        .fail("must be at least the input's vocabulary of " + std::to_string(model_.vocabulary) + ", found " +
-              std::to_string(layer.sizes.at("vocabulary")));
-}
+  /// Gives a tied layer the shape of the weight that it uses.
+  void tie(const YamlNode& node, Layer& layer) const {
+    const std::string& wanted = layer.texts.at("to");
+    std::vector<std::string> known;
+    for (const Segment& segment : model_.segments)
+      for (const Layer& owner : segment.layers)
+        for (const LayerTensor& tensor : layer_kind(owner.kind).parameters(owner)) {
+          if (tensor.shape.size() != 2) continue;
+          known.push_back(full_name(owner, tensor.suffix));
+          if (known.back() != wanted) continue;
+          layer.sizes["rows"] = tensor.shape[0];
+          layer.sizes["columns"] = tensor.shape[1];
+          return;
+        }
+    node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
+  }
 
-void ModelReader::tie(const YamlNode& node, Layer& layer) const {
-  const std::string& wanted = layer.texts.at("to");
-  std::vector<std::string> known;
-  for (const Segment& segment : model_.segments)
-    for (const Layer& owner : segment.layers)
-      for (const LayerTensor& tensor : layer_kind(owner.kind).parameters(owner)) {
-        if (tensor.shape.size() != 2) continue;
-        known.push_back(full_name(owner, tensor.suffix));
-        if (known.back() != wanted) continue;
-        layer.sizes["rows"] = tensor.shape[0];
-        layer.sizes["columns"] = tensor.shape[1];
-        return;
+  void read_attributes(const YamlNode& node, Layer& layer) const {
+    const LayerKind& kind = layer_kind(layer.kind);
+    if (node.is_map()) {
+      std::vector<std::string> known{"name"};
+      for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
+      if (layer.kind == "residual") known = {"body", "shortcut"};
+      node.allow_only(known);
+    } else if (!node.is_scalar()) {
+      node.fail("expected the attributes of " + layer.kind + " as keys and values");
+    }
+    if (node.has("name")) layer.name = read_name(node.at("name"));
+    if (layer.kind == "residual") {
+      layer.body = read_layers(node.at("body"), layer.input);
+      if (node.has("shortcut")) layer.shortcut = read_layers(node.at("shortcut"), layer.input);
+    }
+    for (const Attribute& attribute : kind.attributes) {
+      const bool is_given = node.has(attribute.key);
+      const bool is_due = !attribute.standard && attribute.same_as.empty() && attribute.standard_name.empty();
+      if (!is_given && is_due) node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
+      if (attribute.unit == Unit::kName) {
+        layer.texts[attribute.key] = is_given ? read_name(node.at(attribute.key)) : attribute.standard_name;
+        continue;
       }
-  node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
-}
-
-void ModelReader::read_attributes(const YamlNode& node, Layer& layer) const {
-  const LayerKind& kind = layer_kind(layer.kind);
-  if (node.is_map()) {
-    std::vector<std::string> known{"name"};
-    for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
-    if (layer.kind == "residual") known = {"body", "shortcut"};
-    node.allow_only(known);
-  } else if (!node.is_scalar()) {
-    node.fail("expected the attributes of " + layer.kind + " as keys and values");
-  }
-  if (node.has("name")) layer.name = read_name(node.at("name"));
-  if (layer.kind == "residual") {
-    layer.body = read_layers(node.at("body"), layer.input);
-    if (node.has("shortcut")) layer.shortcut = read_layers(node.at("shortcut"), layer.input);
-  }
-  for (const Attribute& attribute : kind.attributes) {
-    if (attribute.unit == Unit::kName) {
-      if (!node.has(attribute.key) && attribute.standard_name.empty())
-        node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
-      layer.texts[attribute.key] =
-          node.has(attribute.key) ? read_name(node.at(attribute.key)) : attribute.standard_name;
-      continue;
-    }
-    std::int64_t& value = layer.sizes[attribute.key];
-    if (node.has(attribute.key)) {
-      const YamlNode given = node.at(attribute.key);
-      value = settings_.evaluate(given, attribute.unit);
-      if (value < attribute.least)
-        given.fail("must be at least " + std::to_string(attribute.least) + ", found " +
-                   std::to_string(value));
-      if (attribute.unit == Unit::kCount && value > kMostElements)
-        given.fail("must be at most " + std::to_string(kMostElements) + ", found " + std::to_string(value));
-    } else if (attribute.standard) {
-      value = *attribute.standard;
-    } else if (!attribute.same_as.empty()) {
-      value = layer.sizes.at(attribute.same_as);
-    } else {
-      node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
+      std::int64_t& value = layer.sizes[attribute.key];
+      if (is_given) {
+        const YamlNode given = node.at(attribute.key);
+        value = settings_.evaluate(given, attribute.unit);
+        if (value < attribute.least)
+          given.fail("must be at least " + std::to_string(attribute.least) + ", found " +
+                     std::to_string(value));
+        if (attribute.unit == Unit::kCount && value > kMostElements)
+          given.fail("must be at most " + std::to_string(kMostElements) + ", found " + std::to_string(value));
+      } else {
+        value = attribute.standard ? *attribute.standard : layer.sizes.at(attribute.same_as);
+      }
     }
   }
-}
 
-void ModelReader::check_end(const YamlNode& file) const {
-  const YamlNode node = file.at("segments");
-  if (model_.segments.empty()) node.fail("a model has at least one segment");
-  std::vector<std::string> names;
-  for (const Segment& segment : model_.segments) names.push_back(segment.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
-  const Shape& output = model_.segments.back().output;
-  const bool per_position =
-      model_.input_kind == "tokens" && output == Shape{model_.input.front(), model_.classes};
-  if (model_.loss == "cross_entropy" && output != Shape{model_.classes} && !per_position)
-    node.fail("cross_entropy over " + std::to_string(model_.classes) +
-              " classes needs as many outputs, per sample or per token");
-  if (model_.input_kind == "tokens" && model_.segments.front().layers.front().kind != "embedding")
-    node.fail("the first layer of a model whose input are tokens is an embedding");
-  if (per_position && model_.classes < model_.vocabulary)
-    node.fail("the next token is one of " + std::to_string(model_.vocabulary) +
-              ", so classes must be as many, found " + std::to_string(model_.classes));
-  if (model_.loss == "binary_cross_entropy" && output != Shape{1})
-    node.fail("binary_cross_entropy needs one output");
-}
+  void check_end(const YamlNode& file) const {
+    const YamlNode node = file.at("segments");
+    if (model_.segments.empty()) node.fail("a model has at least one segment");
+    std::vector<std::string> names;
+    for (const Segment& segment : model_.segments) names.push_back(segment.name);
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end())
+      node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
+    const Shape& output = model_.segments.back().output;
+    const bool per_position =
+        model_.input_kind == "tokens" && output == Shape{model_.input.front(), model_.classes};
+    if (model_.loss == "cross_entropy" && output != Shape{model_.classes} && !per_position)
+      node.fail("cross_entropy over " + std::to_string(model_.classes) +
+                " classes needs as many outputs, per sample or per token");
+    if (model_.input_kind == "tokens" && model_.segments.front().layers.front().kind != "embedding")
+      node.fail("the first layer of a model whose input are tokens is an embedding");
+    if (per_position && model_.classes < model_.vocabulary)
+      node.fail("the next token is one of " + std::to_string(model_.vocabulary) +
+                ", so classes must be as many, found " + std::to_string(model_.classes));
+    if (model_.loss == "binary_cross_entropy" && output != Shape{1})
+      node.fail("binary_cross_entropy needs one output");
+  }
 
-std::string ModelReader::read_name(const YamlNode& node) const {
-  std::string name = node.text();
-  if (name.empty()) node.fail("a name cannot be empty");
-  if (const std::size_t place = name.find("$i"); place != std::string::npos)
-    name.replace(place, 2, std::to_string(repetition_));
-  return name;
-}
+  [[nodiscard]] std::string read_name(const YamlNode& node) const {
+    std::string name = node.text();
+    if (name.empty()) node.fail("a name cannot be empty");
+    if (const std::size_t place = name.find("$i"); place != std::string::npos)
+      name.replace(place, 2, std::to_string(repetition_));
+    return name;
+  }
 
-std::int64_t ModelReader::read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
-  const std::int64_t value = settings_.evaluate(node, Unit::kCount);
-  if (value < least || value > most)
-    node.fail("must be at least " + std::to_string(least) + " and at most " + std::to_string(most) +
-              ", found " + std::to_string(value));
-  return value;
-}
+  [[nodiscard]] std::int64_t read_count(const YamlNode& node, std::int64_t least, std::int64_t most) const {
+    const std::int64_t value = settings_.evaluate(node, Unit::kCount);
+    if (value < least || value > most)
+      node.fail("must be at least " + std::to_string(least) + " and at most " + std::to_string(most) +
+                ", found " + std::to_string(value));
+    return value;
+  }
+
+  const Settings& settings_;
+  Model model_;
+  std::int64_t repetition_ = 0;
+};
+
+}  // namespace
 
 Model load_model(const std::string& specification) {
-  const Specification parts = Specification::parse(specification);
+  const Specification parts = Specification::parse("model", specification);
   const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
   const YamlNode file = YamlNode::load(path.string());
   Settings settings;

@@ -2,23 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
 
 #include "core/error.hpp"
+#include "core/number.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
-
-std::optional<std::int64_t> parse_integer(std::string_view text) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || stop != end) return std::nullopt;
-  return value;
-}
 
 /// Letters that could start a unit or a name; `25MiB` is a size, `hidden` a name.
 bool looks_like_name(std::string_view text) {
@@ -36,49 +29,10 @@ std::int64_t nanoseconds(Seconds time, std::string_view what) {
 }
 std::int64_t whole_bytes(Bytes size, std::string_view what) { return whole(size.count(), "B", what); }
 
-[[noreturn]] void refuse(const std::string& specification, const std::string& problem) {
-  throw InputError("model '" + specification + "': " + problem);
-}
-
-std::pair<std::string, std::string> key_and_value(const std::string& item, const std::string& specification) {
-  const std::size_t split = item.find('=');
-  if (split == std::string::npos || split == 0 || split + 1 == item.size())
-    refuse(specification, "'" + item + "' is not of the form key=value");
-  return {item.substr(0, split), item.substr(split + 1)};
-}
-
-/// Replaces one default.
-void override_setting(Setting& setting, const std::string& text, const std::string& what) {
-  const Setting value = Setting::parse(text, what);
-  const bool zero_without_unit = value.unit == Unit::kCount && value.value == 0;
-  if (value.unit != setting.unit && !zero_without_unit)
-    throw InputError(what + ": expected " + to_text(setting.unit) + ", found '" + text + "'");
-  setting.value = value.value;
-}
-
 }  // namespace
 
-Specification Specification::parse(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) return {text, {}};
-  const std::size_t colon = text.rfind(':', equals);
-  if (colon == std::string::npos) refuse(text, "expected name:key=value[,key=value]");
-  Specification result{text.substr(0, colon), {}};
-  for (std::size_t start = colon + 1; start <= text.size();) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    const std::string item = text.substr(start, end - start);
-    auto given = key_and_value(item, text);
-    const auto is_same = [&](const auto& other) { return other.first == given.first; };
-    if (std::any_of(result.overrides.begin(), result.overrides.end(), is_same))
-      refuse(text, "setting '" + given.first + "' stands twice");
-    result.overrides.push_back(std::move(given));
-    start = end + 1;
-  }
-  return result;
-}
-
 Setting Setting::parse(std::string_view text, std::string_view what) {
-  if (const auto integer = parse_integer(text)) return {*integer, Unit::kCount};
+  if (const auto integer = number_in<std::int64_t>(text)) return {*integer, Unit::kCount};
   // A unit that ends in `s` is a time, one that ends in `B` a size; each parser explains its own mistakes.
   if (text.ends_with('s')) return {nanoseconds(parse_seconds(text, what), what), Unit::kNanoseconds};
   if (text.ends_with('B')) return {whole_bytes(parse_bytes(text, what), what), Unit::kBytes};
@@ -123,38 +77,39 @@ void Settings::read(const YamlNode& node) {
       settings_[key] = {0, Unit::kCount};
       continue;
     }
-    try {
-      settings_[key] = Setting::parse(value.text(), "setting");
-    } catch (const InputError& error) {
-      value.fail(error.what());
-    }
+    settings_[key] = value.placed([&] { return Setting::parse(value.text(), "setting"); });
     defaults_[key] = settings_[key];
   }
 }
 
 void Settings::check_terms(const Expression& expression) const {
   for (const std::string& term : {expression.left, expression.right}) {
-    if (parse_integer(term)) continue;
+    if (number_in<std::int64_t>(term)) continue;
     const auto found = settings_.find(term);
     if (found == settings_.end())
       expression.place.fail(
           "an expression is two terms such as 4*hidden or hidden/64, each a whole number or a "
           "setting that stands before it; " +
-          unknown_name("setting", term, names()));
+          unknown_name("setting", term, names_of(settings_)));
     if (found->second.unit != Unit::kCount)
-      expression.place.fail("expected " + std::string(to_text(Unit::kCount)) + ", but setting '" + term +
-                            "' is " + to_text(found->second.unit));
+      expression.place.fail("expected " + to_text(Unit::kCount) + ", but setting '" + term + "' is " +
+                            to_text(found->second.unit));
   }
 }
 
 void Settings::apply(const Specification& specification) {
+  const std::string place = "model '" + specification.file + "': ";
   std::set<std::string> overridden;
   for (const auto& [key, text] : specification.overrides) {
-    const auto found = settings_.find(key);
-    if (found == settings_.end())
-      refuse(specification.file, settings_.empty() ? "there are no settings, so not '" + key + "'"
-                                                   : unknown_name("setting", key, names()));
-    override_setting(found->second, text, "model '" + specification.file + "': setting '" + key + "'");
+    if (settings_.empty()) throw InputError(place + "there are no settings, so not '" + key + "'");
+    if (!settings_.contains(key)) throw InputError(place + unknown_name("setting", key, names_of(settings_)));
+    Setting& setting = settings_[key];
+    const Setting value = Setting::parse(text, place + "setting '" + key + "'");
+    const bool zero_without_unit = value.unit == Unit::kCount && value.value == 0;
+    if (value.unit != setting.unit && !zero_without_unit)
+      throw InputError(place + "setting '" + key + "': expected " + to_text(setting.unit) + ", found '" +
+                       text + "'");
+    setting.value = value.value;
     overridden.insert(key);
   }
   for (const auto& [key, expression] : expressions_) {
@@ -166,7 +121,7 @@ void Settings::apply(const Specification& specification) {
 }
 
 std::int64_t Settings::term(const std::string& text) const {
-  const auto number = parse_integer(text);
+  const auto number = number_in<std::int64_t>(text);
   return number ? *number : settings_.at(text).value;
 }
 
@@ -190,21 +145,20 @@ std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
   if (looks_like_name(text)) {
     const auto found = settings_.find(text);
     if (found == settings_.end())
-      node.fail("expected " + std::string(to_text(unit)) + " or the name of a setting; " +
-                (settings_.empty() ? "the file has no settings" : unknown_name("setting", text, names())));
+      node.fail("expected " + to_text(unit) + " or the name of a setting; " +
+                (settings_.empty() ? "the file has no settings"
+                                   : unknown_name("setting", text, names_of(settings_))));
     const Unit wanted = unit == Unit::kFlag ? Unit::kCount : unit;
     if (found->second.unit != wanted)
-      node.fail("expected " + std::string(to_text(unit)) + ", but setting '" + text + "' is " +
+      node.fail("expected " + to_text(unit) + ", but setting '" + text + "' is " +
                 to_text(found->second.unit));
     return found->second.value;
   }
   if (unit != Unit::kBytes && unit != Unit::kNanoseconds) return node.integer();
-  try {
+  return node.placed([&] {
     return unit == Unit::kBytes ? whole_bytes(parse_bytes(text, "value"), "value")
                                 : nanoseconds(parse_seconds(text, "value"), "value");
-  } catch (const InputError& error) {
-    node.fail(error.what());
-  }
+  });
 }
 
 std::string Settings::differences() const {
@@ -214,24 +168,18 @@ std::string Settings::differences() const {
     const auto result = value(expression);
     if (const auto* number = std::get_if<std::int64_t>(&result)) standard[key] = *number;
   }
-  std::string text;
+  std::vector<std::string> different;
   for (const auto& [key, setting] : settings_) {
     const auto found = standard.find(key);
     if (found == standard.end() || setting.value != found->second)
-      text += (text.empty() ? "" : ",") + key + "=" + to_text(setting);
+      different.push_back(key + "=" + to_text(setting));
   }
-  return text;
+  return joined(different, ",");
 }
 
 std::map<std::string, std::int64_t> Settings::values() const {
   std::map<std::string, std::int64_t> result;
   for (const auto& [key, setting] : settings_) result[key] = setting.value;
-  return result;
-}
-
-std::vector<std::string> Settings::names() const {
-  std::vector<std::string> result;
-  for (const auto& [key, setting] : settings_) result.push_back(key);
   return result;
 }
 

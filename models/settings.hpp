@@ -9,20 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "core/specification.hpp"
 #include "core/yaml.hpp"
 #include "models/layer.hpp"
 
 /// Settings of a model file: named numbers that a person may override on the command line.
 namespace stepcast {
-
-/// `netflix-mlp:hidden=256,features=20` taken apart.
-struct Specification {
-  std::string file;  ///< `netflix-mlp`, or a path
-  std::vector<std::pair<std::string, std::string>> overrides;
-
-  /// \throws InputError when a value is missing or a key stands twice
-  static Specification parse(const std::string& text);
-};
 
 /// A number with the unit that its spelling says: `50`, `25MiB`, `2ms`.
 struct Setting {
@@ -67,7 +59,6 @@ class Settings {
   [[nodiscard]] std::map<std::string, std::int64_t> values() const;
 
  private:
-  [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] std::int64_t term(const std::string& text) const;
   /// The value, or what stands against it.
   [[nodiscard]] std::variant<std::int64_t, std::string> value(const Expression& expression) const;

@@ -1,43 +1,18 @@
 #include "topologies/cluster.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace stepcast {
 
 const char* to_text(NodeKind kind) {
-  switch (kind) {
-    case NodeKind::kSocket:
-      return "socket";
-    case NodeKind::kDevice:
-      return "device";
-    case NodeKind::kPcieSwitch:
-      return "PCIe switch";
-    case NodeKind::kNvSwitch:
-      return "NVSwitch";
-    case NodeKind::kNic:
-      return "NIC";
-    case NodeKind::kSwitch:
-      return "switch";
-  }
-  return "";
+  constexpr std::array kWords{"socket", "device", "PCIe switch", "NVSwitch", "NIC", "switch"};
+  return kWords.at(static_cast<std::size_t>(kind));
 }
 
 const char* to_text(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::kNetwork:
-      return "network";
-    case LinkKind::kNvLink:
-      return "NVLink";
-    case LinkKind::kPcie:
-      return "PCIe";
-    case LinkKind::kSmp:
-      return "SMP";
-    case LinkKind::kEthernet:
-      return "Ethernet";
-    case LinkKind::kInfiniband:
-      return "InfiniBand";
-  }
-  return "";
+  constexpr std::array kWords{"network", "NVLink", "PCIe", "SMP", "Ethernet", "InfiniBand"};
+  return kWords.at(static_cast<std::size_t>(kind));
 }
 
 const char* to_text(Queue queue) { return queue == Queue::kFair ? "fair" : "fifo"; }
@@ -54,8 +29,14 @@ int Cluster::add_node(Node node) {
   return static_cast<int>(nodes.size()) - 1;
 }
 
+std::string Cluster::name_in_host(int index) const {
+  const std::string& whole = node_name(index);
+  const std::string prefix = node(index).host < 0 ? "" : host_of(index).name + "/";
+  return whole.starts_with(prefix) ? whole.substr(prefix.size()) : whole;
+}
+
 bool Cluster::has_devices() const {
-  return std::any_of(hosts.begin(), hosts.end(), [](const Host& host) { return !host.devices.empty(); });
+  return std::ranges::any_of(hosts, [](const Host& host) { return !host.devices.empty(); });
 }
 
 std::vector<int> Cluster::places() const {
@@ -72,9 +53,7 @@ std::vector<int> Cluster::places() const {
 
 BytesPerSecond slowest_link(const Cluster& cluster) {
   if (cluster.links.empty()) return BytesPerSecond(0);
-  return std::min_element(cluster.links.begin(), cluster.links.end(),
-                          [](const Link& a, const Link& b) { return a.bandwidth < b.bandwidth; })
-      ->bandwidth;
+  return std::ranges::min_element(cluster.links, {}, &Link::bandwidth)->bandwidth;
 }
 
 std::vector<int> place_ranks(const Cluster& cluster, int world_size) {

@@ -93,6 +93,8 @@ struct Cluster {
   [[nodiscard]] const Host& host_of(int index) const {
     return hosts[static_cast<std::size_t>(node(index).host)];
   }
+  /// `gpu3` of `node0/gpu3`; the whole name of a node of the network.
+  [[nodiscard]] std::string name_in_host(int index) const;
   [[nodiscard]] bool has_devices() const;
   /// Where ranks may sit, in the order in which they fill: the devices of host after host; or the hosts,
   /// where no host has a device. Node indices.

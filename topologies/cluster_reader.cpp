@@ -8,7 +8,6 @@
 #include "core/file.hpp"
 #include "topologies/explicit_parts.hpp"
 #include "topologies/host_parts.hpp"
-#include "topologies/named.hpp"
 #include "topologies/network.hpp"
 
 namespace stepcast {
@@ -28,19 +27,10 @@ class ClusterFile {
  public:
   explicit ClusterFile(const fs::path& path) { add(path); }
 
-  [[nodiscard]] bool has(const std::string& key) const { return find(key) != nullptr; }
-  [[nodiscard]] YamlNode at(const std::string& key) const {
-    const YamlNode* file = find(key);
-    return file == nullptr ? files_.front().at(key) : file->at(key);
-  }
+  [[nodiscard]] bool has(const std::string& key) const { return file_with({key}).has(key); }
+  [[nodiscard]] YamlNode at(const std::string& key) const { return file_with({key}).at(key); }
   /// The nearest file that describes the wires: `network`, or `switches` and `links`, which belong together.
-  [[nodiscard]] const YamlNode& wires() const {
-    const auto has_wires = [](const YamlNode& file) {
-      return file.has("network") || file.has("links") || file.has("switches");
-    };
-    const auto found = std::find_if(files_.begin(), files_.end(), has_wires);
-    return found == files_.end() ? files_.front() : *found;
-  }
+  [[nodiscard]] const YamlNode& wires() const { return file_with({"network", "links", "switches"}); }
   /// Those that come last hold the defaults.
   [[nodiscard]] const std::vector<YamlNode>& files() const { return files_; }
 
@@ -58,21 +48,30 @@ class ClusterFile {
   static fs::path included(const YamlNode& name, const fs::path& folder) {
     const std::string text = name.text();
     const bool is_path = text.find('/') != std::string::npos || text.ends_with(".yaml");
-    try {
-      return find_resource("topologies", is_path ? (folder / text).string() : text, ".yaml");
-    } catch (const InputError& error) {
-      name.fail(error.what());
-    }
+    return name.placed(
+        [&] { return find_resource("topologies", is_path ? (folder / text).string() : text, ".yaml"); });
   }
-  [[nodiscard]] const YamlNode* find(const std::string& key) const {
-    const auto found =
-        std::find_if(files_.begin(), files_.end(), [&key](const YamlNode& file) { return file.has(key); });
-    return found == files_.end() ? nullptr : &*found;
+  /// The nearest file that has one of the keys, or the first file.
+  [[nodiscard]] const YamlNode& file_with(const std::vector<std::string>& keys) const {
+    for (const YamlNode& file : files_)
+      if (std::ranges::any_of(keys, [&](const std::string& key) { return file.has(key); })) return file;
+    return files_.front();
   }
 
   std::set<fs::path> paths_;
   std::vector<YamlNode> files_;
 };
+
+double factor(const YamlNode& node, const ClusterSettings& settings, double least, double most,
+              const std::string& range) {
+  const double value = settings.number(node);
+  if (!(value >= least && value <= most)) node.fail("expected a factor from " + range);
+  return value;
+}
+
+double speed_factor(const YamlNode& node, const ClusterSettings& settings) {
+  return factor(node, settings, 1e-3, 1e3, "0.001 to 1000");
+}
 
 /// One entry of `hosts`: a host, or `count` equal ones that are numbered from 0.
 void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
@@ -83,9 +82,7 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   host.name = node.has("name") ? node.at("name").text() : "host";
   if (node.has("cores")) host.cores = settings.integer(node.at("cores"), 1);
   if (node.has("memory")) host.memory = settings.bytes(node.at("memory"));
-  if (node.has("speed")) host.speed = settings.number(node.at("speed"));
-  if (!(host.speed >= 1e-3 && host.speed <= 1e3))
-    node.at("speed").fail("expected a factor from 0.001 to 1000");
+  if (node.has("speed")) host.speed = speed_factor(node.at("speed"), settings);
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
   const std::size_t before = cluster.nodes.size();
@@ -109,27 +106,20 @@ std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& clust
   return result;
 }
 
-void read_links(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  const std::map<std::string, int> nodes = name_nodes(node, cluster);
-  for (const YamlNode& item : node.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
-}
-
 void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster& cluster) {
   if (file.has("network")) {
     const YamlNode network = file.at("network");
     if (file.has("links") || file.has("switches"))
       network.fail("stands beside 'links' or 'switches'; expected one of both");
-    const YamlNode kind = network.at("kind");
-    const std::vector<std::string> known = network_kinds().names();
-    if (std::find(known.begin(), known.end(), kind.text()) == known.end())
-      kind.fail(unknown_name("kind of network", kind.text(), known));
-    network_kinds().find(kind.text()).generate(network, settings, cluster);
-    return;
+    add_network(network, settings, cluster);
   }
   if (file.has("switches"))
     for (const YamlNode& item : file.at("switches").items())
       cluster.add_node({item.text(), NodeKind::kSwitch});
-  if (file.has("links")) read_links(file.at("links"), settings, cluster);
+  if (!file.has("links")) return;
+  const YamlNode links = file.at("links");
+  const std::map<std::string, int> nodes = name_nodes(links, cluster);
+  for (const YamlNode& item : links.items()) cluster.links.push_back(read_link(item, settings, nodes, ""));
 }
 
 void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
@@ -137,9 +127,8 @@ void slow_down(const YamlNode& node, const ClusterSettings& settings, Cluster& c
   for (Host& host : cluster.hosts) hosts[host.name] = &host;
   for (const YamlNode& item : node.items()) {
     item.allow_only({"host", "speed"});
-    const double speed = settings.number(item.at("speed"));
-    if (!(speed >= 1e-3 && speed <= 1e3)) item.at("speed").fail("expected a factor from 0.001 to 1000");
-    find_named(item.at("host"), "host", hosts)->speed = speed;
+    const double speed = speed_factor(item.at("speed"), settings);
+    item.at("host").named("host", hosts)->speed = speed;
   }
 }
 
@@ -148,11 +137,10 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
   for (Link& link : cluster.links) links[link.name] = &link;
   for (const YamlNode& item : node.items()) {
     item.allow_only({"link", "factor"});
-    const double factor = settings.number(item.at("factor"));
-    if (!(factor >= 1e-6 && factor <= 1.0)) item.at("factor").fail("expected a factor from 0.000001 to 1");
-    Link* link = find_named(item.at("link"), "link", links);
-    link->bandwidth = link->bandwidth * factor;
-    link->remaining *= factor;
+    const double left = factor(item.at("factor"), settings, 1e-6, 1.0, "0.000001 to 1");
+    Link* link = item.at("link").named("link", links);
+    link->bandwidth = link->bandwidth * left;
+    link->remaining *= left;
   }
 }
 
@@ -161,11 +149,9 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
   std::set<std::string> names;
   std::vector<int> root(cluster.nodes.size());
   std::iota(root.begin(), root.end(), 0);
+  const auto above = [&](int i) -> int& { return root[static_cast<std::size_t>(i)]; };
   const auto find = [&](int i) {
-    while (root[static_cast<std::size_t>(i)] != i) {
-      root[static_cast<std::size_t>(i)] = root[static_cast<std::size_t>(root[static_cast<std::size_t>(i)])];
-      i = root[static_cast<std::size_t>(i)];
-    }
+    while (above(i) != i) i = above(i) = above(above(i));
     return i;
   };
   name_nodes(node, cluster);
@@ -180,21 +166,14 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
       node.fail("link '" + link.name + "': queue " + to_text(link.queue) + " beside link '" +
                 cluster.links.front().name + "' with queue " + to_text(cluster.links.front().queue) +
                 "; expected the same at all links");
-    root[static_cast<std::size_t>(find(link.a))] = find(link.b);
+    above(find(link.a)) = find(link.b);
   }
   const std::vector<int> places = cluster.places();
   const std::string what = cluster.has_devices() ? "device" : "host";
   for (const int place : places)
     if (find(place) != find(places.front()))
-      node.fail(std::string("no links lead from ")
-                    .append(what)
-                    .append(" '")
-                    .append(cluster.node_name(places.front()))
-                    .append("' to ")
-                    .append(what)
-                    .append(" '")
-                    .append(cluster.node_name(place))
-                    .append("'"));
+      node.fail("no links lead from " + what + " '" + cluster.node_name(places.front()) + "' to " + what +
+                " '" + cluster.node_name(place) + "'");
 }
 
 }  // namespace
@@ -209,10 +188,8 @@ Cluster load_cluster(const std::string& specification) {
   cluster.name = file.files().front().at("name").text();
   if (file.has("description")) cluster.description = file.at("description").text();
   const YamlNode hosts = file.at("hosts");
-  if (hosts.is_sequence())
-    for (const YamlNode& item : hosts.items()) read_hosts(item, settings, cluster);
-  else
-    read_hosts(hosts, settings, cluster);
+  for (const YamlNode& item : hosts.is_sequence() ? hosts.items() : std::vector{hosts})
+    read_hosts(item, settings, cluster);
   if (cluster.hosts.empty()) hosts.fail("expected at least one host");
   if (file.has("shared_cores")) cluster.shared_cores = settings.integer(file.at("shared_cores"), 1);
   read_network(file.wires(), settings, cluster);

@@ -1,5 +1,3 @@
-#include "topologies/cluster_writer.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -9,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/table.hpp"
+#include "topologies/cluster_text.hpp"
 #include "topologies/explicit_parts.hpp"
 
 namespace stepcast {
@@ -74,81 +74,92 @@ std::string whole_bandwidth(const Link& link) {
 
 /// A YAML scalar: plain where that is safe, else in double quotes.
 std::string scalar(const std::string& text) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '/' || c == '.';
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const auto is_plain = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || std::string_view("_-/.").find(c) != std::string::npos;
   };
-  const bool word =
-      !text.empty() && ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z'));
-  if (word && text != "null" && std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '\n') {
-      quoted += "\\n";
-      continue;
-    }
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "\"";
+  const bool word = !text.empty() && is_letter(text[0]) && std::ranges::all_of(text, is_plain);
+  return word && text != "null" ? text : in_double_quotes(text);
 }
 
-/// One host's nodes and links: ranges of the cluster's.
-struct Section {
-  std::size_t host = 0;
-  std::size_t nodes_begin = 0, nodes_end = 0;
-  std::size_t links_begin = 0, links_end = 0;
-};
+/// `text` without the prefix, where it has it.
+std::string without(const std::string& text, const std::string& prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
 
+std::string node_text(const Node& node, const std::string& prefix) {
+  std::string text = "{name: " + scalar(without(node.name, prefix)) + ", kind: " + key_of(node.kind);
+  if (!node.device.empty()) text += ", device: " + scalar(node.device);
+  return text + "}";
+}
+
+/// A key with a list, an entry a line; nothing when it is empty.
+std::string list_text(const std::string& indent, const std::string& key,
+                      const std::vector<std::string>& entries) {
+  if (entries.empty()) return "";
+  return indent + key + ":\n" + indent + "  - " + joined(entries, "\n" + indent + "  - ") + "\n";
+}
+
+/// Goes once through the nodes and the links, which stand host after host.
 class Writer {
  public:
-  explicit Writer(const Cluster& cluster) : cluster_(cluster) { find_sections(); }
+  explicit Writer(const Cluster& cluster) : cluster_(cluster) {}
 
-  [[nodiscard]] std::string text() const {
+  std::string text() {
     std::string out = "name: " + scalar(cluster_.name) + "\n";
     if (!cluster_.description.empty()) out += "description: " + scalar(cluster_.description) + "\n";
     if (cluster_.shared_cores > 0) out += "shared_cores: " + std::to_string(cluster_.shared_cores) + "\n";
-    out += "hosts:\n";
-    for (std::size_t i = 0; i < sections_.size();) {
-      const std::size_t count = equal_hosts(i);
-      out += host_text(sections_[i], count);
-      i += count;
+    out += "hosts:\n" + hosts_text();
+    std::vector<std::string> switches, links, degraded;
+    for (; node_ < cluster_.nodes.size(); ++node_) {
+      assert(cluster_.nodes[node_].kind == NodeKind::kSwitch);
+      switches.push_back(scalar(cluster_.nodes[node_].name));
     }
-    if (nodes_done_ < cluster_.nodes.size()) out += "switches:\n";
-    for (std::size_t i = nodes_done_; i < cluster_.nodes.size(); ++i)
-      out += "  - " + scalar(cluster_.nodes[i].name) + "\n";
-    if (links_done_ < cluster_.links.size()) out += "links:\n";
-    for (std::size_t i = links_done_; i < cluster_.links.size(); ++i)
-      out += "  - " + link_text(cluster_.links[i], "") + "\n";
-    return out + degraded_text();
+    for (; link_ < cluster_.links.size(); ++link_) links.push_back(link_text(cluster_.links[link_], ""));
+    for (const Link& link : cluster_.links)
+      if (link.remaining != 1.0)
+        degraded.push_back("{link: " + scalar(link.name) + ", factor: " + number(link.remaining) + "}");
+    return out + list_text("", "switches", switches) + list_text("", "links", links) +
+           list_text("", "degraded_links", degraded);
   }
 
  private:
-  [[nodiscard]] std::string prefix(std::size_t host) const { return cluster_.hosts[host].name + "/"; }
-  [[nodiscard]] int host_of(int node) const { return cluster_.node(node).host; }
-
-  void find_sections() {
-    for (std::size_t host = 0; host < cluster_.hosts.size(); ++host) {
-      Section section{host, nodes_done_, nodes_done_, links_done_, links_done_};
-      const auto inside = [&](int node) { return host_of(node) == static_cast<int>(host); };
-      assert(cluster_.hosts[host].node == static_cast<int>(nodes_done_));
-      while (nodes_done_ < cluster_.nodes.size() && inside(static_cast<int>(nodes_done_))) ++nodes_done_;
-      for (; links_done_ < cluster_.links.size(); ++links_done_) {
-        const Link& link = cluster_.links[links_done_];
-        if (!inside(link.a) || !inside(link.b) || !link.name.starts_with(prefix(host))) break;
-      }
-      section.nodes_end = nodes_done_;
-      section.links_end = links_done_;
-      sections_.push_back(section);
+  /// Hosts that are equal and are numbered 0, 1, 2, ... are one entry.
+  std::string hosts_text() {
+    std::vector<std::string> parts;
+    for (const Host& host : cluster_.hosts) parts.push_back(parts_text(host, static_cast<int>(parts.size())));
+    std::string text;
+    for (std::size_t first = 0, count = 1; first < parts.size(); first += count) {
+      std::string name = cluster_.hosts[first].name;
+      const std::string base = name.substr(0, name.size() - (name.ends_with('0') ? 1 : 0));
+      count = 1;
+      while (base != name && first + count < parts.size() && parts[first + count] == parts[first] &&
+             cluster_.hosts[first + count].name == base + std::to_string(count))
+        ++count;
+      text += "  - name: " + scalar(count == 1 ? name : base) + "\n" +
+              (count == 1 ? "" : "    count: " + std::to_string(count) + "\n") + parts[first];
     }
-    assert(std::all_of(cluster_.nodes.begin() + static_cast<std::ptrdiff_t>(nodes_done_),
-                       cluster_.nodes.end(),
-                       [](const Node& node) { return node.kind == NodeKind::kSwitch; }));
+    return text;
   }
 
-  /// `text` without the prefix, where it has it.
-  static std::string without(const std::string& text, const std::string& prefix) {
-    return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+  /// The entry of the next host after its name and count.
+  std::string parts_text(const Host& host, int index) {
+    const std::string prefix = host.name + "/";
+    const auto inside = [&](int node) { return cluster_.node(node).host == index; };
+    assert(host.node == static_cast<int>(node_));
+    std::vector<std::string> nodes, links;
+    for (; node_ < cluster_.nodes.size() && inside(static_cast<int>(node_)); ++node_)
+      nodes.push_back(node_text(cluster_.nodes[node_], prefix));
+    for (; link_ < cluster_.links.size(); ++link_) {
+      const Link& link = cluster_.links[link_];
+      if (!inside(link.a) || !inside(link.b) || !link.name.starts_with(prefix)) break;
+      links.push_back(link_text(link, prefix));
+    }
+    if (cluster_.node_name(host.node) == host.name) nodes.clear();  // one node, which nobody lists
+    std::string text = "    cores: " + std::to_string(host.cores) + "\n";
+    if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
+    if (host.speed != 1.0) text += "    speed: " + number(host.speed) + "\n";
+    return text + list_text("    ", "nodes", nodes) + list_text("    ", "links", links);
   }
 
   [[nodiscard]] std::string link_text(const Link& link, const std::string& prefix) const {
@@ -158,68 +169,15 @@ class Writer {
     std::string text = "{";
     if (name != a + "-" + b) text += "name: " + scalar(name) + ", ";
     text += "between: [" + scalar(a) + ", " + scalar(b) + "]";
-    if (link.kind != LinkKind::kNetwork) text += ", kind: " + key_of(link_kind_keys(), link.kind);
+    if (link.kind != LinkKind::kNetwork) text += ", kind: " + key_of(link.kind);
     text += ", bandwidth: " + whole_bandwidth(link) + ", latency: " + text_of(link.latency);
     if (link.queue != Queue::kFair) text += std::string(", queue: ") + to_text(link.queue);
     if (link.token_bucket > Bytes(0)) text += ", token_bucket: " + text_of(link.token_bucket);
     return text + "}";
   }
 
-  [[nodiscard]] std::string degraded_text() const {
-    std::string text;
-    for (const Link& link : cluster_.links)
-      if (link.remaining != 1.0)
-        text += "  - {link: " + scalar(link.name) + ", factor: " + number(link.remaining) + "}\n";
-    return text.empty() ? "" : "degraded_links:\n" + text;
-  }
-
-  [[nodiscard]] std::string node_text(const Node& node, const std::string& prefix) const {
-    std::string text =
-        "{name: " + scalar(without(node.name, prefix)) + ", kind: " + key_of(node_kind_keys(), node.kind);
-    if (!node.device.empty()) text += ", device: " + scalar(node.device);
-    return text + "}";
-  }
-
-  /// The entry of a host after its name and count.
-  [[nodiscard]] std::string parts_text(const Section& section) const {
-    const Host& host = cluster_.hosts[section.host];
-    std::string text = "    cores: " + std::to_string(host.cores) + "\n";
-    if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
-    if (host.speed != 1.0) text += "    speed: " + number(host.speed) + "\n";
-    if (cluster_.nodes[section.nodes_begin].name == host.name) return text;  // one node, which nobody lists
-    text += "    nodes:\n";
-    for (std::size_t i = section.nodes_begin; i < section.nodes_end; ++i)
-      text += "      - " + node_text(cluster_.nodes[i], prefix(section.host)) + "\n";
-    if (section.links_begin < section.links_end) text += "    links:\n";
-    for (std::size_t i = section.links_begin; i < section.links_end; ++i)
-      text += "      - " + link_text(cluster_.links[i], prefix(section.host)) + "\n";
-    return text;
-  }
-
-  /// How many hosts from this one on are equal to it and are numbered 0, 1, 2, ...; else 1.
-  [[nodiscard]] std::size_t equal_hosts(std::size_t first) const {
-    const std::string& name = cluster_.hosts[first].name;
-    if (!name.ends_with('0')) return 1;
-    const std::string base = name.substr(0, name.size() - 1);
-    const std::string parts = parts_text(sections_[first]);
-    std::size_t count = 1;
-    while (first + count < sections_.size() &&
-           cluster_.hosts[first + count].name == base + std::to_string(count) &&
-           parts_text(sections_[first + count]) == parts)
-      ++count;
-    return count;
-  }
-
-  [[nodiscard]] std::string host_text(const Section& section, std::size_t count) const {
-    std::string name = cluster_.hosts[section.host].name;
-    if (count == 1) return "  - name: " + scalar(name) + "\n" + parts_text(section);
-    name.pop_back();
-    return "  - name: " + scalar(name) + "\n    count: " + std::to_string(count) + "\n" + parts_text(section);
-  }
-
   const Cluster& cluster_;
-  std::vector<Section> sections_;
-  std::size_t nodes_done_ = 0, links_done_ = 0;  ///< those that stand in a host's entry
+  std::size_t node_ = 0, link_ = 0;  ///< those before stand in a host's entry
 };
 
 }  // namespace

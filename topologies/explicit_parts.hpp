@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cctype>
 #include <map>
 #include <string>
 
@@ -24,17 +25,12 @@
 /// Names are those within the host: `gpu0` is the node `node3/gpu0` of the cluster.
 namespace stepcast {
 
-/// What the kinds are called in files: `socket`, `device`, `pcie_switch`, `nvswitch`, `nic`, `switch`.
-const std::map<std::string, NodeKind>& node_kind_keys();
-/// `network`, `nvlink`, `pcie`, `smp`, `ethernet`, `infiniband`.
-const std::map<std::string, LinkKind>& link_kind_keys();
-
-/// The key of a kind. \pre the kind is in the map
+/// What a kind of node or link is called in files: `pcie_switch`, `infiniband`.
 template <class Kind>
-const std::string& key_of(const std::map<std::string, Kind>& keys, Kind kind) {
-  auto found = keys.begin();
-  while (found->second != kind) ++found;
-  return found->first;
+std::string key_of(Kind kind) {
+  std::string key = to_text(kind);
+  for (char& c : key) c = c == ' ' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return key;
 }
 
 /// A link of a file's `links`, between nodes of the given names. Its own name is `prefix` and `name`, or the

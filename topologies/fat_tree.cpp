@@ -59,9 +59,7 @@ class FatTree {
   }
 
   void start_pod(int ports) {
-    if (ports > half_ * half_ && cores_.empty())
-      for (int i = 0; i < half_ * half_; ++i)
-        cores_.push_back(add_switch(cluster_, "core" + std::to_string(i)));
+    if (ports > half_ * half_ && cores_.empty()) cores_ = add_switches(cluster_, "core", half_ * half_);
     aggregations_.clear();
     for (int j = 0; j < half_; ++j) {
       const int number = edges_ + j;  // a pod has as many of these as edge switches
@@ -85,11 +83,8 @@ class FatTree {
   int edge_ports_ = 0;             ///< used of it
 };
 
-void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  std::vector<std::string> keys{"kind", "k"};
-  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
-  node.allow_only(keys);
-  const NetworkWire wire = network_wire(node, settings);
+void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                       Cluster& cluster) {
   const auto ports = static_cast<long long>(network_ports(cluster).size());
   FatTree(arity(node, settings, ports), wire, cluster).add();
 }
@@ -99,7 +94,7 @@ const Registration<NetworkKind> kFatTree{
     {.name = "fat_tree",
      .description =
          "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
-     .thing = {generate_fat_tree}}};
+     .thing = {.keys = {"k"}, .generate = generate_fat_tree}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,28 +1,20 @@
 #include "topologies/host_parts.hpp"
 
-#include <map>
+#include <numeric>
 
-#include "core/error.hpp"
-#include "topologies/devices.hpp"
 #include "topologies/explicit_parts.hpp"
 
 namespace stepcast {
 namespace {
 
-/// A link's bandwidth and latency.
-struct PartLink {
-  BytesPerSecond bandwidth;
-  Seconds latency{0};
-};
-
 /// Of one kind in a host: more than any board has, and as many as searching their paths stays quick with.
 constexpr int kMostPartsOfAKind = 128;
 
-/// Adds the parts of one host. Names of nodes and links start with the host's.
+/// Adds the parts that an entry describes by rules.
 class HostParts {
  public:
   HostParts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster)
-      : node_(node), settings_(settings), host_(host), cluster_(cluster) {}
+      : node_(node), settings_(settings), parts_(cluster, host) {}
 
   void add() {
     read_pcie();
@@ -34,13 +26,6 @@ class HostParts {
   }
 
  private:
-  [[nodiscard]] Host& host() { return cluster_.hosts[static_cast<std::size_t>(host_)]; }
-  int add_node(const std::string& name, NodeKind kind, const std::string& device = "") {
-    return add_part(cluster_, host_, name, kind, device);
-  }
-  void join(int a, int b, const PartLink& wire, LinkKind kind) {
-    join_parts(cluster_, a, b, {"", a, b, wire.bandwidth, wire.latency, kind});
-  }
   [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least,
                             int most = kMostPartsOfAKind) const {
     return node.has(key) ? settings_.integer(node.at(key), least, most) : standard;
@@ -55,34 +40,23 @@ class HostParts {
   /// Before devices, so that they know their wire: the first device's generation unless the file says one.
   void read_pcie() {
     if (node_.has("devices")) {
-      const DeviceModel& device = device_of(node_.at("devices"));
+      const DeviceModel& device = device_at(node_.at("devices").at("model"), settings_);
       generation_ = device.pcie_generation;
       compute_capability_ = device.compute_capability;
     }
-    int width = 16;
-    if (node_.has("pcie")) {
-      const YamlNode pcie = node_.at("pcie");
-      pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
-      generation_ = integer(pcie, "generation", generation_, 1, 6);
-      width = integer(pcie, "width", width, 1, 32);
-      bridges_wanted_ = integer(pcie, "switches", 0, 0);
-    }
-    pcie_ = {pcie_bandwidth(generation_, width), kPcieLatency};
-    if (node_.has("pcie")) pcie_ = wire(node_.at("pcie"), pcie_);
-  }
-
-  [[nodiscard]] const DeviceModel& device_of(const YamlNode& devices) const {
-    const YamlNode model = devices.at("model");
-    try {
-      return device_model(settings_.text(model));
-    } catch (const InputError& error) {
-      model.fail(error.what());
-    }
+    pcie_ = {pcie_bandwidth(generation_, 16), kPcieLatency};
+    if (!node_.has("pcie")) return;
+    const YamlNode pcie = node_.at("pcie");
+    pcie.allow_only({"generation", "width", "switches", "bandwidth", "latency"});
+    generation_ = integer(pcie, "generation", generation_, 1, 6);
+    pcie_.bandwidth = pcie_bandwidth(generation_, integer(pcie, "width", 16, 1, 32));
+    bridges_wanted_ = integer(pcie, "switches", 0, 0);
+    pcie_ = wire(pcie, pcie_);
   }
 
   void add_sockets() {
     const int count = integer(node_, "sockets", 1, 1);
-    sockets_ = {host().node};
+    sockets_ = {parts_.host().node};
     const bool one_node = !node_.has("devices") && !node_.has("nics");
     PartLink smp{usual_smp_bandwidth(generation_, compute_capability_), kSmpLatency};
     if (node_.has("smp")) {
@@ -92,108 +66,94 @@ class HostParts {
       smp = wire(given, smp);
     }
     if (one_node) return;
-    cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/socket0";
-    for (int i = 1; i < count; ++i) {
-      sockets_.push_back(add_node("socket" + std::to_string(i), NodeKind::kSocket));
-      for (int other = 0; other < i; ++other)
-        join(sockets_[static_cast<std::size_t>(other)], sockets_.back(), smp, LinkKind::kSmp);
-    }
+    std::vector<int> numbers(static_cast<std::size_t>(count));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    sockets_ = parts_.add_sockets(numbers, smp);
   }
 
   /// PCIe switches, evenly over the sockets.
   void add_bridges() {
-    for (int i = 0; i < bridges_wanted_; ++i) {
-      bridges_.push_back(add_node("pcie" + std::to_string(i), NodeKind::kPcieSwitch));
-      join(bridges_.back(), even_share(sockets_, i, bridges_wanted_), pcie_, LinkKind::kPcie);
-    }
+    for (int i = 0; i < bridges_wanted_; ++i)
+      bridges_.push_back(parts_.add_bridge(even_share(sockets_, i, bridges_wanted_), pcie_));
   }
 
   /// Number `index` of `count` things belongs to this one of `among`.
   static int even_share(const std::vector<int>& among, int index, int count) {
     return among[static_cast<std::size_t>(index) * among.size() / static_cast<std::size_t>(count)];
   }
-  [[nodiscard]] int root_of(int index, int count) const {
-    return even_share(bridges_.empty() ? sockets_ : bridges_, index, count);
-  }
 
   void add_devices() {
     const YamlNode devices = node_.at("devices");
     devices.allow_only({"model", "count"});
-    const DeviceModel& model = device_of(devices);
+    const DeviceModel& model = device_at(devices.at("model"), settings_);
     if (!model.gpu) devices.at("model").fail("'" + model.name + "' is a CPU; expected a GPU");
-    const int count = integer(devices, "count", 1, 1);
-    for (int i = 0; i < count; ++i) {
-      const int device = add_node("gpu" + std::to_string(i), NodeKind::kDevice, model.name);
-      join(device, root_of(i, count), pcie_, LinkKind::kPcie);
-    }
+    add_ends(devices, "gpu", NodeKind::kDevice, model.name);
   }
 
   void add_nics() {
-    const YamlNode nics = node_.at("nics");
-    nics.allow_only({"count"});
-    const int count = integer(nics, "count", 1, 1);
-    for (int i = 0; i < count; ++i) {
-      const int nic = add_node("nic" + std::to_string(i), NodeKind::kNic);
-      join(nic, root_of(i, count), pcie_, LinkKind::kPcie);
-    }
+    node_.at("nics").allow_only({"count"});
+    add_ends(node_.at("nics"), "nic", NodeKind::kNic);
+  }
+
+  /// As many as the entry counts, evenly over the PCIe switches or the sockets.
+  void add_ends(const YamlNode& entry, const std::string& name, NodeKind kind,
+                const std::string& device = "") {
+    const int count = integer(entry, "count", 1, 1);
+    const std::vector<int>& roots = bridges_.empty() ? sockets_ : bridges_;
+    for (int i = 0; i < count; ++i)
+      parts_.add_below(even_share(roots, i, count), name + std::to_string(i), kind, pcie_, device);
   }
 
   void add_nvlink() {
     const YamlNode nvlink = node_.at("nvlink");
     nvlink.allow_only({"switch", "all_to_all", "pairs", "latency"});
     if (!node_.has("devices")) nvlink.fail("there are no devices to join");
-    const DeviceModel& model = device_of(node_.at("devices"));
+    const DeviceModel& model = device_at(node_.at("devices").at("model"), settings_);
     if (model.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
     Seconds latency = kNvLinkLatency;
     if (nvlink.has("latency")) latency = settings_.seconds(nvlink.at("latency"));
     const auto wire_of = [&](int links) {
       return PartLink{static_cast<double>(links) * model.nvlink_bandwidth, latency};
     };
-    const std::vector<int> devices = host().devices;
-    if (nvlink.has("switch") && nvlink.at("switch").boolean()) {
-      const int hub = add_node("nvswitch", NodeKind::kNvSwitch);
-      for (const int device : devices) join(device, hub, wire_of(model.nvlinks), LinkKind::kNvLink);
-    }
+    const std::vector<int> devices = parts_.host().devices;
+    if (nvlink.has("switch") && nvlink.at("switch").boolean())
+      for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.nvlinks));
+    const std::string has = "device '" + model.name + "' has " + std::to_string(model.nvlinks) + " links";
     if (nvlink.has("all_to_all")) {
       const int links = settings_.integer(nvlink.at("all_to_all"), 1);
       const int others = static_cast<int>(devices.size()) - 1;
       if (links * others > model.nvlinks)
         nvlink.at("all_to_all")
-            .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", device '" +
-                  model.name + "' has " + std::to_string(model.nvlinks) + " links");
-      const PartLink wire = wire_of(links);
+            .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", " + has);
       for (std::size_t a = 0; a < devices.size(); ++a)
         for (std::size_t b = a + 1; b < devices.size(); ++b)
-          join(devices[a], devices[b], wire, LinkKind::kNvLink);
+          parts_.join(devices[a], devices[b], wire_of(links), LinkKind::kNvLink);
     }
     if (nvlink.has("pairs"))
       for (const YamlNode& pair : nvlink.at("pairs").items()) {
         const std::vector<YamlNode> parts = pair.items();
         if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
         const int links = settings_.integer(parts[2], 1);
-        if (links > model.nvlinks)
-          parts[2].fail("found " + std::to_string(links) + ", device '" + model.name + "' has " +
-                        std::to_string(model.nvlinks) + " links");
+        if (links > model.nvlinks) parts[2].fail("found " + std::to_string(links) + ", " + has);
         const int a = device_named(parts[0]);
         const int b = device_named(parts[1]);
         if (a == b) pair.fail("expected two different devices");
-        join(a, b, wire_of(links), LinkKind::kNvLink);
+        parts_.join(a, b, wire_of(links), LinkKind::kNvLink);
       }
   }
 
   [[nodiscard]] int device_named(const YamlNode& name) {
     std::vector<std::string> known;
-    for (std::size_t i = 0; i < host().devices.size(); ++i) {
+    for (std::size_t i = 0; i < parts_.host().devices.size(); ++i) {
       known.push_back("gpu" + std::to_string(i));
-      if (name.text() == known.back()) return host().devices[i];
+      if (name.text() == known.back()) return parts_.host().devices[i];
     }
     name.fail(unknown_name("device", name.text(), known));
   }
 
   const YamlNode& node_;
   const ClusterSettings& settings_;
-  const int host_;
-  Cluster& cluster_;
+  HostBuilder parts_;
   PartLink pcie_;
   int generation_ = 5;          ///< of PCIe
   int compute_capability_ = 0;  ///< of the devices
@@ -216,22 +176,52 @@ void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int h
     HostParts(node, settings, host, cluster).add();
 }
 
-int add_part(Cluster& cluster, int host, const std::string& name, NodeKind kind, const std::string& device) {
-  Host& owner = cluster.hosts[static_cast<std::size_t>(host)];
-  const int node = cluster.add_node({owner.name + "/" + name, kind, host, device});
-  if (kind == NodeKind::kDevice) owner.devices.push_back(node);
-  if (kind == NodeKind::kNic) owner.nics.push_back(node);
+const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings) {
+  return name.placed([&]() -> const DeviceModel& { return device_model(settings.text(name)); });
+}
+
+int HostBuilder::add(const std::string& name, NodeKind kind, const std::string& device) {
+  const int node = cluster_.add_node({host().name + "/" + name, kind, host_, device});
+  if (kind == NodeKind::kDevice) host().devices.push_back(node);
+  if (kind == NodeKind::kNic) host().nics.push_back(node);
   return node;
 }
 
-void join_parts(Cluster& cluster, int a, int b, const Link& wire) {
-  const std::string prefix = cluster.host_of(a).name + "/";
-  const std::string other = cluster.node_name(b);
-  Link link = wire;
-  link.name = cluster.node_name(a) + "-" + (other.starts_with(prefix) ? other.substr(prefix.size()) : other);
-  link.a = a;
-  link.b = b;
-  cluster.links.push_back(std::move(link));
+int HostBuilder::name_first_socket(const std::string& name) {
+  cluster_.nodes[static_cast<std::size_t>(host().node)].name = host().name + "/" + name;
+  return host().node;
+}
+
+std::vector<int> HostBuilder::add_sockets(const std::vector<int>& numbers, const PartLink& smp) {
+  std::vector<int> sockets;
+  for (const int number : numbers) {
+    const std::string name = "socket" + std::to_string(number);
+    const int socket = sockets.empty() ? name_first_socket(name) : add(name, NodeKind::kSocket);
+    for (const int other : sockets) join(other, socket, smp, LinkKind::kSmp);
+    sockets.push_back(socket);
+  }
+  return sockets;
+}
+
+int HostBuilder::add_below(int above, const std::string& name, NodeKind kind, const PartLink& pcie,
+                           const std::string& device) {
+  const int node = add(name, kind, device);
+  join(node, above, pcie, LinkKind::kPcie);
+  return node;
+}
+
+int HostBuilder::add_bridge(int above, const PartLink& pcie) {
+  return add_below(above, "pcie" + std::to_string(bridges_++), NodeKind::kPcieSwitch, pcie);
+}
+
+void HostBuilder::join(int a, int b, const PartLink& wire, LinkKind kind) {
+  cluster_.links.push_back(
+      {cluster_.node_name(a) + "-" + cluster_.name_in_host(b), a, b, wire.bandwidth, wire.latency, kind});
+}
+
+void HostBuilder::join_nvswitch(int device, const PartLink& wire) {
+  if (nvswitch_ < 0) nvswitch_ = add("nvswitch", NodeKind::kNvSwitch);
+  join(device, nvswitch_, wire, LinkKind::kNvLink);
 }
 
 BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability) {

@@ -2,6 +2,7 @@
 
 #include "core/yaml.hpp"
 #include "topologies/cluster.hpp"
+#include "topologies/devices.hpp"
 #include "topologies/settings.hpp"
 
 /// What is inside a host: sockets, devices, PCIe, NVLink, NICs.
@@ -50,6 +51,9 @@ BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability);
 /// The keys of a host's entry that describe its parts.
 const std::vector<std::string>& host_part_keys();
 
+/// The device that a text names. \throws InputError that names file, line and key
+const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings);
+
 /// Adds the parts that the entry describes to host number `host`.
 /// \throws InputError that names file, line and key
 void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster);
@@ -58,13 +62,41 @@ void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int h
 /// proportion for fewer lanes. \pre 1 <= generation <= 6
 BytesPerSecond pcie_bandwidth(int generation, int width);
 
-/// Adds a node that is part of host number `host`, named `host/name`, to the cluster and, where it is a
-/// device or a NIC, to the host. Returns its index.
-int add_part(Cluster& cluster, int host, const std::string& name, NodeKind kind,
-             const std::string& device = "");
+/// A link's bandwidth and latency.
+struct PartLink {
+  BytesPerSecond bandwidth;
+  Seconds latency{0};
+};
 
-/// Adds a link, named `host/a-b`, between two parts of one host, or between a part and a switch. Bandwidth,
-/// latency and kind are taken from `wire`.
-void join_parts(Cluster& cluster, int a, int b, const Link& wire);
+/// Adds parts to one host of a cluster, and links between them. Names of nodes and links start with the host's.
+/// Nodes are indices of the cluster's.
+class HostBuilder {
+ public:
+  HostBuilder(Cluster& cluster, int host) : cluster_(cluster), host_(host) {}
+
+  [[nodiscard]] Host& host() { return cluster_.hosts[static_cast<std::size_t>(host_)]; }
+
+  /// A node `host/name`, which the host lists where it is a device or a NIC.
+  int add(const std::string& name, NodeKind kind, const std::string& device = "");
+  /// Gives the host's own node, its first socket, the name `host/name`.
+  int name_first_socket(const std::string& name);
+  /// `socket<number>` for each number, every two joined. \pre numbers not empty
+  std::vector<int> add_sockets(const std::vector<int>& numbers, const PartLink& smp);
+  /// What hangs on a socket or a PCIe switch.
+  int add_below(int above, const std::string& name, NodeKind kind, const PartLink& pcie,
+                const std::string& device = "");
+  /// The next PCIe switch: `pcie0`, `pcie1`, ...
+  int add_bridge(int above, const PartLink& pcie);
+  /// A link named `host/a-b`.
+  void join(int a, int b, const PartLink& wire, LinkKind kind);
+  /// To all NVSwitches of the host, which are one node.
+  void join_nvswitch(int device, const PartLink& wire);
+
+ private:
+  Cluster& cluster_;
+  const int host_;
+  int bridges_ = 0;
+  int nvswitch_ = -1;
+};
 
 }  // namespace stepcast

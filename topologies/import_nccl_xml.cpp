@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "topologies/host_parts.hpp"
+#include "core/number.hpp"
 #include "topologies/importer.hpp"
 
 /// Reads what NCCL writes to NCCL_TOPO_DUMP_FILE, and RCCL with it, the way NCCL does (src/graph/xml.cc,
@@ -45,28 +45,25 @@ std::optional<BytesPerSecond> smp_bandwidth(const std::string& vendor, int famil
 class XmlHost {
  public:
   XmlHost(const std::string& text, const std::string& file, const ImportOptions& options)
-      : text_(text), file_(file), options_(options) {}
+      : text_(text), options_(options), host_(file, options) {}
 
   Imported read() {
     const pugi::xml_node system = parse();
     choose_device(system);
-    Host host;
-    host.name = "node";
-    imported_.cluster.add_host(host);
     add_sockets(system);
     for (const auto& [socket, cpu] : sockets_) {
       for (const pugi::xml_node& pci : cpu.children("pci")) add_pci(pci, socket, 1);
-      for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, generation_bandwidth());
+      for (const pugi::xml_node& nic : cpu.children("nic")) add_nets(nic, socket, host_.pcie());
     }
     if (gpus_.empty()) fail(system, "found no <gpu> in a <pci> in a <cpu>, expected at least one");
     for (const auto& [node, gpu] : gpus_) add_nvlinks(node, gpu);
     join_peers();
     describe();
-    return std::move(imported_);
+    return std::move(host_.imported);
   }
 
  private:
-  [[nodiscard]] Cluster& cluster() { return imported_.cluster; }
+  [[nodiscard]] Cluster& cluster() { return host_.imported.cluster; }
 
   // --- places and attributes ---
 
@@ -82,7 +79,7 @@ class XmlHost {
         static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));  // its <
   }
   [[noreturn]] void fail(const pugi::xml_node& element, const std::string& message) const {
-    fail_at(file_, place_of(element), "<" + std::string(element.name()) + ">: " + message);
+    host_.fail(place_of(element), "<" + std::string(element.name()) + ">: " + message);
   }
   [[nodiscard]] std::string required(const pugi::xml_node& element, const char* name) const {
     const pugi::xml_attribute attribute = element.attribute(name);
@@ -93,14 +90,11 @@ class XmlHost {
   [[nodiscard]] int integer(const pugi::xml_node& element, const char* name, int least) const {
     const std::string value = required(element, name);
     const bool hex = value.starts_with("0x");
-    const char* begin = value.data() + (hex ? 2 : 0);
-    int number = 0;
-    const auto [end, status] = std::from_chars(begin, value.data() + value.size(), number, hex ? 16 : 10);
-    if (value.empty() || status != std::errc{} || end != value.data() + value.size() || number < least ||
-        number > kMostNumber)
+    const auto number = number_in<int>(std::string_view(value).substr(hex ? 2 : 0), hex ? 16 : 10);
+    if (!number || *number < least || *number > kMostNumber)
       fail(element, "found " + std::string(name) + "='" + value + "', expected a whole number from " +
                         std::to_string(least) + " to " + std::to_string(kMostNumber));
-    return number;
+    return *number;
   }
   [[nodiscard]] int integer_or(const pugi::xml_node& element, const char* name, int least,
                                int otherwise) const {
@@ -113,9 +107,9 @@ class XmlHost {
     const pugi::xml_parse_result result =
         document_.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
     if (!result)
-      fail_at(file_, place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
-              std::string("this is no XML: ") + result.description() +
-                  "; expected the file that NCCL_TOPO_DUMP_FILE names");
+      host_.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
+                 std::string("this is no XML: ") + result.description() +
+                     "; expected the file that NCCL_TOPO_DUMP_FILE names");
     const pugi::xml_node root = document_.document_element();
     if (std::string(root.name()) != "system")
       fail(root, "expected <system>, as in the file that NCCL_TOPO_DUMP_FILE names");
@@ -139,11 +133,9 @@ class XmlHost {
       if (device.gpu && device.compute_capability == capability && device.nvlinks >= most &&
           (guess == nullptr || device.nvlinks < guess->nvlinks))
         guess = &device;
-    device_ = &imported_device(options_, guess == nullptr ? "" : guess->name, file_, place_of(first));
-    if (options_.device.empty())
-      imported_.notes.push_back("the GPUs are taken for " + device_->name + ", because of sm " +
-                                std::to_string(capability) + " and " + std::to_string(most) +
-                                " NVLinks; --device says otherwise");
+    host_.choose_device(guess == nullptr ? "" : guess->name, place_of(first));
+    host_.note_guess("because of sm " + std::to_string(capability) + " and " + std::to_string(most) +
+                     " NVLinks");
   }
 
   static bool is(const pugi::xml_node& node, const std::string& name) { return node.name() == name; }
@@ -168,11 +160,7 @@ class XmlHost {
         smp_bandwidth(cpu.attribute("vendor").value(), integer_or(cpu, "familyid", -1, 0),
                       integer_or(cpu, "modelid", -1, 0));
     cluster().hosts[0].cores = std::max(1, threads);
-    std::vector<int> numbers;
-    numbers.reserve(cpus.size());
-    for (const auto& [number, element] : cpus) numbers.push_back(number);
-    const std::vector<int> nodes = add_imported_sockets(imported_, numbers, options_, *device_, known);
-    for (std::size_t i = 0; i < nodes.size(); ++i) sockets_.emplace_back(nodes[i], cpus.at(numbers[i]));
+    sockets_ = host_.add_sockets(cpus, known);
   }
 
   /// Logical processors in a mask such as `ffff0000,0000ffff`.
@@ -190,22 +178,14 @@ class XmlHost {
 
   // --- PCIe ---
 
-  void join(int a, int b, BytesPerSecond bandwidth, Seconds latency, LinkKind kind) {
-    join_parts(cluster(), a, b, {"", a, b, bandwidth, latency, kind});
-  }
-
-  /// Of the device's generation, for what has no rate of its own in the file.
-  [[nodiscard]] BytesPerSecond generation_bandwidth() const {
-    return pcie_bandwidth(imported_pcie_generation(options_, *device_), 16);
-  }
-
   /// Of the link from a PCIe function to what is above it.
-  [[nodiscard]] BytesPerSecond bandwidth_of(const pugi::xml_node& pci) const {
-    if (options_.pcie_generation > 0) return pcie_bandwidth(options_.pcie_generation, lanes_of(pci));
+  [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) const {
+    if (options_.pcie_generation > 0)
+      return {pcie_bandwidth(options_.pcie_generation, lanes_of(pci)), kPcieLatency};
     const std::string speed = pci.attribute("link_speed").value();  // 32.0 GT/s PCIe
     double transfers = 0.0;
     std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
-    return pci_bandwidth(transfers, lanes_of(pci));
+    return {pci_bandwidth(transfers, lanes_of(pci)), kPcieLatency};
   }
   [[nodiscard]] int lanes_of(const pugi::xml_node& pci) const {
     const int lanes = integer_or(pci, "link_width", 0, 0);
@@ -219,44 +199,37 @@ class XmlHost {
     const bool holds = static_cast<bool>(
         pci.find_node([](const pugi::xml_node& n) { return is(n, "gpu") || is(n, "net"); }));
     if (!holds) return;  // a disk, or a bridge to nothing
-    const BytesPerSecond bandwidth = bandwidth_of(pci);
+    const PartLink link = link_of(pci);
     if (const pugi::xml_node gpu = pci.child("gpu")) {
-      add_gpu(pci, gpu, above, bandwidth);
+      add_gpu(pci, gpu, above, link);
       return;
     }
     if (const pugi::xml_node nic = pci.child("nic"); nic && !pci.child("pci")) {
-      add_nets(nic, above, bandwidth);
+      add_nets(nic, above, link);
       return;
     }
-    const int bridge = add_bridge(above, bandwidth);
+    const int bridge = host_.parts.add_bridge(above, link);
     for (const pugi::xml_node& below : pci.children("pci")) add_pci(below, bridge, level + 1);
-    for (const pugi::xml_node& nic : pci.children("nic")) add_nets(nic, bridge, bandwidth);
+    for (const pugi::xml_node& nic : pci.children("nic")) add_nets(nic, bridge, link);
   }
 
-  int add_bridge(int above, BytesPerSecond bandwidth) {
-    const int bridge = add_part(cluster(), 0, "pcie" + std::to_string(bridges_++), NodeKind::kPcieSwitch);
-    join(bridge, above, bandwidth, kPcieLatency, LinkKind::kPcie);
-    return bridge;
-  }
-
-  void add_gpu(const pugi::xml_node& pci, const pugi::xml_node& gpu, int above, BytesPerSecond bandwidth) {
-    const std::string name = "gpu" + std::to_string(integer(gpu, "dev", 0));
-    const int node = add_part(cluster(), 0, name, NodeKind::kDevice, device_->name);
-    join(node, above, bandwidth, kPcieLatency, LinkKind::kPcie);
+  void add_gpu(const pugi::xml_node& pci, const pugi::xml_node& gpu, int above, const PartLink& link) {
+    const int node = host_.parts.add_below(above, "gpu" + std::to_string(integer(gpu, "dev", 0)),
+                                           NodeKind::kDevice, link, host_.device().name);
     if (!by_bus_.emplace(lower(required(pci, "busid")), node).second)
       fail(pci, "found busid '" + required(pci, "busid") + "' twice, expected another");
     gpus_.emplace_back(node, gpu);
   }
 
   /// The ports of a card. Several share its PCIe link.
-  void add_nets(const pugi::xml_node& nic, int above, BytesPerSecond bandwidth) {
+  void add_nets(const pugi::xml_node& nic, int above, const PartLink& link) {
     const auto nets = nic.children("net");
     const auto ports = std::distance(nets.begin(), nets.end());
-    const int over = ports > 1 ? add_bridge(above, bandwidth) : above;
+    const int over = ports > 1 ? host_.parts.add_bridge(above, link) : above;
     for (const pugi::xml_node& net : nets) {
       std::string name = net.attribute("name").value();
       if (name.empty()) name = "nic" + std::to_string(cluster().hosts[0].nics.size());
-      join(add_part(cluster(), 0, name, NodeKind::kNic), over, bandwidth, kPcieLatency, LinkKind::kPcie);
+      host_.parts.add_below(over, name, NodeKind::kNic, link);
       if (net.attribute("speed")) rates_.insert(integer(net, "speed", 0));
     }
   }
@@ -289,24 +262,20 @@ class XmlHost {
         fail(nvlink, "found tclass='" + what +
                          "', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)");
     }
-    if (all > device_->nvlinks)
+    if (all > host_.device().nvlinks)
       fail(gpu, "found " + std::to_string(all) + " NVLinks, expected at most the " +
-                    std::to_string(device_->nvlinks) + " of device " + device_->name);
-    if (to_switch > 0) {
-      if (nvswitch_ < 0) nvswitch_ = add_part(cluster(), 0, "nvswitch", NodeKind::kNvSwitch);
-      join(node, nvswitch_, nvlinks(to_switch), kNvLinkLatency, LinkKind::kNvLink);
-    }
-    if (to_processor > 0) join_processor(node, gpu, nvlinks(to_processor));
+                    std::to_string(host_.device().nvlinks) + " of device " + host_.device().name);
+    if (to_switch > 0) host_.parts.join_nvswitch(node, host_.nvlinks(to_switch));
+    if (to_processor > 0) join_processor(node, gpu, host_.nvlinks(to_processor));
     if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
-      join_processor(node, gpu, BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)));
+      join_processor(
+          node, gpu,
+          {BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)), kNvLinkLatency});
   }
   /// A link to the processor beside PCIe, as POWER9 and Grace have; PCIe's link has the usual name.
-  void join_processor(int node, const pugi::xml_node& gpu, BytesPerSecond bandwidth) {
-    join(node, socket_above(gpu), bandwidth, kNvLinkLatency, LinkKind::kNvLink);
+  void join_processor(int node, const pugi::xml_node& gpu, const PartLink& link) {
+    host_.parts.join(node, socket_above(gpu), link, LinkKind::kNvLink);
     cluster().links.back().name += "-nvlink";
-  }
-  [[nodiscard]] BytesPerSecond nvlinks(int count) const {
-    return static_cast<double>(count) * device_->nvlink_bandwidth;
   }
 
   struct Peers {
@@ -318,8 +287,8 @@ class XmlHost {
     const std::string target = required(nvlink, "target");
     const auto peer = by_bus_.find(lower(target));
     if (peer == by_bus_.end()) {
-      imported_.notes.push_back(cluster().node_name(node) + " has " + std::to_string(count) + " NVLinks to " +
-                                target + ", which is not in the file; left out");
+      host_.imported.notes.push_back(cluster().node_name(node) + " has " + std::to_string(count) +
+                                     " NVLinks to " + target + ", which is not in the file; left out");
       return;
     }
     if (peer->second == node) fail(nvlink, "found the GPU itself as target, expected another");
@@ -338,7 +307,7 @@ class XmlHost {
                                 cluster().node_name(pair.first) + " to " + cluster().node_name(pair.second) +
                                 ", expected " + std::to_string(links) + " as the other way");
       if (pair.first < pair.second)
-        join(pair.first, pair.second, nvlinks(links), kNvLinkLatency, LinkKind::kNvLink);
+        host_.parts.join(pair.first, pair.second, host_.nvlinks(links), LinkKind::kNvLink);
     }
   }
 
@@ -350,18 +319,14 @@ class XmlHost {
   }
 
   const std::string& text_;
-  const std::string& file_;
   const ImportOptions& options_;
   pugi::xml_document document_;
-  const DeviceModel* device_ = nullptr;
   std::vector<std::pair<int, pugi::xml_node>> sockets_;  ///< node, its <cpu>
   std::vector<std::pair<int, pugi::xml_node>> gpus_;     ///< node, its <gpu>
   std::map<std::string, int> by_bus_;                    ///< busid -> node of the GPU
   std::map<std::pair<int, int>, Peers> peers_;           ///< from, to
   std::set<int> rates_;                                  ///< of NICs, Mb/s
-  int bridges_ = 0;
-  int nvswitch_ = -1;
-  Imported imported_;
+  ImportedHost host_;
 };
 
 /// Its first character opens an element.
@@ -370,15 +335,14 @@ bool recognises_nccl_xml(const std::string& text) {
   return first != std::string::npos && text[first] == '<';
 }
 
-Imported read_nccl_xml(const std::string& text, const std::string& file, const ImportOptions& options) {
-  return XmlHost(text, file, options).read();
-}
-
-const Registration<Importer> kNcclXml{importers(),
-                                      {.name = "nccl-xml",
-                                       .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
-                                       .thing = {.recognises = recognises_nccl_xml, .read = read_nccl_xml},
-                                       .order = 2}};
+const Registration<Importer> kNcclXml{
+    importers(),
+    {.name = "nccl-xml",
+     .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
+     .thing = {.recognises = recognises_nccl_xml,
+               .read = [](const std::string& text, const std::string& file,
+                          const ImportOptions& options) { return XmlHost(text, file, options).read(); }},
+     .order = 2}};
 
 }  // namespace
 }  // namespace stepcast

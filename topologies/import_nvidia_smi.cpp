@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "core/number.hpp"
 #include "topologies/topology_matrix.hpp"
 
 /// Reads the matrix of `nvidia-smi topo -m`: columns parted by tabs or spaces, with or without colour codes,
@@ -75,38 +75,30 @@ std::vector<TextLine> lines_of(const std::string& text) {
 
 /// A whole number of digits alone, at most `most`.
 std::optional<int> digits(std::string_view text, int most) {
-  int value = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || text.front() == '-' || status != std::errc{} || end != text.data() + text.size() ||
-      value > most)
-    return std::nullopt;
-  return value;
+  const std::optional<int> value = text.starts_with('-') ? std::nullopt : number_in<int>(text);
+  return value && *value <= most ? value : std::nullopt;
 }
 
 bool is_gpu(std::string_view name) {
   return name.starts_with("GPU") && digits(name.substr(3), 9999).has_value();
 }
 
+bool starts_with_gpu(const TextLine& line) { return !line.words.empty() && is_gpu(line.words.front().text); }
+
 /// NICs are called NIC0, mlx5_0, bnxt_re0, ...
 bool is_part(std::string_view name) {
-  return std::all_of(name.begin(), name.end(),
-                     [](char c) {
-                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                              c == '_' || c == '-' || c == '.';
-                     }) &&
-         !(name.front() >= '0' && name.front() <= '9');
+  const auto is_letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' || c == '.';
+  };
+  return is_letter(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
 }
 
 std::optional<MatrixCell> cell_of(const Word& word) {
-  static const std::array<std::pair<std::string_view, Relation>, 7> kWords{{{"X", Relation::kSelf},
-                                                                            {"SYS", Relation::kSys},
-                                                                            {"SOC", Relation::kSys},
-                                                                            {"NODE", Relation::kNode},
-                                                                            {"PHB", Relation::kPhb},
-                                                                            {"PXB", Relation::kPxb},
-                                                                            {"PIX", Relation::kPix}}};
-  for (const auto& [text, relation] : kWords)
-    if (word.text == text) return MatrixCell{relation, 0, word.place};
+  if (word.text == "SOC") return MatrixCell{Relation::kSys, 0, word.place};
+  for (const Relation relation :
+       {Relation::kSelf, Relation::kSys, Relation::kNode, Relation::kPhb, Relation::kPxb, Relation::kPix})
+    if (word.text == to_text(relation)) return MatrixCell{relation, 0, word.place};
   if (!word.text.starts_with("NV")) return std::nullopt;
   const std::optional<int> links = digits(std::string_view(word.text).substr(2), 999);
   if (!links || *links == 0) return std::nullopt;
@@ -161,9 +153,7 @@ class MatrixReader {
 
   /// Reads the first line that starts with a GPU; returns its index.
   std::size_t read_header() {
-    const auto header = std::find_if(lines_.begin(), lines_.end(), [](const TextLine& line) {
-      return !line.words.empty() && is_gpu(line.words.front().text);
-    });
+    const auto header = std::ranges::find_if(lines_, starts_with_gpu);
     if (header == lines_.end())
       fail({}, "found no line that starts with GPU0; expected the matrix that 'nvidia-smi topo -m' prints");
     const std::vector<Word>& words = header->words;
@@ -283,23 +273,17 @@ class MatrixReader {
   std::vector<std::string> extras_;  ///< first words of the columns behind the matrix
 };
 
-/// Any of the first words of its lines is a GPU.
-bool recognises_nvidia_smi(const std::string& text) {
-  const std::vector<TextLine> lines = lines_of(text);
-  return std::any_of(lines.begin(), lines.end(), [](const TextLine& line) {
-    return !line.words.empty() && is_gpu(line.words.front().text);
-  });
-}
-
-Imported read_nvidia_smi(const std::string& text, const std::string& file, const ImportOptions& options) {
-  return host_of_matrix(MatrixReader(text, file).read(), file, options);
-}
-
 const Registration<Importer> kNvidiaSmi{
     importers(),
     {.name = "nvidia-smi",
      .description = "the matrix that 'nvidia-smi topo -m' prints",
-     .thing = {.recognises = recognises_nvidia_smi, .read = read_nvidia_smi},
+     .thing = {
+         .recognises =
+             [](const std::string& text) { return std::ranges::any_of(lines_of(text), starts_with_gpu); },
+         .read =
+             [](const std::string& text, const std::string& file, const ImportOptions& options) {
+               return host_of_matrix(MatrixReader(text, file).read(), file, options);
+             }},
      .order = 1}};
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "topologies/host_parts.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,24 +19,25 @@ std::vector<std::string> gpu_names() {
 
 const Importer& importer_for(const std::string& text, const std::string& file, const std::string& format) {
   if (!format.empty()) return importers().find(format);
-  std::string known;
+  std::vector<std::string> known;
   for (const auto& entry : importers().entries()) {
     if (entry.thing.recognises(text)) return entry.thing;
-    known += (known.empty() ? "" : "; ") + entry.name + ", " + entry.description;
+    known.push_back(entry.name + ", " + entry.description);
   }
-  fail_at(file, {}, "found no format that is known; expected one of: " + known);
+  fail_at(file, {}, "found no format that is known; expected one of: " + joined(known, "; "));
 }
 
 /// Parts are called what the file calls them, so two could have one name.
 void check_names(const Cluster& cluster, const std::string& file) {
   std::set<std::string> names;
-  for (const Node& node : cluster.nodes)
-    if (!names.insert(node.name).second)
-      fail_at(file, {}, "two parts have the name '" + node.name + "'; expected different names");
-  names.clear();
-  for (const Link& link : cluster.links)
-    if (!names.insert(link.name).second)
-      fail_at(file, {}, "two links have the name '" + link.name + "'; expected different names");
+  const auto check = [&](const auto& things, const std::string& what) {
+    names.clear();
+    for (const auto& thing : things)
+      if (!names.insert(thing.name).second)
+        fail_at(file, {}, "two " + what + " have the name '" + thing.name + "'; expected different names");
+  };
+  check(cluster.nodes, "parts");
+  check(cluster.links, "links");
 }
 
 }  // namespace
@@ -56,53 +57,52 @@ Imported import_cluster(const std::string& text, const std::string& file, const 
   return imported;
 }
 
+std::string at_place(const std::string& file, TextPlace place) {
+  return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": ";
+}
+
 void fail_at(const std::string& file, TextPlace place, const std::string& message) {
-  throw InputError(file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": " +
-                   message);
+  throw InputError(at_place(file, place) + message);
 }
 
-const DeviceModel& imported_device(const ImportOptions& options, const std::string& guess,
-                                   const std::string& file, TextPlace place) {
+ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
+    : file_(std::move(file)), options_(options) {
+  Host host;
+  host.name = "node";
+  imported.cluster.add_host(host);
+}
+
+void ImportedHost::choose_device(const std::string& guess, TextPlace place) {
   const std::vector<std::string> known = gpu_names();
-  const std::string& name = options.device.empty() ? guess : options.device;
-  if (name.empty()) {
-    std::string list;
-    for (const std::string& each : known) list += (list.empty() ? "" : ", ") + each;
-    fail_at(file, place, "nothing here tells which GPU this is; expected --device with one of: " + list);
-  }
-  if (std::find(known.begin(), known.end(), name) == known.end())
-    throw UsageError(unknown_name("GPU", name, known));
-  return device_model(name);
+  const std::string& name = options_.device.empty() ? guess : options_.device;
+  if (name.empty())
+    fail(place, "nothing here tells which GPU this is; expected --device with one of: " + joined(known));
+  if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("GPU", name, known));
+  device_ = &device_model(name);
 }
 
-int imported_pcie_generation(const ImportOptions& options, const DeviceModel& device) {
-  return options.pcie_generation > 0 ? options.pcie_generation : device.pcie_generation;
+void ImportedHost::note_guess(const std::string& reason) {
+  if (options_.device.empty())
+    imported.notes.push_back("the GPUs are taken for " + device_->name + ", " + reason +
+                             "; --device says otherwise");
 }
 
-std::vector<int> add_imported_sockets(Imported& imported, const std::vector<int>& numbers,
-                                      const ImportOptions& options, const DeviceModel& device,
-                                      std::optional<BytesPerSecond> known) {
-  Cluster& cluster = imported.cluster;
-  const bool assumed = !options.smp_bandwidth && !known;
-  const BytesPerSecond smp = options.smp_bandwidth.value_or(known.value_or(
-      usual_smp_bandwidth(imported_pcie_generation(options, device), device.compute_capability)));
-  std::vector<int> nodes;
-  for (const int number : numbers) {
-    const std::string name = "socket" + std::to_string(number);
-    if (nodes.empty()) {
-      nodes.push_back(cluster.hosts[0].node);
-      cluster.nodes[static_cast<std::size_t>(nodes[0])].name = cluster.hosts[0].name + "/" + name;
-      continue;
-    }
-    const int node = add_part(cluster, 0, name, NodeKind::kSocket);
-    for (const int other : nodes)
-      join_parts(cluster, other, node, {"", other, node, smp, kSmpLatency, LinkKind::kSmp});
-    nodes.push_back(node);
-  }
-  if (assumed && nodes.size() > 1)
-    imported.notes.push_back("between sockets " + to_text(smp) +
+PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> known) {
+  if (options_.smp_bandwidth) known = options_.smp_bandwidth;
+  const BytesPerSecond bandwidth =
+      known.value_or(usual_smp_bandwidth(pcie_generation(), device_->compute_capability));
+  if (!known && sockets > 1)
+    imported.notes.push_back("between sockets " + to_text(bandwidth) +
                              " is assumed; --smp-bandwidth says otherwise");
-  return nodes;
+  return {bandwidth, kSmpLatency};
+}
+
+int ImportedHost::pcie_generation() const {
+  return options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
+}
+PartLink ImportedHost::pcie() const { return {pcie_bandwidth(pcie_generation(), 16), kPcieLatency}; }
+PartLink ImportedHost::nvlinks(int count) const {
+  return {static_cast<double>(count) * device_->nvlink_bandwidth, kNvLinkLatency};
 }
 
 std::string lower(std::string text) {

@@ -9,7 +9,7 @@
 
 #include "core/registry.hpp"
 #include "topologies/cluster.hpp"
-#include "topologies/devices.hpp"
+#include "topologies/host_parts.hpp"
 
 /// Importers: what other tools print of a machine becomes a Cluster of one host. One file each.
 namespace stepcast {
@@ -50,24 +50,57 @@ struct TextPlace {
   std::size_t column = 1;
 };
 
-/// `topo.txt:3:14: ` + message. \throws InputError
+/// `topo.txt:3:14: `, and an InputError that starts with it.
+std::string at_place(const std::string& file, TextPlace place);
 [[noreturn]] void fail_at(const std::string& file, TextPlace place, const std::string& message);
 
-/// The model of an imported GPU: the one that `options` name, else the one called `guess`. "" as a guess
-/// means that nothing in the file tells. \throws InputError at `place` that lists the known GPUs when there
-/// is neither; UsageError when the option names none
-const DeviceModel& imported_device(const ImportOptions& options, const std::string& guess,
-                                   const std::string& file, TextPlace place);
+/// The one host of an imported file, `node`, while its importer builds it.
+class ImportedHost {
+ public:
+  /// \param file its name in errors
+  ImportedHost(std::string file, const ImportOptions& options);
 
-/// The generation of PCIe: the one that `options` say, else the device's.
-int imported_pcie_generation(const ImportOptions& options, const DeviceModel& device);
+  [[noreturn]] void fail(TextPlace place, const std::string& message) const {
+    fail_at(file_, place, message);
+  }
 
-/// Adds sockets to the first host, which has one: `node/socket<number>` for each of `numbers`, every two
-/// joined by what `options` say, else by `known`, else by the bandwidth that is usual beside the device,
-/// which a note says. Returns their nodes, in the order of the numbers. \pre numbers not empty
-std::vector<int> add_imported_sockets(Imported& imported, const std::vector<int>& numbers,
-                                      const ImportOptions& options, const DeviceModel& device,
-                                      std::optional<BytesPerSecond> known);
+  /// Every GPU is the one that the options name, else the one called `guess`. "" as a guess means that nothing
+  /// in the file tells. \throws InputError at `place` that lists the known GPUs when there is neither;
+  /// UsageError when the option names none
+  void choose_device(const std::string& guess, TextPlace place);
+  [[nodiscard]] const DeviceModel& device() const { return *device_; }
+  /// Notes `because of sm 90` where the device was guessed.
+  void note_guess(const std::string& reason);
+
+  /// Adds sockets `node/socket<number>`, every two joined by what the options say, else by `known`, else by the
+  /// bandwidth that is usual beside the device, which a note says. Returns the nodes of what has these numbers,
+  /// in their order. \pre not empty
+  template <class Thing>
+  std::vector<std::pair<int, Thing>> add_sockets(const std::map<int, Thing>& by_number,
+                                                 std::optional<BytesPerSecond> known) {
+    std::vector<int> numbers;
+    for (const auto& [number, thing] : by_number) numbers.push_back(number);
+    std::vector<std::pair<int, Thing>> result;
+    for (const int node : parts.add_sockets(numbers, smp(numbers.size(), known)))
+      result.emplace_back(node, by_number.at(numbers[result.size()]));
+    return result;
+  }
+
+  /// 16 lanes of the generation that the options say, else of the device's.
+  [[nodiscard]] PartLink pcie() const;
+  [[nodiscard]] PartLink nvlinks(int count) const;
+
+  Imported imported;
+  HostBuilder parts{imported.cluster, 0};
+
+ private:
+  [[nodiscard]] int pcie_generation() const;
+  PartLink smp(std::size_t sockets, std::optional<BytesPerSecond> known);
+
+  const std::string file_;
+  const ImportOptions options_;
+  const DeviceModel* device_ = nullptr;
+};
 
 /// The lowest number from 0 that is no key of `taken`.
 template <class Value>

@@ -13,18 +13,12 @@ namespace {
 /// Holds: with equally filled leaves, an even number of them,
 ///
 ///     bisection bandwidth = ports * wire.bandwidth / 2 / oversubscription
-void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  std::vector<std::string> keys{"kind", "ports_per_leaf", "spines"};
-  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
-  keys.insert(keys.end(), uplink_keys().begin(), uplink_keys().end());
-  node.allow_only(keys);
-  const NetworkWire wire = network_wire(node, settings);
+void generate_leaf_spine(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                         Cluster& cluster) {
   const int ports_per_leaf = settings.integer(node.at("ports_per_leaf"), 1);
   const int spine_count = settings.integer(node.at("spines"), 1);
   const NetworkWire uplink = uplink_wire(node, settings, wire, ports_per_leaf, spine_count);
-  std::vector<int> spines;
-  spines.reserve(static_cast<std::size_t>(spine_count));
-  for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
+  const std::vector<int> spines = add_switches(cluster, "spine", spine_count);
   int free_ports = 0;
   int leaves = 0;
   int leaf = 0;
@@ -43,7 +37,7 @@ const Registration<NetworkKind> kLeafSpine{
     network_kinds(),
     {.name = "leaf_spine",
      .description = "hosts at leaf switches, every leaf at every spine, with a chosen oversubscription",
-     .thing = {generate_leaf_spine}}};
+     .thing = {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}}};
 
 }  // namespace
 }  // namespace stepcast

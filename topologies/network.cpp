@@ -1,6 +1,7 @@
 #include "topologies/network.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace stepcast {
 namespace {
@@ -12,11 +13,8 @@ const Seconds kEthernetLatency(2e-6);
 
 /// `protocol` and `rate`. \throws InputError
 NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings) {
-  const YamlNode protocol = node.at("protocol");
-  const std::string name = settings.text(protocol);
-  if (name != "ethernet" && name != "infiniband")
-    protocol.fail(unknown_name("protocol", name, {"ethernet", "infiniband"}));
-  const bool infiniband = name == "infiniband";
+  const bool infiniband =
+      settings.one_of(node.at("protocol"), "protocol", {"ethernet", "infiniband"}) == "infiniband";
   double efficiency = infiniband ? kInfinibandEfficiency : kEthernetEfficiency;
   if (node.has("efficiency")) efficiency = settings.number(node.at("efficiency"));
   if (!(efficiency > 0.0 && efficiency <= 1.0))
@@ -25,29 +23,6 @@ NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings)
           .bandwidth = efficiency * settings.bytes_per_second(node.at("rate")),
           .latency = infiniband ? kInfinibandLatency : kEthernetLatency,
           .efficiency = efficiency};
-}
-
-}  // namespace
-
-Registry<NetworkKind>& network_kinds() {
-  static Registry<NetworkKind> registry("kind of network");
-  return registry;
-}
-
-const std::vector<std::string>& network_wire_keys() {
-  static const std::vector<std::string> keys{"bandwidth",  "latency", "protocol",    "rate",
-                                             "efficiency", "queue",   "token_bucket"};
-  return keys;
-}
-
-void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket) {
-  if (node.has("queue")) {
-    const std::string name = settings.text(node.at("queue"));
-    if (name != "fair" && name != "fifo")
-      node.at("queue").fail(unknown_name("queue", name, {"fair", "fifo"}));
-    queue = name == "fifo" ? Queue::kFifo : Queue::kFair;
-  }
-  if (node.has("token_bucket")) token_bucket = settings.bytes(node.at("token_bucket"));
 }
 
 NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) {
@@ -66,9 +41,29 @@ NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings) 
   return wire;
 }
 
-const std::vector<std::string>& uplink_keys() {
-  static const std::vector<std::string> keys{"oversubscription", "uplink"};
-  return keys;
+}  // namespace
+
+Registry<NetworkKind>& network_kinds() {
+  static Registry<NetworkKind> registry("kind of network");
+  return registry;
+}
+
+void add_network(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
+  const NetworkKind& kind =
+      network_kinds().find(node.at("kind").one_of("kind of network", network_kinds().names()));
+  std::vector<std::string> keys{"kind"};
+  keys.insert(keys.end(), kind.keys.begin(), kind.keys.end());
+  for (const char* key : {"bandwidth", "latency", "protocol", "rate", "efficiency", "queue", "token_bucket"})
+    keys.emplace_back(key);
+  if (kind.has_uplinks) keys.insert(keys.end(), {"oversubscription", "uplink"});
+  node.allow_only(keys);
+  kind.generate(node, settings, network_wire(node, settings), cluster);
+}
+
+void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket) {
+  if (node.has("queue") && settings.one_of(node.at("queue"), "queue", {"fair", "fifo"}) == "fifo")
+    queue = Queue::kFifo;
+  if (node.has("token_bucket")) token_bucket = settings.bytes(node.at("token_bucket"));
 }
 
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
@@ -95,19 +90,24 @@ BytesPerSecond nominal_rate(const Link& link) {
   return link.bandwidth;
 }
 
+std::vector<int> ports_of(const Host& host) {
+  return host.nics.empty() ? std::vector<int>{host.node} : host.nics;
+}
+
 std::vector<int> network_ports(const Cluster& cluster) {
   std::vector<int> ports;
-  for (const Host& host : cluster.hosts) {
-    if (host.nics.empty())
-      ports.push_back(host.node);
-    else
-      ports.insert(ports.end(), host.nics.begin(), host.nics.end());
-  }
+  for (const Host& host : cluster.hosts) std::ranges::copy(ports_of(host), std::back_inserter(ports));
   return ports;
 }
 
 int add_switch(Cluster& cluster, const std::string& name) {
   return cluster.add_node({name, NodeKind::kSwitch, -1, ""});
+}
+
+std::vector<int> add_switches(Cluster& cluster, const std::string& name, int count) {
+  std::vector<int> switches;
+  for (int i = 0; i < count; ++i) switches.push_back(add_switch(cluster, name + std::to_string(i)));
+  return switches;
 }
 
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire) {

@@ -12,14 +12,6 @@
 /// Network kinds: generators of switches and links between given hosts, one file each.
 namespace stepcast {
 
-struct NetworkKind {
-  /// Adds switches and links to a cluster that has its hosts with their parts. The node is the file's
-  /// `network`, with its own keys beside `kind`. \throws InputError that names file, line and key
-  std::function<void(const YamlNode&, const ClusterSettings&, Cluster&)> generate;
-};
-
-Registry<NetworkKind>& network_kinds();
-
 /// What the links of a network are.
 struct NetworkWire {
   LinkKind kind = LinkKind::kNetwork;
@@ -30,21 +22,27 @@ struct NetworkWire {
   double efficiency = 1.0;  ///< what the protocol leaves of a rate; 1 where bandwidths are stated as usable
 };
 
-/// The keys that `network_wire` reads.
-const std::vector<std::string>& network_wire_keys();
+struct NetworkKind {
+  std::vector<std::string> keys;  ///< of its own, beside `kind` and those of its wires
+  bool has_uplinks = false;       ///< as `uplink_wire` reads them
+  /// Adds switches and links to a cluster that has its hosts with their parts. The node is the file's
+  /// `network`. \throws InputError that names file, line and key
+  std::function<void(const YamlNode&, const ClusterSettings&, const NetworkWire&, Cluster&)> generate;
+};
 
-/// Reads either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the
+Registry<NetworkKind>& network_kinds();
+
+/// Adds the switches and links that `network: {kind: ...}` describes.
+///
+/// Its wires have either `bandwidth: 12GB/s`, usable, or `protocol: infiniband` with `rate: 400Gb/s`, of which the
 /// protocol leaves `efficiency`: 0.96 of InfiniBand (48 GB/s of NDR, nccl-tests issue 290), 0.941 of Ethernet
 /// (TCP with an MTU of 1,500) unless the file says so. `queue: fifo` and `token_bucket: 64KiB` are those of
-/// Link. `latency` of one link: 500 ns for InfiniBand and 2 us
-/// for Ethernet unless set. \throws InputError that names file, line and key
-NetworkWire network_wire(const YamlNode& node, const ClusterSettings& settings);
+/// Link. `latency` of one link: 500 ns for InfiniBand and 2 us for Ethernet unless set.
+/// \throws InputError that names file, line and key
+void add_network(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster);
 
 /// Reads `queue` and `token_bucket` where they stand. \throws InputError that names file, line and key
 void read_port(const YamlNode& node, const ClusterSettings& settings, Queue& queue, Bytes& token_bucket);
-
-/// The keys that `uplink_wire` reads.
-const std::vector<std::string>& uplink_keys();
 
 /// The wire between a switch with `ports` ports of `wire` and each of `spines` spines:
 ///
@@ -56,7 +54,9 @@ const std::vector<std::string>& uplink_keys();
 NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                         int ports, int spines);
 
-/// The nodes that a network joins, host after host: the host's NICs, or its socket where it has none.
+/// The nodes of a host that a network joins: its NICs, or its socket where it has none.
+std::vector<int> ports_of(const Host& host);
+/// Those of host after host.
 std::vector<int> network_ports(const Cluster& cluster);
 
 /// What a link is sold as, and what libraries read of an adapter: its bandwidth before the protocol took its
@@ -65,6 +65,8 @@ BytesPerSecond nominal_rate(const Link& link);
 
 /// Adds a switch.
 int add_switch(Cluster& cluster, const std::string& name);
+/// Adds `spine0`, `spine1`, ...
+std::vector<int> add_switches(Cluster& cluster, const std::string& name, int count);
 
 /// Adds a link that is named after its ends: `node3/nic0-leaf0`.
 void join(Cluster& cluster, int a, int b, const NetworkWire& wire);

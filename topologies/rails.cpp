@@ -5,11 +5,6 @@
 namespace stepcast {
 namespace {
 
-/// The ports of one host in the order of its rails: its NICs, or its socket.
-std::vector<int> rails_of(const Host& host) {
-  return host.nics.empty() ? std::vector<int>{host.node} : host.nics;
-}
-
 /// How many hosts share a set of rail switches: all, unless the file says. \throws InputError
 int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hosts, int spines) {
   if (!node.has("hosts_per_pod")) return hosts;
@@ -32,28 +27,22 @@ int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hos
 /// A path between ports has two links on the same rail of a pod, and four otherwise, or goes on inside a host
 /// where that is faster. Source: NVIDIA DGX SuperPOD reference architecture (H100): scalable units of 32
 /// hosts with eight rails; Wang et al., "Rail-only", HotI 2024, for the form without spines.
-void generate_rails(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  std::vector<std::string> keys{"kind", "hosts_per_pod", "spines"};
-  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
-  keys.insert(keys.end(), uplink_keys().begin(), uplink_keys().end());
-  node.allow_only(keys);
-  const NetworkWire wire = network_wire(node, settings);
+void generate_rails(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
+                    Cluster& cluster) {
   const int spine_count = node.has("spines") ? settings.integer(node.at("spines"), 0) : 0;
-  for (const std::string& key : uplink_keys())
+  for (const char* key : {"oversubscription", "uplink"})
     if (spine_count == 0 && node.has(key))
       node.at(key).fail("there are no spines; expected 'spines' of at least 1");
   const auto hosts = static_cast<int>(cluster.hosts.size());
   const int pod_size = hosts_per_pod(node, settings, hosts, spine_count);
   const NetworkWire uplink =
       spine_count > 0 ? uplink_wire(node, settings, wire, pod_size, spine_count) : wire;
-  std::vector<int> spines;
-  spines.reserve(static_cast<std::size_t>(std::max(spine_count, 0)));
-  for (int i = 0; i < spine_count; ++i) spines.push_back(add_switch(cluster, "spine" + std::to_string(i)));
+  const std::vector<int> spines = add_switches(cluster, "spine", spine_count);
   std::vector<int> rails;
   for (int host = 0; host < hosts; ++host) {
     const int pod = host / pod_size;
     if (host % pod_size == 0) rails.clear();
-    const std::vector<int> ports = rails_of(cluster.hosts[static_cast<std::size_t>(host)]);
+    const std::vector<int> ports = ports_of(cluster.hosts[static_cast<std::size_t>(host)]);
     for (std::size_t i = 0; i < ports.size(); ++i) {
       if (i == rails.size()) {
         rails.push_back(add_switch(cluster, "pod" + std::to_string(pod) + "-rail" + std::to_string(i)));
@@ -69,7 +58,7 @@ const Registration<NetworkKind> kRails{
     {.name = "rails",
      .description =
          "pods in which adapter i of every host is at rail switch i, and spines between rail switches",
-     .thing = {generate_rails}}};
+     .thing = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,29 +1,8 @@
 #include "topologies/settings.hpp"
 
-#include <sstream>
-#include <vector>
-
-#include "core/error.hpp"
+#include <algorithm>
 
 namespace stepcast {
-
-ClusterSettings::ClusterSettings(const std::string& specification) {
-  const std::size_t equals = specification.find('=');
-  const std::size_t colon = equals == std::string::npos ? equals : specification.rfind(':', equals);
-  file_ = specification.substr(0, colon);
-  if (equals == std::string::npos) return;
-  const std::string form = "cluster '" + specification + "': expected name:key=value[,key=value]";
-  if (colon == std::string::npos) throw InputError(form);
-  std::istringstream items(specification.substr(colon + 1));
-  for (std::string item; std::getline(items, item, ',');) {
-    const std::size_t split = item.find('=');
-    if (split == std::string::npos || split == 0 || split + 1 == item.size())
-      throw InputError(form + std::string(", found '").append(item).append("'"));
-    if (!overrides_.emplace(item.substr(0, split), item.substr(split + 1)).second)
-      throw InputError("cluster '" + specification + "': setting '" + item.substr(0, split) +
-                       "' stands twice");
-  }
-}
 
 void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
   for (const YamlNode& file : files) {
@@ -31,23 +10,21 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
     for (const std::string& key : file.at("settings").keys())
       values_.emplace(key, file.at("settings").at(key).text());
   }
-  std::vector<std::string> known;
-  for (const auto& [key, value] : values_) known.push_back(key);
-  for (const auto& [key, value] : overrides_) {
-    if (values_.empty()) throw InputError("cluster '" + file_ + "' has no settings, so not '" + key + "'");
+  for (const auto& [key, value] : given_.overrides) {
+    if (values_.empty()) throw InputError("cluster '" + file() + "' has no settings, so not '" + key + "'");
     if (!values_.contains(key))
-      throw InputError("cluster '" + file_ + "': " + unknown_name("setting", key, known));
+      throw InputError("cluster '" + file() + "': " + unknown_name("setting", key, names_of(values_)));
     values_[key] = value;
   }
 }
 
-void ClusterSettings::refuse_unused(const YamlNode& file) const {
-  for (const auto& [key, value] : overrides_)
+void ClusterSettings::refuse_unused(const YamlNode& nearest) const {
+  for (const auto& [key, value] : given_.overrides)
     if (!used_.contains(key))
-      throw InputError("cluster '" + file_ + "': setting '" + key + "' is named by nothing in it; used: " +
+      throw InputError("cluster '" + file() + "': setting '" + key + "' is named by nothing in it; used: " +
                        unknown_name("setting", key, {used_.begin(), used_.end()}));
-  if (!file.has("settings")) return;
-  const YamlNode settings = file.at("settings");
+  if (!nearest.has("settings")) return;
+  const YamlNode settings = nearest.at("settings");
   for (const std::string& key : settings.keys())
     if (!used_.contains(key))
       settings.at(key).fail(unknown_name("setting", key, {used_.begin(), used_.end()}));
@@ -57,7 +34,7 @@ YamlNode ClusterSettings::resolve(const YamlNode& node) const {
   const auto found = values_.find(node.text());
   if (found == values_.end()) return node;
   used_.insert(found->first);
-  const YamlNode holder = YamlNode::parse(found->first + ": " + found->second, "cluster '" + file_ + "'");
+  const YamlNode holder = YamlNode::parse(found->first + ": " + found->second, "cluster '" + file() + "'");
   return holder.at(found->first);
 }
 
@@ -75,6 +52,12 @@ double ClusterSettings::number(const YamlNode& node) const { return resolve(node
 std::string ClusterSettings::text(const YamlNode& node) const { return resolve(node).text(); }
 Seconds ClusterSettings::seconds(const YamlNode& node) const { return resolve(node).seconds(); }
 Bytes ClusterSettings::bytes(const YamlNode& node) const { return resolve(node).bytes(); }
+std::string ClusterSettings::one_of(const YamlNode& node, const std::string& what,
+                                    const std::vector<std::string>& known) const {
+  const std::string name = text(node);
+  if (std::ranges::find(known, name) == known.end()) node.fail(unknown_name(what, name, known));
+  return name;
+}
 BytesPerSecond ClusterSettings::bytes_per_second(const YamlNode& node) const {
   return resolve(node).bytes_per_second();
 }

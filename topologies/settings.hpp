@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/specification.hpp"
 #include "core/yaml.hpp"
 
 /// Settings of a cluster file: named values that a person may override on the command line.
@@ -13,24 +14,28 @@ namespace stepcast {
 class ClusterSettings {
  public:
   /// Takes `star:hosts=1024,latency=1us` apart. \throws InputError when an item is not key=value
-  explicit ClusterSettings(const std::string& specification);
+  explicit ClusterSettings(const std::string& specification)
+      : given_(Specification::parse("cluster", specification)) {}
 
   /// The part before the settings: `star`, or a path.
-  [[nodiscard]] const std::string& file() const { return file_; }
+  [[nodiscard]] const std::string& file() const { return given_.file; }
 
   /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has
   /// one counts. \throws InputError when an override has no default
   void read_defaults(const std::vector<YamlNode>& files);
-  /// To be called when all values were read. \throws InputError for a setting of `file` or of the command line
+  /// To be called when all values were read. \throws InputError for a setting of `nearest` or of the command line
   /// that none of them named: most often a slip of the pen, which would leave the default of an included file
   /// in force
-  void refuse_unused(const YamlNode& file) const;
+  void refuse_unused(const YamlNode& nearest) const;
 
   /// The value of a scalar, which is the value itself or the name of a setting.
   /// \throws InputError that names file, line and key
   [[nodiscard]] int integer(const YamlNode& node, int least, int most = 1'000'000) const;
   [[nodiscard]] double number(const YamlNode& node) const;
   [[nodiscard]] std::string text(const YamlNode& node) const;
+  /// A text that is one of `known`.
+  [[nodiscard]] std::string one_of(const YamlNode& node, const std::string& what,
+                                   const std::vector<std::string>& known) const;
   [[nodiscard]] Seconds seconds(const YamlNode& node) const;
   [[nodiscard]] Bytes bytes(const YamlNode& node) const;
   [[nodiscard]] BytesPerSecond bytes_per_second(const YamlNode& node) const;
@@ -38,8 +43,7 @@ class ClusterSettings {
  private:
   [[nodiscard]] YamlNode resolve(const YamlNode& node) const;
 
-  std::string file_;
-  std::map<std::string, std::string> overrides_;
+  Specification given_;
   std::map<std::string, std::string> values_;
   mutable std::set<std::string> used_;
 };

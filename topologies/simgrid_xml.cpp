@@ -1,12 +1,8 @@
-#include "topologies/simgrid_xml.hpp"
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdio>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
+#include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/network.hpp"
 #include "topologies/paths.hpp"
@@ -18,46 +14,32 @@ constexpr double kHostSpeed = 1e9;  // of a core of a host whose processor nobod
 
 std::string escaped(const std::string& text) {
   std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '"')
-      result += "&quot;";
-    else
-      result += c;
-  }
+  for (const char c : text)
+    result += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '"' ? "&quot;" : std::string(1, c);
   return result;
 }
 
 /// With 15 digits, as many as a double always keeps, so that what 66.9 * 1e12 rounds to is no odd number.
-std::string number(double value) {
-  std::array<char, 32> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.15g", value);
-  return buffer.data();
-}
+std::string fifteen_digits(double value) { return formatted("%.15g", value); }
 
 std::string host_text(const Cluster& cluster, int place) {
   const Node& node = cluster.node(place);
   const Host& host = cluster.host_of(place);
   std::string text = "    <host id=\"" + escaped(node.name) + "\" speed=\"";
   if (node.device.empty())
-    text += number(kHostSpeed * host.speed) + "f\" core=\"" + std::to_string(host.cores);
+    text += fifteen_digits(kHostSpeed * host.speed) + "f\" core=\"" + std::to_string(host.cores);
   else
-    text += number(device_model(node.device).peak.at("float32").count() * host.speed) + "f";
+    text += fifteen_digits(device_model(node.device).peak.at("float32").count() * host.speed) + "f";
   return text + "\"/>\n";
 }
 
 std::string link_text(const Link& link) {
-  return "    <link id=\"" + escaped(link.name) + "\" bandwidth=\"" + number(link.bandwidth.count()) +
-         "Bps\" latency=\"" + number(link.latency.count()) + "s\" sharing_policy=\"SPLITDUPLEX\"/>\n";
+  return "    <link id=\"" + escaped(link.name) + "\" bandwidth=\"" + fifteen_digits(link.bandwidth.count()) +
+         "Bps\" latency=\"" + fifteen_digits(link.latency.count()) + "s\" sharing_policy=\"SPLITDUPLEX\"/>\n";
 }
 
-std::string star_text(const Cluster& cluster) {
-  std::string text = "  <zone id=\"" + escaped(cluster.name) + "\" routing=\"Cluster\">\n";
-  for (const int place : cluster.places()) text += host_text(cluster, place);
-  for (const Link& link : cluster.links) text += link_text(link);
+std::string star_routes(const Cluster& cluster) {
+  std::string text;
   const auto hub = static_cast<int>(cluster.nodes.size()) - 1;
   for (const Link& link : cluster.links) {
     const bool from_host = link.b == hub;
@@ -65,14 +47,12 @@ std::string star_text(const Cluster& cluster) {
             escaped(link.name) + (from_host ? "_UP" : "_DOWN") + "\" down=\"" + escaped(link.name) +
             (from_host ? "_DOWN" : "_UP") + "\"/>\n";
   }
-  return text + "  </zone>\n";
+  return text;
 }
 
-std::string full_text(const Cluster& cluster) {
+std::string all_routes(const Cluster& cluster) {
+  std::string text;
   const std::vector<int> places = cluster.places();
-  std::string text = "  <zone id=\"" + escaped(cluster.name) + "\" routing=\"Full\">\n";
-  for (const int place : places) text += host_text(cluster, place);
-  for (const Link& link : cluster.links) text += link_text(link);
   const Paths paths(cluster);
   for (const int from : places)
     for (const int to : places) {
@@ -84,7 +64,7 @@ std::string full_text(const Cluster& cluster) {
                 "\" direction=\"" + (hop.forward ? "UP" : "DOWN") + "\"/>";
       text += "</route>\n";
     }
-  return text + "  </zone>\n";
+  return text;
 }
 
 }  // namespace
@@ -97,9 +77,13 @@ std::string to_simgrid_xml(const Cluster& cluster) {
                      " places and so " + std::to_string(places * (places - 1)) +
                      " routes; expected at most " + std::to_string(kMostSimgridPlaces) +
                      " places, or a star of hosts without devices, which needs one route per host");
+  std::string parts;
+  for (const int place : cluster.places()) parts += host_text(cluster, place);
+  for (const Link& link : cluster.links) parts += link_text(link);
   return "<?xml version=\"1.0\"?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-         "<platform version=\"4.1\">\n" +
-         (star ? star_text(cluster) : full_text(cluster)) + "</platform>\n";
+         "<platform version=\"4.1\">\n  <zone id=\"" +
+         escaped(cluster.name) + "\" routing=\"" + (star ? "Cluster" : "Full") + "\">\n" + parts +
+         (star ? star_routes(cluster) : all_routes(cluster)) + "  </zone>\n</platform>\n";
 }
 
 }  // namespace stepcast

@@ -5,11 +5,8 @@ namespace {
 
 /// One switch without a limit of its own, one link from each port to it. A path between two ports has two
 /// links: its latency is twice the link's, its bandwidth the link's.
-void generate_star(const YamlNode& node, const ClusterSettings& settings, Cluster& cluster) {
-  std::vector<std::string> keys{"kind"};
-  keys.insert(keys.end(), network_wire_keys().begin(), network_wire_keys().end());
-  node.allow_only(keys);
-  const NetworkWire wire = network_wire(node, settings);
+void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/, const NetworkWire& wire,
+                   Cluster& cluster) {
   const int hub = add_switch(cluster, "switch");
   for (const int port : network_ports(cluster)) join(cluster, port, hub, wire);
 }
@@ -17,7 +14,7 @@ void generate_star(const YamlNode& node, const ClusterSettings& settings, Cluste
 const Registration<NetworkKind> kStar{network_kinds(),
                                       {.name = "star",
                                        .description = "every host at one switch by a link of its own",
-                                       .thing = {generate_star}}};
+                                       .thing = {.keys = {}, .generate = generate_star}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -1,6 +1,7 @@
 #include "topologies/topology_matrix.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -43,11 +44,10 @@ class Groups {
 /// Parts that reach each other over PCIe within `farthest`.
 Groups groups_within(const TopologyMatrix& matrix, Relation farthest) {
   Groups groups(matrix.size());
-  for (int a = 0; a < matrix.size(); ++a)
-    for (int b = a + 1; b < matrix.size(); ++b) {
-      const Relation relation = matrix.cell(a, b).relation;
-      if (relation >= Relation::kPix && relation <= farthest) groups.join(a, b);
-    }
+  for (const auto& [a, b] : matrix.pairs()) {
+    const Relation relation = matrix.cell(a, b).relation;
+    if (relation >= Relation::kPix && relation <= farthest) groups.join(a, b);
+  }
   return groups;
 }
 
@@ -69,11 +69,10 @@ bool same_affinity(const MatrixPart& a, const MatrixPart& b) {
 Groups group_by_socket(const TopologyMatrix& matrix) {
   Groups groups = groups_within(matrix, Relation::kNode);
   const auto join_where = [&](const auto& together) {
-    for (int a = 0; a < matrix.size(); ++a)
-      for (int b = a + 1; b < matrix.size(); ++b)
-        if (groups.of(a) != groups.of(b) && together(matrix.part(a), matrix.part(b)) &&
-            !apart(matrix, groups, a, b))
-          groups.join(a, b);
+    for (const auto& [a, b] : matrix.pairs())
+      if (groups.of(a) != groups.of(b) && together(matrix.part(a), matrix.part(b)) &&
+          !apart(matrix, groups, a, b))
+        groups.join(a, b);
   };
   join_where(same_affinity);
   join_where([](const MatrixPart& a, const MatrixPart& b) { return !knows_socket(a) && !knows_socket(b); });
@@ -103,38 +102,29 @@ class MatrixHost {
   MatrixHost(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options)
       : matrix_(matrix),
         file_(file),
-        options_(options),
-        device_(imported_device(options, guess_device(matrix), file, matrix.part(first_gpu()).place)),
         sockets_(group_by_socket(matrix)),
-        node_(matrix.parts.size(), -1) {}
+        node_(matrix.parts.size(), -1),
+        above_(matrix.parts.size(), -1),
+        host_(file, options) {}
 
   Imported build() {
-    Host host;
-    host.name = "node";
-    host.cores = std::max(1, processors());
-    imported_.cluster.add_host(host);
+    const auto first_gpu = std::ranges::find(matrix_.parts, true, &MatrixPart::gpu);
+    host_.choose_device(guess_device(matrix_), first_gpu->place);
+    Cluster& cluster = host_.imported.cluster;
+    cluster.hosts[0].cores = std::max(1, processors());
     add_sockets();
     add_switches();
     add_parts(true);
     add_parts(false);
     add_nvlink();
-    if (options_.device.empty())
-      imported_.notes.push_back("the GPUs are taken for " + device_.name + ", " + reason() +
-                                "; --device says otherwise");
-    imported_.cluster.description =
-        "Imported from nvidia-smi topo -m; cores are the processors that its affinities name";
-    if (!imported_.cluster.hosts[0].nics.empty())
-      imported_.cluster.description += "; it does not tell the rates of the NICs";
-    imported_.cluster.description += ".";
-    return std::move(imported_);
+    host_.note_guess(reason());
+    cluster.description =
+        std::string("Imported from nvidia-smi topo -m; cores are the processors that its affinities name") +
+        (cluster.hosts[0].nics.empty() ? "" : "; it does not tell the rates of the NICs") + ".";
+    return std::move(host_.imported);
   }
 
  private:
-  [[nodiscard]] int first_gpu() const {
-    int part = 0;
-    while (!matrix_.part(part).gpu) ++part;
-    return part;
-  }
   [[nodiscard]] std::string reason() const {
     int most = 0;
     for (const auto& row : matrix_.cells)
@@ -169,37 +159,22 @@ class MatrixHost {
       const std::optional<int> numa = numa_of(group);
       if (!numa || !group_of_number.emplace(*numa, group).second) unnumbered.push_back(group);
     }
-    std::stable_sort(unnumbered.begin(), unnumbered.end(),
-                     [&](int a, int b) { return first_cpu_of(a) < first_cpu_of(b); });
+    std::ranges::stable_sort(unnumbered, {}, [&](int group) { return first_cpu_of(group); });
     for (const int group : unnumbered) group_of_number.emplace(lowest_free(group_of_number), group);
     return group_of_number;
   }
 
   void add_sockets() {
-    std::vector<int> numbers;
-    std::vector<int> groups;
-    for (const auto& [number, group] : number_sockets()) {
-      numbers.push_back(number);
-      groups.push_back(group);
-    }
-    const std::vector<int> nodes = add_imported_sockets(imported_, numbers, options_, device_, std::nullopt);
-    for (std::size_t i = 0; i < nodes.size(); ++i) socket_of_group_[groups[i]] = nodes[i];
+    for (const auto& [socket, group] : host_.add_sockets(number_sockets(), std::nullopt))
+      for (const int part : sockets_.members(group)) above(part) = socket;
   }
 
-  void join(int a, int b, BytesPerSecond bandwidth, Seconds latency, LinkKind kind) {
-    join_parts(imported_.cluster, a, b, {"", a, b, bandwidth, latency, kind});
-  }
-  void join_pcie(int below, int above) {
-    const int generation = imported_pcie_generation(options_, device_);
-    join(below, above, pcie_bandwidth(generation, 16), kPcieLatency, LinkKind::kPcie);
-  }
-  [[nodiscard]] int socket_of(int part) const { return socket_of_group_.at(sockets_.of(part)); }
+  /// The socket or the PCIe switch that a part hangs on, so far.
+  int& above(int part) { return above_[static_cast<std::size_t>(part)]; }
 
-  int add_switch(const std::vector<int>& parts, int above) {
-    const int node =
-        add_part(imported_.cluster, 0, "pcie" + std::to_string(switches_++), NodeKind::kPcieSwitch);
-    join_pcie(node, above);
-    for (const int part : parts) above_[part] = node;
+  int add_switch(const std::vector<int>& parts, int over) {
+    const int node = host_.parts.add_bridge(over, host_.pcie());
+    for (const int part : parts) above(part) = node;
     return node;
   }
 
@@ -210,31 +185,26 @@ class MatrixHost {
     for (const int group : several.all()) {
       const std::vector<int> parts = several.members(group);
       if (parts.size() < 2) continue;
-      const int upper = add_switch(parts, socket_of(group));
+      const int upper = add_switch(parts, above(group));
       for (const int part : parts) {
         const std::vector<int> below = single.members(part);
         if (below.size() >= 2 && below.size() < parts.size()) add_switch(below, upper);
       }
     }
-    for (int a = 0; a < matrix_.size(); ++a)
-      for (int b = a + 1; b < matrix_.size(); ++b) note_contradiction(a, b, single, several);
+    for (const auto& [a, b] : matrix_.pairs()) note_contradiction(a, b, single, several);
   }
 
   /// A matrix may say that two parts are far from each other and both near a third; then they are near.
   void note_contradiction(int a, int b, const Groups& single, const Groups& several) {
     const MatrixCell& cell = matrix_.cell(a, b);
-    Relation built = Relation::kSys;
-    if (single.of(a) == single.of(b))
-      built = Relation::kPix;
-    else if (several.of(a) == several.of(b))
-      built = Relation::kPxb;
-    else if (sockets_.of(a) == sockets_.of(b))
-      built = Relation::kNode;
+    const Relation built = single.of(a) == single.of(b)       ? Relation::kPix
+                           : several.of(a) == several.of(b)   ? Relation::kPxb
+                           : sockets_.of(a) == sockets_.of(b) ? Relation::kNode
+                                                              : Relation::kSys;
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
-    imported_.notes.push_back(file_ + ":" + std::to_string(cell.place.line) + ":" +
-                              std::to_string(cell.place.column) + ": " + matrix_.part(a).name + " and " +
-                              matrix_.part(b).name + " are " + to_text(cell.relation) +
-                              ", but both are near a third part; taken for " + to_text(built));
+    host_.imported.notes.push_back(at_place(file_, cell.place) + matrix_.part(a).name + " and " +
+                                   matrix_.part(b).name + " are " + to_text(cell.relation) +
+                                   ", but both are near a third part; taken for " + to_text(built));
   }
 
   void add_parts(bool gpus) {
@@ -242,44 +212,39 @@ class MatrixHost {
       const MatrixPart& part = matrix_.part(i);
       if (part.gpu != gpus) continue;
       const std::string name = gpus || part.name.starts_with("NIC") ? lower(part.name) : part.name;
-      int& node = node_[static_cast<std::size_t>(i)];
-      node = add_part(imported_.cluster, 0, name, gpus ? NodeKind::kDevice : NodeKind::kNic,
-                      gpus ? device_.name : "");
-      const auto above = above_.find(i);
-      join_pcie(node, above == above_.end() ? socket_of(i) : above->second);
+      node_[static_cast<std::size_t>(i)] = host_.parts.add_below(
+          above(i), name, gpus ? NodeKind::kDevice : NodeKind::kNic, host_.pcie(), gpus ? device().name : "");
     }
   }
 
   /// How many NVLinks every pair has, when all have as many; else nothing.
   [[nodiscard]] std::optional<int> equal_links() const {
     std::optional<int> links;
-    for (int a = 0; a < matrix_.size(); ++a)
-      for (int b = a + 1; b < matrix_.size(); ++b) {
-        if (!matrix_.part(a).gpu || !matrix_.part(b).gpu) continue;
-        if (links && *links != matrix_.cell(a, b).links) return std::nullopt;
-        links = matrix_.cell(a, b).links;
-      }
+    for (const auto& [a, b] : matrix_.pairs()) {
+      if (!matrix_.part(a).gpu || !matrix_.part(b).gpu) continue;
+      if (links && *links != matrix_.cell(a, b).links) return std::nullopt;
+      links = matrix_.cell(a, b).links;
+    }
     return links && *links > 0 ? links : std::nullopt;
   }
 
   void check_links() const {
     for (const auto& row : matrix_.cells)
       for (const MatrixCell& cell : row)
-        if (cell.links > device_.nvlinks)
-          fail_at(file_, cell.place,
-                  "found 'NV" + std::to_string(cell.links) + "', expected at most the " +
-                      std::to_string(device_.nvlinks) + " NVLinks of device " + device_.name);
+        if (cell.links > device().nvlinks)
+          host_.fail(cell.place, "found 'NV" + std::to_string(cell.links) + "', expected at most the " +
+                                     std::to_string(device().nvlinks) + " NVLinks of device " +
+                                     device().name);
   }
 
   void add_nvlink() {
     check_links();
-    Cluster& cluster = imported_.cluster;
+    const std::vector<int> devices = host_.imported.cluster.hosts[0].devices;
     constexpr int kMoreThanABridge = 18;
     const std::optional<int> equal = equal_links();
-    const auto others = static_cast<int>(cluster.hosts[0].devices.size()) - 1;
-    if (equal && (*equal * others > device_.nvlinks || *equal >= kMoreThanABridge)) {
-      const int hub = add_part(cluster, 0, "nvswitch", NodeKind::kNvSwitch);
-      for (const int gpu : cluster.hosts[0].devices) join_nvlink(gpu, hub, *equal);
+    const auto others = static_cast<int>(devices.size()) - 1;
+    if (equal && (*equal * others > device().nvlinks || *equal >= kMoreThanABridge)) {
+      for (const int gpu : devices) host_.parts.join_nvswitch(gpu, host_.nvlinks(*equal));
       return;
     }
     for (int a = 0; a < matrix_.size(); ++a) {
@@ -288,51 +253,37 @@ class MatrixHost {
         const int links = matrix_.cell(a, b).links;
         sum += links;
         if (b > a && links > 0)
-          join_nvlink(node_[static_cast<std::size_t>(a)], node_[static_cast<std::size_t>(b)], links);
+          host_.parts.join(node_[static_cast<std::size_t>(a)], node_[static_cast<std::size_t>(b)],
+                           host_.nvlinks(links), LinkKind::kNvLink);
       }
-      if (sum > device_.nvlinks)
-        fail_at(file_, matrix_.part(a).place,
-                "found " + std::to_string(sum) + " NVLinks of " + matrix_.part(a).name +
-                    " in all, expected at most the " + std::to_string(device_.nvlinks) + " of device " +
-                    device_.name + ", or NV# alike between all GPUs, as with NVSwitches");
+      if (sum > device().nvlinks)
+        host_.fail(matrix_.part(a).place,
+                   "found " + std::to_string(sum) + " NVLinks of " + matrix_.part(a).name +
+                       " in all, expected at most the " + std::to_string(device().nvlinks) + " of device " +
+                       device().name + ", or NV# alike between all GPUs, as with NVSwitches");
     }
   }
-  void join_nvlink(int a, int b, int links) {
-    join(a, b, static_cast<double>(links) * device_.nvlink_bandwidth, kNvLinkLatency, LinkKind::kNvLink);
-  }
+  [[nodiscard]] const DeviceModel& device() const { return host_.device(); }
 
   const TopologyMatrix& matrix_;
   const std::string& file_;
-  const ImportOptions& options_;
-  const DeviceModel& device_;
   const Groups sockets_;
-  std::vector<int> node_;               ///< by part
-  std::map<int, int> socket_of_group_;  ///< node
-  std::map<int, int> above_;            ///< part -> PCIe switch
-  int switches_ = 0;
-  Imported imported_;
+  std::vector<int> node_, above_;  ///< by part
+  ImportedHost host_;
 };
 
 }  // namespace
 
+std::vector<std::pair<int, int>> TopologyMatrix::pairs() const {
+  std::vector<std::pair<int, int>> result;
+  for (int a = 0; a < size(); ++a)
+    for (int b = a + 1; b < size(); ++b) result.emplace_back(a, b);
+  return result;
+}
+
 const char* to_text(Relation relation) {
-  switch (relation) {
-    case Relation::kSelf:
-      return "X";
-    case Relation::kNvLink:
-      return "NV";
-    case Relation::kPix:
-      return "PIX";
-    case Relation::kPxb:
-      return "PXB";
-    case Relation::kPhb:
-      return "PHB";
-    case Relation::kNode:
-      return "NODE";
-    case Relation::kSys:
-      return "SYS";
-  }
-  return "";
+  constexpr std::array kWords{"X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS"};
+  return kWords.at(static_cast<std::size_t>(relation));
 }
 
 Imported host_of_matrix(const TopologyMatrix& matrix, const std::string& file, const ImportOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "topologies/importer.hpp"
@@ -47,6 +48,8 @@ struct TopologyMatrix {
   }
   [[nodiscard]] const MatrixPart& part(int index) const { return parts[static_cast<std::size_t>(index)]; }
   [[nodiscard]] int size() const { return static_cast<int>(parts.size()); }
+  /// Every two parts, the one that stands first before the other.
+  [[nodiscard]] std::vector<std::pair<int, int>> pairs() const;
 };
 
 /// Rebuilds the host.

@@ -1,27 +1,20 @@
-#include "topologies/tree_text.hpp"
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
+#include <limits>
 #include <map>
-#include <queue>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "core/table.hpp"
+#include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr int kMostLevels = 4;  // of PCIe switches; a file may join them to a ring
-
-std::string counted(std::size_t count, const std::string& what) {
-  const bool plural_in_es = what.ends_with("ch");
-  return std::to_string(count) + " " + what + (count == 1 ? "" : plural_in_es ? "es" : "s");
-}
 
 /// `gpu0 .. gpu7`, or the names one after the other.
 std::string range_of(const std::vector<std::string>& names) {
@@ -57,7 +50,7 @@ class HostText {
     for (const int node : nodes_of_.at(host))  // what no PCIe leads to
       if (!seen.contains(node) && cluster_.node(node).kind != NodeKind::kNvSwitch)
         add_tree(node, nullptr, 1, with_switches, seen, out);
-    return out + smp_text(host) + nvlink_text(host);
+    return out + pairs_text(host, LinkKind::kSmp) + nvlink_text(host);
   }
 
  private:
@@ -65,12 +58,6 @@ class HostText {
     return links_of_[static_cast<std::size_t>(node)];
   }
   static int other_end(const Link& link, int node) { return link.a == node ? link.b : link.a; }
-  /// Without the host's name.
-  [[nodiscard]] std::string short_name(int node) const {
-    const std::string& name = cluster_.node_name(node);
-    const std::string prefix = cluster_.host_of(node).name + "/";
-    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-  }
 
   [[nodiscard]] std::string summary(const Host& host) const {
     std::string text = counted(static_cast<std::size_t>(host.cores), "core");
@@ -79,12 +66,7 @@ class HostText {
     for (const int device : host.devices) ++devices[cluster_.node(device).device];
     for (const auto& [device, count] : devices) text += ", " + std::to_string(count) + " " + device;
     if (!host.nics.empty()) text += ", " + counted(host.nics.size(), "NIC");
-    if (host.speed != 1.0) {
-      std::array<char, 32> speed{};
-      std::snprintf(speed.data(), speed.size(), ", speed %g", host.speed);
-      text += speed.data();
-    }
-    return text;
+    return host.speed == 1.0 ? text : text + formatted(", speed %g", host.speed);
   }
 
   /// ` -> leaf0, InfiniBand 48.0 GB/s` for every link of a node to the network.
@@ -103,7 +85,7 @@ class HostText {
   void add_tree(int node, const Link* above, int depth, bool with_switches, std::set<int>& seen,
                 std::string& out) const {
     if (!seen.insert(node).second) return;
-    out += std::string(2 * static_cast<std::size_t>(depth), ' ') + short_name(node);
+    out += std::string(2 * static_cast<std::size_t>(depth), ' ') + cluster_.name_in_host(node);
     if (above != nullptr) out += "  " + std::string(to_text(above->kind)) + " " + to_text(above->bandwidth);
     out += uplinks(node, with_switches) + "\n";
     std::vector<std::pair<int, const Link*>> below;
@@ -147,7 +129,7 @@ class HostText {
           continue;
         const std::string what =
             std::string(to_text(kind)) + link_count(*link) + " " + to_text(link->bandwidth);
-        const std::string pair = short_name(node) + "-" + short_name(other);
+        const std::string pair = cluster_.name_in_host(node) + "-" + cluster_.name_in_host(other);
         const auto same =
             std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == what; });
         if (same == lines.end())
@@ -173,8 +155,6 @@ class HostText {
     return " (NV" + std::to_string(std::lround(count)) + ")";
   }
 
-  [[nodiscard]] std::string smp_text(int host) const { return pairs_text(host, LinkKind::kSmp); }
-
   /// Devices at an NVSwitch by bandwidth, then direct links.
   [[nodiscard]] std::string nvlink_text(int host) const {
     std::map<std::string, std::vector<std::string>> at_switch;
@@ -182,7 +162,7 @@ class HostText {
       for (const Link* link : links_of(node))
         if (cluster_.node(other_end(*link, node)).kind == NodeKind::kNvSwitch)
           at_switch["NVSwitch" + link_count(*link) + ", " + to_text(link->bandwidth) + " each"].push_back(
-              short_name(node));
+              cluster_.name_in_host(node));
     std::string text;
     for (const auto& [what, devices] : at_switch) text += "  " + range_of(devices) + ": " + what + "\n";
     return text + pairs_text(host, LinkKind::kNvLink);
@@ -212,27 +192,23 @@ std::string hosts_text(const Cluster& cluster) {
   return out;
 }
 
+constexpr int kNoTier = std::numeric_limits<int>::max() - 1;
+
 /// How many links lead from each switch to the network's ports, at least; 0 of other nodes.
 std::vector<int> tiers_of(const Cluster& cluster) {
-  std::vector<std::vector<int>> neighbours(cluster.nodes.size());
-  std::vector<int> tier(cluster.nodes.size(), -1);
-  std::queue<int> open;
-  for (const Link& link : cluster.links) {
-    if (!of_network(link.kind)) continue;
-    neighbours[static_cast<std::size_t>(link.a)].push_back(link.b);
-    neighbours[static_cast<std::size_t>(link.b)].push_back(link.a);
+  std::vector<int> tier;
+  for (const Node& node : cluster.nodes) tier.push_back(node.kind == NodeKind::kSwitch ? kNoTier : 0);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Link& link : cluster.links)
+      for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
+        const int through = tier[static_cast<std::size_t>(from)] + 1;
+        int& known = tier[static_cast<std::size_t>(to)];
+        if (!of_network(link.kind) || through >= known) continue;
+        known = through;
+        changed = true;
+      }
   }
-  for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
-    if (cluster.nodes[i].kind == NodeKind::kSwitch) continue;
-    tier[i] = 0;
-    open.push(static_cast<int>(i));
-  }
-  for (; !open.empty(); open.pop())
-    for (const int next : neighbours[static_cast<std::size_t>(open.front())]) {
-      if (tier[static_cast<std::size_t>(next)] >= 0) continue;
-      tier[static_cast<std::size_t>(next)] = tier[static_cast<std::size_t>(open.front())] + 1;
-      open.push(next);
-    }
   return tier;
 }
 
@@ -247,9 +223,7 @@ struct Bundle {
     what.insert(std::string(to_text(link.kind)) + " " + to_text(link.bandwidth));
   }
   [[nodiscard]] std::string text() const {
-    std::string kinds;
-    for (const std::string& each : what) kinds += (kinds.empty() ? "" : ", ") + each;
-    return counted(links, "link") + " (" + kinds + ")";
+    return counted(links, "link") + " (" + joined({what.begin(), what.end()}) + ")";
   }
 };
 
@@ -259,11 +233,11 @@ std::string network_text(const Cluster& cluster) {
   std::map<int, Bundle> down;
   std::map<int, Bundle> up;
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
-    if (tier[i] > 0) switches[tier[i]].push_back(cluster.nodes[i].name);
+    if (tier[i] > 0 && tier[i] < kNoTier) switches[tier[i]].push_back(cluster.nodes[i].name);
   for (const Link& link : cluster.links) {
-    const int low = std::min(tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]);
-    const int high = std::max(tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]);
-    if (!of_network(link.kind) || low < 0 || low == high) continue;
+    const auto [low, high] =
+        std::minmax({tier[static_cast<std::size_t>(link.a)], tier[static_cast<std::size_t>(link.b)]});
+    if (!of_network(link.kind) || low == high) continue;
     down[high].add(link);
     up[low].add(link);
   }
@@ -273,11 +247,9 @@ std::string network_text(const Cluster& cluster) {
   for (const auto& [number, names] : switches) {
     text += "  tier " + std::to_string(number) + ": " + counted(names.size(), "switch") + " (" +
             range_of(names) + "), " + down[number].text() + " down";
-    if (up.contains(number)) {
-      std::array<char, 32> ratio{};
-      std::snprintf(ratio.data(), ratio.size(), "%.3g", down[number].bandwidth / up[number].bandwidth);
-      text += ", " + up[number].text() + " up, oversubscription " + ratio.data() + ":1";
-    }
+    if (up.contains(number))
+      text += ", " + up[number].text() + " up, oversubscription " +
+              formatted("%.3g:1", down[number].bandwidth / up[number].bandwidth);
     text += "\n";
   }
   return text;

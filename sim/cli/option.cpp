@@ -8,31 +8,33 @@
 
 namespace stepcast {
 
-Bytes bytes_option(const po::variables_map& values, const std::string& name) {
+namespace {
+
+template <class Parser>
+auto parsed_option(const po::variables_map& values, const std::string& name, Parser parse) {
   try {
-    return parse_bytes(values[name].as<std::string>(), "--" + name);
+    return parse(values[name].as<std::string>(), "--" + name);
   } catch (const InputError& error) {
     throw UsageError(error.what());
   }
 }
 
+}  // namespace
+
+Bytes bytes_option(const po::variables_map& values, const std::string& name) {
+  return parsed_option(values, name, parse_bytes);
+}
+
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name) {
-  try {
-    return parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
-  } catch (const InputError& error) {
-    throw UsageError(error.what());
-  }
+  return parsed_option(values, name, parse_bytes_per_second);
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
-  if (value > most)
-    throw UsageError("--" + name + " must be at most " + std::to_string(most) + ", got " +
-                     std::to_string(value));
-  if (value < least)
-    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
-                     std::to_string(value));
-  return value;
+  if (value >= least && value <= most) return value;
+  throw UsageError("--" + name + " must be " +
+                   (value < least ? "at least " + std::to_string(least) : "at most " + std::to_string(most)) +
+                   ", got " + std::to_string(value));
 }
 
 double percent_option(const po::variables_map& values, const std::string& name) {

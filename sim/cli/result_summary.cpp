@@ -1,8 +1,7 @@
 #include "sim/cli/result_summary.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "core/table.hpp"
@@ -12,12 +11,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kMostRanks = 16;
-
-const MemoryUse* memory_of(const Result& result, int rank) {
-  for (const MemoryUse& use : result.memory)
-    if (use.rank == rank) return &use;
-  return nullptr;
-}
 
 }  // namespace
 
@@ -38,31 +31,31 @@ std::string describe_run(const Configuration& c) {
 }
 
 std::string throughput_text(const Result& result) {
-  std::array<char, 32> text{};
   const double throughput = result.throughput_samples_per_s();
-  std::snprintf(text.data(), text.size(), throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s",
-                throughput);
-  return text.data();
+  return throughput < 100.0 ? formatted("%.3g samples/s", throughput)
+                            : formatted("%.0f samples/s", throughput);
 }
 
 std::string rank_table(const Result& result) {
-  std::vector<std::string> columns{
-      "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
+  static const std::vector<std::pair<std::string, double Breakdown::*>> kParts{
+      {"compute", &Breakdown::compute_s},
+      {"exposed comm", &Breakdown::exposed_communication_s},
+      {"overlapped comm", &Breakdown::overlapped_communication_s},
+      {"input and host", &Breakdown::input_and_host_s},
+      {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
+      {"idle", &Breakdown::idle_s}};
+  std::vector<std::string> columns{"rank"};
+  for (const auto& [name, part] : kParts) columns.push_back(name);
   if (!result.memory.empty()) columns.emplace_back("peak memory");
   Table table(columns);
   for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
-    const Breakdown& part = result.breakdown[i];
     // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
-    const MemoryUse* memory = memory_of(result, rank);
-    std::vector<std::string> cells{std::to_string(rank),
-                                   to_text(Seconds(part.compute_s)),
-                                   to_text(Seconds(part.exposed_communication_s)),
-                                   to_text(Seconds(part.overlapped_communication_s)),
-                                   to_text(Seconds(part.input_and_host_s)),
-                                   to_text(Seconds(part.optimizer_and_copies_s)),
-                                   to_text(Seconds(part.idle_s))};
-    if (!result.memory.empty()) cells.push_back(memory == nullptr ? "" : to_text(Bytes(memory->peak_bytes)));
+    const auto memory = std::ranges::find(result.memory, rank, &MemoryUse::rank);
+    std::vector<std::string> cells{std::to_string(rank)};
+    for (const auto& [name, part] : kParts) cells.push_back(to_text(Seconds(result.breakdown[i].*part)));
+    if (!result.memory.empty())
+      cells.push_back(memory == result.memory.end() ? "" : to_text(Bytes(memory->peak_bytes)));
     table.add(cells);
   }
   std::string text = table.text();

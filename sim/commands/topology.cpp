@@ -7,11 +7,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/records/run_context.hpp"
-#include "topologies/cluster_writer.hpp"
-#include "topologies/graphviz.hpp"
+#include "topologies/cluster_text.hpp"
 #include "topologies/importer.hpp"
-#include "topologies/simgrid_xml.hpp"
-#include "topologies/tree_text.hpp"
 
 namespace stepcast {
 namespace {

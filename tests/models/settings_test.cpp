@@ -14,7 +14,7 @@ namespace {
 Settings settings_of(const std::string& text, const std::string& overrides = "") {
   Settings settings;
   settings.read(YamlNode::parse(text, "mine.yaml"));
-  settings.apply(Specification::parse("mine" + (overrides.empty() ? "" : ":" + overrides)));
+  settings.apply(Specification::parse("model", "mine" + (overrides.empty() ? "" : ":" + overrides)));
   return settings;
 }
 

@@ -1,5 +1,3 @@
-#include "topologies/simgrid_xml.hpp"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "topologies/cluster_text.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast::simgrid_xml_test {

@@ -1,8 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/topologies/imported.hpp"
-#include "topologies/graphviz.hpp"
-#include "topologies/tree_text.hpp"
+#include "topologies/cluster_text.hpp"
 
 namespace stepcast::tests::show_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "tests/topologies/imported.hpp"
-#include "topologies/cluster_writer.hpp"
+#include "topologies/cluster_text.hpp"
 
 namespace stepcast::tests::writer_test {
 namespace {
