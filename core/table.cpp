@@ -53,10 +53,14 @@ std::string Table::text() const {
   return text;
 }
 
-std::string percent_text(double ratio, int decimals) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %%", decimals, 100.0 * ratio);
+std::string formatted(const char* pattern, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), pattern, value);
   return text.data();
+}
+
+std::string percent_text(double ratio, int decimals) {
+  return formatted(decimals == 0 ? "%.0f %%" : "%.1f %%", 100.0 * ratio);
 }
 
 std::string signed_percent_text(double ratio) {
@@ -71,6 +75,11 @@ std::string short_number(double value) {
   const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
   std::snprintf(text.data(), text.size(), size < 1.0 ? "%.*g" : "%.*f", decimals, value);
   return text.data();
+}
+
+std::string alternatives(const std::vector<std::string>& words) {
+  if (words.size() < 2) return joined(words);
+  return joined(std::vector(words.begin(), words.end() - 1)) + " or " + words.back();
 }
 
 std::string counted(std::size_t count, const std::string& thing) {

@@ -1,8 +1,7 @@
 #include "sim/cli/examination.hpp"
 
-#include <algorithm>
+#include <array>
 #include <chrono>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -11,57 +10,67 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "sim/cli/runner_program.hpp"
 #include "sim/records/run_context.hpp"
 
 namespace stepcast {
 namespace {
 
+constexpr const char* kName = "stepcast-runner";
 constexpr double kNoisy = 0.10;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
-std::string two_digits(double value) {
-  const std::string text = std::to_string(value);
-  return text.substr(0, text.find('.') + 3);
+/// A finding, with its remedy where it is not good.
+Finding judged(const std::string& what, bool good, Verdict else_verdict, const std::string& found,
+               const std::string& remedy) {
+  return {what, good ? Verdict::kGood : else_verdict, found, good ? "" : remedy};
+}
+
+/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine,
+/// its clock and its hypervisor do to timings.
+double timing_noise() {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kRepetitions = 60;
+  constexpr int kTerms = 400'000;
+  std::vector<double> times;
+  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+    const auto start = Clock::now();
+    volatile double sum = 0.0;
+    for (int term = 1; term <= kTerms; ++term) sum = sum + 1.0 / term;
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return (quantile(times, 0.9) - quantile(times, 0.1)) / median(times);
 }
 
 void examine_processor(std::vector<Finding>& findings) {
   const RunContext context = make_run_context("", {});
-  findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
-  const bool few = context.cores < 2;
-  findings.push_back(
-      {"cores", few ? Verdict::kMisleading : Verdict::kGood, std::to_string(context.cores) + " usable",
-       few ? "two ranks would share one core; measure with at least as many cores as ranks" : ""});
-  const bool busy = context.load_average > kBusyPerCore * context.cores;
-  findings.push_back({"load", busy ? Verdict::kMisleading : Verdict::kGood,
-                      two_digits(context.load_average) + " over the last minute",
-                      busy ? "something else computes here; stop it before measuring" : ""});
   const double noise = timing_noise();
-  findings.push_back({"noise", noise > kNoisy ? Verdict::kMisleading : Verdict::kGood,
-                      percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
-                      noise > kNoisy ? "timings vary; use several launches, and close other programs" : ""});
+  findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
+  findings.push_back(judged("cores", context.cores >= 2, Verdict::kMisleading,
+                            std::to_string(context.cores) + " usable",
+                            "two ranks would share one core; measure with at least as many cores as ranks"));
+  findings.push_back(judged("load", context.load_average <= kBusyPerCore * context.cores,
+                            Verdict::kMisleading,
+                            formatted("%.2f over the last minute", context.load_average),
+                            "something else computes here; stop it before measuring"));
+  findings.push_back(judged("noise", noise <= kNoisy, Verdict::kMisleading,
+                            percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
+                            "timings vary; use several launches, and close other programs"));
 }
 
 void examine_libraries(std::vector<Finding>& findings) {
   const BlasIdentity blas = identify_blas();
   const bool none = blas.description.find("no lib") != std::string::npos;
-  findings.push_back(
-      {"BLAS",
-       none                ? Verdict::kMissing
-       : blas.is_reference ? Verdict::kMisleading
-                           : Verdict::kGood,
-       blas.description,
-       none || blas.is_reference
-           ? "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"
-           : ""});
+  findings.push_back(judged(
+      "BLAS", !none && !blas.is_reference, none ? Verdict::kMissing : Verdict::kMisleading, blas.description,
+      "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"));
   for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
     if (const auto value = process_environment(variable))
       findings.push_back({variable, Verdict::kMisleading, *value,
                           "stepcast sets the threads per rank itself (--threads); unset it"});
   const std::string gnuplot = find_program("gnuplot");
-  findings.push_back({"gnuplot", gnuplot.empty() ? Verdict::kMissing : Verdict::kGood,
-                      gnuplot.empty() ? "not in PATH" : gnuplot,
-                      gnuplot.empty() ? "'stepcast plot' needs it; install gnuplot-nox" : ""});
+  findings.push_back(judged("gnuplot", !gnuplot.empty(), Verdict::kMissing,
+                            gnuplot.empty() ? "not in PATH" : gnuplot,
+                            "'stepcast plot' needs it; install gnuplot-nox"));
 }
 
 /// Libraries and backends that the runner says it has.
@@ -102,30 +111,22 @@ void examine_runner(std::vector<Finding>& findings) {
 
 }  // namespace
 
-const char* to_text(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kGood:
-      return "good";
-    case Verdict::kMisleading:
-      return "MISLEADING";
-    case Verdict::kMissing:
-      return "MISSING";
-  }
-  return "";
+std::string find_runner() {
+  if (const auto chosen = process_environment(kRunnerVariable)) return *chosen;
+  const std::string beside = program_beside(kName);
+  return is_program(beside) ? beside : find_program(kName);
 }
 
-double timing_noise() {
-  using Clock = std::chrono::steady_clock;
-  constexpr int kRepetitions = 60;
-  constexpr int kTerms = 400'000;
-  std::vector<double> times;
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    const auto start = Clock::now();
-    volatile double sum = 0.0;
-    for (int term = 1; term <= kTerms; ++term) sum = sum + 1.0 / term;
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return (quantile(times, 0.9) - quantile(times, 0.1)) / median(times);
+std::string require_runner(const std::string& purpose) {
+  std::string program = find_runner();
+  if (!program.empty()) return program;
+  throw CapabilityError(purpose +
+                        " needs stepcast-runner, which is neither beside stepcast nor in PATH; build it "
+                        "(it needs libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER");
+}
+
+const char* to_text(Verdict verdict) {
+  return std::array{"good", "MISLEADING", "MISSING"}.at(static_cast<std::size_t>(verdict));
 }
 
 std::vector<Finding> examine_machine() {

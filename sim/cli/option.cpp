@@ -8,30 +8,38 @@
 
 namespace stepcast {
 
-Bytes bytes_option(const po::variables_map& values, const std::string& name) {
+namespace {
+
+/// What a parser of units complains about is wrong usage here.
+template <class Parser>
+auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
   try {
-    return parse_bytes(values[name].as<std::string>(), "--" + name);
+    return parse(values[name].as<std::string>(), "--" + name);
   } catch (const InputError& error) {
     throw UsageError(error.what());
   }
 }
 
+}  // namespace
+
+Bytes bytes_option(const po::variables_map& values, const std::string& name) {
+  return parsed(values, name, parse_bytes);
+}
+
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name) {
-  try {
-    return parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
-  } catch (const InputError& error) {
-    throw UsageError(error.what());
-  }
+  return parsed(values, name, parse_bytes_per_second);
+}
+
+Seconds seconds_option(const po::variables_map& values, const std::string& name) {
+  return parsed(values, name, parse_seconds);
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
-  if (value > most)
-    throw UsageError("--" + name + " must be at most " + std::to_string(most) + ", got " +
-                     std::to_string(value));
-  if (value < least)
-    throw UsageError("--" + name + " must be at least " + std::to_string(least) + ", got " +
-                     std::to_string(value));
+  if (value > most || value < least)
+    throw UsageError("--" + name + " must be at " +
+                     (value > most ? "most " + std::to_string(most) : "least " + std::to_string(least)) +
+                     ", got " + std::to_string(value));
   return value;
 }
 
@@ -57,18 +65,13 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
 }
 
 std::string joined_option(const po::variables_map& values, const std::string& name) {
-  std::string text;
-  if (values.count(name) == 0) return text;
-  for (const std::string& part : values[name].as<std::vector<std::string>>())
-    text.append(text.empty() ? "" : ",").append(part);
-  return text;
+  return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
 }
 
 void declare_output(po::options_description& options, const std::string& content) {
-  const std::string file = "file for " + content;
-  const std::string print = "print " + content + " as JSON";
-  options.add_options()("output,o", po::value<std::string>(), file.c_str())(
-      "json", po::bool_switch(), print.c_str())("force", po::bool_switch(), "overwrite an existing file");
+  options.add_options()("output,o", po::value<std::string>(), ("file for " + content).c_str())(
+      "json", po::bool_switch(), ("print " + content + " as JSON").c_str())("force", po::bool_switch(),
+                                                                            "overwrite an existing file");
 }
 
 void check_output(const po::variables_map& values, bool replaces) {

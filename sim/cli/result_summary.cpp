@@ -1,9 +1,6 @@
 #include "sim/cli/result_summary.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <vector>
 
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
@@ -12,12 +9,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kMostRanks = 16;
-
-const MemoryUse* memory_of(const Result& result, int rank) {
-  for (const MemoryUse& use : result.memory)
-    if (use.rank == rank) return &use;
-  return nullptr;
-}
 
 }  // namespace
 
@@ -29,7 +20,7 @@ std::string describe_run(const Configuration& c) {
     text += ", batch " + std::to_string(c.batch);
     if (c.data_parallel == c.world_size) text += " per rank";
     if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
-    text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
+    text += ", " + counted(static_cast<std::size_t>(c.threads), "thread") + " per rank";
   }
   if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
@@ -38,11 +29,8 @@ std::string describe_run(const Configuration& c) {
 }
 
 std::string throughput_text(const Result& result) {
-  std::array<char, 32> text{};
   const double throughput = result.throughput_samples_per_s();
-  std::snprintf(text.data(), text.size(), throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s",
-                throughput);
-  return text.data();
+  return formatted(throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s", throughput);
 }
 
 std::string rank_table(const Result& result) {
@@ -54,15 +42,10 @@ std::string rank_table(const Result& result) {
     const Breakdown& part = result.breakdown[i];
     // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
-    const MemoryUse* memory = memory_of(result, rank);
-    std::vector<std::string> cells{std::to_string(rank),
-                                   to_text(Seconds(part.compute_s)),
-                                   to_text(Seconds(part.exposed_communication_s)),
-                                   to_text(Seconds(part.overlapped_communication_s)),
-                                   to_text(Seconds(part.input_and_host_s)),
-                                   to_text(Seconds(part.optimizer_and_copies_s)),
-                                   to_text(Seconds(part.idle_s))};
-    if (!result.memory.empty()) cells.push_back(memory == nullptr ? "" : to_text(Bytes(memory->peak_bytes)));
+    std::vector<std::string> cells{std::to_string(rank)};
+    for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
+    for (const MemoryUse& use : result.memory)
+      if (use.rank == rank && cells.size() < columns.size()) cells.push_back(to_text(Bytes(use.peak_bytes)));
     table.add(cells);
   }
   std::string text = table.text();
