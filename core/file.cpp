@@ -187,8 +187,11 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
   const std::vector<std::string> known = resource_names(folder, extension);
   if (std::binary_search(known.begin(), known.end(), name))
     return home_folder() / folder / (name + extension);
-  throw InputError(unknown_name(folder == "models" ? "model" : "cluster", name, known) + " (or a path to a " +
-                   extension + " file)");
+  throw InputError(unknown_name(folder == "models"    ? "model"
+                                : folder == "studies" ? "study"
+                                                      : "cluster",
+                                name, known) +
+                   " (or a path to a " + extension + " file)");
 }
 
 }  // namespace stepcast

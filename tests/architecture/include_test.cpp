@@ -47,7 +47,7 @@ const std::vector<Module>& module_table() {
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
   static const Folders kLab =
-      kRecords + Folders{"topologies", "sim/strategies", "sim/evidence", "runner/launch"};
+      kRecords + Folders{"topologies", "sim/strategies", "sim/evidence", "sim/study", "runner/launch"};
   static const Folders kRunnerCommands =
       kExecute + kLab +
       Folders{"sim/cli", "calibration", "runner/engine", "runner/execute", "runner/measure", "runner/lab"};
@@ -62,6 +62,7 @@ const std::vector<Module>& module_table() {
       {"calibration", kRecords + Folders{"topologies"}},
       {"sim/replay", kReplay},
       {"sim/evidence", {"core", "sim/schedule", "sim/records"}},
+      {"sim/study", {"core"}},
       {"plots", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
       {"sim/validation", kValidation},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
