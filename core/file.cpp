@@ -187,10 +187,11 @@ fs::path find_resource(const std::string& folder, const std::string& name, const
   const std::vector<std::string> known = resource_names(folder, extension);
   if (std::binary_search(known.begin(), known.end(), name))
     return home_folder() / folder / (name + extension);
-  static const std::map<std::string, std::string> kThings{
-      {"models", "model"}, {"studies", "study"}, {"topologies", "cluster"}};
-  throw InputError(unknown_name(kThings.at(folder), name, known) + " (or a path to a " + extension +
-                   " file)");
+  throw InputError(unknown_name(folder == "models"              ? "model"
+                                : folder.starts_with("studies") ? "study"
+                                                                : "cluster",
+                                name, known) +
+                   " (or a path to a " + extension + " file)");
 }
 
 }  // namespace stepcast

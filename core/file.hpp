@@ -35,8 +35,8 @@ std::string to_file_text(const nlohmann::json& json);
 std::string sha1(std::string_view content);
 
 /// Finds `name` as a path, or as `<folder>/<name><extension>` in $STEPCAST_HOME or in the folder that
-/// stepcast was built from or installed to. `folder` is `models`, `studies` or `topologies`. \throws InputError that
-/// lists the names there are, and the nearest.
+/// stepcast was built from or installed to. `folder` is `models`, `topologies` or `studies`. \throws InputError
+/// that lists the names there are, and the nearest.
 std::filesystem::path find_resource(const std::string& folder, const std::string& name,
                                     const std::string& extension);
 

@@ -54,12 +54,6 @@ std::string Table::text() const {
   return text;
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& separator) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : separator) + words[i];
-  return text;
-}
-
 std::string in_double_quotes(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
@@ -90,6 +84,11 @@ std::string short_number(double value) {
   const double size = std::abs(value);
   const int decimals = size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 10.0 ? 2 : 3;
   return size < 1.0 ? formatted("%.*g", decimals, value) : formatted("%.*f", decimals, value);
+}
+
+std::string alternatives(const std::vector<std::string>& words) {
+  if (words.size() < 2) return joined(words);
+  return joined(std::vector(words.begin(), words.end() - 1)) + " or " + words.back();
 }
 
 std::string counted(std::size_t count, const std::string& thing) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,6 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// `a, b, c`
-std::string joined(const std::vector<std::string>& words, const std::string& separator = ", ");
 /// In double quotes, as YAML and Graphviz read it.
 std::string in_double_quotes(const std::string& text);
 
@@ -31,6 +30,21 @@ std::string percent_text(double ratio, int decimals = 1);
 std::string signed_percent_text(double ratio);
 /// Four significant digits, three below 1.
 std::string short_number(double value);
+/// Words or whole numbers with `between` between them.
+template <class Range>
+std::string joined(const Range& items, const std::string& between = ", ") {
+  std::string text;
+  for (const auto& item : items) {
+    if (&item != &*std::begin(items)) text += between;
+    if constexpr (requires { std::to_string(item); })
+      text += std::to_string(item);
+    else
+      text += item;
+  }
+  return text;
+}
+/// `a, b or c`
+std::string alternatives(const std::vector<std::string>& words);
 /// `1 row`, `2 rows`, `2 switches`
 std::string counted(std::size_t count, const std::string& thing);
 

@@ -5,22 +5,13 @@
 #include "core/error.hpp"
 #include "core/statistics.hpp"
 #include "core/units.hpp"
-#include "plots/sheet.hpp"
+#include "plots/cases.hpp"
 
 /// Bus bandwidth over message size, one panel per collective: measured as markers, predicted as a line.
 namespace stepcast {
 namespace {
 
 constexpr const char *kLine = "with lines lw 2 lc rgb '#EE6677'", *kMarker = "pt 7 ps 0.8 lc rgb '#4477AA'";
-
-std::vector<std::string> collectives_of(const std::vector<Bench>& benches) {
-  std::vector<std::string> names;
-  for (const Bench& bench : benches)
-    for (const BenchRow& row : bench.rows)
-      if (std::find(names.begin(), names.end(), row.collective) == names.end())
-        names.push_back(row.collective);
-  return names;
-}
 
 /// `1.00 GB/s` as `1 GB/s`.
 std::string short_text(std::string text) {
@@ -71,7 +62,9 @@ std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origi
 }
 
 Drawing draw(const FigureInput& input) {
-  const std::vector<std::string> names = collectives_of(input.benches);
+  std::vector<BenchRow> all;
+  for (const Bench& bench : input.benches) all.insert(all.end(), bench.rows.begin(), bench.rows.end());
+  const auto names = grouped(all, [](const BenchRow& row) { return row.collective; });
   if (names.empty())
     throw InputError(
         "nothing to draw: give a file of 'stepcast bench' and one of 'stepcast predict --collectives'");
@@ -85,7 +78,7 @@ Drawing draw(const FigureInput& input) {
                       "set ylabel 'busbw' offset 1.5,0\n",
                       {size_tics(input.benches), bandwidth_tics()}),
       .columns = 3};
-  for (const std::string& name : names) {
+  for (const auto& [name, rows] : names) {
     style::Panel& panel = sheet.panels.emplace_back(style::Panel{.title = name});
     const char* columns = "bytes busbw_bytes_per_s p10 p90";
     panel.draw(panel.block(columns, rows_of(input.benches, Origin::kPredicted, name)),

@@ -23,6 +23,11 @@ const LabReport& lab_of(const FigureInput& input) {
   return input.labs.front();
 }
 
+std::string compute_look(const std::string& compute, std::string_view colour) {
+  return style::fill("with points {} ps 1 lc rgb {q}",
+                     {compute == "replayed" ? "pt 7" : "pt 6 lw 1.6", colour});
+}
+
 std::string model_title(const Configuration& c, const std::string& batch_of) {
   return c.model + ", batch " + std::to_string(c.batch) + " " + batch_of + ", " +
          counted(static_cast<std::size_t>(c.threads), "thread");

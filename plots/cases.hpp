@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
+#include <set>
 
 #include "plots/figure.hpp"
 #include "plots/sheet.hpp"
@@ -36,6 +34,17 @@ auto grouped(const std::vector<Item>& items, KeyOf key_of) {
   }
   return groups;
 }
+
+/// The names of all items, each once.
+template <class Item, class NameOf>
+std::vector<std::string> sorted_names(const std::vector<Item>& items, NameOf name_of) {
+  std::set<std::string> names;
+  for (const Item& item : items) names.insert(name_of(item));
+  return {names.begin(), names.end()};
+}
+
+/// Points of a case of the lab, filled where its compute was replayed: `with points pt 7 ps 1 lc rgb '#4477AA'`.
+std::string compute_look(const std::string& compute, std::string_view colour);
 
 /// `vgg11-bn-cifar, batch 16 per rank, 1 thread`
 std::string model_title(const Configuration& configuration, const std::string& batch_of = "per rank");

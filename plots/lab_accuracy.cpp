@@ -15,20 +15,15 @@ constexpr std::size_t kLabelled = 3, kLabelCharacters = 170;
 constexpr const char *kBandLook = "with filledcurves fs noborder lc rgb '#dddddd'",
                      *kRangeLook = "lc rgb '#999999'";
 
-std::string point_look(const std::string& compute, std::string_view colour) {
-  return style::fill("with points {} ps 1 lc rgb {q}",
-                     {compute == "replayed" ? "pt 7" : "pt 6 lw 1.6", colour});
-}
-
 std::vector<style::Entry> legend_of(const std::vector<Case>& cases) {
   std::vector<style::Entry> entries;
   for (std::size_t d = 0; d < kLabDistances.size(); ++d)
     if (std::any_of(cases.begin(), cases.end(),
                     [d](const Case& one) { return one.distance == kLabDistances.at(d); }))
-      entries.push_back({point_look("replayed", style::series_colour(d)), kLabDistances.at(d)});
+      entries.push_back({compute_look("replayed", style::series_colour(d)), kLabDistances.at(d)});
   for (const std::string compute : kLabComputes)
     if (errors_of(cases, compute).cases > 0)
-      entries.push_back({point_look(compute, "#333333"), compute + " compute"});
+      entries.push_back({compute_look(compute, "#333333"), compute + " compute"});
   entries.push_back({kBandLook, "within 5 %"});
   entries.push_back({std::string("with lines ") + kRangeLook, "range of the launches"});
   return entries;
@@ -72,7 +67,7 @@ void draw_cases(style::Panel& panel, const std::vector<Case>& cases, const std::
         if (one.configuration.compute == compute && one.distance == kLabDistances.at(d))
           rows.push_back(case_row(one));
       points.emplace_back(panel.block(compute + " compute, " + kLabDistances.at(d) + columns, rows),
-                          point_look(compute, style::series_colour(d)));
+                          compute_look(compute, style::series_colour(d)));
     }
   if (errors)
     for (const auto& [block, look] : points)

@@ -25,21 +25,12 @@ struct CaseAxis {
 
 double absolute_percent(const Case& one) { return kPercent * std::abs(one.relative_error()); }
 
-std::string point_look(const std::string& compute, std::string_view colour) {
-  return style::fill("with points ps 1 {} lc rgb {q}",
-                     {compute == "replayed" ? "pt 7" : "pt 6 lw 1.6", colour});
-}
-
 std::string median_look(const std::string& compute) {
   return std::string("with linespoints lw 1.8 lc rgb '#222222' ps 1 ") +
          (compute == "replayed" ? "pt 13" : "dt 2 pt 12");
 }
 
-std::vector<std::string> strategies_of(const std::vector<Case>& cases) {
-  std::set<std::string> names;
-  for (const Case& one : cases) names.insert(one.configuration.strategy);
-  return {names.begin(), names.end()};
-}
+std::string strategy_of(const Case& one) { return one.configuration.strategy; }
 
 /// The calibration as a vertical line, with its words on the side that has more room.
 std::string frame(const CaseAxis& axis, const std::vector<double>& places, const LabReport& lab) {
@@ -66,7 +57,7 @@ style::Panel panel_of(const CaseAxis& axis, const LabReport& lab) {
   std::set<double> values{axis.calibrated};  // at 0, 1, 2, ...
   for (const Case& one : lab.cases) values.insert(axis.value(one));
   const std::vector<double> places(values.begin(), values.end());
-  const std::vector<std::string> strategies = strategies_of(lab.cases);
+  const std::vector<std::string> strategies = sorted_names(lab.cases, strategy_of);
   style::Panel panel{.title = axis.title, .axes = frame(axis, places, lab)};
   for (const double limit : {kGoal, kLimit})
     panel.draw(style::fill("{} with lines dt 2 lc rgb '#666666'", {limit}));
@@ -74,14 +65,14 @@ style::Panel panel_of(const CaseAxis& axis, const LabReport& lab) {
     for (std::size_t s = 0; s < strategies.size(); ++s) {
       std::vector<std::string> rows;
       for (const Case& one : lab.cases) {
-        if (one.configuration.compute != compute || one.configuration.strategy != strategies[s]) continue;
+        if (one.configuration.compute != compute || strategy_of(one) != strategies[s]) continue;
         const auto place = std::find(places.begin(), places.end(), axis.value(one)) - places.begin();
         const double aside =
             kSpread * ((static_cast<double>(s) + 0.5) / static_cast<double>(strategies.size()) - 0.5);
         rows.push_back(style::row({static_cast<double>(place) + aside, absolute_percent(one)}));
       }
       panel.draw(panel.block(compute + " compute, " + strategies[s] + ": place error_percent", rows),
-                 "using 1:2 " + point_look(compute, style::series_colour(s)));
+                 "using 1:2 " + compute_look(compute, style::series_colour(s)));
     }
   for (const std::string compute : kLabComputes) {
     std::vector<std::string> rows;
@@ -111,13 +102,13 @@ Drawing draw(const FigureInput& input) {
                      .setup = "set ylabel 'absolute error (% of the measured step)' offset 1,0\n",
                      .width = 560,
                      .height = 440};
-  const std::vector<std::string> strategies = strategies_of(lab.cases);
+  const std::vector<std::string> strategies = sorted_names(lab.cases, strategy_of);
   for (std::size_t s = 0; s < strategies.size(); ++s)
-    sheet.legend.push_back({point_look("replayed", style::series_colour(s)), strategies[s]});
+    sheet.legend.push_back({compute_look("replayed", style::series_colour(s)), strategies[s]});
   for (const std::string compute : kLabComputes) {
     if (errors_of(lab.cases, compute).cases == 0) continue;
     sheet.legend.push_back({median_look(compute), "median, " + compute + " compute"});
-    if (compute == "real") sheet.legend.push_back({point_look(compute, "#333333"), "real compute"});
+    if (compute == "real") sheet.legend.push_back({compute_look(compute, "#333333"), "real compute"});
   }
   for (const CaseAxis& axis : axes) sheet.panels.push_back(panel_of(axis, lab));
   return sheet.drawing();

@@ -53,11 +53,9 @@ std::string axes_of(const std::vector<const Case*>& cases) {
     if (one->prediction) top = std::max(top, throughput(*one->prediction->result));
     for (const CaseFile& launch : one->launches) top = std::max(top, throughput(*launch.result));
   }
-  std::vector<style::Tic> tics;
-  for (const int count : counts) tics.push_back({static_cast<double>(count), std::to_string(count)});
   return style::fill("set xrange [{}:{}]\nset xtics {}\nset yrange [0:{}]\nset y2range [0:100]\n",
                      {*counts.begin() / 1.3, *counts.rbegin() * 1.3,
-                      counts.size() > kMostTics ? "2" : style::tics(tics), 1.12 * top});
+                      counts.size() > kMostTics ? "2" : style::number_tics(counts), 1.12 * top});
 }
 
 std::string title_of(const Configuration& c) {

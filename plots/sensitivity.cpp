@@ -1,8 +1,7 @@
-#include <array>
-#include <cstdio>
 #include <set>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "core/units.hpp"
 #include "plots/cases.hpp"
 
@@ -71,11 +70,7 @@ std::vector<std::string> clusters_of(const std::vector<Forecast>& all) {
   return names;
 }
 
-std::string two_decimals(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
+std::string two_decimals(double value) { return formatted("%.2f", value); }
 
 style::Panel panel_of(const std::string& title, const std::vector<const Forecast*>& all,
                       const std::vector<std::string>& clusters) {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
+
+#include "core/table.hpp"
 
 namespace stepcast::style {
 namespace {
@@ -69,10 +70,7 @@ std::string cell(std::string_view text) {
 }
 
 std::string number(double value) {
-  if (std::isnan(value)) return "NaN";  // as gnuplot spells it
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.9g", value);
-  return text.data();
+  return std::isnan(value) ? "NaN" : formatted("%.9g", value);  // as gnuplot spells it
 }
 
 std::string fill(std::string_view pattern, std::initializer_list<Field> values) {
@@ -97,11 +95,14 @@ std::string row(std::initializer_list<Field> values) {
   return text;
 }
 
+std::string quote_lines(const std::string& text) {
+  return text.find('\n') == std::string::npos ? quote(text) : cell(text);
+}
+
 std::string tics(const std::vector<Tic>& places) {
   std::string text;
   for (const Tic& tic : places)
-    text += fill(text.empty() ? "{} {}" : ", {} {}",
-                 {tic.label.find('\n') == std::string::npos ? quote(tic.label) : cell(tic.label), tic.at});
+    text += fill(text.empty() ? "{} {}" : ", {} {}", {quote_lines(tic.label), tic.at});
   return "(" + text + ")";
 }
 
@@ -113,9 +114,7 @@ std::string log_tics(double low, double high) {
   std::vector<double> values = multiples({1.0, 2.0, 5.0}, low, high);
   for (auto digits = finer.begin(); digits != finer.end() && values.size() < kFewest; ++digits)
     values = multiples(*digits, low, high);
-  std::vector<Tic> places;
-  for (const double value : values) places.push_back({value, number(value)});
-  return tics(places);
+  return number_tics(values);
 }
 
 std::size_t Panel::block(std::string_view columns, const std::vector<std::string>& rows) {
@@ -178,8 +177,7 @@ Drawing Sheet::drawing() const {
     script += margins((x + left) / w, (x + panel_width - right) / w, (y - top) / h,
                       (y - panel_height + bottom) / h) +
               fill("set title {} offset 0,-0.4 font ',{}'\n",
-                   {panel.title.find('\n') == std::string::npos ? quote(panel.title) : cell(panel.title),
-                    panel.title.find('\n') == std::string::npos ? 11 : 9}) +
+                   {quote_lines(panel.title), panel.title.find('\n') == std::string::npos ? 11 : 9}) +
               panel.axes + "plot ";
     for (const Panel::Plot& plot : panel.plots) {
       if (&plot != &panel.plots.front()) script += ", ";

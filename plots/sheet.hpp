@@ -41,6 +41,8 @@ std::string fill(std::string_view pattern, std::initializer_list<Field> values);
 
 /// `"text"` for a data file; line breaks stay `\n`.
 std::string cell(std::string_view text);
+/// `'text'`, or a cell where it has several lines.
+std::string quote_lines(const std::string& text);
 /// Numbers and cells with blanks between.
 std::string row(std::initializer_list<Field> values);
 
@@ -51,6 +53,13 @@ struct Tic {
 };
 /// `('a' 1, 'b' 2)`
 std::string tics(const std::vector<Tic>& places);
+/// Tics that say where they stand.
+template <class Numbers>
+std::string number_tics(const Numbers& places) {
+  std::vector<Tic> all;
+  for (const double place : places) all.push_back({place, number(place)});
+  return tics(all);
+}
 /// Tics of a logarithmic axis at 1, 2 and 5 times the powers of ten from `low` to `high`; at finer steps where
 /// fewer than four fit. \pre 0 < low
 std::string log_tics(double low, double high);

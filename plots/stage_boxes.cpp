@@ -1,6 +1,7 @@
 #include "plots/stage_boxes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
 
@@ -66,18 +67,10 @@ std::vector<StageBox> communications(const std::vector<const Span*>& spans) {
 }  // namespace
 
 StageWork work_of(const Span& span) {
-  switch (span.kind) {
-    case SpanKind::kCommunication:
-      return StageWork::kCommunication;
-    case SpanKind::kInputAndHost:
-      return StageWork::kInput;
-    case SpanKind::kOptimizerAndCopies:
-      return StageWork::kUpdate;
-    case SpanKind::kWait:
-      return StageWork::kWait;
-    case SpanKind::kCompute:
-      break;
-  }
+  // In the order of SpanKind.
+  constexpr std::array kWorks{StageWork::kForward, StageWork::kCommunication, StageWork::kInput,
+                              StageWork::kUpdate, StageWork::kWait};
+  if (span.kind != SpanKind::kCompute) return kWorks.at(static_cast<std::size_t>(span.kind));
   if (span.name.starts_with("backward")) return StageWork::kBackward;
   return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;
 }

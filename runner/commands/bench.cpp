@@ -1,12 +1,9 @@
 #include "sim/records/bench.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "core/file.hpp"
 #include "runner/commands/rank_options.hpp"
@@ -17,25 +14,22 @@
 namespace stepcast {
 namespace {
 
-std::string known_collectives() {
-  std::string text = "comma-separated:";
-  for (const std::string& name : bench_names()) text += " " + name;
-  return text;
-}
+std::string known_collectives() { return "comma-separated: " + joined(bench_names(), " "); }
 
 void declare(po::options_description& options) {
-  options.add_options()  //
-      ("collectives", po::value<std::string>()->default_value("", "all"),
-       known_collectives().c_str())  //
-      ("copies", po::value<std::string>()->implicit_value("all")->value_name("[=NAMES]"),
+  // clang-format off
+  options.add_options()
+      ("collectives", text_value("", "all"), known_collectives().c_str())
+      ("copies", text_value()->implicit_value("all")->value_name("[=NAMES]"),
        "copies between this host and a GPU instead, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
-       "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")                              //
-      ("gpu", po::value<int>()->default_value(0), "number of the GPU, with --copies")                 //
-      ("min", po::value<std::string>()->default_value("4B"), "smallest message")                      //
-      ("max", po::value<std::string>(), "largest message; default: 64MiB, of copies 256MiB")          //
-      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")                //
-      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")  //
-      ("rounds", po::value<int>()->default_value(9), "samples per collective and size");
+       "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")
+      ("gpu", int_value(0), "number of the GPU, with --copies")
+      ("min", text_value("4B"), "smallest message")
+      ("max", text_value(), "largest message; default: 64MiB, of copies 256MiB")
+      ("factor", po::value<double>()->default_value(4.0), "from one size to the next")
+      ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")
+      ("rounds", int_value(9), "samples per collective and size");
+  // clang-format on
   declare_output(options, "the samples");
   declare_rank_options(options, 2);
   declare_algorithm_option(options);
@@ -52,26 +46,14 @@ BenchSettings settings_of(const po::variables_map& options, const std::string& l
   return settings;
 }
 
-BenchSettings collective_settings(const po::variables_map& options) {
-  BenchSettings settings = settings_of(options, "64MiB");
-  settings.collectives = list_option(options, "collectives");
-  const auto& known = bench_names();
-  for (const std::string& name : settings.collectives)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name("collective", name, known));
-  return settings;
-}
-
-std::string number(double value, const char* format) {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
+int samples_of(const BenchSettings& settings) {
+  return static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds;
 }
 
 /// The table that nccl-tests prints, and our spread beside it.
 void print_table(const Bench& bench) {
   constexpr double kGiga = 1e9;
-  constexpr double kMicro = 1e6;
+  const auto us = [](const char* pattern, double seconds) { return formatted(pattern, 1e6 * seconds); };
   std::cout << "# stepcast bench: " << bench.backend << ", ";
   if (bench.context.libraries.contains("device"))
     std::cout << bench.context.libraries.at("device") << ", " << bench.context.cpu_model << '\n';
@@ -85,19 +67,17 @@ void print_table(const Bench& bench) {
   for (const BenchRow& row : bench.rows) {
     const double algbw = algbw_bytes_per_s(row);
     const double busbw = algbw * bus_factor(row.collective, bench.world_size);
-    table.add({row.collective, number(row.message_bytes, "%.0f"),
-               number(row.message_bytes / sizeof(float), "%.0f"), "float",
-               number(row.median_time_s() * kMicro, "%.2f"),
-               number(quantile(row.time_s, 0.1) * kMicro, "%.1f") + ".." +
-                   number(quantile(row.time_s, 0.9) * kMicro, "%.1f"),
-               number(median(row.cpu_s) * kMicro, "%.1f"), number(algbw / kGiga, "%.3f"),
-               number(busbw / kGiga, "%.3f"), std::to_string(row.wrong)});
+    table.add({row.collective, formatted("%.0f", row.message_bytes),
+               formatted("%.0f", row.message_bytes / sizeof(float)), "float", us("%.2f", row.median_time_s()),
+               us("%.1f", quantile(row.time_s, 0.1)) + us("..%.1f", quantile(row.time_s, 0.9)),
+               us("%.1f", median(row.cpu_s)), formatted("%.3f", algbw / kGiga),
+               formatted("%.3f", busbw / kGiga), std::to_string(row.wrong)});
     wrong += row.wrong;
     bus += busbw / static_cast<double>(bench.rows.size());
   }
   std::cout << table.text();
   std::cout << "# Out of bounds values : " << wrong << (wrong == 0 ? " OK" : " FAILED") << '\n';
-  std::cout << "# Avg bus bandwidth    : " << number(bus / kGiga, "%.4f") << '\n';
+  std::cout << "# Avg bus bandwidth    : " << formatted("%.4f", bus / kGiga) << '\n';
   for (const std::string& warning : bench.context.warnings) std::cout << "# Warning: " << warning << '\n';
 }
 
@@ -133,18 +113,20 @@ ExitCode run_copies(const po::variables_map& options) {
   bench.context.warnings = engine->warnings();
   bench.backend = factory.name;
   bench.world_size = 1;
-  const std::size_t names =
-      settings.collectives.empty() ? engine->kinds().size() : settings.collectives.size();
-  std::optional<Progress> progress;
-  progress.emplace("bench", static_cast<int>(names * settings.sizes.size()) * settings.rounds);
-  bench.rows = bench_copies(*engine, settings, [&](const std::string& now) { progress->advance(now); });
-  progress.reset();
+  if (settings.collectives.empty()) settings.collectives = engine->kinds();
+  {
+    Progress progress("bench", samples_of(settings));
+    bench.rows = bench_copies(*engine, settings, [&](const std::string& now) { progress.advance(now); });
+  }
   return report(options, bench);
 }
 
 ExitCode run(const po::variables_map& options) {
   if (options.count("copies") != 0) return run_copies(options);
-  const BenchSettings settings = collective_settings(options);
+  BenchSettings settings = settings_of(options, "64MiB");
+  settings.collectives = list_option(options, "collectives");
+  check_collectives(settings.collectives);
+  if (settings.collectives.empty()) settings.collectives = bench_names();
   if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
@@ -152,11 +134,9 @@ ExitCode run(const po::variables_map& options) {
     bench.context = make_rank_context("stepcast.bench/1", options, session);
     bench.backend = options["backend"].as<std::string>();
     bench.world_size = session.ranks.world_size;
-    const std::size_t names =
-        settings.collectives.empty() ? bench_names().size() : settings.collectives.size();
     const bool first = session.ranks.rank == 0;
     std::optional<Progress> progress;
-    if (first) progress.emplace("bench", static_cast<int>(names * settings.sizes.size()) * settings.rounds);
+    if (first) progress.emplace("bench", samples_of(settings));
     bench.rows = bench_collectives(session, settings, [&](const std::string& now) {
       if (progress) progress->advance(now);
     });
@@ -175,7 +155,6 @@ const Registration<Command> kBench{
          "Times collectives and messages, or copies of a GPU, over their sizes, as nccl-tests does.",
      .thing = {.declare = declare,
                .run = run,
-               .positional = "",
                .usage = "stepcast bench --nproc N [--collectives NAMES] [-o FILE] [options]",
                .group = "Measure"},
      .order = 20}};

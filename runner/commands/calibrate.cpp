@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "calibration/fit.hpp"
 #include "calibration/judge_hosts.hpp"
@@ -28,22 +26,23 @@ namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  options.add_options()                                                                 //
-      ("max", po::value<std::string>()->default_value("64MiB"), "largest message")      //
-      ("rounds", po::value<int>()->default_value(9), "samples per probe, interleaved")  //
-      ("cluster", po::value<std::string>(),
+  // clang-format off
+  options.add_options()
+      ("max", text_value("64MiB"), "largest message")
+      ("rounds", int_value(9), "samples per probe, interleaved")
+      ("cluster", text_value(),
        "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
-       "messages' costs; without it the former is measured and the latter left in")               //
-      ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")  //
-      ("nodes", po::value<int>()->default_value(2)->value_name("N"), "of the job script")         //
+       "messages' costs; without it the former is measured and the latter left in")
+      ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")
+      ("nodes", int_value(2)->value_name("N"), "of the job script")
       ("ntasks-per-node", po::value<int>()->value_name("N"), "of the job script (default: --nproc)");
+  // clang-format on
   declare_output(options, "the calibration");
   declare_rank_options(options, 2);
 }
 
 ProbeSettings settings_of(const po::variables_map& options) {
-  constexpr double kSmallestMessage = 4.0;
-  constexpr double kSmallestArray = 256.0;
+  constexpr double kSmallestMessage = 4.0, kSmallestArray = 256.0;
   const double largest = parse_bytes(options["max"].as<std::string>(), "--max").count();
   ProbeSettings settings;
   settings.message_sizes = bench_sizes(kSmallestMessage, largest, 2.0);
@@ -51,6 +50,11 @@ ProbeSettings settings_of(const po::variables_map& options) {
   settings.prepare_copy = torch_engine().prepare_scaled_copy;
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   return settings;
+}
+
+std::string residuals(const FitQuality& fit) {
+  return percent_text(fit.median_absolute_relative_residual) + ", " +
+         percent_text(fit.worst_absolute_relative_residual) + " at " + to_text(Bytes(fit.worst_at_bytes));
 }
 
 void print_messages(const Calibration& calibration) {
@@ -67,14 +71,9 @@ void print_messages(const Calibration& calibration) {
            to_text(path.cpu.at(size))});
     }
     std::cout << table.text();
-    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s)) << '\n';
-    std::cout << "residuals, median and worst: latency "
-              << percent_text(path.latency_fit.median_absolute_relative_residual) << ", "
-              << percent_text(path.latency_fit.worst_absolute_relative_residual) << " at "
-              << to_text(Bytes(path.latency_fit.worst_at_bytes)) << "; gap "
-              << percent_text(path.gap_fit.median_absolute_relative_residual) << ", "
-              << percent_text(path.gap_fit.worst_absolute_relative_residual) << " at "
-              << to_text(Bytes(path.gap_fit.worst_at_bytes)) << "\n\n";
+    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s))
+              << "\nresiduals, median and worst: latency " << residuals(path.latency_fit) << "; gap "
+              << residuals(path.gap_fit) << "\n\n";
   }
 }
 
@@ -83,12 +82,10 @@ void print_hosts(const Calibration& calibration) {
   if (calibration.hosts.size() < 2) return;
   Table table({"host", "ranks", "compute speed", "bandwidth", "latency", "clock", "known to", "slow"});
   for (const HostCost& host : calibration.hosts) {
-    std::string ranks;
-    for (const int rank : host.ranks) ranks += (ranks.empty() ? "" : ",") + std::to_string(rank);
     const std::string slow =
         std::string(host.slow_network ? "network " : "") + (host.slow_compute ? "compute" : "");
     const bool own_clock = host.clock_error_s > 0.0;
-    table.add({host.name, ranks, percent_text(host.compute_speed, 0),
+    table.add({host.name, joined(host.ranks, ","), percent_text(host.compute_speed, 0),
                to_text(BytesPerSecond(host.pair_bandwidth_bytes_per_s)),
                to_text(Seconds(host.pair_latency_s)),
                own_clock ? to_text(Seconds(host.clock_offset_s)) : "rank 0's",
@@ -106,8 +103,7 @@ void print_host(const Calibration& calibration) {
   for (const SampleSet& set : calibration.samples) {
     if (set.probe != "reduce") continue;
     const Bytes size(set.bytes);
-    const Seconds reduce = calibration.reduce.at(size);
-    const Seconds copy = calibration.copy.at(size);
+    const Seconds reduce = calibration.reduce.at(size), copy = calibration.copy.at(size);
     arrays.add({to_text(size), to_text(reduce), to_text(size / reduce), to_text(copy), to_text(size / copy)});
   }
   const SharingCost& sharing = calibration.sharing;
@@ -221,7 +217,6 @@ const Registration<Command> kCalibrate{
      .thing =
          {.declare = declare,
           .run = run,
-          .positional = "",
           .usage =
               "stepcast calibrate --nproc N -o FILE [options]; on a cluster under torchrun, srun or mpirun",
           .group = "Measure"},

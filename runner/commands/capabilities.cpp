@@ -38,7 +38,6 @@ const Registration<Command> kCapabilities{
                      options.add_options()("json", po::bool_switch(), "print as JSON");
                    },
                .run = run,
-               .positional = "",
                .usage = "stepcast-runner capabilities [--json]",
                .group = "Internal"},
      .order = 90}};

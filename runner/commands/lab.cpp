@@ -7,7 +7,6 @@
 
 #include "core/file.hpp"
 #include "core/program.hpp"
-#include "runner/lab/job.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
 #include "runner/lab/validation.hpp"
@@ -30,14 +29,14 @@ void declare(po::options_description& options) {
        "status: what there is of a lab\n"
        "down: end what runs in it and remove it\n"
        "validate: predict a matrix of trainings from point-to-point calls between two hosts, run it, and compare")
-      ("cluster", po::value<std::string>(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
-      ("ranks-per-host", po::value<int>()->default_value(1), "of run")
+      ("cluster", text_value(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
+      ("ranks-per-host", int_value(1), "of run")
       ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
-      ("only", po::value<std::string>()->default_value(""), "of validate: the cases with this in their names: pipeline")
-      ("launches", po::value<int>()->default_value(3), "of validate: runs of every case")
-      ("folder", po::value<std::string>()->default_value("out/lab"), "of validate: for what it writes")
+      ("only", text_value(""), "of validate: the cases with this in their names: pipeline")
+      ("launches", int_value(3), "of validate: runs of every case")
+      ("folder", text_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")
-      ("name", po::value<std::string>()->default_value("lab"), "of the lab, where several shall stand side by side");
+      ("name", text_value("lab"), "of the lab, where several shall stand side by side");
   // clang-format on
 }
 
@@ -83,13 +82,6 @@ ExitCode down(const po::variables_map& values, const Words& /*words*/) {
   return ExitCode::kDone;
 }
 
-std::string indented(const std::string& lines) {
-  std::string text = "  ";
-  for (const char c : lines) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  text.resize(text.size() - 2);
-  return text;
-}
-
 ExitCode status(const po::variables_map& values, const Words& /*words*/) {
   const std::string name = lab_name(values);
   const LabStatus status = lab_status(name);
@@ -101,10 +93,9 @@ ExitCode status(const po::variables_map& values, const Words& /*words*/) {
             << (status.cluster.empty() ? "unfinished, 'stepcast lab down' removes it" : status.cluster)
             << '\n';
   for (const LabSpace& space : status.spaces) {
-    std::cout << space.name;
-    for (std::size_t i = 0; i < space.processes.size(); ++i)
-      std::cout << (i == 0 ? ", processes " : " ") << space.processes[i];
-    std::cout << '\n' << (space.links.empty() ? "" : indented(space.links));
+    std::cout << space.name << (space.processes.empty() ? "" : ", processes ") << joined(space.processes, " ")
+              << '\n';
+    for (const std::string& link : space.links) std::cout << "  " << link << '\n';
   }
   return ExitCode::kDone;
 }
@@ -174,16 +165,11 @@ ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
 ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, ExitCode (*)(const po::variables_map&, const Words&)>>
       kActions{{"up", up}, {"run", run_ranks}, {"status", status}, {"down", down}, {"validate", validate}};
-  if (values.count("words") == 0)
-    throw UsageError("say what to do: up, run, status, down or validate; see 'stepcast help lab'");
+  const auto& action = action_option(values, "lab", kActions);
   const Words words = values["words"].as<Words>();
-  const auto action = std::find_if(kActions.begin(), kActions.end(),
-                                   [&](const auto& each) { return each.first == words[0]; });
-  if (action == kActions.end())
-    throw UsageError(unknown_name("action", words[0], {"up", "run", "status", "down", "validate"}));
-  if (words.size() > 1 && action->first != "run")
+  if (words.size() > 1 && action.first != "run")
     throw UsageError("'lab " + words[0] + "' takes no further words, got '" + words[1] + "'");
-  return action->second(values, words);
+  return action.second(values, words);
 }
 
 const Registration<Command> kLab{

@@ -17,24 +17,21 @@ namespace stepcast {
 namespace {
 
 void declare(po::options_description& options) {
-  options.add_options()                                                                             //
-      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")                    //
-      ("batch", po::value<std::string>()->default_value("32"), "batch sizes, separated by commas")  //
-      ("threads", po::value<std::string>()->default_value("1"),
-       "numbers of compute threads, separated by commas")                                //
-      ("steps", po::value<int>()->default_value(30), "steps per batch size and launch")  //
-      ("warmup", po::value<int>()->default_value(5), "steps before, not kept")           //
-      ("launches", po::value<int>()->default_value(1),
-       "times that the measurement is started anew; launches vary more than steps")  //
-      ("data", po::value<std::string>()->default_value("", "synthetic"),
-       "folder with CIFAR-10's data_batch_*.bin")  //
-      ("seed", po::value<unsigned>()->default_value(1),
-       "of the initial parameters and the order of the data")  //
+  // clang-format off
+  options.add_options()
+      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("batch", text_value("32"), "batch sizes, separated by commas")
+      ("threads", text_value("1"), "numbers of compute threads, separated by commas")
+      ("steps", int_value(30), "steps per batch size and launch")
+      ("warmup", int_value(5), "steps before, not kept")
+      ("launches", int_value(1), "times that the measurement is started anew; launches vary more than steps")
+      ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
+      ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
       ("accumulating", po::bool_switch(),
-       "also micro-batches that follow another one, for predictions with --micro-batches")  //
-      ("allow-reference-blas", po::bool_switch(),
-       "measure although matrix products are many times too slow")  //
+       "also micro-batches that follow another one, for predictions with --micro-batches")
+      ("allow-reference-blas", po::bool_switch(), "measure although matrix products are many times too slow")
       ("append", po::bool_switch(), "add the launches to those in the file, measured at another time");
+  // clang-format on
   declare_output(options, "the trace");
 }
 
@@ -144,8 +141,8 @@ void print_entry(const TraceEntry& entry) {
   add("optimizer", entry.optimizer_s());
   add("host", entry.host_s);
   rest.add({"sum with segments", to_text(Seconds(sum)), ""});
-  rest.add({"step by segments", time(entry.step_s), spread(entry.step_s)});
-  rest.add({"step of the whole graph", time(entry.native_step_s), spread(entry.native_step_s)});
+  add("step by segments", entry.step_s);
+  add("step of the whole graph", entry.native_step_s);
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
 }
 
@@ -192,7 +189,6 @@ const Registration<Command> kMeasure{
      .description = "Measures what one training step costs on one rank, segment by segment.",
      .thing = {.declare = declare,
                .run = run,
-               .positional = "",
                .usage = "stepcast measure --model NAME --batch 16,32 -o FILE [options]",
                .group = "Measure"},
      .order = 10}};

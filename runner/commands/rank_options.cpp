@@ -21,11 +21,6 @@ std::optional<Value> given(const po::variables_map& options, const std::string& 
   return options[name].as<Value>();
 }
 
-RankFlags rank_flags(const po::variables_map& options) {
-  return {given<int>(options, "rank"), given<int>(options, "world-size"),
-          given<std::string>(options, "master-addr"), given<int>(options, "master-port")};
-}
-
 milliseconds timeout_of(const po::variables_map& options) {
   const auto timeout = std::chrono::duration_cast<milliseconds>(
       parse_seconds(options["timeout"].as<std::string>(), "--timeout"));
@@ -35,7 +30,10 @@ milliseconds timeout_of(const po::variables_map& options) {
 
 std::optional<RankContext> this_rank(const po::variables_map& options) {
   const int nproc = int_option(options, "nproc", 1, kMostThreads);
-  std::optional<RankContext> found = discover_ranks(rank_flags(options), process_environment);
+  std::optional<RankContext> found =
+      discover_ranks({given<int>(options, "rank"), given<int>(options, "world-size"),
+                      given<std::string>(options, "master-addr"), given<int>(options, "master-port")},
+                     process_environment);
   if (found && !options["nproc"].defaulted() && found->world_size != nproc)
     throw UsageError("--nproc " + std::to_string(nproc) + " contradicts a world size of " +
                      std::to_string(found->world_size) + " (from " + found->source +
@@ -50,24 +48,22 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
 }  // namespace
 
 void declare_rank_options(po::options_description& options, int default_nproc) {
-  options.add_options()  //
-      ("nproc", po::value<int>()->default_value(default_nproc)->value_name("N"),
-       "ranks to start on this machine")  //
-      ("rank", po::value<int>()->value_name("R"),
-       "this process's rank, when another program starts the ranks")                                    //
-      ("world-size", po::value<int>()->value_name("N"), "ranks in all, with --rank")                    //
-      ("master-addr", po::value<std::string>()->value_name("HOST"), "where rank 0 runs")                //
-      ("master-port", po::value<int>()->value_name("PORT"), "port at which the ranks find each other")  //
-      ("timeout", po::value<std::string>()->default_value("60s")->value_name("TIME"),
-       "how long a rank waits for another before it gives up")  //
-      ("backend", po::value<std::string>()->default_value("gloo")->value_name("NAME"),
-       "communication library")  //
-      ("interface", po::value<std::string>()->default_value("")->value_name("NAME"),
-       "network interface (default: loopback on one host, else the one that reaches rank 0)")  //
-      ("bind", po::value<std::string>()->default_value("core")->value_name("POLICY"),
-       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores")  //
-      ("scheduling", po::value<std::string>()->default_value("batch")->value_name("POLICY"),
+  // clang-format off
+  options.add_options()
+      ("nproc", int_value(default_nproc)->value_name("N"), "ranks to start on this machine")
+      ("rank", po::value<int>()->value_name("R"), "this process's rank, when another program starts the ranks")
+      ("world-size", po::value<int>()->value_name("N"), "ranks in all, with --rank")
+      ("master-addr", text_value()->value_name("HOST"), "where rank 0 runs")
+      ("master-port", po::value<int>()->value_name("PORT"), "port at which the ranks find each other")
+      ("timeout", text_value("60s")->value_name("TIME"), "how long a rank waits for another before it gives up")
+      ("backend", text_value("gloo")->value_name("NAME"), "communication library")
+      ("interface", text_value("")->value_name("NAME"),
+       "network interface (default: loopback on one host, else the one that reaches rank 0)")
+      ("bind", text_value("core")->value_name("POLICY"),
+       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores")
+      ("scheduling", text_value("batch")->value_name("POLICY"),
        "batch: a thread that wakes up does not push another off its core, which Gloo needs; normal: it may");
+  // clang-format on
 }
 
 void declare_algorithm_option(po::options_description& options) {

@@ -23,31 +23,29 @@ namespace {
 
 void declare(po::options_description& options) {
   declare_training_options(options);
-  options.add_options()                                                           //
-      ("model", po::value<std::string>(), "NAME[:KEY=VALUE,...] or a YAML file")  //
-      ("engine", po::value<std::string>()->default_value("schedule"),
+  // clang-format off
+  options.add_options()
+      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("engine", text_value("schedule"),
        "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-       "ProcessGroupGloo around one backward (strategies ddp and single)")  //
-      ("trace", po::value<std::string>(),
-       "measured times: what --compute replayed waits for and --split balanced weighs")  //
-      ("compute", po::value<std::string>()->default_value("real")->value_name("KIND"),
-       "real: train; replayed: communicate for real, but wait for the times of --trace instead of "
-       "computing, "
-       "which takes no core, so that many ranks fit on a few")  //
+       "ProcessGroupGloo around one backward (strategies ddp and single)")
+      ("trace", text_value(), "measured times: what --compute replayed waits for and --split balanced weighs")
+      ("compute", text_value("real")->value_name("KIND"),
+       "real: train; replayed: communicate for real, but wait for the times of --trace instead of computing, "
+       "which takes no core, so that many ranks fit on a few")
       ("compute-speed", po::value<double>()->default_value(1.0, "1"),
-       "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")  //
+       "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")
       ("resample", po::bool_switch(),
-       "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the "
-       "median of each phase")                                                     //
-      ("batch", po::value<int>()->default_value(32), "samples per rank and step")  //
-      ("steps", po::value<int>()->default_value(30), "measured steps")             //
-      ("warmup", po::value<int>()->default_value(5), "steps before, kept apart")   //
-      ("threads", po::value<int>()->default_value(1), "compute threads per rank")  //
-      ("data", po::value<std::string>()->default_value("", "synthetic"),
-       "folder with CIFAR-10's data_batch_*.bin")  //
-      ("seed", po::value<unsigned>()->default_value(1),
-       "of the initial parameters and the order of the data")  //
+       "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the median of "
+       "each phase")
+      ("batch", int_value(32), "samples per rank and step")
+      ("steps", int_value(30), "measured steps")
+      ("warmup", int_value(5), "steps before, kept apart")
+      ("threads", int_value(1), "compute threads per rank")
+      ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
+      ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
       ("allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow");
+  // clang-format on
   declare_output(options, "the result");
   declare_rank_options(options, 1);
   declare_algorithm_option(options);
@@ -82,6 +80,11 @@ bool is_reference(const po::variables_map& values) {
   return engine == "reference";
 }
 
+/// About five steps, and the last one.
+bool is_shown(int step, int steps) {
+  return step >= 0 && (step % std::max(1, steps / 5) == 0 || step == steps - 1);
+}
+
 RunOptions run_options(const po::variables_map& values, bool prints) {
   RunOptions options;
   options.batch = int_option(values, "batch", 1);
@@ -90,11 +93,9 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
-  const int interval = std::max(1, options.steps / 5);
   if (prints)
-    options.on_step = [interval, last = options.steps - 1](int step, double loss) {
-      if (step >= 0 && (step % interval == 0 || step == last))
-        std::fprintf(stderr, "step %d: loss %.4f\n", step, loss);
+    options.on_step = [steps = options.steps](int step, double loss) {
+      if (is_shown(step, steps)) std::fprintf(stderr, "step %d: loss %.4f\n", step, loss);
     };
   return options;
 }
@@ -131,10 +132,9 @@ void print_summary(const Result& result) {
 }
 
 /// How a run of this machine says where its times come from.
-void add_origin(const po::variables_map& values, Result& result, const Model& model) {
+void add_origin(const po::variables_map& values, Result& result) {
   result.context = make_compute_context(kResultSchema, command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
-  result.lineage = {make_ancestor("model", model.path)};
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;
 }
@@ -145,7 +145,6 @@ void add_replayed_origin(const po::variables_map& values, Result& result, const 
   result.context = make_rank_context(kResultSchema, values, session);
   result.context.threads = result.configuration.threads;
   result.context.seed = values["seed"].as<unsigned>();
-  result.lineage = {make_ancestor("model", model.path)};
   result.notes["compute"] = "waits for the times that '" + model.specification + "' declares";
   if (values.count("trace") == 0) return;
   const std::string trace = values["trace"].as<std::string>();
@@ -172,10 +171,11 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.configuration.warmup_steps = values["warmup"].as<int>();
   result.configuration.compute = values["compute"].as<std::string>();
   result.configuration.engine = values["engine"].as<std::string>();
+  result.lineage = {make_ancestor("model", model.path)};
   if (is_replayed(values))
     add_replayed_origin(values, result, model, session);
   else
-    add_origin(values, result, model);
+    add_origin(values, result);
   result.context.binding = session.binding;
   result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
@@ -190,10 +190,9 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   options.seed = values["seed"].as<unsigned>();
   options.speed = values["compute-speed"].as<double>();
   options.speed *= environment_number(kHostSpeedVariable).value_or(1.0);
-  const int interval = std::max(1, options.steps / 5);
   if (prints)
-    options.on_step = [interval, last = options.steps - 1](int step) {
-      if (step >= 0 && (step % interval == 0 || step == last)) std::fprintf(stderr, "step %d\n", step);
+    options.on_step = [steps = options.steps](int step) {
+      if (is_shown(step, steps)) std::fprintf(stderr, "step %d\n", step);
     };
   return options;
 }
@@ -273,7 +272,6 @@ const Registration<Command> kRun{
      .description = "Trains for real and measures every operation of every step; or replays its compute.",
      .thing = {.declare = declare,
                .run = run,
-               .positional = "",
                .usage = "stepcast run --strategy NAME --model NAME --batch N --nproc N -o FILE [options]",
                .group = "Measure"},
      .order = 40}};

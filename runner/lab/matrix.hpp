@@ -1,41 +1,47 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
-#include "sim/evidence/lab_report.hpp"
+#include "core/yaml.hpp"
 
-/// What `stepcast lab validate` runs: trainings in virtual clusters, each predicted before it is run.
+/// The points of a study file: trainings and clusters, told as options of `predict` and `run`.
 namespace stepcast {
 
-/// One training in one virtual cluster, one rank per host.
-struct LabExperiment {
-  std::string name;     ///< of its files: `vgg.ddp-25MiB.lab-star-4-1Gb`
-  std::string cluster;  ///< specification: `lab-star:hosts=4,rate=1Gb/s`
-  int hosts = 2;
-  std::string model;
-  int batch = 1;
-  std::vector<std::string> options;  ///< of `run` and of `predict`: `--strategy ddp --bucket-cap 25MiB`
-  std::string compute = "replayed";
-  double link_rate_bytes_per_s = 0.0;  ///< as sold
-  bool uniform = true;                 ///< all links of one rate at one switch, all hosts equally fast
+struct LabPoint {
+  std::string name;                             ///< may name files
+  std::map<std::string, std::string> settings;  ///< all that the file says of it, options among it
+  std::vector<std::string> options;             ///< the settings that the programs know, in the file's order
+
+  /// `--strategy ddp ...`: its options but those in `except`.
+  [[nodiscard]] std::vector<std::string> words(const std::vector<std::string>& except = {}) const;
 };
 
-/// The cluster whose point-to-point calls are all that is measured of communication.
-inline constexpr const char* kLabCalibrationCluster = "lab-star:hosts=2,rate=1Gb/s";
-inline constexpr double kLabCalibrationRate = 125e6;  ///< bytes per second, as sold
+/// The trainings of `stepcast lab validate`, by name (`studies/lab/NAME.yaml`) or path.
+///
+///     name: "{training}.{world-size}"     of every point; `/` is left out. {key} is a gap for the key's value
+///     like: lab                           another from which it takes the keys that it does not write itself
+///     points:                             a list of grids: every combination of the values, the first key slowest
+///       - {training: vgg, world-size: [2, 4]}
+///     every: {compute: replayed}          what a grid says unless it says otherwise; gaps are filled
+///     values: {training: {vgg: {model: vgg11-bn-cifar, batch: 8}}}    values that stand for several options
+///     parameters: [rate]                  keys that only fill gaps
+///
+/// All other keys are options.
+class LabMatrix {
+ public:
+  explicit LabMatrix(const std::string& name);
+  /// \throws InputError with the line of a value that `values` does not have, or of a gap without a key
+  [[nodiscard]] std::vector<LabPoint> points() const;
+  /// A key of the file, else of the one that it is like. \throws InputError where both lack it
+  [[nodiscard]] YamlNode at(const std::string& key) const;
 
-/// How far it lies from the calibration.
-std::string distance_of(const LabExperiment& experiment);
+ private:
+  [[nodiscard]] LabPoint point(std::map<std::string, std::string> chosen,
+                                 std::vector<std::string> keys) const;
 
-/// 79 trainings with replayed compute, and 12 with real compute on two hosts; or 12 quick ones of the former.
-std::vector<LabExperiment> lab_matrix(bool quick);
-
-/// A change of cluster or strategy whose effect on the step time is predicted: names of two experiments.
-struct LabChange {
-  std::string name;
-  std::string plain, changed;
+  std::vector<YamlNode> files_;  ///< its own, then the one that it is like
 };
-std::vector<LabChange> lab_changes();
 
 }  // namespace stepcast

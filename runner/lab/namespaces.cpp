@@ -16,9 +16,12 @@
 #include <sstream>
 #include <thread>
 
+#include "core/environment.hpp"
 #include "core/error.hpp"
 #include "core/program.hpp"
+#include "core/table.hpp"
 #include "core/temporary.hpp"
+#include "runner/launch/binding.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -38,9 +41,7 @@ std::string call(const std::string& program, const std::vector<std::string>& wor
   all.insert(all.end(), words.begin(), words.end());
   const ProgramOutput output = run_program_file(all);
   if (output.exit_code == 0) return output.standard_output;
-  std::string line = program;
-  for (const std::string& word : words) line += " " + word;
-  throw RunError("'" + line + "' failed: " + output.standard_error);
+  throw RunError("'" + program + " " + joined(words, " ") + "' failed: " + output.standard_error);
 }
 
 /// Runs lines of `ip` or `tc` in one go, inside a namespace unless `space` is empty.
@@ -131,11 +132,8 @@ void make_spaces(const LabPlan& plan) {
 void start_interfaces(const LabPlan& plan) {
   std::string switches;
   for (const std::string& bridge : plan.bridges)
-    switches.append("link add ")
-        .append(bridge)
-        .append(" type bridge stp_state 0 mcast_snooping 0\nlink set ")
-        .append(bridge)
-        .append(" addrgenmode none up\n");
+    switches += "link add " + bridge + " type bridge stp_state 0 mcast_snooping 0\nlink set " + bridge +
+                " addrgenmode none up\n";
   std::string queues;
   const TokenBuckets buckets(plan.slowest_link);
   for (const LabLink& link : plan.links) {
@@ -176,16 +174,16 @@ std::string alias(const std::string& space) {
   return link.is_object() ? link.value("ifalias", "") : "";
 }
 
-std::string link_lines(const std::string& space) {
+std::vector<std::string> links_of(const std::string& space) {
   std::map<std::string, double> rates;
   for (const auto& queue : nlohmann::json::parse(call("tc", {"-n", space, "-j", "qdisc", "show"})))
     if (queue.value("kind", "") == "tbf") rates[queue.value("dev", "")] = queue["options"].value("rate", 0.0);
-  std::string lines;
+  std::vector<std::string> lines;
   for (const auto& link : nlohmann::json::parse(call("ip", {"-n", space, "-j", "link", "show"}))) {
     const std::string name = link.value("ifname", "");
     if (!rates.contains(name)) continue;
-    lines += name + " " + (link.value("operstate", "") == "UP" ? "up" : "down") + ", sends at most " +
-             to_text(BytesPerSecond(rates[name] / shaped_rate(BytesPerSecond(1.0)).count())) + "\n";
+    lines.push_back(name + (link.value("operstate", "") == "UP" ? " up" : " down") + ", sends at most " +
+                    to_text(BytesPerSecond(rates[name] / shaped_rate(BytesPerSecond(1.0)).count())));
   }
   return lines;
 }
@@ -201,8 +199,7 @@ void require_lab_capabilities() {
                                                              : ::access("/run", W_OK)) != 0)
     throw CapabilityError(
         "the lab makes network namespaces, which needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with write "
-        "access "
-        "to /run/netns; this process may not");
+        "access to /run/netns; this process may not");
 }
 
 void build_lab(const LabPlan& plan) {
@@ -234,7 +231,7 @@ LabStatus lab_status(const std::string& lab) {
   LabStatus status;
   status.cluster = alias(lab_prefix(lab) + "-switches");
   for (const std::string& space : spaces_of(lab))
-    status.spaces.push_back({space, processes_in(space), link_lines(space)});
+    status.spaces.push_back({space, processes_in(space), links_of(space)});
   return status;
 }
 
@@ -258,6 +255,30 @@ std::vector<LabHost> lab_hosts(const std::string& lab) {
   ordered.reserve(hosts.size());
   for (auto& [number, host] : hosts) ordered.push_back(std::move(host));
   return ordered;
+}
+
+std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_per_host) {
+  const std::vector<int> cores = usable_cores();
+  const int port = free_port();
+  std::vector<RankStart> ranks;
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (int local = 0; local < ranks_per_host; ++local) {
+      RankContext context;
+      context.rank = static_cast<int>(ranks.size());
+      context.world_size = static_cast<int>(hosts.size()) * ranks_per_host;
+      context.local_rank = local;
+      context.local_world_size = ranks_per_host;
+      context.master_addr = hosts.front().address;
+      context.master_port = port;
+      RankStart start{rank_variables(context), kNamespaceFolder + ("/" + hosts[host].space),
+                      cores_of_rank(cores, static_cast<int>(host), static_cast<int>(hosts.size()))};
+      start.variables[kHostNameVariable] = hosts[host].name;
+      start.variables[kLabCoresVariable] = std::to_string(cores.size());
+      start.variables[kHostSpeedVariable] = std::to_string(hosts[host].speed);
+      ranks.push_back(std::move(start));
+    }
+  }
+  return ranks;
 }
 
 LabScope::LabScope(const LabPlan& plan) : lab_(plan.lab) {

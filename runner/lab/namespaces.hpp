@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runner/lab/plan.hpp"
+#include "runner/launch/launch.hpp"
 
 /// Building, looking at and removing labs. Only network namespaces whose names begin with `lab_prefix` are
 /// ever touched, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the
@@ -31,7 +32,7 @@ int remove_lab(const std::string& lab);
 struct LabSpace {
   std::string name;
   std::vector<int> processes;
-  std::string links;  ///< one per line: `eth0 up 123.0 MB/s shaped`
+  std::vector<std::string> links;  ///< `eth0 up, sends at most 123.0 MB/s`
 };
 struct LabStatus {
   std::string cluster;  ///< what it was built from; "" where that was not finished
@@ -43,6 +44,11 @@ LabStatus lab_status(const std::string& lab);
 /// building was interrupted
 std::vector<LabHost> lab_hosts(const std::string& lab);
 
+/// How the ranks of a job start: `ranks_per_host` on every host, host after host, in its network namespace,
+/// with torchrun's variables and STEPCAST_HOST_NAME. Hosts divide this machine's cores among them, where
+/// there are enough for all. \pre hosts not empty, ranks_per_host >= 1
+std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_per_host);
+
 /// A lab for the time of a scope, in which SIGINT, SIGTERM and SIGHUP wait, so that it is always removed; the
 /// ranks that `launch_ranks` starts receive them.
 class LabScope {
@@ -51,8 +57,6 @@ class LabScope {
   ~LabScope();  ///< removes it
   LabScope(const LabScope&) = delete;
   LabScope& operator=(const LabScope&) = delete;
-  LabScope(LabScope&&) = delete;
-  LabScope& operator=(LabScope&&) = delete;
 
  private:
   std::string lab_;

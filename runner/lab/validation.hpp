@@ -4,10 +4,18 @@
 #include <string>
 
 #include "runner/lab/matrix.hpp"
+#include "sim/evidence/lab_report.hpp"
 
 /// Proves predictions in virtual clusters: measures traces and point-to-point calls, predicts every case, and
 /// only then runs it.
 namespace stepcast {
+
+/// The cluster whose point-to-point calls are all that is measured of communication.
+inline constexpr const char* kLabCalibrationCluster = "lab-star:hosts=2,rate=1Gb/s";
+inline constexpr double kLabCalibrationRate = 125e6;  ///< bytes per second, as sold
+
+/// How far a point of studies/lab/lab.yaml lies from the calibration.
+std::string distance_of(const LabPoint& point);
 
 struct LabValidation {
   std::string folder = "out/lab";

@@ -6,7 +6,7 @@
 
 #include "runner/backend/message_walk.hpp"
 #include "runner/backend/ping_pong.hpp"
-#include "runner/control/clocks.hpp"
+#include "runner/measure/cost.hpp"
 
 namespace stepcast {
 namespace {
@@ -126,21 +126,13 @@ class Bout {
   std::size_t world_, count_ = 0, part_ = 0;
 };
 
-struct Sample {
-  double time_s = 0.0;
-  double cpu_s = 0.0;
-};
-
-Sample time_calls(Backend& backend, Bout& bout, int iterations) {
+Cost time_calls(Backend& backend, Bout& bout, int iterations) {
   bout.clear();
   bout.call(1);
   backend.barrier();
-  const double cpu = process_cpu_s();
-  const double begin = wall_clock_s();
-  bout.call(iterations);
   // A ping-pong is two messages, one after the other.
   const double calls = iterations * (bout.collective() == "send_recv" ? 2.0 : 1.0);
-  return {(wall_clock_s() - begin) / calls, (process_cpu_s() - cpu) / calls};
+  return cost_of(calls, process_cpu_s, [&] { bout.call(iterations); });
 }
 
 /// Over the ranks: the slowest time, the mean processor time, all wrong elements.
@@ -177,6 +169,13 @@ void combine(ControlPlane& control, std::vector<BenchRow>& rows) {
 
 }  // namespace
 
+void check_collectives(const std::vector<std::string>& names) {
+  const std::vector<std::string>& known = bench_names();
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw UsageError(unknown_name("collective", name, known));
+}
+
 std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor) {
   if (smallest < 1.0) throw UsageError("the smallest message must have at least 1 byte");
   if (largest < smallest) throw UsageError("the largest message is smaller than the smallest");
@@ -201,28 +200,21 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
   BenchArrays arrays{{elements, 0.0F}, {elements, 0.0F}};
   std::vector<Bout> bouts;
   std::vector<BenchRow> rows;
-  for (const std::string& name : names) {
-    const std::vector<std::string>& known = bench_names();
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError(unknown_name("collective", name, known));
+  check_collectives(names);
+  for (const std::string& name : names)
     for (const std::size_t size : settings.sizes) {
-      bouts.emplace_back(backend, arrays, name, size);
-      if (!rows.empty() && rows.back().collective == name &&
-          rows.back().message_bytes == static_cast<double>(bouts.back().bytes())) {
-        bouts.pop_back();  // two sizes that round up to the same
-        continue;
-      }
-      BenchRow row;
-      row.collective = name;
-      row.message_bytes = static_cast<double>(bouts.back().bytes());
-      rows.push_back(row);
+      const Bout bout(backend, arrays, name, size);
+      const auto bytes = static_cast<double>(bout.bytes());
+      if (!rows.empty() && rows.back().collective == name && rows.back().message_bytes == bytes)
+        continue;  // two sizes that round up to the same
+      bouts.push_back(bout);
+      rows.push_back({.collective = name, .message_bytes = bytes});
     }
-  }
   for (int round = 0; round < settings.rounds; ++round) {
     for (std::size_t i = 0; i < bouts.size(); ++i) {
       bouts[i].clear();
       rows[i].wrong += bouts[i].check();
-      const Sample sample = time_calls(backend, bouts[i], bouts[i].iterations(settings.iterations));
+      const Cost sample = time_calls(backend, bouts[i], bouts[i].iterations(settings.iterations));
       rows[i].time_s.push_back(sample.time_s);
       rows[i].cpu_s.push_back(sample.cpu_s);
       on_sample(bouts[i].collective() + " " + to_text(Bytes(rows[i].message_bytes)));

@@ -21,6 +21,9 @@ struct BenchSettings {
 /// Sizes smallest, smallest * factor, ... up to largest. \throws UsageError when there are none
 std::vector<std::size_t> bench_sizes(double smallest, double largest, double factor);
 
+/// \throws UsageError for a name that is not one of `bench_names`
+void check_collectives(const std::vector<std::string>& names);
+
 /// Measures; all ranks call it with equal settings and receive equal rows. In each round and for each size a
 /// collective is called once on data whose result is known, every element of which is checked, and then
 /// `iterations` times back to back, each waited for. A sample is the time per call on the slowest rank;

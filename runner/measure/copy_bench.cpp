@@ -3,17 +3,12 @@
 #include <algorithm>
 
 #include "core/units.hpp"
-#include "runner/control/clocks.hpp"
+#include "runner/measure/cost.hpp"
 
 namespace stepcast {
 namespace {
 
-int iterations_for(double bytes) {
-  constexpr double kTotal = 2.0 * kGibi;
-  constexpr double kFewest = 3.0;
-  constexpr double kMost = 100.0;
-  return static_cast<int>(std::clamp(kTotal / bytes, kFewest, kMost));
-}
+int iterations_for(double bytes) { return static_cast<int>(std::clamp(2.0 * kGibi / bytes, 3.0, 100.0)); }
 
 }  // namespace
 
@@ -30,11 +25,8 @@ std::vector<BenchRow> bench_copies(CopyEngine& engine, const BenchSettings& sett
     if (std::find(known.begin(), known.end(), kind) == known.end())
       throw UsageError(unknown_name("copy", kind, known));
     for (const std::size_t size : settings.sizes) {
-      BenchRow row;
-      row.collective = kind;
-      row.message_bytes = static_cast<double>(size);
-      row.wrong = engine.check(kind, size);
-      rows.push_back(std::move(row));
+      rows.push_back({.collective = kind, .message_bytes = static_cast<double>(size)});
+      rows.back().wrong = engine.check(kind, size);
     }
   }
   for (int round = 0; round < settings.rounds; ++round) {
@@ -42,11 +34,9 @@ std::vector<BenchRow> bench_copies(CopyEngine& engine, const BenchSettings& sett
       const auto bytes = static_cast<std::size_t>(row.message_bytes);
       const int times = settings.iterations > 0 ? settings.iterations : iterations_for(row.message_bytes);
       engine.copy(row.collective, bytes, 1);  // wakes link and clocks
-      const double cpu = process_cpu_s();
-      const double begin = wall_clock_s();
-      engine.copy(row.collective, bytes, times);
-      row.time_s.push_back((wall_clock_s() - begin) / times);
-      row.cpu_s.push_back((process_cpu_s() - cpu) / times);
+      const Cost cost = cost_of(times, process_cpu_s, [&] { engine.copy(row.collective, bytes, times); });
+      row.time_s.push_back(cost.time_s);
+      row.cpu_s.push_back(cost.cpu_s);
       on_sample(row.collective + " " + to_text(Bytes(row.message_bytes)));
     }
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runner/execute/clock_alignment.hpp"
-#include "runner/measure/cluster_probes.hpp"
+#include "runner/measure/path_classes.hpp"
 #include "runner/measure/probes.hpp"
 #include "sim/records/calibration.hpp"
 #include "topologies/cluster.hpp"

@@ -40,19 +40,17 @@ double noise_of(const std::vector<std::vector<double>>& samples) {
   return median(spreads);
 }
 
-/// By entry: the number of cuts below it when the medians are sorted. \pre samples not empty
-std::vector<int> clusters(const std::vector<std::vector<double>>& samples) {
-  constexpr double kRatio = 1.5;
-  constexpr double kNoises = 3.0;
+/// By entry: whether no cut separates it from the least one when the medians are sorted. \pre samples not empty
+std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& samples) {
+  constexpr double kRatio = 1.5, kNoises = 3.0;
   const double ratio = std::max(kRatio, 1.0 + kNoises * noise_of(samples));
   std::vector<std::pair<double, std::size_t>> sorted;
   for (std::size_t i = 0; i < samples.size(); ++i) sorted.emplace_back(median(samples[i]), i);
   std::sort(sorted.begin(), sorted.end());
-  std::vector<int> result(samples.size(), 0);
-  int cluster = 0;
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    if (sorted[i].first > ratio * sorted[i - 1].first) ++cluster;
-    result[sorted[i].second] = cluster;
+  std::vector<bool> result(samples.size(), false);
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (i > 0 && sorted[i].first > ratio * sorted[i - 1].first) break;
+    result[sorted[i].second] = true;
   }
   return result;
 }
@@ -121,10 +119,9 @@ std::vector<std::string> measured_classes(int hosts, const std::vector<HostPair>
     for (const double bandwidth : pairs[i].bandwidth_bytes_per_s) times.back().push_back(1.0 / bandwidth);
   }
   if (clear.empty()) return classes;
-  const std::vector<int> by_latency = clusters(latencies);
-  const std::vector<int> by_bandwidth = clusters(times);
+  const std::vector<bool> by_latency = below_first_cut(latencies), by_bandwidth = below_first_cut(times);
   std::vector<bool> near(pairs.size(), false);
-  for (std::size_t i = 0; i < clear.size(); ++i) near[clear[i]] = by_latency[i] == 0 && by_bandwidth[i] == 0;
+  for (std::size_t i = 0; i < clear.size(); ++i) near[clear[i]] = by_latency[i] && by_bandwidth[i];
   const bool believed =
       is_transitive(hosts, pairs, near, slow) && std::find(near.begin(), near.end(), true) != near.end();
   for (const std::size_t pair : clear)

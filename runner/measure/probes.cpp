@@ -10,7 +10,7 @@
 
 #include "runner/backend/message_walk.hpp"
 #include "runner/backend/ping_pong.hpp"
-#include "runner/control/clocks.hpp"
+#include "runner/measure/cost.hpp"
 #include "runner/measure/host_probes.hpp"
 
 namespace stepcast {
@@ -24,11 +24,6 @@ int repetitions(std::size_t bytes, double bytes_per_sample, int most) {
   return static_cast<int>(
       std::clamp(bytes_per_sample / static_cast<double>(bytes), 2.0, static_cast<double>(most)));
 }
-
-struct Cost {
-  double time_s = 0.0;
-  double cpu_s = 0.0;
-};
 
 class Prober {
  public:
@@ -122,9 +117,9 @@ class Prober {
     };
     for (const std::size_t size : settings_.message_sizes) {
       add("ping_pong", size, half_round_trip(size));
-      add("rendezvous", size, one_way(size));
+      add("rendezvous", size, one_way(size, false));
       add("exchange", size, exchange(size));
-      if (size <= kLargestHandedOver) add("handed_over", size, handed_over(size));
+      if (size <= kLargestHandedOver) add("handed_over", size, one_way(size, true));
     }
     if (has_ring() && pair.path_class != kSameHost) add("ring_pair", kStreamMessage, ring(both));
   }
@@ -157,44 +152,31 @@ class Prober {
   Cost per_message(int messages, Work work) {
     backend_.barrier();
     if (!pair_.has(backend_.rank())) return {};
-    const double cpu = process_cpu_s();
-    const double begin = wall_clock_s();
-    work();
-    return {(wall_clock_s() - begin) / messages, (process_cpu_s() - cpu) / messages};
+    return cost_of(messages, process_cpu_s, work);
   }
 
   Cost half_round_trip(std::size_t bytes) {
     const int trips = repetitions(bytes, 16.0 * kMebi, 60);
-    MessageWalk out = outgoing_walk(bytes);
-    MessageWalk in = incoming_walk(bytes);
+    MessageWalk out = outgoing_walk(bytes), in = incoming_walk(bytes);
     ping_pong(backend_, pair_, out, in, 1);
     return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
   }
 
   /// The first rank sends messages to the second, one after the other; a receive is posted when the message
-  /// before it is there.
-  Cost one_way(std::size_t bytes) {
+  /// before it is there. \param handed_over each call is handed to the communication thread and waited for, as
+  /// collectives are
+  Cost one_way(std::size_t bytes, bool handed_over) {
     const int messages = repetitions(bytes, 32.0 * kMebi, 120);
-    MessageWalk out = outgoing_walk(bytes);
-    MessageWalk in = incoming_walk(bytes);
+    MessageWalk out = outgoing_walk(bytes), in = incoming_walk(bytes);
+    const auto pass = [&] {
+      const WorkPtr work = backend_.rank() == pair_.first
+                               ? backend_.send(out.next(), pair_.second, kMessageTag)
+                               : backend_.recv(in.next(), pair_.first, kMessageTag);
+      work->wait();
+    };
     return per_message(messages, [&] {
-      for (int i = 0; i < messages; ++i) send_or_receive(out, in)->wait();
+      for (int i = 0; i < messages; ++i) handed_over ? backend_.submit(pass)->wait() : pass();
     });
-  }
-
-  /// The same, but each call is handed to the communication thread and waited for, as collectives are.
-  Cost handed_over(std::size_t bytes) {
-    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
-    MessageWalk out = outgoing_walk(bytes);
-    MessageWalk in = incoming_walk(bytes);
-    return per_message(messages, [&] {
-      for (int i = 0; i < messages; ++i) backend_.submit([&] { send_or_receive(out, in)->wait(); })->wait();
-    });
-  }
-
-  WorkPtr send_or_receive(MessageWalk& out, MessageWalk& in) {
-    return backend_.rank() == pair_.first ? backend_.send(out.next(), pair_.second, kMessageTag)
-                                          : backend_.recv(in.next(), pair_.first, kMessageTag);
   }
 
   /// Both ranks send to each other without a pause, two messages in flight each way, as the segments of a
@@ -242,12 +224,10 @@ class Prober {
     for (std::size_t i = 0; i < MessageWalk::region_bytes(bytes) / bytes; ++i) work.push_back(prepare());
     const int walks = repetitions(bytes * work.size(), 32.0 * kMebi, 60);
     for (const auto& one : work) one();
-    const double cpu = thread_cpu_s();
-    const double begin = wall_clock_s();
-    for (int walk = 0; walk < walks; ++walk)
-      for (const auto& one : work) one();
-    const double arrays = walks * static_cast<double>(work.size());
-    return {(wall_clock_s() - begin) / arrays, (thread_cpu_s() - cpu) / arrays};
+    return cost_of(walks * static_cast<double>(work.size()), thread_cpu_s, [&] {
+      for (int walk = 0; walk < walks; ++walk)
+        for (const auto& one : work) one();
+    });
   }
 
   /// Repeats a unit of work for a fixed time, so that ranks that start together also work side by side all
@@ -261,13 +241,13 @@ class Prober {
   template <class Probe, class Go>
   static Cost repeat(Probe& probe, Go go) {
     int units = 0;
-    const double cpu = thread_cpu_s();
-    const double begin = wall_clock_s();
-    do {
-      probe.run();
-      ++units;
-    } while (go());
-    return {(wall_clock_s() - begin) / units, (thread_cpu_s() - cpu) / units};
+    const Cost all = cost_of(1, thread_cpu_s, [&] {
+      do {
+        probe.run();
+        ++units;
+      } while (go());
+    });
+    return {all.time_s / units, all.cpu_s / units};
   }
 
   /// Every rank of `ranks` passes 1 MiB messages to the next one and takes those of the one before. Per
@@ -276,10 +256,7 @@ class Prober {
     constexpr int kMessages = 16;
     return together(ranks, [&] {
       pass_on(ranks, 1);  // wakes the connections up
-      const double cpu = process_cpu_s();
-      const double begin = wall_clock_s();
-      pass_on(ranks, kMessages);
-      return Cost{(wall_clock_s() - begin) / kMessages, (process_cpu_s() - cpu) / kMessages};
+      return cost_of(kMessages, process_cpu_s, [&] { pass_on(ranks, kMessages); });
     });
   }
 

@@ -12,7 +12,6 @@
 #include <new>
 
 #include "core/temporary.hpp"
-#include "sim/cli/help.hpp"
 #include "sim/records/run_context.hpp"
 
 namespace stepcast {

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/registry.hpp"
@@ -20,11 +21,11 @@ namespace po = boost::program_options;
 /// only.
 struct Command {
   /// Adds the command's options to its table.
-  std::function<void(po::options_description&)> declare;
+  std::function<void(po::options_description&)> declare{};
   /// Runs with the parsed options and returns the exit code; errors are thrown.
-  std::function<ExitCode(const po::variables_map&)> run;
-  std::string positional;  ///< name of the option that takes words without a flag; "" when there are none
-  std::string usage;       ///< `stepcast compare PREDICTED MEASURED [options]`
+  std::function<ExitCode(const po::variables_map&)> run{};
+  std::string positional{};  ///< name of the option that takes words without a flag; "" when there are none
+  std::string usage{};       ///< `stepcast compare PREDICTED MEASURED [options]`
   std::string group = "Commands";  ///< heading of `help` under which it is listed
   /// Set for a command that another program runs: it receives the words after the command's name as typed,
   /// and neither `declare` nor `run` is called.
@@ -52,16 +53,34 @@ bool interactive();
 /// A progress bar on a terminal, else one line every ten seconds, on stderr.
 class Progress {
  public:
-  Progress(std::string what, int total);
+  Progress(std::string what, int total) : what_(std::move(what)), total_(total) {}
   ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
   /// One more of `total` is done; `now` names it.
   void advance(const std::string& now = "");
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  int total_, done_ = 0;
+  bool bar_ = interactive();
+  Clock::time_point start_ = Clock::now(), last_ = start_;
 };
+
+// The texts of `help`, all made from the registries and option tables.
+
+/// The command's own options and `--help`.
+po::options_description option_table(const std::string& name, const Command& command);
+
+/// `--world-size`, `-o`, ... of a table, for suggestions.
+std::vector<std::string> option_names(const po::options_description& options);
+
+/// Commands by group, exit codes, environment variables.
+std::string program_help(const std::string& program, const std::string& summary);
+
+/// Usage, description and options of one command. \throws UsageError for an unknown command.
+std::string command_help(const std::string& program, const std::string& name);
+
+/// `stepcast: `, in colour where the terminal and NO_COLOR allow it.
+std::string error_prefix(const std::string& program);
 
 }  // namespace stepcast

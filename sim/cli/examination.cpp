@@ -10,89 +10,23 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "sim/cli/runner_program.hpp"
 #include "sim/records/run_context.hpp"
 
 namespace stepcast {
 namespace {
 
+constexpr const char* kName = "stepcast-runner";
 constexpr double kNoisy = 0.10;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
-/// Good, or `bad` with what mends it.
-Finding finding(const std::string& what, const std::string& found, bool is_bad = false,
-                const std::string& remedy = "", Verdict bad = Verdict::kMisleading) {
-  return {what, is_bad ? bad : Verdict::kGood, found, is_bad ? remedy : ""};
+/// A finding, with its remedy where it is not good.
+Finding judged(const std::string& what, bool good, Verdict else_verdict, const std::string& found,
+               const std::string& remedy) {
+  return {what, good ? Verdict::kGood : else_verdict, found, good ? "" : remedy};
 }
 
-void examine_processor(std::vector<Finding>& findings) {
-  const RunContext context = make_run_context("", {});
-  findings.push_back(finding("processor", context.cpu_model));
-  findings.push_back(finding("cores", std::to_string(context.cores) + " usable", context.cores < 2,
-                             "two ranks would share one core; measure with at least as many cores as ranks"));
-  const std::string load = std::to_string(context.load_average);
-  findings.push_back(finding("load", load.substr(0, load.find('.') + 3) + " over the last minute",
-                             context.load_average > kBusyPerCore * context.cores,
-                             "something else computes here; stop it before measuring"));
-  const double noise = timing_noise();
-  findings.push_back(finding("noise", percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
-                             noise > kNoisy, "timings vary; use several launches, and close other programs"));
-}
-
-void examine_libraries(std::vector<Finding>& findings) {
-  const BlasIdentity blas = identify_blas();
-  const bool none = blas.description.find("no lib") != std::string::npos;
-  findings.push_back(
-      finding("BLAS", blas.description, none || blas.is_reference,
-              "linear layers are about 16 times slower than they should be; install libopenblas0-pthread",
-              none ? Verdict::kMissing : Verdict::kMisleading));
-  for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
-    if (const auto value = process_environment(variable))
-      findings.push_back(
-          finding(variable, *value, true, "stepcast sets the threads per rank itself (--threads); unset it"));
-  const std::string gnuplot = find_program("gnuplot");
-  findings.push_back(finding("gnuplot", gnuplot.empty() ? "not in PATH" : gnuplot, gnuplot.empty(),
-                             "'stepcast plot' needs it; install gnuplot-nox", Verdict::kMissing));
-}
-
-/// Libraries and backends that the runner says it has.
-void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
-  const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
-  for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{}))
-    findings.push_back(finding("  " + name, version));
-  for (const nlohmann::json& backend : capabilities.value("backends", nlohmann::json::array()))
-    findings.push_back(finding("  backend " + backend.value("name", "?"), backend.value("library", "?")));
-}
-
-void examine_runner(std::vector<Finding>& findings) {
-  const auto missing = [&](const std::string& found, const std::string& remedy) {
-    findings.push_back(finding("stepcast-runner", found, true, remedy, Verdict::kMissing));
-  };
-  std::string runner;
-  try {
-    runner = find_runner();
-  } catch (const InputError& error) {
-    return missing(error.what(), "unset the variable or mend it");
-  }
-  if (runner.empty())
-    return missing("neither beside stepcast nor in PATH",
-                   "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev");
-  const ProgramOutput output = run_program_file({runner, "capabilities", "--json"});
-  const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
-  if (output.exit_code != 0 || !json.is_object())
-    return missing(runner + " does not start: " + output.standard_error,
-                   "build it again against the installed LibTorch and Gloo");
-  findings.push_back(finding("stepcast-runner", runner));
-  add_capabilities(json, findings);
-}
-
-}  // namespace
-
-const char* to_text(Verdict verdict) {
-  constexpr std::array kWords{"good", "MISLEADING", "MISSING"};
-  return kWords.at(static_cast<std::size_t>(verdict));
-}
-
+/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine,
+/// its clock and its hypervisor do to timings.
 double timing_noise() {
   using Clock = std::chrono::steady_clock;
   constexpr int kRepetitions = 60;
@@ -105,6 +39,94 @@ double timing_noise() {
     times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   return (quantile(times, 0.9) - quantile(times, 0.1)) / median(times);
+}
+
+void examine_processor(std::vector<Finding>& findings) {
+  const RunContext context = make_run_context("", {});
+  const double noise = timing_noise();
+  findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
+  findings.push_back(judged("cores", context.cores >= 2, Verdict::kMisleading,
+                            std::to_string(context.cores) + " usable",
+                            "two ranks would share one core; measure with at least as many cores as ranks"));
+  findings.push_back(judged("load", context.load_average <= kBusyPerCore * context.cores,
+                            Verdict::kMisleading,
+                            formatted("%.2f over the last minute", context.load_average),
+                            "something else computes here; stop it before measuring"));
+  findings.push_back(judged("noise", noise <= kNoisy, Verdict::kMisleading,
+                            percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
+                            "timings vary; use several launches, and close other programs"));
+}
+
+void examine_libraries(std::vector<Finding>& findings) {
+  const BlasIdentity blas = identify_blas();
+  const bool none = blas.description.find("no lib") != std::string::npos;
+  findings.push_back(judged(
+      "BLAS", !none && !blas.is_reference, none ? Verdict::kMissing : Verdict::kMisleading, blas.description,
+      "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"));
+  for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
+    if (const auto value = process_environment(variable))
+      findings.push_back({variable, Verdict::kMisleading, *value,
+                          "stepcast sets the threads per rank itself (--threads); unset it"});
+  const std::string gnuplot = find_program("gnuplot");
+  findings.push_back(judged("gnuplot", !gnuplot.empty(), Verdict::kMissing,
+                            gnuplot.empty() ? "not in PATH" : gnuplot,
+                            "'stepcast plot' needs it; install gnuplot-nox"));
+}
+
+/// Libraries and backends that the runner says it has.
+void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
+  const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
+  for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{}))
+    findings.push_back({"  " + name, Verdict::kGood, version, ""});
+  for (const nlohmann::json& backend : capabilities.value("backends", nlohmann::json::array()))
+    findings.push_back(
+        {"  backend " + backend.value("name", "?"), Verdict::kGood, backend.value("library", "?"), ""});
+}
+
+void examine_runner(std::vector<Finding>& findings) {
+  std::string runner;
+  try {
+    runner = find_runner();
+  } catch (const InputError& error) {
+    findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset the variable or mend it"});
+    return;
+  }
+  if (runner.empty()) {
+    findings.push_back(
+        {"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",
+         "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
+    return;
+  }
+  const ProgramOutput output = run_program_file({runner, "capabilities", "--json"});
+  const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
+  if (output.exit_code != 0 || !json.is_object()) {
+    findings.push_back({"stepcast-runner", Verdict::kMissing,
+                        runner + " does not start: " + output.standard_error,
+                        "build it again against the installed LibTorch and Gloo"});
+    return;
+  }
+  findings.push_back({"stepcast-runner", Verdict::kGood, runner, ""});
+  add_capabilities(json, findings);
+}
+
+}  // namespace
+
+std::string find_runner() {
+  if (const auto chosen = process_environment(kRunnerVariable)) return *chosen;
+  const std::string beside = program_beside(kName);
+  return is_program(beside) ? beside : find_program(kName);
+}
+
+std::string require_runner(const std::string& purpose) {
+  std::string program = find_runner();
+  if (!program.empty()) return program;
+  throw CapabilityError(purpose +
+                        " needs stepcast-runner, which is neither beside stepcast nor in PATH; build it "
+                        "(it needs libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER");
+}
+
+const char* to_text(Verdict verdict) {
+  return std::array{"good", "MISLEADING", "MISSING"}.at(static_cast<std::size_t>(verdict));
 }
 
 std::vector<Finding> examine_machine() {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-/// What `doctor` looks at.
+/// What `doctor` looks at, and where `stepcast-runner` is.
 namespace stepcast {
 
 enum class Verdict : std::uint8_t { kGood, kMisleading, kMissing };
@@ -21,8 +21,11 @@ struct Finding {
 /// built with.
 std::vector<Finding> examine_machine();
 
-/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine,
-/// its clock and its hypervisor do to timings.
-double timing_noise();
+/// Where the program is that measures and runs for real: $STEPCAST_RUNNER (\throws InputError where it is no
+/// program), else `stepcast-runner` beside this program, else in $PATH; "" when there is none.
+std::string find_runner();
+
+/// The same. \throws CapabilityError that says what `purpose` needs and where it was looked for.
+std::string require_runner(const std::string& purpose);
 
 }  // namespace stepcast

@@ -1,5 +1,3 @@
-#include "sim/cli/help.hpp"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <string_view>
 
 #include "core/environment.hpp"
+#include "sim/cli/command.hpp"
 
 namespace stepcast {
 namespace {

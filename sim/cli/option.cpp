@@ -10,8 +10,9 @@ namespace stepcast {
 
 namespace {
 
+/// What a parser of units complains about is wrong usage here.
 template <class Parser>
-auto parsed_option(const po::variables_map& values, const std::string& name, Parser parse) {
+auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
   try {
     return parse(values[name].as<std::string>(), "--" + name);
   } catch (const InputError& error) {
@@ -22,19 +23,24 @@ auto parsed_option(const po::variables_map& values, const std::string& name, Par
 }  // namespace
 
 Bytes bytes_option(const po::variables_map& values, const std::string& name) {
-  return parsed_option(values, name, parse_bytes);
+  return parsed(values, name, parse_bytes);
 }
 
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name) {
-  return parsed_option(values, name, parse_bytes_per_second);
+  return parsed(values, name, parse_bytes_per_second);
+}
+
+Seconds seconds_option(const po::variables_map& values, const std::string& name) {
+  return parsed(values, name, parse_seconds);
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
-  if (value >= least && value <= most) return value;
-  throw UsageError("--" + name + " must be " +
-                   (value < least ? "at least " + std::to_string(least) : "at most " + std::to_string(most)) +
-                   ", got " + std::to_string(value));
+  if (value > most || value < least)
+    throw UsageError("--" + name + " must be at " +
+                     (value > most ? "most " + std::to_string(most) : "least " + std::to_string(least)) +
+                     ", got " + std::to_string(value));
+  return value;
 }
 
 double percent_option(const po::variables_map& values, const std::string& name) {
@@ -59,18 +65,13 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
 }
 
 std::string joined_option(const po::variables_map& values, const std::string& name) {
-  std::string text;
-  if (values.count(name) == 0) return text;
-  for (const std::string& part : values[name].as<std::vector<std::string>>())
-    text.append(text.empty() ? "" : ",").append(part);
-  return text;
+  return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
 }
 
 void declare_output(po::options_description& options, const std::string& content) {
-  const std::string file = "file for " + content;
-  const std::string print = "print " + content + " as JSON";
-  options.add_options()("output,o", po::value<std::string>(), file.c_str())(
-      "json", po::bool_switch(), print.c_str())("force", po::bool_switch(), "overwrite an existing file");
+  options.add_options()("output,o", po::value<std::string>(), ("file for " + content).c_str())(
+      "json", po::bool_switch(), ("print " + content + " as JSON").c_str())("force", po::bool_switch(),
+                                                                            "overwrite an existing file");
 }
 
 void check_output(const po::variables_map& values, bool replaces) {

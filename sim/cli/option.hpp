@@ -8,11 +8,21 @@
 /// Values of options with units. What is wrong on the command line is a UsageError, not a bad input file.
 namespace stepcast {
 
-/// \throws UsageError with an example when the value is not a size such as 25MiB
-Bytes bytes_option(const po::variables_map& values, const std::string& name);
+/// Values in a table of options: a text or a whole number, with its default and how help shows that.
+inline po::typed_value<std::string>* text_value() { return po::value<std::string>(); }
+inline po::typed_value<std::string>* text_value(const std::string& standard) {
+  return text_value()->default_value(standard);
+}
+inline po::typed_value<std::string>* text_value(const std::string& standard, const std::string& shown) {
+  return text_value()->default_value(standard, shown);
+}
+inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->default_value(standard); }
 
-/// \throws UsageError with an example when the value is not a rate such as 25GB/s
+/// \throws UsageError with an example when the value is not a size such as 25MiB, a rate such as 25GB/s, or a
+/// time such as 5us
+Bytes bytes_option(const po::variables_map& values, const std::string& name);
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
+Seconds seconds_option(const po::variables_map& values, const std::string& name);
 
 constexpr int kMostOfAnything = 10'000'000;  ///< more is a slip that would fill the memory
 constexpr int kMostThreads = 1024;           ///< threads of a rank, and processes that are started at once
@@ -28,6 +38,21 @@ double percent_option(const po::variables_map& values, const std::string& name);
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name);
 /// All parts of an option that may be given several times, as `a,b,c`; "" where it was not given.
 std::string joined_option(const po::variables_map& values, const std::string& name);
+
+/// The entry of `actions` that the first of the `words` names. \throws UsageError that lists them
+template <class Action>
+const std::pair<std::string, Action>& action_option(
+    const po::variables_map& values, const std::string& command,
+    const std::vector<std::pair<std::string, Action>>& actions) {
+  std::vector<std::string> names;
+  for (const auto& [name, action] : actions) names.push_back(name);
+  if (values.count("words") == 0)
+    throw UsageError("say what to do: " + alternatives(names) + "; see 'stepcast help " + command + "'");
+  const std::string first = values["words"].as<std::vector<std::string>>().front();
+  for (const auto& action : actions)
+    if (action.first == first) return action;
+  throw UsageError(unknown_name("action", first, names));
+}
 
 /// `--output`, `--json` and `--force` of a command whose result is `content`: `the trace`.
 void declare_output(po::options_description& options, const std::string& content);

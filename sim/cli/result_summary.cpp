@@ -1,8 +1,6 @@
 #include "sim/cli/result_summary.hpp"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
@@ -22,7 +20,7 @@ std::string describe_run(const Configuration& c) {
     text += ", batch " + std::to_string(c.batch);
     if (c.data_parallel == c.world_size) text += " per rank";
     if (c.micro_batches > 1) text += " in " + std::to_string(c.micro_batches) + " micro-batches";
-    text += ", " + std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads") + " per rank";
+    text += ", " + counted(static_cast<std::size_t>(c.threads), "thread") + " per rank";
   }
   if (c.engine != "schedule") text += ", " + c.engine + " engine";
   if (!c.device.empty()) text += ", on " + c.device;
@@ -32,30 +30,22 @@ std::string describe_run(const Configuration& c) {
 
 std::string throughput_text(const Result& result) {
   const double throughput = result.throughput_samples_per_s();
-  return throughput < 100.0 ? formatted("%.3g samples/s", throughput)
-                            : formatted("%.0f samples/s", throughput);
+  return formatted(throughput < 100.0 ? "%.3g samples/s" : "%.0f samples/s", throughput);
 }
 
 std::string rank_table(const Result& result) {
-  static const std::vector<std::pair<std::string, double Breakdown::*>> kParts{
-      {"compute", &Breakdown::compute_s},
-      {"exposed comm", &Breakdown::exposed_communication_s},
-      {"overlapped comm", &Breakdown::overlapped_communication_s},
-      {"input and host", &Breakdown::input_and_host_s},
-      {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
-      {"idle", &Breakdown::idle_s}};
-  std::vector<std::string> columns{"rank"};
-  for (const auto& [name, part] : kParts) columns.push_back(name);
+  std::vector<std::string> columns{
+      "rank", "compute", "exposed comm", "overlapped comm", "input and host", "optimizer and copies", "idle"};
   if (!result.memory.empty()) columns.emplace_back("peak memory");
   Table table(columns);
   for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
+    const Breakdown& part = result.breakdown[i];
     // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
-    const auto memory = std::ranges::find(result.memory, rank, &MemoryUse::rank);
     std::vector<std::string> cells{std::to_string(rank)};
-    for (const auto& [name, part] : kParts) cells.push_back(to_text(Seconds(result.breakdown[i].*part)));
-    if (!result.memory.empty())
-      cells.push_back(memory == result.memory.end() ? "" : to_text(Bytes(memory->peak_bytes)));
+    for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));
+    for (const MemoryUse& use : result.memory)
+      if (use.rank == rank && cells.size() < columns.size()) cells.push_back(to_text(Bytes(use.peak_bytes)));
     table.add(cells);
   }
   std::string text = table.text();

@@ -14,15 +14,9 @@ std::string describe_strategies() {
 
 /// `ddp, pipeline: dtype in which buckets travel: none or fp16`
 std::string describe(const KnownOption& known) {
-  const auto join = [](const std::vector<std::string>& words, const char* last) {
-    std::string text;
-    for (std::size_t i = 0; i < words.size(); ++i)
-      text += (i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
-    return text;
-  };
   const StrategyOption& option = known.option;
-  return join(known.strategies, ", ") + ": " + option.help +
-         (option.choices.empty() ? "" : ": " + join(option.choices, " or "));
+  return joined(known.strategies) + ": " + option.help +
+         (option.choices.empty() ? "" : ": " + alternatives(option.choices));
 }
 
 po::value_semantic* value_of(const StrategyOption& option) {

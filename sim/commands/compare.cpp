@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -25,12 +24,10 @@ void declare(po::options_description& options) {
   options.add_options()
       ("files", po::value<Paths>(), "predicted and measured results, any number of launches per case; runs of both engines; or two bench files")
       ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
-      ("max-error", po::value<std::string>(),
-       "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches")
-      ("output,o", po::value<std::string>(), "file for the comparison")
-      ("json", po::bool_switch(), "print the whole comparison as JSON")
-      ("force", po::bool_switch(), "overwrite an existing file");
+      ("max-error", text_value(),
+       "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches");
   // clang-format on
+  declare_output(options, "the comparison");
 }
 
 std::optional<double> max_error(const po::variables_map& values) {
@@ -44,8 +41,6 @@ std::vector<ResultFile> load_all(const po::variables_map& values, const std::str
   return files;
 }
 
-bool is_predicted(const Case& one) { return one.has_error(); }
-
 bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
   return std::any_of(pairs.begin(), pairs.end(),
                      [&](const EnginePair& pair) { return pair.schedule == &one || pair.reference == &one; });
@@ -55,7 +50,7 @@ bool is_paired(const Case& one, const std::vector<EnginePair>& pairs) {
 /// is a prediction, or runs of the same by the other engine.
 void require_complete(const std::vector<Case>& cases, const std::vector<EnginePair>& pairs) {
   for (const Case& one : cases) {
-    if (is_predicted(one) || is_paired(one, pairs)) continue;
+    if (one.has_error() || is_paired(one, pairs)) continue;
     const bool measured = !one.prediction;
     const bool reference = one.configuration.engine != "schedule";
     throw InputError(
@@ -66,13 +61,9 @@ void require_complete(const std::vector<Case>& cases, const std::vector<EnginePa
   }
 }
 
-void write_output(const po::variables_map& values, const nlohmann::json& comparison) {
-  nlohmann::json body = comparison;
-  body["context"] = make_run_context("stepcast.compare/1", command_line());
-  const std::string text = to_file_text(body);
-  if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
-  if (values["json"].as<bool>()) std::cout << text;
+void write_comparison(const po::variables_map& values, nlohmann::json comparison) {
+  comparison["context"] = make_run_context("stepcast.compare/1", command_line());
+  write_output(values, to_file_text(comparison));
 }
 
 /// Whether a prediction, or the Schedule beside the reference engine, is off by more than `limit` and outside
@@ -96,10 +87,10 @@ ExitCode compare_results(const po::variables_map& values) {
   const std::vector<Case> with_baselines = group_cases(everything);
   check_lineage(with_baselines);
   const std::vector<Speedup> all_speedups = speedups(with_baselines);
-  std::vector<Case> predicted;
-  std::copy_if(cases.begin(), cases.end(), std::back_inserter(predicted), is_predicted);
+  std::vector<Case> predicted = cases;
+  std::erase_if(predicted, [](const Case& one) { return !one.has_error(); });
   if (!values["json"].as<bool>()) std::cout << comparison_text(predicted, all_speedups, pairs);
-  write_output(values, comparison_json(predicted, all_speedups, pairs));
+  write_comparison(values, comparison_json(predicted, all_speedups, pairs));
   const auto limit = max_error(values);
   const bool missed = limit && is_off(predicted, pairs, *limit);
   if (missed)
@@ -129,7 +120,7 @@ ExitCode compare_benches(const po::variables_map& values) {
               << to_text(Bytes(worst(errors).message_bytes)) << ": "
               << signed_percent_text(worst(errors).relative_error()) << '\n';
   }
-  write_output(values, bench_comparison_json(errors));
+  write_comparison(values, bench_comparison_json(errors));
   const auto limit = max_error(values);
   return limit && geometric_mean_error(errors) > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
 }
@@ -138,8 +129,7 @@ ExitCode run(const po::variables_map& values) {
   if (values.count("files") == 0)
     throw UsageError("name predicted and measured files; see 'stepcast help compare'");
   static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
-  if (values.count("output") != 0)
-    check_writable(values["output"].as<std::string>(), values["force"].as<bool>());
+  check_output(values);
   return schema_of(values["files"].as<Paths>().front()) == "stepcast.bench/1" ? compare_benches(values)
                                                                               : compare_results(values);
 }

@@ -37,11 +37,7 @@ const Registration<Command> kDoctor{
     commands(),
     {.name = "doctor",
      .description = "Says what this machine can measure, and what is missing or misleading.",
-     .thing = {.declare = declare,
-               .run = run,
-               .positional = "",
-               .usage = "stepcast doctor",
-               .group = "This machine"},
+     .thing = {.declare = declare, .run = run, .usage = "stepcast doctor", .group = "This machine"},
      .order = 1}};
 
 }  // namespace

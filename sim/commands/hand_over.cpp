@@ -2,7 +2,7 @@
 
 #include "core/program.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/cli/runner_program.hpp"
+#include "sim/cli/examination.hpp"
 
 /// Commands that need LibTorch are described here and run by `stepcast-runner`, so that `stepcast` itself
 /// starts in milliseconds and works where LibTorch is not installed.
@@ -20,10 +20,7 @@ std::function<ExitCode(const std::vector<std::string>&)> hand_over(const std::st
 }
 
 Registry<Command>::Entry entry(const std::string& name, const std::string& description, int order) {
-  Command command;
-  command.group = "Measure (by stepcast-runner)";
-  command.hand_over = hand_over(name);
-  return {name, description, command, order};
+  return {name, description, {.group = "Measure (by stepcast-runner)", .hand_over = hand_over(name)}, order};
 }
 
 const Registration<Command> kMeasure{commands(),

@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "plots/figure.hpp"
-#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,9 +19,9 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("figure", po::value<Words>(), describe_figures().c_str())
-      ("capacity", po::value<std::string>(), "of memory: what a device has, as 80GB; drawn as a line")
-      ("scaling", po::value<std::string>()->default_value("weak"), "of speedup: weak or strong")
-      ("output,o", po::value<std::string>(), "the figure, .svg or .png; its script (.gp) and data (.dat) stay beside it")
+      ("capacity", text_value(), "of memory: what a device has, as 80GB; drawn as a line")
+      ("scaling", text_value("weak"), "of speedup: weak or strong")
+      ("output,o", text_value(), "the figure, .svg or .png; its script (.gp) and data (.dat) stay beside it")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -10,7 +9,6 @@
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/collectives/algorithm.hpp"
-#include "sim/records/perfetto.hpp"
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/replay/prediction.hpp"
 #include "topologies/devices.hpp"
@@ -33,53 +31,52 @@ void declare(po::options_description& options) {
   declare_training_options(options);
   // clang-format off
   options.add_options()
-      ("model", po::value<std::string>()->default_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
-      ("trace", po::value<std::string>()->default_value("", "none"), "what one rank costs, from 'stepcast measure'")
-      ("device", po::value<std::string>()->default_value("", "the traced one"),
+      ("model", text_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("trace", text_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("device", text_value("", "the traced one"),
        describe_devices().c_str())
-      ("trace-device", po::value<std::string>()->default_value("", "as the trace says"),
+      ("trace-device", text_value("", "as the trace says"),
        "with --device and --trace: the known device that is most like the traced one")
-      ("dtype", po::value<std::string>()->default_value("float32"),
+      ("dtype", text_value("float32"),
        "with --device and without --trace: float32, or tf32 for tensor cores in products of float32 matrices")
-      ("calibration", po::value<std::string>()->default_value("", "none"),
+      ("calibration", text_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
-      ("backend", po::value<std::string>()->default_value("", "the calibration's, else nccl where there are GPUs"),
+      ("backend", text_value("", "the calibration's, else nccl where there are GPUs"),
        "library whose collectives are predicted: gloo or nccl")
       ("algorithm", po::value<std::vector<std::string>>()->composing(), describe_algorithms().c_str())
-      ("cluster", po::value<std::string>()->default_value("", "the calibrated machine"),
+      ("cluster", text_value("", "the calibrated machine"),
        "shipped name or YAML file; one rank needs none")
-      ("world-size", po::value<int>()->default_value(1), "number of ranks")
+      ("world-size", int_value(1), "number of ranks")
       ("batch", po::value<int>(), "samples per rank and step; default: the trace's only one")
       ("threads", po::value<int>(), "compute threads per rank; default: the trace's only ones")
-      ("steps", po::value<int>()->default_value(12), "steps to replay")
-      ("warmup", po::value<int>()->default_value(2), "steps replayed before and not reported")
-      ("compute", po::value<std::string>()->default_value("real"),
+      ("steps", int_value(12), "steps to replay")
+      ("warmup", int_value(2), "steps replayed before and not reported")
+      ("compute", text_value("real"),
        "of the run that is predicted: real, or replayed, where ranks wait for the traced times and use no core")
-      ("replicas", po::value<int>()->default_value(1), "replays with other seeds, pooled")
+      ("replicas", int_value(1), "replays with other seeds, pooled")
       ("seed", po::value<unsigned>()->default_value(1), "of the resampling")
       ("resample", po::value<bool>()->default_value(true, "yes"),
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
-      ("fidelity", po::value<std::string>()->default_value("auto"), "of collectives: auto, message or aggregate")
+      ("fidelity", text_value("auto"), "of collectives: auto, message or aggregate")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
-      ("pageable-rate", po::value<std::string>()->default_value("10GB/s"),
+      ("pageable-rate", text_value("10GB/s"),
        "copies: what one thread stages between pageable host memory and a device")
-      ("pcie-rate", po::value<std::string>()->default_value("", "the cluster's"),
+      ("pcie-rate", text_value("", "the cluster's"),
        "usable bandwidth of every PCIe link and direction, what a copy from pinned memory gets alone; degraded "
        "links keep their part of it")
-      ("copy-launch", po::value<std::string>()->default_value("5us"), "copies: host time to issue one")
-      ("collectives", po::value<std::string>(),
+      ("copy-launch", text_value("5us"), "copies: host time to issue one")
+      ("collectives", text_value(),
        "predict a bench file instead of a step: 'all' or names separated by commas")
-      ("min", po::value<std::string>()->default_value("4B"), "with --collectives: smallest message")
-      ("max", po::value<std::string>()->default_value("64MiB"), "with --collectives: largest message")
+      ("min", text_value("4B"), "with --collectives: smallest message")
+      ("max", text_value("64MiB"), "with --collectives: largest message")
       ("factor", po::value<double>()->default_value(4.0, "4"), "with --collectives: from one size to the next")
-      ("timeline", po::value<std::string>(), "write one step as JSON for ui.perfetto.dev")
-      ("output,o", po::value<std::string>(), "file for the prediction")
-      ("json", po::bool_switch(), "print the whole prediction as JSON")
-      ("force", po::bool_switch(), "overwrite existing files");
+      ("timeline", text_value(), "write one step as JSON for ui.perfetto.dev");
   // clang-format on
+  declare_output(options, "the prediction");
 }
 
-Fidelity fidelity_of(const std::string& name) {
+Fidelity fidelity_of(const po::variables_map& values) {
+  const std::string name = values["fidelity"].as<std::string>();
   if (name == "auto") return Fidelity::kAutomatic;
   if (name == "message") return Fidelity::kMessage;
   if (name == "aggregate") return Fidelity::kAggregate;
@@ -92,21 +89,26 @@ std::optional<int> optional_int(const po::variables_map& values, const std::stri
 
 /// A rate above 0. \throws UsageError
 BytesPerSecond rate_option(const po::variables_map& values, const std::string& name) {
-  const BytesPerSecond rate = parse_bytes_per_second(values[name].as<std::string>(), "--" + name);
+  const BytesPerSecond rate = bytes_per_second_option(values, name);
   if (rate <= BytesPerSecond(0)) throw UsageError("--" + name + " must be above 0 B/s");
   return rate;
 }
 
 /// \throws UsageError when a value is not positive or has no unit
 void read_copy_options(const po::variables_map& values, PredictionRequest& request) {
-  try {
-    request.copies.pageable = rate_option(values, "pageable-rate");
-    if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
-    request.copies.launch = parse_seconds(values["copy-launch"].as<std::string>(), "--copy-launch");
-  } catch (const InputError& error) {
-    throw UsageError(error.what());
-  }
+  request.copies.pageable = rate_option(values, "pageable-rate");
+  if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
+  request.copies.launch = seconds_option(values, "copy-launch");
   if (request.copies.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
+}
+
+/// What both kinds of prediction are asked with.
+void read_surroundings(const po::variables_map& values, auto& request) {
+  request.calibration = values["calibration"].as<std::string>();
+  request.backend = values["backend"].as<std::string>();
+  request.algorithms = joined_option(values, "algorithm");
+  request.cluster = values["cluster"].as<std::string>();
+  request.fidelity = fidelity_of(values);
 }
 
 PredictionRequest step_request(const po::variables_map& values) {
@@ -118,14 +120,10 @@ PredictionRequest step_request(const po::variables_map& values) {
   request.device = values["device"].as<std::string>();
   request.trace_device = values["trace-device"].as<std::string>();
   request.dtype = values["dtype"].as<std::string>();
-  request.calibration = values["calibration"].as<std::string>();
-  request.backend = values["backend"].as<std::string>();
-  request.algorithms = joined_option(values, "algorithm");
-  request.cluster = values["cluster"].as<std::string>();
+  read_surroundings(values, request);
   request.batch = optional_int(values, "batch", kMostOfAnything);
   request.threads = optional_int(values, "threads", kMostThreads);
   request.training.world_size = int_option(values, "world-size", 1);
-  request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
   read_copy_options(values, request);
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = int_option(values, "steps", 1);
@@ -182,15 +180,11 @@ ExitCode predict_step(const po::variables_map& values) {
 CollectiveRequest collective_request(const po::variables_map& values) {
   CollectiveRequest request;
   request.collectives = list_option(values, "collectives");
-  request.calibration = values["calibration"].as<std::string>();
-  request.backend = values["backend"].as<std::string>();
-  request.algorithms = joined_option(values, "algorithm");
-  request.cluster = values["cluster"].as<std::string>();
+  read_surroundings(values, request);
   request.world_size = values["world-size"].defaulted() ? 2 : values["world-size"].as<int>();
   request.smallest = bytes_option(values, "min");
   request.largest = bytes_option(values, "max");
   request.factor = values["factor"].as<double>();
-  request.fidelity = fidelity_of(values["fidelity"].as<std::string>());
   return request;
 }
 
@@ -235,7 +229,6 @@ const Registration<Command> kPredict{
      .thing =
          {.declare = declare,
           .run = run,
-          .positional = "",
           .usage =
               "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
           .group = "Predict and compare",

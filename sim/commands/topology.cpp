@@ -35,12 +35,12 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("words", po::value<Words>(), describe_actions().c_str())
-      ("format", po::value<std::string>(), describe_formats().c_str())
-      ("device", po::value<std::string>(), "of import: the GPUs, a name in topologies/devices/devices.yaml; else guessed from what is found")
-      ("smp-bandwidth", po::value<std::string>(), "of import: between two sockets, as 22GB/s; else what NCCL counts for the processor, or for those of the time")
+      ("format", text_value(), describe_formats().c_str())
+      ("device", text_value(), "of import: the GPUs, a name in topologies/devices/devices.yaml; else guessed from what is found")
+      ("smp-bandwidth", text_value(), "of import: between two sockets, as 22GB/s; else what NCCL counts for the processor, or for those of the time")
       ("pcie-generation", po::value<int>(), "of import: 1 to 6; else what the file says, or the device's")
-      ("graphviz", po::value<std::string>(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")
-      ("output,o", po::value<std::string>(), "file to write; else standard output")
+      ("graphviz", text_value(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")
+      ("output,o", text_value(), "file to write; else standard output")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
 }
@@ -134,19 +134,14 @@ void export_cluster(const std::string& name, const po::variables_map& values) {
 ExitCode run(const po::variables_map& values) {
   static const std::vector<std::pair<std::string, void (*)(const std::string&, const po::variables_map&)>>
       kActions{{"import", import}, {"show", show}, {"generate", generate}, {"export", export_cluster}};
-  if (values.count("words") == 0)
-    throw UsageError("say what to do: import, show, generate or export; see 'stepcast help topology'");
+  const auto& action = action_option(values, "topology", kActions);
   const Words words = values["words"].as<Words>();
-  const auto action = std::find_if(kActions.begin(), kActions.end(),
-                                   [&](const auto& each) { return each.first == words[0]; });
-  if (action == kActions.end())
-    throw UsageError(unknown_name("action", words[0], {"import", "show", "generate", "export"}));
   if (words.size() != 2)
     throw UsageError("'topology " + words[0] + "' takes one " + (words[0] == "import" ? "file" : "cluster") +
                      ", got " + std::to_string(words.size() - 1) + "; see 'stepcast help topology'");
   for (const char* file : {"output", "graphviz"})
     if (values.count(file) != 0) check_writable(values[file].as<std::string>(), values["force"].as<bool>());
-  action->second(words[1], values);
+  action.second(words[1], values);
   return ExitCode::kDone;
 }
 

@@ -1,3 +1,4 @@
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -8,6 +9,10 @@ namespace stepcast {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CaseFile, path, sha1, date, load_average, step_time_s)
 
 namespace {
+
+/// What a case tells of its configuration.
+constexpr std::array kTrainingKeys{"model",         "strategy", "world_size", "batch",   "data_parallel",
+                                   "micro_batches", "options",  "threads",    "cluster", "compute"};
 
 nlohmann::json trivial_json(const Case& one) {
   const std::map<std::string, double> better = better_trivial_predictors(one);
@@ -21,18 +26,9 @@ nlohmann::json trivial_json(const Case& one) {
 
 /// Of a training: what it is and how its parts were predicted.
 void add_training(nlohmann::json& json, const Case& one) {
-  const Configuration& c = one.configuration;
-  json.update({{"model", c.model},
-               {"strategy", c.strategy},
-               {"label", one.name},
-               {"world_size", c.world_size},
-               {"batch", c.batch},
-               {"data_parallel", c.data_parallel},
-               {"micro_batches", c.micro_batches},
-               {"options", c.options},
-               {"threads", c.threads},
-               {"cluster", c.cluster},
-               {"compute", c.compute},
+  const nlohmann::json configuration = one.configuration;
+  for (const char* key : kTrainingKeys) json[key] = configuration.at(key);
+  json.update({{"label", one.name},
                {"phases", nlohmann::json::object()},
                {"memory", nlohmann::json::array()},
                {"launches", one.launches}});
@@ -75,19 +71,10 @@ void to_json(nlohmann::json& json, const Case& one) {
 
 void from_json(const nlohmann::json& json, Case& one) {
   one = {};
-  Configuration& c = one.configuration;
-  json.at("model").get_to(c.model);
-  json.at("strategy").get_to(c.strategy);
   json.at("label").get_to(one.name);
-  c.label = one.name;
-  json.at("world_size").get_to(c.world_size);
-  json.at("batch").get_to(c.batch);
-  json.at("data_parallel").get_to(c.data_parallel);
-  json.at("micro_batches").get_to(c.micro_batches);
-  json.at("options").get_to(c.options);
-  json.at("threads").get_to(c.threads);
-  json.at("cluster").get_to(c.cluster);
-  json.at("compute").get_to(c.compute);
+  nlohmann::json configuration = Configuration{.label = one.name};
+  for (const char* key : kTrainingKeys) configuration[key] = json.at(key);
+  configuration.get_to(one.configuration);
   one.measured = {json.at("measured_step_time_s"), json.at("measured_low_s"), json.at("measured_high_s")};
   one.predicted = estimate_of({json.at("predicted_step_time_s")});
   for (const auto& [name, trivial] : json.at("trivial").items())
@@ -98,11 +85,8 @@ void from_json(const nlohmann::json& json, Case& one) {
   for (const auto& rank : json.at("memory"))
     one.memory.push_back({rank.at("rank"), rank.at("measured_peak_bytes"), rank.at("predicted_peak_bytes")});
   json.at("launches").get_to(one.launches);
-  if (json.contains("prediction")) {
-    one.prediction.emplace();
-    json["prediction"].at("path").get_to(one.prediction->path);
-    json["prediction"].at("sha1").get_to(one.prediction->sha1);
-  }
+  if (json.contains("prediction"))
+    one.prediction = CaseFile{json["prediction"].at("path"), json["prediction"].at("sha1")};
   one.distance = json.value("distance", "");
   one.link_rate_bytes_per_s = json.value("link_rate_bytes_per_s", 0.0);
   one.baseline_step_time_s = json.value("baseline_step_time_s", 0.0);

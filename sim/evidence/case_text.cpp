@@ -1,7 +1,4 @@
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "core/table.hpp"
 #include "core/units.hpp"
@@ -24,10 +21,10 @@ std::string predicted_text(const Case& one) {
 }
 
 std::string better_text(const Case& one) {
-  std::string text;
+  std::vector<std::string> words;
   for (const auto& [name, error] : better_trivial_predictors(one))
-    text += (text.empty() ? "" : ", ") + name + " " + signed_percent_text(error);
-  return text;
+    words.push_back(name + " " + signed_percent_text(error));
+  return joined(words);
 }
 
 /// `1.745 (+15.9 %)`
@@ -79,12 +76,6 @@ const std::map<std::string, Cell>& known_columns() {
     return all;
   }();
   return columns;
-}
-
-std::string times(double factor) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", factor);
-  return text.data();
 }
 
 }  // namespace
@@ -168,8 +159,9 @@ std::string speedups_text(const std::vector<Speedup>& all) {
     const Configuration& c = speedup.scaled->configuration;
     const bool both = speedup.measured && speedup.predicted;
     table.add({c.model, speedup.scaled->name, std::to_string(c.world_size), std::to_string(c.threads),
-               speedup.strong ? "strong" : "weak", speedup.measured ? times(speedup.measured->value) : "-",
-               speedup.predicted ? times(*speedup.predicted) : "-",
+               speedup.strong ? "strong" : "weak",
+               speedup.measured ? formatted("%.2f", speedup.measured->value) : "-",
+               speedup.predicted ? formatted("%.2f", *speedup.predicted) : "-",
                both ? signed_percent_text(speedup.relative_error()) : "", describe(speedup.baseline)});
   }
   return "\nSpeed-up, throughput over throughput:\n\n" + table.text();

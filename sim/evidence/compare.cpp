@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/statistics.hpp"
+#include "core/table.hpp"
 #include "sim/evidence/trivial.hpp"
 
 namespace stepcast {
@@ -25,13 +26,12 @@ std::string schema_of(const std::string& path) {
              : "";
 }
 
-std::string describe(const Configuration& configuration) {
-  std::string text = configuration.model + " " + label_of(configuration) + ", world size " +
-                     std::to_string(configuration.world_size) + ", batch " +
-                     std::to_string(configuration.batch) + ", " + std::to_string(configuration.threads) +
-                     (configuration.threads == 1 ? " thread" : " threads");
-  if (configuration.compute != "real") text += ", " + configuration.compute + " compute";
-  if (configuration.engine != "schedule") text += ", " + configuration.engine + " engine";
+std::string describe(const Configuration& c) {
+  std::string text = c.model + " " + label_of(c) + ", world size " + std::to_string(c.world_size) +
+                     ", batch " + std::to_string(c.batch) + ", " +
+                     counted(static_cast<std::size_t>(c.threads), "thread");
+  if (c.compute != "real") text += ", " + c.compute + " compute";
+  if (c.engine != "schedule") text += ", " + c.engine + " engine";
   return text;
 }
 
@@ -137,17 +137,6 @@ void check_lineage(const std::vector<Case>& cases) {
   for (const Case& one : cases)
     for (const auto& [sha1, path] : measured)
       if (one.prediction) refuse_descent(one.prediction->path, one.prediction->result->lineage, path, sha1);
-}
-
-const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
-  static const std::vector<std::pair<std::string, double Breakdown::*>> parts = {
-      {"compute", &Breakdown::compute_s},
-      {"exposed_communication", &Breakdown::exposed_communication_s},
-      {"overlapped_communication", &Breakdown::overlapped_communication_s},
-      {"input_and_host", &Breakdown::input_and_host_s},
-      {"optimizer_and_copies", &Breakdown::optimizer_and_copies_s},
-      {"idle", &Breakdown::idle_s}};
-  return parts;
 }
 
 double EnginePair::relative_difference() const {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "sim/evidence/case.hpp"
@@ -36,10 +35,6 @@ void refuse_descent(const std::string& prediction, const std::vector<Ancestor>& 
 
 /// `refuse_descent` of every prediction from every launch. \pre cases of `group_cases`
 void check_lineage(const std::vector<Case>& cases);
-
-/// compute, exposed_communication, overlapped_communication, input_and_host, optimizer_and_copies, idle, with
-/// the member of Breakdown that holds them.
-const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts();
 
 /// The same training step, run from its Schedule and by the reference engine: whether the Schedule is what
 /// PyTorch does. Medians over the launches of both.

@@ -2,15 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <tuple>
 
+#include "core/error.hpp"
+#include "core/load.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LabCalibration, world_size, link_rate_bytes_per_s, largest_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LabMachine, calibrated_copy_s, copy_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LabPerturbation, name, measured_change, measured_change_low,
+                                   measured_change_high, predicted_change)
+
 namespace {
+
+void require_one_of(const char* key, const std::string& found, const auto& values) {
+  if (std::find(values.begin(), values.end(), found) == values.end())
+    throw InputError(std::string("key '") + key + "' of a case: '" + found + "' is none of '" +
+                     joined(values, "', '") + "'");
+}
 
 constexpr double kReplayedMedian = 0.04, kReplayedP90 = 0.10, kReplayedWorst = 0.20, kRealMedian = 0.08;
 constexpr double kChange = 0.15;  // of the change itself
@@ -18,12 +31,8 @@ constexpr double kChange = 0.15;  // of the change itself
 }  // namespace
 
 std::string link_rate_text(double bytes_per_s) {
-  constexpr double kBits = 8.0;
-  const double bits = kBits * bytes_per_s;
-  const bool giga = bits >= 1e9;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3g %s", bits / (giga ? 1e9 : 1e6), giga ? "Gbit/s" : "Mbit/s");
-  return text.data();
+  const double bits = 8.0 * bytes_per_s;
+  return bits >= 1e9 ? formatted("%.3g Gbit/s", bits / 1e9) : formatted("%.3g Mbit/s", bits / 1e6);
 }
 
 double LabMachine::drift() const {
@@ -203,5 +212,47 @@ std::string to_text(const LabReport& report) {
     text += (goal.met ? "  met     " : "  MISSED  ") + goal.text + "\n";
   return text;
 }
+
+void to_json(nlohmann::json& json, const LabReport& report) {
+  const StrategyOrder order = order_of_strategies(report.cases);
+  json = accuracy_json(accuracy_of(report.cases));
+  json.update({{"context", report.context},
+               {"calibration", report.calibration},
+               {"machine", report.machine},
+               {"cases", report.cases},
+               {"speedups", speedups_json(speedups(report.cases))},
+               {"perturbations", report.perturbations},
+               {"order", {{"pairs", order.pairs}, {"wrong", order.wrong}}}});
+  json["machine"]["drift"] = report.machine.drift();
+  for (std::size_t i = 0; i < report.perturbations.size(); ++i)
+    json["perturbations"][i].update(
+        {{"error", report.perturbations[i].error()}, {"within", report.perturbations[i].within()}});
+  for (const char* list : {"groups", "totals", "goals"}) json[list] = nlohmann::json::array();
+  const auto add_errors = [&](const char* list, const std::string& compute, const ErrorSummary& errors) {
+    if (errors.cases == 0) return;
+    json[list].push_back(errors_json(errors));
+    json[list].back()["compute"] = compute;
+  };
+  for (const LabGroup& group : group_errors(report.cases)) {
+    add_errors("groups", group.compute, group.errors);
+    json["groups"].back()["distance"] = group.distance;
+  }
+  for (const char* compute : kLabComputes) add_errors("totals", compute, errors_of(report.cases, compute));
+  for (const LabGoal& goal : goals(report)) json["goals"].push_back({{"text", goal.text}, {"met", goal.met}});
+}
+
+void from_json(const nlohmann::json& json, LabReport& report) {
+  json.at("context").get_to(report.context);
+  json.at("calibration").get_to(report.calibration);
+  json.at("machine").get_to(report.machine);
+  json.at("cases").get_to(report.cases);
+  json.at("perturbations").get_to(report.perturbations);
+  for (const Case& one : report.cases) {
+    require_one_of("compute", one.configuration.compute, kLabComputes);
+    require_one_of("distance", one.distance, kLabDistances);
+  }
+}
+
+LabReport load_lab_report(const std::string& path) { return load_as<LabReport>(path, kLabSchema); }
 
 }  // namespace stepcast

@@ -16,12 +16,12 @@ namespace stepcast {
 const std::vector<std::string>& bench_names();
 
 struct BenchRow {
-  std::string collective;      ///< of `bench_names`; a copy of one process: `copy_h2d_pinned`,
-                               ///< `copy_h2d_pageable`, `copy_d2h_pinned`, `copy_d2h_pageable`, `copy_p2p`
-  double message_bytes = 0.0;  ///< the total array, never the shard
-  std::vector<double> time_s;  ///< samples: back-to-back iterations, time per iteration, slowest rank
-  std::vector<double> cpu_s;   ///< processor time per iteration and rank, where measured
-  long long wrong = 0;         ///< elements that differed from the expected result
+  std::string collective{};      ///< of `bench_names`; a copy of one process: `copy_h2d_pinned`,
+                                 ///< `copy_h2d_pageable`, `copy_d2h_pinned`, `copy_d2h_pageable`, `copy_p2p`
+  double message_bytes = 0.0;    ///< the total array, never the shard
+  std::vector<double> time_s{};  ///< samples: back-to-back iterations, time per iteration, slowest rank
+  std::vector<double> cpu_s{};   ///< processor time per iteration and rank, where measured
+  long long wrong = 0;           ///< elements that differed from the expected result
   /// What was chosen in place of the library's own; predicted for NCCL: what it chooses,
   /// `ring/Simple 12x30 GB/s`; else ""
   std::string algorithm{};

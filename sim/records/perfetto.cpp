@@ -1,13 +1,11 @@
-#include "sim/records/perfetto.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
-#include <utility>
-#include <vector>
+
+#include "sim/records/result.hpp"
 
 namespace stepcast {
 namespace {

@@ -22,6 +22,17 @@ STEPCAST_JSON_MEMBERS(Configuration,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
 
+const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
+  static const std::vector<std::pair<std::string, double Breakdown::*>> parts = {
+      {"compute", &Breakdown::compute_s},
+      {"exposed_communication", &Breakdown::exposed_communication_s},
+      {"overlapped_communication", &Breakdown::overlapped_communication_s},
+      {"input_and_host", &Breakdown::input_and_host_s},
+      {"optimizer_and_copies", &Breakdown::optimizer_and_copies_s},
+      {"idle", &Breakdown::idle_s}};
+  return parts;
+}
+
 std::string Result::problem() const {
   const auto ranks = static_cast<std::size_t>(std::max(0, configuration.world_size));
   const auto is_rank = [&](int rank) { return rank >= 0 && rank < configuration.world_size; };
@@ -69,11 +80,9 @@ double Result::bubble_fraction() const {
 namespace {
 
 double coefficient_of_variation(const std::vector<double>& values) {
-  if (values.empty()) return 0.0;
   const auto count = static_cast<double>(values.size());
-  double mean = 0.0;
+  double mean = 0.0, variance = 0.0;
   for (const double value : values) mean += value / count;
-  double variance = 0.0;
   for (const double value : values) variance += (value - mean) * (value - mean) / count;
   return mean > 0.0 ? std::sqrt(variance) / mean : 0.0;
 }
@@ -164,20 +173,30 @@ Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_t
   return result;
 }
 
+namespace {
+
+/// Calls `visit` with the name of every member in files and the member.
+template <class Record, class Visit>
+void for_each_member(Record& r, Visit visit) {
+  visit("context", r.context);
+  visit("origin", r.origin);
+  visit("lineage", r.lineage);
+  visit("configuration", r.configuration);
+  visit("step_time_s", r.step_time_s);
+  visit("warmup_step_time_s", r.warmup_step_time_s);
+  visit("loss", r.loss);
+  visit("spans", r.spans);
+  visit("breakdown", r.breakdown);
+  visit("memory", r.memory);
+  visit("bytes_sent_per_rank_bytes", r.bytes_sent_per_rank);
+  visit("notes", r.notes);
+  visit("trivial_step_time_s", r.trivial_step_time_s);
+}
+
+}  // namespace
+
 void to_json(nlohmann::json& json, const Result& r) {
-  json = {{"context", r.context},
-          {"origin", r.origin},
-          {"lineage", r.lineage},
-          {"configuration", r.configuration},
-          {"step_time_s", r.step_time_s},
-          {"warmup_step_time_s", r.warmup_step_time_s},
-          {"loss", r.loss},
-          {"spans", r.spans},
-          {"breakdown", r.breakdown},
-          {"memory", r.memory},
-          {"bytes_sent_per_rank_bytes", r.bytes_sent_per_rank},
-          {"notes", r.notes},
-          {"trivial_step_time_s", r.trivial_step_time_s}};
+  for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -187,19 +206,7 @@ void to_json(nlohmann::json& json, const Result& r) {
 }
 
 void from_json(const nlohmann::json& json, Result& r) {
-  json.at("context").get_to(r.context);
-  json.at("origin").get_to(r.origin);
-  json.at("lineage").get_to(r.lineage);
-  json.at("configuration").get_to(r.configuration);
-  json.at("step_time_s").get_to(r.step_time_s);
-  json.at("warmup_step_time_s").get_to(r.warmup_step_time_s);
-  json.at("loss").get_to(r.loss);
-  json.at("spans").get_to(r.spans);
-  json.at("breakdown").get_to(r.breakdown);
-  json.at("memory").get_to(r.memory);
-  json.at("bytes_sent_per_rank_bytes").get_to(r.bytes_sent_per_rank);
-  json.at("notes").get_to(r.notes);
-  json.at("trivial_step_time_s").get_to(r.trivial_step_time_s);
+  for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

@@ -59,20 +59,20 @@ struct MemoryUse {
 
 /// What was run or predicted: equal configurations are comparable.
 struct Configuration {
-  std::string model;  ///< full specification
-  std::string strategy;
+  std::string model{};  ///< full specification
+  std::string strategy{};
   int world_size = 1;
   int batch = 0;          ///< per rank; of a pipeline, per pipeline
   int data_parallel = 1;  ///< batches per step
   int micro_batches = 1;
   int threads = 1;
   std::string backend = "gloo";
-  std::string cluster;  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
-  std::string device;   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
+  std::string cluster{};  ///< name with settings: `star:hosts=8`; "" for a measured run on this machine
+  std::string device{};   ///< of a prediction moved to one: `h100-sxm`; "": the one that was measured
   int steps = 0;
   int warmup_steps = 0;
-  std::map<std::string, std::string> options;  ///< of the strategy, resolved: all that mean something here
-  std::string label;  ///< see Schedule::label; says no more than `strategy` and `options`
+  std::map<std::string, std::string> options{};  ///< of the strategy, resolved: all that mean something here
+  std::string label{};  ///< see Schedule::label; says no more than `strategy` and `options`
   /// `real`, or `replayed`: ranks wait as long as a trace says that computing takes.
   std::string compute = "real";
   /// Of a run: `schedule`, or `reference`: PyTorch's own parts instead of a Schedule.
@@ -116,13 +116,26 @@ struct Result {
   [[nodiscard]] double memory_cv() const;
 };
 
+/// compute, exposed_communication, overlapped_communication, input_and_host, optimizer_and_copies, idle, with
+/// the member of Breakdown that holds them.
+const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts();
+
 /// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
+
+/// The spans of a Result as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per
+/// stream. Slices of one thread nest: where a stream runs operations at once that overlap without nesting
+/// (two collectives in flight), it gets as many threads as it needs. Times are microseconds, rounded to
+/// nanoseconds before nesting is decided. What each rank holds is a counter track of its process, `live
+/// memory`, where the Result knows it over time. Same Result, same bytes.
+std::string perfetto_json(const Result& result);
 
 void to_json(nlohmann::json& json, Origin origin);
 void from_json(const nlohmann::json& json, Origin& origin);
 void to_json(nlohmann::json& json, SpanKind kind);
 void from_json(const nlohmann::json& json, SpanKind& kind);
+void to_json(nlohmann::json& json, const Configuration& configuration);
+void from_json(const nlohmann::json& json, Configuration& configuration);
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
 

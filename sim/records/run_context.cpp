@@ -12,6 +12,7 @@
 
 #include "core/file.hpp"
 #include "core/load.hpp"
+#include "core/table.hpp"
 #include "stepcast_revision.hpp"
 
 namespace stepcast {
@@ -33,29 +34,21 @@ std::string cpu_model() {
   return "unknown";
 }
 
-/// Cores of this machine that are switched on. Not the affinity mask: a bound rank sees only its share.
-int online_cores() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
-
-double load_average() {
-  std::array<double, 1> load{};
-  return ::getloadavg(load.data(), 1) == 1 ? load[0] : 0.0;
-}
-
 }  // namespace
 
 RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line) {
   RunContext context;
   context.schema = schema;
-  for (const std::string& word : command_line)
-    context.command_line += (context.command_line.empty() ? "" : " ") + word;
+  context.command_line = joined(command_line, " ");
   context.stepcast_version = STEPCAST_VERSION;
   context.git_revision = STEPCAST_REVISION;
   context.date = utc_now();
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
   context.cpu_model = cpu_model();
-  context.cores = online_cores();
-  context.load_average = load_average();
+  // Those that are switched on, not the affinity mask: a bound rank sees only its share.
+  context.cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  ::getloadavg(&context.load_average, 1);
   return context;
 }
 

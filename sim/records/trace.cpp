@@ -1,11 +1,13 @@
 #include "sim/records/trace.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <numeric>
 #include <set>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/table.hpp"
 #include "sim/records/result.hpp"
 
 namespace stepcast {
@@ -20,6 +22,12 @@ STEPCAST_JSON_REQUIRED(Trace, context, lineage, model, device, dtype, entries)
 
 namespace {
 
+/// The samples of a step, and of a segment in a step.
+constexpr std::array kStepSamples{&TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s,
+                                  &TraceEntry::step_s, &TraceEntry::native_step_s};
+constexpr std::array kSegmentSamples{&SegmentTrace::forward_s, &SegmentTrace::backward_s,
+                                     &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s};
+
 /// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by
 /// rank in the sorted order of the step time, so that slow steps are mixed with slow steps.
 std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {
@@ -32,22 +40,18 @@ std::vector<double> mix(const std::vector<double>& a, const std::vector<double>&
 /// Reorders every sample vector of the entry by ascending step time.
 TraceEntry sorted_by_step(const TraceEntry& entry) {
   std::vector<std::size_t> order(entry.steps());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](auto x, auto y) { return entry.step_s[x] < entry.step_s[y]; });
-  const auto pick = [&](const std::vector<double>& values) {
+  const auto reorder = [&](std::vector<double>& values) {
     std::vector<double> result;
     for (const std::size_t i : order)
       if (i < values.size()) result.push_back(values[i]);
-    return result;
+    values = std::move(result);
   };
   TraceEntry result = entry;
-  for (auto* values :
-       {&result.input_s, &result.loss_s, &result.host_s, &result.step_s, &result.native_step_s})
-    *values = pick(*values);
-  for (SegmentTrace& segment : result.segments) {
-    for (auto* values : {&segment.forward_s, &segment.backward_s, &segment.zero_grad_s, &segment.optimizer_s})
-      *values = pick(*values);
-  }
+  for (const auto samples : kStepSamples) reorder(result.*samples);
+  for (SegmentTrace& segment : result.segments)
+    for (const auto samples : kSegmentSamples) reorder(segment.*samples);
   return result;
 }
 
@@ -57,19 +61,14 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
   const TraceEntry b = sorted_by_step(high);
   TraceEntry result = a;
   result.batch = batch;
-  result.input_s = mix(a.input_s, b.input_s, weight);
-  result.loss_s = mix(a.loss_s, b.loss_s, weight);
-  result.host_s = mix(a.host_s, b.host_s, weight);
-  result.step_s = mix(a.step_s, b.step_s, weight);
-  result.native_step_s = mix(a.native_step_s, b.native_step_s, weight);
+  for (const auto samples : kStepSamples) result.*samples = mix(a.*samples, b.*samples, weight);
   const auto between = [weight](double x, double y) { return (1.0 - weight) * x + weight * y; };
   result.loss_peak_bytes = between(a.loss_peak_bytes, b.loss_peak_bytes);
   for (std::size_t i = 0; i < result.segments.size(); ++i) {
-    const SegmentTrace& x = a.segments[i];
-    const SegmentTrace& y = b.segments[i];
-    for (auto phase : {&SegmentTrace::forward_s, &SegmentTrace::backward_s, &SegmentTrace::zero_grad_s,
-                       &SegmentTrace::optimizer_s, &SegmentTrace::grad_ready_fraction})
-      result.segments[i].*phase = mix(x.*phase, y.*phase, weight);
+    const SegmentTrace &x = a.segments[i], &y = b.segments[i];
+    for (const auto samples : kSegmentSamples)
+      result.segments[i].*samples = mix(x.*samples, y.*samples, weight);
+    result.segments[i].grad_ready_fraction = mix(x.grad_ready_fraction, y.grad_ready_fraction, weight);
     for (auto bytes : {&SegmentTrace::saved_bytes, &SegmentTrace::forward_peak_bytes,
                        &SegmentTrace::backward_peak_bytes, &SegmentTrace::optimizer_peak_bytes})
       result.segments[i].*bytes = between(x.*bytes, y.*bytes);
@@ -118,12 +117,10 @@ std::string Trace::problem() const {
     samples(entry.step_s, "step_s");
     samples(entry.input_s, "input_s");
     samples(entry.loss_s, "loss_s");
-    for (const SegmentTrace& segment : entry.segments) {
-      samples(segment.forward_s, "segments." + segment.name + ".forward_s");
-      samples(segment.backward_s, "segments." + segment.name + ".backward_s");
-      samples(segment.zero_grad_s, "segments." + segment.name + ".zero_grad_s");
-      samples(segment.optimizer_s, "segments." + segment.name + ".optimizer_s");
-    }
+    const std::array keys{".forward_s", ".backward_s", ".zero_grad_s", ".optimizer_s"};
+    for (const SegmentTrace& segment : entry.segments)
+      for (std::size_t k = 0; k < keys.size(); ++k)
+        samples(segment.*kSegmentSamples[k], "segments." + segment.name + keys[k]);
   }
   return found;
 }
@@ -135,27 +132,24 @@ bool Trace::has(Pace pace) const {
 TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
   if (!has(pace)) pace = Pace::kContinuous;
   std::vector<const TraceEntry*> usable;
-  std::string measured;
+  std::vector<int> measured;
   std::set<int> all_threads;
   for (const TraceEntry& entry : entries) {
     all_threads.insert(entry.threads);
     if (entry.threads != threads || entry.pace != pace) continue;
     if (entry.batch == batch) return entry;
     usable.push_back(&entry);
-    measured += (measured.empty() ? "" : ", ") + std::to_string(entry.batch);
+    measured.push_back(entry.batch);
   }
-  if (usable.empty()) {
-    std::string known;
-    for (const int each : all_threads) known += (known.empty() ? "" : ", ") + std::to_string(each);
+  if (usable.empty())
     throw InputError("trace of " + model + ": no samples with " + std::to_string(threads) +
-                     " threads; measured with: " + known);
-  }
+                     " threads; measured with: " + joined(all_threads));
   const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
   std::sort(usable.begin(), usable.end(), by_batch);
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
   if (outside && (!extrapolate || usable.size() < 2))
     throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
-                     " lies outside the measured sizes " + measured + "; measure it" +
+                     " lies outside the measured sizes " + joined(measured) + "; measure it" +
                      (usable.size() < 2 ? "" : ", or ask for a guess with --extrapolate"));
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;

@@ -1,6 +1,7 @@
+#include "sim/cli/command.hpp"
+
 #include <catch2/catch.hpp>
 
-#include "sim/cli/help.hpp"
 #include "sim/cli/option.hpp"
 
 namespace stepcast::command_test {

@@ -62,7 +62,8 @@ TEST_CASE("an expectation that is missed, a point without answer and a wrong opt
   CHECK(missed.exit_code == 4);
   CHECK_THAT(missed.out, Catch::Contains("MISSED: efficiency at least 0.999"));
   shell.write("few.yaml",
-              "study: Few\npredict: {model: synthetic, cluster: \"star:hosts=2\", strategy: ddp, world-size: 2, batch: 4}\n"
+              "study: Few\npredict: {model: synthetic, cluster: \"star:hosts=2\", strategy: ddp, world-size: "
+              "2, batch: 4}\n"
               "points: [{grid: {micro-batches: [1, 3]}}]\n");
   CHECK_THAT(shell.run("stepcast study few.yaml -o few").out, Catch::Contains("1 point without answer: "));
   shell.write("bad.yaml", "study: Bad\npredict: {modle: synthetic}\npoints: [{grid: {batch: 1}}]\n");

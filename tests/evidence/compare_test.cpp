@@ -5,7 +5,6 @@
 
 #include "core/error.hpp"
 #include "sim/evidence/compare_bench.hpp"
-#include "sim/records/perfetto.hpp"
 
 namespace stepcast::compare_test {
 namespace {

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
+#include <sstream>
 
 #include "core/error.hpp"
-#include "runner/lab/job.hpp"
-#include "runner/lab/matrix.hpp"
+#include "core/file.hpp"
+#include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
+#include "runner/lab/validation.hpp"
 
 namespace stepcast::lab_plan_test {
 namespace {
@@ -74,42 +76,61 @@ TEST_CASE("ranks of a lab fill host after host and know where rank 0 is") {
 }
 
 TEST_CASE("the matrix of lab validate holds what it promises") {
-  const std::vector<LabExperiment> all = lab_matrix(false);
+  const std::vector<StudyPoint> all = Study("lab").points();
   std::set<std::string> names;
-  std::set<int> hosts;
+  std::set<std::string> hosts;
   std::set<double> rates;
   int replayed = 0;
-  for (const LabExperiment& one : all) {
+  for (const StudyPoint& one : all) {
     INFO(one.name);
     CHECK(names.insert(one.name).second);
-    hosts.insert(one.hosts);
-    rates.insert(one.link_rate_bytes_per_s);
-    replayed += one.compute == "replayed" ? 1 : 0;
-    CHECK((one.compute == "replayed" || one.hosts == 2));  // as many as this machine has cores
-    const LabPlan plan = plan_lab(load_cluster(one.cluster), "t");
-    CHECK(static_cast<int>(plan.hosts.size()) == one.hosts);
-    CHECK(plan.links.back().bandwidth.count() == Approx(0.941 * one.link_rate_bytes_per_s));  // a host's
+    hosts.insert(one.settings.at("world-size"));
+    const double rate = parse_bytes_per_second(one.settings.at("rate"), "rate").count();
+    rates.insert(rate);
+    const bool waits = one.settings.at("compute") == "replayed";
+    replayed += waits ? 1 : 0;
+    CHECK((waits || one.settings.at("world-size") == "2"));  // as many as this machine has cores
+    const LabPlan plan = plan_lab(load_cluster(one.settings.at("cluster")), "t");
+    CHECK(std::to_string(plan.hosts.size()) == one.settings.at("world-size"));
+    CHECK(plan.links.back().bandwidth.count() == Approx(0.941 * rate));  // a host's
   }
   CHECK(replayed >= 60);
   CHECK(static_cast<int>(all.size()) - replayed >= 12);
-  CHECK(hosts == std::set<int>{2, 4, 8});
+  CHECK(hosts == std::set<std::string>{"2", "4", "8"});
   CHECK(rates == std::set<double>{12.5e6, 125e6, 312.5e6, 625e6});
-  CHECK(lab_matrix(true).size() == 12);
-  for (const LabChange& change : lab_changes()) {
-    CHECK(names.contains(change.plain));
-    CHECK(names.contains(change.changed));
+  CHECK(Study("lab-quick").points().size() == 12);
+  for (const YamlNode& change : Study("lab").at("changes").items()) {
+    CHECK(names.contains(change.at("plain").text()));
+    CHECK(names.contains(change.at("changed").text()));
   }
 }
 
+TEST_CASE("the matrix of lab validate is the one of the reference, in its order") {
+  std::ostringstream all;
+  for (const std::string study : {"lab", "lab-quick"})
+    for (const StudyPoint& one : Study(study).points()) {
+      all << (study == "lab" ? "lab " : "quick ") << one.name;
+      for (const std::string key : {"cluster", "world-size", "model", "batch", "compute"})
+        all << " --" << key << " " << one.settings.at(key);
+      for (const std::string& word : one.words({"cluster", "world-size", "model", "batch", "compute"}))
+        all << " " << word;
+      all << " # " << parse_bytes_per_second(one.settings.at("rate"), "rate").count() << " B/s, "
+          << distance_of(one) << "\n";
+    }
+  for (const YamlNode& change : Study("lab").at("changes").items())
+    all << "change " << change.at("name").text() << ": " << change.at("plain").text() << " to "
+        << change.at("changed").text() << "\n";
+  CHECK(all.str() == read_file(STEPCAST_SOURCE_DIR "/tests/runner/reference/lab-matrix.txt"));
+}
+
 TEST_CASE("a case is as far from the calibration as its farthest property") {
-  LabExperiment one;
-  one.link_rate_bytes_per_s = kLabCalibrationRate;
+  StudyPoint one{"one", {{"kind", "lab-star"}, {"world-size", "2"}, {"rate", "1Gb/s"}}, {}};
   CHECK(distance_of(one) == kSeenRateSeenSize);
-  one.link_rate_bytes_per_s = 12.5e6;
+  one.settings["rate"] = "100Mb/s";
   CHECK(distance_of(one) == kNewRate);
-  one.hosts = 4;
+  one.settings["world-size"] = "4";
   CHECK(distance_of(one) == kNewWorldSize);
-  one.uniform = false;
+  one.settings["kind"] = "lab-straggler";
   CHECK(distance_of(one) == kNewTopology);
 }
 
