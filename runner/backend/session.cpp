@@ -5,16 +5,11 @@
 namespace stepcast {
 
 RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
-                     std::chrono::milliseconds timeout, AlgorithmChoice algorithms) {
-  static_cast<void>(backends().find(backend));
-  return join_job(ranks, backend, interface, timeout,
-                  ranks.world_size == 1 ? make_memory_store(timeout) : make_store(ranks, timeout),
-                  std::move(algorithms));
-}
-
-RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
-                     std::chrono::milliseconds timeout, const std::shared_ptr<Store>& store,
-                     AlgorithmChoice algorithms) {
+                     std::chrono::milliseconds timeout, AlgorithmChoice algorithms,
+                     std::shared_ptr<Store> store) {
+  const BackendFactory& factory = backends().find(backend);
+  if (store == nullptr)
+    store = ranks.world_size == 1 ? make_memory_store(timeout) : make_store(ranks, timeout);
   RankSession session;
   session.ranks = ranks;
   session.control = std::make_unique<ControlPlane>(store, ranks.rank, ranks.world_size, timeout);
@@ -26,7 +21,7 @@ RankSession join_job(const RankContext& ranks, const std::string& backend, const
                    ranks.master_addr,
                    hosts_of_ranks(*session.control),
                    std::move(algorithms)};
-  session.backend = backends().find(backend).make(session.place);
+  session.backend = factory.make(session.place);
   return session;
 }
 

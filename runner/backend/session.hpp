@@ -20,13 +20,10 @@ struct RankSession {
   std::string scheduling{};  ///< what set_scheduling did
 };
 
-/// Joins the job and connects the backend of that name; `algorithms` as in BackendConfig. \throws TimeoutError, UsageError (unknown backend),
-/// RunError
+/// Joins the job and connects the backend of that name. \param algorithms as in BackendConfig \param store where
+/// the ranks have met already \throws TimeoutError, UsageError (unknown backend), RunError
 RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
-                     std::chrono::milliseconds timeout, AlgorithmChoice algorithms = {});
-/// The same where the ranks have met already.
-RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
-                     std::chrono::milliseconds timeout, const std::shared_ptr<Store>& store,
-                     AlgorithmChoice algorithms = {});
+                     std::chrono::milliseconds timeout, AlgorithmChoice algorithms = {},
+                     std::shared_ptr<Store> store = nullptr);
 
 }  // namespace stepcast

@@ -6,7 +6,6 @@
 #include "core/environment.hpp"
 #include "core/units.hpp"
 #include "runner/launch/binding.hpp"
-#include "runner/launch/scheduling.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/collectives/algorithm.hpp"
 

@@ -1,15 +1,23 @@
 #pragma once
 
-/// The two clocks of a measurement.
+#include <ctime>
+
+/// The clocks of a measurement.
 namespace stepcast {
 
+inline double clock_s(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 /// Seconds of the steady clock; only differences mean something.
-double wall_clock_s();
+inline double wall_clock_s() { return clock_s(CLOCK_MONOTONIC); }
 
 /// Processor seconds that all threads of this process have used.
-double process_cpu_s();
+inline double process_cpu_s() { return clock_s(CLOCK_PROCESS_CPUTIME_ID); }
 
 /// Processor seconds that the calling thread has used.
-double thread_cpu_s();
+inline double thread_cpu_s() { return clock_s(CLOCK_THREAD_CPUTIME_ID); }
 
 }  // namespace stepcast

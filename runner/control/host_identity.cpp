@@ -37,22 +37,17 @@ HostIdentity this_host() {
   return host;
 }
 
-std::string to_text(const HostIdentity& host) {
-  return host.name + "\n" + host.machine + "\n" + host.network + "\n" + host.clock + "\n";
-}
-
-HostIdentity parse_host_identity(const std::string& text) {
-  HostIdentity host;
-  std::istringstream lines(text);
-  for (std::string* part : {&host.name, &host.machine, &host.network, &host.clock})
-    std::getline(lines, *part);
-  return host;
-}
-
+/// One line per part goes through the control plane.
 std::vector<HostIdentity> hosts_of_ranks(ControlPlane& control) {
+  const HostIdentity own = this_host();
   std::vector<HostIdentity> hosts;
-  for (const std::string& text : control.all_gather("hosts", to_text(this_host())))
-    hosts.push_back(parse_host_identity(text));
+  for (const std::string& text :
+       control.all_gather("hosts", own.name + "\n" + own.machine + "\n" + own.network + "\n" + own.clock)) {
+    std::istringstream lines(text);
+    HostIdentity& host = hosts.emplace_back();
+    for (std::string* part : {&host.name, &host.machine, &host.network, &host.clock})
+      std::getline(lines, *part);
+  }
   return hosts;
 }
 

@@ -27,10 +27,6 @@ struct HostIdentity {
 /// Of this process.
 HostIdentity this_host();
 
-/// One line per part, and back.
-std::string to_text(const HostIdentity& host);
-HostIdentity parse_host_identity(const std::string& text);
-
 /// Of every rank, at every rank; all ranks call it.
 std::vector<HostIdentity> hosts_of_ranks(ControlPlane& control);
 

@@ -13,9 +13,6 @@ class MemoryScope {
  public:
   explicit MemoryScope(MemoryCategory category);
   ~MemoryScope();
-  MemoryScope(const MemoryScope&) = delete;
-  MemoryScope& operator=(const MemoryScope&) = delete;
-  MemoryScope(MemoryScope&&) = delete;
   MemoryScope& operator=(MemoryScope&&) = delete;
 
  private:

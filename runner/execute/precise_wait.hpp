@@ -28,9 +28,6 @@ class PreciseWait {
   /// Takes priority for the calling thread, which alone may use and destroy this.
   PreciseWait();
   ~PreciseWait();
-  PreciseWait(const PreciseWait&) = delete;
-  PreciseWait& operator=(const PreciseWait&) = delete;
-  PreciseWait(PreciseWait&&) = delete;
   PreciseWait& operator=(PreciseWait&&) = delete;
 
   /// Returns at `instant`, or at once where that is over.

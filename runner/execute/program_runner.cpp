@@ -1,78 +1,146 @@
 #include "runner/execute/program_runner.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "core/error.hpp"
 #include "runner/execute/memory_account.hpp"
-#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool is_message(const Op& op) { return operation_of(op).start == Start::kWhenReady; }
-
 }  // namespace
 
-void refuse_copies() {
-  throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
-}
-
-ProgramRunner::ProgramRunner(const Program& program, std::vector<CompiledOp> ops, std::size_t parameters)
-    : hooks_(parameters),
-      stamps_(program.ops.size()),
-      done_(program.ops.size()),
-      works_(program.ops.size()),
-      held_(program.ops.size()) {
-  for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
-    steps_.push_back(make_step(program.ops, i, std::move(ops[i])));
-    if (std::holds_alternative<Collective>(op.action)) {
-      collectives_.push_back(i);
-    } else if (op.within >= 0) {
-      hooks_[static_cast<std::size_t>(op.ready_tensor)].push_back(i);
-    } else {
-      inline_.push_back(i);
-      if (steps_[i].message) messages_.push_back(i);
-    }
+ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend)
+    : schedule_(schedule),
+      program_(schedule.program(backend.rank())),
+      backend_(backend),
+      stamps_(program_.ops.size()) {
+  assert(schedule.world_size == backend.world_size());
+  for (const Group& group : schedule.groups) {
+    const bool everybody = static_cast<int>(group.ranks.size()) == backend.world_size();
+    const bool member =
+        std::find(group.ranks.begin(), group.ranks.end(), backend.rank()) != group.ranks.end();
+    subgroups_.push_back(everybody || !member ? nullptr : backend.subgroup(group.name, group.ranks));
   }
 }
 
-ProgramRunner::Step ProgramRunner::make_step(const std::vector<Op>& ops, std::size_t index,
-                                             CompiledOp compiled) {
-  const Op& op = ops[index];
+void ProgramRunner::refuse_copies() {
+  throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
+}
+
+ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
+  const std::unique_ptr<Backend>& subgroup = subgroups_.at(static_cast<std::size_t>(collective.group));
+  Backend& group = subgroup != nullptr ? *subgroup : backend_;
+  const bool gathers = collective.kind == CollectiveKind::kGather && group.rank() == collective.root;
+  return std::visit(Overloaded{
+                        [&](const GradientArray& gradient) {
+                          return array_launch(collective, group, array(gradient),
+                                              gathers ? contributions(gradient.tensor) : Array{});
+                        },
+                        [&](const OneOf<BucketArray, BufferArray> auto& payload) {
+                          return array_launch(collective, group, array(payload), {});
+                        },
+                        [&](const OneOf<UnitParameters, UnitGradients> auto& payload) {
+                          return unit_launch(collective.kind, group, payload.unit);
+                        },
+                    },
+                    collective.payload);
+}
+
+/// Of a collective on one array in place. \param gathered on the root of a gather, where what it gathers goes
+ProgramRunner::Launch ProgramRunner::array_launch(const Collective& collective, Backend& group, Array own,
+                                                  Array gathered) {
+  const int root = collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+      return [&group, own] { return group.all_reduce(own); };
+    case CollectiveKind::kBroadcast:
+      return [&group, own, root] { return group.broadcast(own, root); };
+    case CollectiveKind::kGather:
+      return [&group, own, gathered, root] { return group.gather(own, gathered, root); };
+    case CollectiveKind::kScatter: {
+      std::vector<Array> parts;
+      if (group.rank() == root) parts.assign(static_cast<std::size_t>(group.world_size()), own);
+      return [&group, own, parts, root] { return group.scatter(parts, own, root); };
+    }
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      break;
+  }
+  throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(collective.kind) +
+                        " of single tensors is not executed, only predicted");
+}
+
+ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& group, int index) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return [this, &group, index] {
+        take_parameters(index);
+        const UnitArrays on = unit(index);
+        return group.all_gather(on.parameter_shard, on.parameters);
+      };
+    case CollectiveKind::kReduceScatter:
+      return [this, &group, index] {
+        const UnitArrays on = unit(index);
+        return group.reduce_scatter(on.gradients, on.gradient_shard);
+      };
+    case CollectiveKind::kAllReduce:
+      return [this, &group, index] { return group.all_reduce(unit(index).gradients); };
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kAllToAll:
+      break;
+  }
+  throw CapabilityError(std::string(to_text(kind)) + " of an FSDP unit is not executed, only predicted");
+}
+
+void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
+  const Op& op = program_.ops[index];
+  const bool collective = std::holds_alternative<Collective>(op.action);
   Step step;
   step.op = std::move(compiled);
   for (const int earlier : op.after) {
     step.after.push_back(static_cast<std::size_t>(earlier));
-    if (ops[static_cast<std::size_t>(earlier)].stream == Stream::kComm)
+    if (program_.ops[static_cast<std::size_t>(earlier)].stream == Stream::kComm)
       step.wait_for.push_back(static_cast<std::size_t>(earlier));
   }
   // A collective is handed over when the calling thread has come so far in the program, not before.
-  if (std::holds_alternative<Collective>(op.action))
-    for (std::size_t i = index; i-- > 0;)
-      if (ops[i].stream != Stream::kComm) {
-        step.after.push_back(i);
-        break;
-      }
-  step.message = is_message(op);
+  for (std::size_t i = index; collective && i-- > 0;)
+    if (program_.ops[i].stream != Stream::kComm) {
+      step.after.push_back(i);
+      break;
+    }
+  step.message = operation_of(op).start == Start::kWhenReady;
   step.stamps_wait = std::holds_alternative<Synchronize>(op.action);
   step.within = op.within;
   step.memory = operation_of(op).workspace;
-  return step;
+  if (collective) {
+    collectives_.push_back(index);
+  } else if (op.within >= 0) {
+    hooks_[static_cast<std::size_t>(op.ready_tensor)].push_back(index);
+  } else {
+    inline_.push_back(index);
+    if (step.message) messages_.push_back(index);
+  }
+  steps_.push_back(std::move(step));
 }
 
 const std::vector<Stamp>& ProgramRunner::step() {
-  std::fill(done_.begin(), done_.end(), 0);
+  for (Step& step : steps_) step.done = false;
   launched_ = 0;
   for (const std::size_t index : inline_) {
     if (steps_[index].message) {
       for (const std::size_t earlier : steps_[index].wait_for) finish(earlier);
-      launch(index);
+      launch(steps_[index]);
     } else {
       run_inline(index);
     }
@@ -81,15 +149,16 @@ const std::vector<Stamp>& ProgramRunner::step() {
     for (const std::size_t index : *all) finish(index);
   for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
     for (const std::size_t index : *all) {
-      stamps_[index] = {works_[index]->started(), works_[index]->ended()};
-      works_[index].reset();
-      release(index);
+      Step& step = steps_[index];
+      stamps_[index] = {step.work->started(), step.work->ended()};
+      step.work.reset();
+      release(step);
     }
   return stamps_;
 }
 
 void ProgramRunner::run_inline(std::size_t index) {
-  const Step& step = steps_[index];
+  Step& step = steps_[index];
   const MemoryScope scope(step.memory);
   const Clock::time_point before_wait = step.stamps_wait ? Clock::now() : Clock::time_point();
   for (const std::size_t earlier : step.wait_for) finish(earlier);
@@ -97,9 +166,10 @@ void ProgramRunner::run_inline(std::size_t index) {
   hook_host_ = static_cast<int>(index);
   step.op.run();
   stamps_[index].end = Clock::now();
-  done_[index] = 1;
+  step.done = true;
   launch_ready();
-  release_sent();
+  for (const std::size_t message : messages_)  // gives up the memory of those that have left
+    if (steps_[message].held && steps_[message].work->done()) release(steps_[message]);
 }
 
 void ProgramRunner::gradient_ready(int tensor) {
@@ -109,44 +179,37 @@ void ProgramRunner::gradient_ready(int tensor) {
   hook_host_ = host;
 }
 
-void ProgramRunner::launch(std::size_t index) {
-  const Step& step = steps_[index];
+void ProgramRunner::launch(Step& step) {
   const MemoryScope scope(step.memory);
-  works_[index] = step.op.launch();
-  if (step.op.release) held_[index] = 1;
+  step.work = step.op.launch();
+  step.held = step.op.release != nullptr;
   if (!step.message) ++launched_;
 }
 
 void ProgramRunner::launch_ready() {
-  const auto is_done = [this](std::size_t earlier) { return done_[earlier] != 0; };
+  const auto is_done = [this](std::size_t earlier) { return steps_[earlier].done; };
   while (launched_ < collectives_.size()) {
-    const std::size_t next = collectives_[launched_];
-    if (!std::all_of(steps_[next].after.begin(), steps_[next].after.end(), is_done)) return;
+    Step& next = steps_[collectives_[launched_]];
+    if (!std::all_of(next.after.begin(), next.after.end(), is_done)) return;
     launch(next);
   }
 }
 
 /// Waits for a communication operation, after handing over whatever is before it in the stream.
 void ProgramRunner::finish(std::size_t index) {
-  while (works_[index] == nullptr) {
-    const std::size_t next = collectives_.at(launched_);
-    for (const std::size_t earlier : steps_[next].wait_for) finish(earlier);
+  Step& step = steps_[index];
+  while (step.work == nullptr) {
+    Step& next = steps_[collectives_.at(launched_)];
+    for (const std::size_t earlier : next.wait_for) finish(earlier);
     launch(next);
   }
-  if (done_[index] == 0) works_[index]->wait();
-  done_[index] = 1;
+  if (!step.done) step.work->wait();
+  step.done = true;
 }
 
-/// Gives up the memory of messages that have left.
-void ProgramRunner::release_sent() {
-  for (const std::size_t index : messages_)
-    if (held_[index] != 0 && works_[index]->done()) release(index);
-}
-
-void ProgramRunner::release(std::size_t index) {
-  if (held_[index] == 0) return;
-  steps_[index].op.release();
-  held_[index] = 0;
+void ProgramRunner::release(Step& step) {
+  if (step.held) step.op.release();
+  step.held = false;
 }
 
 }  // namespace stepcast

@@ -2,10 +2,14 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <variant>
 #include <vector>
 
-#include "runner/backend/process_groups.hpp"
+#include "core/overloaded.hpp"
+#include "runner/backend/backend.hpp"
 #include "runner/execute/rank_report.hpp"
+#include "sim/schedule/operations.hpp"
 #include "sim/schedule/schedule.hpp"
 
 namespace stepcast {
@@ -13,15 +17,18 @@ namespace stepcast {
 /// What an operation does, with its memory and its peers resolved before the first step: one of `run` and
 /// `launch`.
 struct CompiledOp {
-  std::function<void()> run{};      ///< on the calling thread; empty for communication
-  Launch launch{};                  ///< hands over to the backend; empty for everything else
-  std::function<void()> release{};  ///< gives up the memory of a message that has left; may be empty
+  std::function<void()> run{};        ///< on the calling thread; empty for communication
+  std::function<WorkPtr()> launch{};  ///< hands over to the backend; empty for everything else
+  std::function<void()> release{};    ///< gives up the memory of a message that has left; may be empty
 };
 
-/// Copies between a host and its GPUs are predicted, not executed. \throws CapabilityError
-[[noreturn]] void refuse_copies();
+/// The flat arrays of an FSDP unit on one rank; empty where the unit is not sharded.
+struct UnitArrays {
+  Array parameters, gradients, parameter_shard, gradient_shard;
+};
 
-/// Runs one rank's program step by step, whatever its operations do: real tensors, or waits.
+/// Runs one rank's program step by step. A derived class says what its operations do: compute with real
+/// tensors, or wait.
 ///
 /// Operations of the streams `compute`, `host` and `copy` run on the calling thread in program order; each
 /// waits for the communication that it comes after. Collectives are handed to the backend in program order as
@@ -29,17 +36,53 @@ struct CompiledOp {
 /// the gradient they name is ready; one that comes after another collective is handed over when the calling
 /// thread next waits for it or for a later one. Sends and receives are handed over when the calling thread
 /// reaches them. All communication of a step is over when the step ends.
-class ProgramRunner {
+class ProgramRunner : public SteppedProgram {
  public:
-  /// \param ops one per operation of `program`, which outlives this
-  /// \param parameters how many the model has
-  ProgramRunner(const Program& program, std::vector<CompiledOp> ops, std::size_t parameters);
-
-  /// Runs the next step and returns its stamps, one per operation. Valid until the next call.
-  const std::vector<Stamp>& step();
+  const std::vector<Stamp>& step() override;
   /// Runs the hooks of the backward that runs now which wait for the gradient of `tensor`. Gradients are
   /// accumulated in every micro-batch; hooks belong to one backward.
   void gradient_ready(int tensor);
+
+ protected:
+  using Function = std::function<void()>;
+
+  /// Connects the groups that this rank is in and that are not the whole job; all ranks call it.
+  /// \pre both outlive this; the schedule is for as many ranks \throws RunError
+  ProgramRunner(const Schedule& schedule, Backend& backend);
+
+  /// Resolves all operations; the last thing that a derived constructor does. \param parameters of the model
+  /// \param resolve called with each action and its index in the program: gives a CompiledOp for a Send and a
+  /// Recv, a Function for what the calling thread does \throws CapabilityError for operations that are not
+  /// executed
+  template <class Resolve>
+  void compile(std::size_t parameters, const Resolve& resolve) {
+    hooks_.resize(parameters);
+    for (std::size_t i = 0; i < program_.ops.size(); ++i)
+      add(i,
+          std::visit(
+              Overloaded{
+                  [&](const Collective& collective) { return CompiledOp{.launch = launch_of(collective)}; },
+                  [&](const OneOf<Send, Recv> auto& message) -> CompiledOp { return resolve(message, i); },
+                  [](const Copy&) -> CompiledOp { refuse_copies(); },
+                  [&](const auto& local) { return CompiledOp{.run = resolve(local, i)}; },
+              },
+              program_.ops[i].action));
+  }
+
+  /// What collectives work on, which stays where it is from the first call on.
+  virtual Array array(const GradientArray& array) = 0;
+  virtual Array array(const BucketArray& array) = 0;
+  virtual Array array(const BufferArray& array) = 0;
+  /// Where the root of a gather collects one gradient of all ranks.
+  virtual Array contributions(int tensor) = 0;
+  /// As they are now; they may have no memory before.
+  virtual UnitArrays unit(int index) = 0;
+  /// Gives a sharded unit the memory that its parameters are gathered in.
+  virtual void take_parameters(int /*unit*/) {}
+
+  const Schedule& schedule_;
+  const Program& program_;
+  Backend& backend_;  ///< of the whole job
 
  private:
   struct Step {
@@ -50,17 +93,25 @@ class ProgramRunner {
     bool stamps_wait = false;           ///< the span begins with the wait
     int within = -1;                    ///< a hook of this operation
     MemoryCategory memory{};            ///< category of what it allocates
+    bool done = false;                  ///< in this step
+    bool held = false;                  ///< a message under way whose memory is to be released
+    WorkPtr work{};                     ///< under way, or over in this step
   };
+  using Launch = std::function<WorkPtr()>;
 
-  static Step make_step(const std::vector<Op>& ops, std::size_t index, CompiledOp compiled);
+  [[noreturn]] static void refuse_copies();
+  Launch launch_of(const Collective& collective);
+  Launch array_launch(const Collective& collective, Backend& group, Array own, Array gathered);
+  Launch unit_launch(CollectiveKind kind, Backend& group, int index);
+  void add(std::size_t index, CompiledOp compiled);
   void run_inline(std::size_t index);
-  void launch(std::size_t index);
+  void launch(Step& step);
   void launch_ready();
   void finish(std::size_t index);
-  void release_sent();
-  void release(std::size_t index);
+  static void release(Step& step);
 
-  std::vector<Step> steps_;          ///< by operation
+  std::vector<std::unique_ptr<Backend>> subgroups_;  ///< by group; null: all ranks, or not a member
+  std::vector<Step> steps_;                          ///< by operation
   std::vector<std::size_t> inline_;  ///< what the calling thread does in order, messages included, hooks not
   std::vector<std::size_t> collectives_;
   std::vector<std::size_t> messages_;
@@ -68,9 +119,6 @@ class ProgramRunner {
   int hook_host_ = -1;                           ///< backward whose hooks may run
 
   std::vector<Stamp> stamps_;
-  std::vector<char> done_;
-  std::vector<WorkPtr> works_;
-  std::vector<char> held_;    ///< messages under way whose memory is to be released
   std::size_t launched_ = 0;  ///< how many of `collectives_`
 };
 

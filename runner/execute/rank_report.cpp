@@ -2,19 +2,23 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runner/control/clocks.hpp"
+#include "runner/execute/clock_alignment.hpp"
+#include "runner/execute/memory_account.hpp"
 #include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double to_seconds(Clock::time_point instant) {
+double to_seconds(std::chrono::steady_clock::time_point instant) {
   return std::chrono::duration<double>(instant.time_since_epoch()).count();
+}
+
+ClockOffset compare_clocks(RankSession& session) {
+  return compare_with_rank_0(session, session.place.hosts, wall_clock_s);
 }
 
 /// The step whose slowest rank is the median one (the lower of the two middle ones).
@@ -29,124 +33,167 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   return slowest[(slowest.size() - 1) / 2].second;
 }
 
+/// The notes of one rank: a few numbers per step and two instants per operation, in memory taken before the
+/// first step.
+class RankLog {
+ public:
+  RankLog(const Schedule& schedule, RankSession& session, const StepLoop& loop)
+      : schedule_(schedule), program_(schedule.program(session.ranks.rank)), rank_(session.ranks.rank) {
+    const auto steps = static_cast<std::size_t>(loop.steps);
+    warmup_step_time_s_.reserve(static_cast<std::size_t>(loop.warmup_steps));
+    start_s_.reserve(steps);
+    step_time_s_.reserve(steps);
+    loss_.reserve(steps);
+    stamps_.reserve(steps * program_.ops.size());
+    before_ = compare_clocks(session);
+  }
+
+  void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss) {
+    const double length = to_seconds(whole.end) - to_seconds(whole.start);
+    if (step < 0) {
+      warmup_step_time_s_.push_back(length);
+      return;
+    }
+    start_s_.push_back(to_seconds(whole.start));
+    step_time_s_.push_back(length);
+    loss_.push_back(loss);
+    stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
+  }
+
+  /// Collects the notes of all ranks; every rank calls it. \param bytes_sent by this rank in one measured step
+  [[nodiscard]] Result report(RankSession& session, double bytes_sent, const MemoryBytes& peak) const {
+    const std::size_t steps = step_time_s_.size();
+    const ClockLine clock(before_, compare_clocks(session));
+    std::vector<double> mine = step_time_s_;
+    mine.insert(mine.end(), {bytes_sent, clock.error_s()});
+    mine.insert(mine.end(), start_s_.begin(), start_s_.end());
+    const auto all = session.control->all_gather_numbers("step times", mine);
+
+    Result result;
+    result.origin = Origin::kMeasured;
+    double error_s = 0.0;
+    for (const std::vector<double>& theirs : all) {
+      const auto end = theirs.begin() + static_cast<std::ptrdiff_t>(steps);
+      result.step_time_s.emplace_back(theirs.begin(), end);
+      result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, end[0]);
+      error_s = std::max(error_s, end[1]);
+    }
+    const std::size_t step = median_step(result.step_time_s);
+    const double start_of_rank_0 = all.front()[steps + 2 + step];
+    if (error_s > 0.0)
+      result.notes["clocks"] = "spans of other hosts are aligned with rank 0's clock to within " +
+                               to_text(Seconds(error_s)) + ", half the smallest round trip";
+    Result notes;
+    notes.spans = spans(step, 0.0);
+    for (Span& span : notes.spans) {
+      span.start_s = clock.on_rank_0(span.start_s) - start_of_rank_0;
+      span.end_s = clock.on_rank_0(span.end_s) - start_of_rank_0;
+    }
+    notes.breakdown = {median_breakdown()};
+    notes.loss = loss_;
+    notes.memory = {memory_use(peak)};
+    const std::vector<std::string> texts = session.control->gather("results", nlohmann::json(notes).dump());
+    result.warmup_step_time_s = warmup_step_time_s_;
+    result.loss.assign(texts.empty() ? 0 : steps, 0.0);
+    int losses = 0;  // ranks that compute one: the last stages of pipelines
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+      const auto theirs = nlohmann::json::parse(texts[r]).get<Result>();
+      result.spans.insert(result.spans.end(), theirs.spans.begin(), theirs.spans.end());
+      result.breakdown.push_back(theirs.breakdown.front());
+      result.memory.push_back(theirs.memory.front());
+      if (!computes(schedule_.program(static_cast<int>(r)), Phase::kLoss)) continue;
+      ++losses;
+      for (std::size_t i = 0; i < steps; ++i) result.loss[i] += theirs.loss[i];
+    }
+    for (double& loss : result.loss) loss /= std::max(1, losses);
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::vector<Span> spans(std::size_t step, double origin_s) const {
+    std::vector<Span> result;
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+      const Op& op = program_.ops[i];
+      const Stamp& stamp = stamps_[step * program_.ops.size() + i];
+      Span span;
+      span.rank = rank_;
+      span.stream = op.stream;
+      span.kind = operation_of(op).span;
+      span.name = op.name;
+      span.start_s = to_seconds(stamp.start) - origin_s;
+      span.end_s = to_seconds(stamp.end) - origin_s;
+      result.push_back(std::move(span));
+    }
+    return result;
+  }
+
+  [[nodiscard]] Breakdown median_breakdown() const {
+    std::vector<Breakdown> steps;
+    for (std::size_t step = 0; step < step_time_s_.size(); ++step)
+      steps.push_back(make_breakdown(spans(step, start_s_[step]), rank_, step_time_s_[step]));
+    Breakdown result;
+    for (const auto part :
+         {&Breakdown::compute_s, &Breakdown::exposed_communication_s, &Breakdown::overlapped_communication_s,
+          &Breakdown::input_and_host_s, &Breakdown::optimizer_and_copies_s, &Breakdown::idle_s}) {
+      std::vector<double> samples;
+      for (const Breakdown& step : steps) samples.push_back(step.*part);
+      result.*part = median(samples);
+    }
+    return result;
+  }
+
+  [[nodiscard]] MemoryUse memory_use(const MemoryBytes& peak) const {
+    MemoryUse use;
+    use.rank = rank_;
+    use.peak_bytes = total(peak);
+    for (std::size_t i = 0; i < peak.size(); ++i)
+      use.at_peak_bytes[to_text(static_cast<MemoryCategory>(i))] = peak[i];
+    return use;
+  }
+
+  const Schedule& schedule_;
+  const Program& program_;
+  int rank_;
+  ClockOffset before_;  ///< before the first step
+  std::vector<double> warmup_step_time_s_;
+  std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
+  std::vector<double> step_time_s_;  ///< by step
+  std::vector<double> loss_;         ///< by step
+  std::vector<Stamp> stamps_;        ///< step after step
+};
+
 }  // namespace
 
-RankLog::RankLog(const Schedule& schedule, int rank, int warmup_steps, int steps)
-    : schedule_(schedule), program_(schedule.program(rank)) {
-  warmup_step_time_s_.reserve(static_cast<std::size_t>(warmup_steps));
-  start_s_.reserve(static_cast<std::size_t>(steps));
-  step_time_s_.reserve(static_cast<std::size_t>(steps));
-  loss_.reserve(static_cast<std::size_t>(steps));
-  stamps_.reserve(static_cast<std::size_t>(steps) * program_.ops.size());
+Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
+                 const StepLoop& loop) {
+  Backend& backend = *session.backend;
+  RankLog log(schedule, session, loop);
+  std::uint64_t sent_before = 0;
+  for (int step = -loop.warmup_steps; step < loop.steps; ++step) {
+    if (step == 0) {
+      sent_before = backend.bytes_sent();
+      backend.barrier();
+      forget_memory_peak();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<Stamp>& stamps = program.step();
+    log.add(step, {start, std::chrono::steady_clock::now()}, stamps, program.loss());
+    loop.on_step(step, program.loss());
+  }
+  const double counted = static_cast<double>(backend.bytes_sent() - sent_before) / loop.steps;
+  const std::optional<std::uint64_t> known = program.bytes_sent();
+  return log.report(session, known ? static_cast<double>(*known) : counted, peak_memory());
 }
 
-void RankLog::add(int step, Clock::time_point start, Clock::time_point end, const std::vector<Stamp>& stamps,
-                  double loss) {
-  const double length = to_seconds(end) - to_seconds(start);
-  if (step < 0) {
-    warmup_step_time_s_.push_back(length);
-    return;
+std::string bucket_layout(const Model& model, const std::vector<Bucket>& buckets) {
+  nlohmann::json layout = nlohmann::json::array();
+  for (const Bucket& bucket : buckets) {
+    nlohmann::json tensors = nlohmann::json::array();
+    for (const int tensor : bucket.tensors)
+      tensors.push_back(model.parameters[static_cast<std::size_t>(tensor)].name);
+    layout.push_back({{"bytes", static_cast<std::int64_t>(bucket.size.count())}, {"tensors", tensors}});
   }
-  start_s_.push_back(to_seconds(start));
-  step_time_s_.push_back(length);
-  loss_.push_back(loss);
-  stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
-}
-
-void RankLog::compare_clocks(RankSession& session) {
-  before_ = compare_with_rank_0(session, session.place.hosts, wall_clock_s);
-}
-
-std::vector<Span> RankLog::spans(int rank, std::size_t step, double origin_s) const {
-  std::vector<Span> result;
-  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
-    const Op& op = program_.ops[i];
-    const Stamp& stamp = stamps_[step * program_.ops.size() + i];
-    Span span;
-    span.rank = rank;
-    span.stream = op.stream;
-    span.kind = operation_of(op).span;
-    span.name = op.name;
-    span.start_s = to_seconds(stamp.start) - origin_s;
-    span.end_s = to_seconds(stamp.end) - origin_s;
-    result.push_back(std::move(span));
-  }
-  return result;
-}
-
-Breakdown RankLog::median_breakdown(int rank) const {
-  constexpr std::array kParts{&Breakdown::compute_s,
-                              &Breakdown::exposed_communication_s,
-                              &Breakdown::overlapped_communication_s,
-                              &Breakdown::input_and_host_s,
-                              &Breakdown::optimizer_and_copies_s,
-                              &Breakdown::idle_s};
-  std::array<std::vector<double>, kParts.size()> samples;
-  for (std::size_t step = 0; step < step_time_s_.size(); ++step) {
-    const Breakdown breakdown = make_breakdown(spans(rank, step, start_s_[step]), rank, step_time_s_[step]);
-    for (std::size_t part = 0; part < kParts.size(); ++part) samples[part].push_back(breakdown.*kParts[part]);
-  }
-  Breakdown result;
-  for (std::size_t part = 0; part < kParts.size(); ++part) result.*kParts[part] = median(samples[part]);
-  return result;
-}
-
-MemoryUse RankLog::memory_use(int rank) const {
-  MemoryUse use;
-  use.rank = rank;
-  use.peak_bytes = total(memory_);
-  for (std::size_t i = 0; i < memory_.size(); ++i)
-    use.at_peak_bytes[to_text(static_cast<MemoryCategory>(i))] = memory_[i];
-  return use;
-}
-
-Result RankLog::report(RankSession& session) const {
-  const std::size_t steps = step_time_s_.size();
-  const int rank = session.ranks.rank;
-  const ClockLine clock(before_, compare_with_rank_0(session, session.place.hosts, wall_clock_s));
-  std::vector<double> mine = step_time_s_;
-  mine.insert(mine.end(), {bytes_sent_, clock.error_s()});
-  mine.insert(mine.end(), start_s_.begin(), start_s_.end());
-  const auto all = session.control->all_gather_numbers("step times", mine);
-
-  Result result;
-  result.origin = Origin::kMeasured;
-  double error_s = 0.0;
-  for (const std::vector<double>& theirs : all) {
-    const auto end = theirs.begin() + static_cast<std::ptrdiff_t>(steps);
-    result.step_time_s.emplace_back(theirs.begin(), end);
-    result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, end[0]);
-    error_s = std::max(error_s, end[1]);
-  }
-  const std::size_t step = median_step(result.step_time_s);
-  const double start_of_rank_0 = all.front()[steps + 2 + step];
-  if (error_s > 0.0)
-    result.notes["clocks"] = "spans of other hosts are aligned with rank 0's clock to within " +
-                             to_text(Seconds(error_s)) + ", half the smallest round trip";
-  Result notes;
-  notes.spans = spans(rank, step, 0.0);
-  for (Span& span : notes.spans) {
-    span.start_s = clock.on_rank_0(span.start_s) - start_of_rank_0;
-    span.end_s = clock.on_rank_0(span.end_s) - start_of_rank_0;
-  }
-  notes.breakdown = {median_breakdown(rank)};
-  notes.loss = loss_;
-  notes.memory.push_back(memory_use(rank));
-  const std::vector<std::string> texts = session.control->gather("results", nlohmann::json(notes).dump());
-  result.warmup_step_time_s = warmup_step_time_s_;
-  result.loss.assign(texts.empty() ? 0 : steps, 0.0);
-  int losses = 0;  // ranks that compute one: the last stages of pipelines
-  for (std::size_t r = 0; r < texts.size(); ++r) {
-    const auto theirs = nlohmann::json::parse(texts[r]).get<Result>();
-    result.spans.insert(result.spans.end(), theirs.spans.begin(), theirs.spans.end());
-    result.breakdown.push_back(theirs.breakdown.front());
-    result.memory.push_back(theirs.memory.front());
-    if (!computes(schedule_.program(static_cast<int>(r)), Phase::kLoss)) continue;
-    ++losses;
-    for (std::size_t i = 0; i < steps; ++i) result.loss[i] += theirs.loss[i];
-  }
-  for (double& loss : result.loss) loss /= std::max(1, losses);
-  return result;
+  return layout.dump();
 }
 
 }  // namespace stepcast

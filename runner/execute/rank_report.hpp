@@ -1,16 +1,18 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/model.hpp"
 #include "runner/backend/session.hpp"
-#include "runner/execute/clock_alignment.hpp"
-#include "runner/execute/memory_account.hpp"
 #include "sim/records/result.hpp"
 #include "sim/schedule/schedule.hpp"
 
-/// What one rank notes while it runs, and how the notes of all ranks become one Result.
+/// Runs the steps of one rank, notes when its operations ran, and makes one Result of the notes of all ranks.
 namespace stepcast {
 
 /// When an operation ran.
@@ -19,42 +21,44 @@ struct Stamp {
   std::chrono::steady_clock::time_point end;
 };
 
-/// The notes of one rank: a few numbers per step and two instants per operation, in memory taken before the
-/// first step.
-class RankLog {
+/// What a rank does in every step.
+class SteppedProgram {
  public:
-  RankLog(const Schedule& schedule, int rank, int warmup_steps, int steps);
-
-  /// Compares this rank's clock with rank 0's, which `report` does once more; all ranks call it, before the
-  /// first step.
-  void compare_clocks(RankSession& session);
-  /// What this rank sent in one measured step.
-  void set_bytes_sent(double bytes) { bytes_sent_ = bytes; }
-  /// \param step negative during warm-up
-  void add(int step, std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end,
-           const std::vector<Stamp>& stamps, double loss);
-
-  /// What the rank's tensors held when that was most.
-  void set_memory(const MemoryBytes& peak) { memory_ = peak; }
-
-  /// Collects the notes of all ranks; every rank calls it. Complete at rank 0, step times alone elsewhere.
-  [[nodiscard]] Result report(RankSession& session) const;
-
- private:
-  [[nodiscard]] std::vector<Span> spans(int rank, std::size_t step, double origin_s) const;
-  [[nodiscard]] Breakdown median_breakdown(int rank) const;
-  [[nodiscard]] MemoryUse memory_use(int rank) const;
-
-  const Schedule& schedule_;
-  const Program& program_;
-  ClockOffset before_;  ///< before the first step
-  double bytes_sent_ = 0.0;
-  MemoryBytes memory_{};
-  std::vector<double> warmup_step_time_s_;
-  std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
-  std::vector<double> step_time_s_;  ///< by step
-  std::vector<double> loss_;         ///< by step
-  std::vector<Stamp> stamps_;        ///< step after step
+  virtual ~SteppedProgram() = default;
+  /// Runs the next step and returns its stamps, one per operation. Valid until the next call.
+  virtual const std::vector<Stamp>& step() = 0;
+  /// Of the latest step, mean over the micro-batches; 0 on a rank that computes no loss.
+  [[nodiscard]] virtual double loss() const { return 0.0; }
+  /// What this rank sends in one step, where that is not what the session's backend counts.
+  [[nodiscard]] virtual std::optional<std::uint64_t> bytes_sent() const { return std::nullopt; }
 };
+
+struct StepLoop {
+  int warmup_steps = 0;
+  int steps = 1;
+  /// Called with the step (warm-up is negative) and its loss after each, outside its step time.
+  std::function<void(int step, double loss)> on_step;
+};
+
+/// Runs warm-up and measured steps; all ranks call it. Steps follow each other without a barrier, except for
+/// one before the first measured step.
+///
+/// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
+/// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
+/// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute it.
+/// Other ranks receive the step times alone. Spans of a step count from its start at rank 0; clocks of other
+/// hosts are compared with rank 0's before the first and after the last step (clock_alignment.hpp), and the
+/// Result's note `clocks` tells how well they are known. \param schedule names the operations of the stamps
+/// \throws RunError that names a rank that was lost
+Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
+                 const StepLoop& loop);
+
+/// Which gradients travel together, in the order in which the buckets are reduced, as one line of JSON:
+///
+///     [{"bytes":5172,"tensors":["fc2.bias","fc2.weight"]},{"bytes":...
+///
+/// Bytes are those of the gradients, tensors stand in their order within the bucket. Equal layouts give equal
+/// text, so that runs of different engines are compared by it.
+std::string bucket_layout(const Model& model, const std::vector<Bucket>& buckets);
 
 }  // namespace stepcast

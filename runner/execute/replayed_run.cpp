@@ -2,56 +2,32 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
-#include <random>
-#include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "core/error.hpp"
-#include "runner/execute/bucket_layout.hpp"
+#include "runner/backend/array_copies.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "runner/execute/replayed_program.hpp"
-#include "runner/execute/run_steps.hpp"
 #include "sim/records/trace.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Which measured steps the micro-batches of each step take their times from.
-class Places {
- public:
-  Places(const ReplayedRunOptions& options, int rank, int micro_batches)
-      : resample_(options.resample),
-        random_((std::uint64_t{options.seed} << 32U) + static_cast<std::uint64_t>(rank)),
-        places_(static_cast<std::size_t>(micro_batches), -1.0) {}
+Array part(const Array& whole, std::size_t begin, std::size_t count) {
+  return {static_cast<char*>(whole.data) + begin * size_of(whole.type), count, whole.type};
+}
 
-  const std::vector<double>& next() {
-    if (resample_)
-      for (double& place : places_) place = std::ldexp(static_cast<double>(random_() >> 11U), -53);
-    return places_;
-  }
-
- private:
-  bool resample_;
-  std::mt19937_64 random_;
-  std::vector<double> places_;
-};
-
-/// The steps of a program, each with times of its own.
-class DrawnSteps {
- public:
-  DrawnSteps(ReplayedProgram& program, Places places) : program_(program), places_(std::move(places)) {}
-
-  const std::vector<Stamp>& step() { return program_.step(places_.next()); }
-  static double loss() { return 0.0; }  // nothing is trained
-
- private:
-  ReplayedProgram& program_;
-  Places places_;
-};
+/// Tensors whose hooks run inside a backward, in order.
+std::vector<int> hooked_tensors(const Program& program, std::size_t backward) {
+  std::vector<int> tensors;
+  for (const Op& op : program.ops)
+    if (op.within == static_cast<int>(backward) &&
+        std::find(tensors.begin(), tensors.end(), op.ready_tensor) == tensors.end())
+      tensors.push_back(op.ready_tensor);
+  return tensors;
+}
 
 std::string to_short_text(double number) {
   std::array<char, 32> text{};
@@ -60,6 +36,173 @@ std::string to_short_text(double number) {
 }
 
 }  // namespace
+
+ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend,
+                                 const StepTimes& times, double speed, std::optional<unsigned> draws)
+    : ProgramRunner(schedule, backend),
+      model_(model),
+      times_(times),
+      speed_(speed),
+      follows_(StepTimes::followers(program_)),
+      places_(static_cast<std::size_t>(schedule.micro_batches), -1.0) {
+  if (draws) random_.emplace((std::uint64_t{*draws} << 32U) + static_cast<std::uint64_t>(backend.rank()));
+  compile(model.parameters.size(),
+          Overloaded{
+              [&](const Send& send, std::size_t index) {
+                return CompiledOp{.launch = [this, array = message(index, send.message),
+                                             peer = backend_.rank() + send.offset,
+                                             tag = static_cast<std::uint32_t>(send.tag)] {
+                  return backend_.send(array, peer, tag);
+                }};
+              },
+              [&](const Recv& recv, std::size_t index) {
+                return CompiledOp{.launch = [this, array = message(index, recv.message),
+                                             peer = backend_.rank() + recv.offset,
+                                             tag = static_cast<std::uint32_t>(recv.tag)] {
+                  return backend_.recv(array, peer, tag);
+                }};
+              },
+              [&](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto& pass, std::size_t) {
+                return resolve(pass);
+              },
+              [&](const OneOf<LoadInput, Compute, UnitMemory, UpdateUnit, Synchronize> auto&,
+                  std::size_t index) { return compute(index); },
+          });
+}
+
+const std::vector<Stamp>& ReplayedProgram::step() {
+  if (random_)
+    for (double& place : places_) place = std::ldexp(static_cast<double>((*random_)() >> 11U), -53);
+  const std::vector<Stamp>& stamps = ProgramRunner::step();
+  wait_for(times_.rest_of_step_s(places_.front()));
+  return stamps;
+}
+
+double ReplayedProgram::seconds(std::size_t index) const {
+  const Op& op = program_.ops[index];
+  const auto micro_batch = static_cast<std::size_t>(micro_batch_of(op));
+  return times_.seconds(schedule_, op, places_[micro_batch], follows_[index] != 0);
+}
+
+void ReplayedProgram::wait_for(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  if (seconds <= 0.0) return;
+  const std::chrono::duration<double> length(seconds / speed_);
+  waited_s_ += length.count();
+  wait_.until(Clock::now() + std::chrono::duration_cast<Clock::duration>(length));
+}
+
+/// Of everything that takes a time of the trace, or none.
+ReplayedProgram::Function ReplayedProgram::compute(std::size_t index) {
+  std::vector<int> hooked = hooked_tensors(program_, index);
+  if (hooked.empty()) return [this, index] { wait_for(seconds(index)); };
+  return [this, index, hooked = std::move(hooked)] { run_backward(index, hooked); };
+}
+
+void ReplayedProgram::run_backward(std::size_t index, const std::vector<int>& hooked) {
+  const double whole = seconds(index);
+  double passed = 0.0;  // part of the backward's own time
+  for (const int tensor : hooked) {
+    const double ready = std::max(passed, times_.ready_fraction(tensor));
+    wait_for((ready - passed) * whole);
+    passed = ready;
+    gradient_ready(tensor);
+  }
+  wait_for((1.0 - passed) * whole);
+}
+
+ReplayedProgram::Function ReplayedProgram::resolve(const CopyIn& action) {
+  const std::vector<int>& tensors = schedule_.buckets[static_cast<std::size_t>(action.bucket)].tensors;
+  const auto position = std::find(tensors.begin(), tensors.end(), action.tensor) - tensors.begin();
+  return [to = part_of_bucket(action.bucket, static_cast<std::size_t>(position)),
+          from = array(GradientArray{action.tensor}), scale = action.scale] { copy_scaled(to, from, scale); };
+}
+
+ReplayedProgram::Function ReplayedProgram::resolve(const CopyOut& action) {
+  std::vector<std::pair<Array, Array>> copies;
+  const std::vector<int>& tensors = schedule_.buckets[static_cast<std::size_t>(action.bucket)].tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    copies.emplace_back(array(GradientArray{tensors[i]}), part_of_bucket(action.bucket, i));
+  return [copies] {
+    for (const auto& [to, from] : copies) copy_scaled(to, from, 1.0);
+  };
+}
+
+ReplayedProgram::Function ReplayedProgram::resolve(const Combine& action) {
+  const Array sum = array(GradientArray{action.tensor});
+  if (action.inputs == 1) return [sum, scale = action.scale] { copy_scaled(sum, sum, scale); };
+  const Array gathered = contributions(action.tensor);
+  return [sum, gathered, scale = action.scale, inputs = static_cast<std::size_t>(action.inputs)] {
+    copy_scaled(sum, part(gathered, 0, sum.count), scale);
+    for (std::size_t i = 1; i < inputs; ++i) add_scaled(sum, part(gathered, i * sum.count, sum.count), scale);
+  };
+}
+
+ReplayedProgram::Function ReplayedProgram::resolve(const ScaleUnit& action) {
+  const UnitArrays of = unit(action.unit);
+  return [array = action.shard ? of.gradient_shard : of.gradients, scale = action.scale] {
+    copy_scaled(array, array, scale);
+  };
+}
+
+Array ReplayedProgram::memory(const std::string& name, std::size_t count, DataType type) {
+  const std::size_t needed = std::max<std::size_t>(1, (count * size_of(type) + 3) / sizeof(float));
+  AlignedFloats& found = memory_.try_emplace(name, needed, 0.0F).first->second;
+  return {found.data(), count, type};
+}
+
+Array ReplayedProgram::message(std::size_t index, Bytes size) {
+  return memory("message " + std::to_string(index), static_cast<std::size_t>(size.count()) / sizeof(float));
+}
+
+Array ReplayedProgram::gradient_if_held(int tensor) {
+  return memory_.contains("gradient " + std::to_string(tensor)) ? array(GradientArray{tensor}) : Array{};
+}
+
+Array ReplayedProgram::array(const GradientArray& array) {
+  return memory("gradient " + std::to_string(array.tensor), numel(array.tensor));
+}
+
+Array ReplayedProgram::array(const BucketArray& array) {
+  const Bucket& which = schedule_.buckets.at(static_cast<std::size_t>(array.bucket));
+  std::size_t count = 0;
+  for (const int tensor : which.tensors) count += numel(tensor);
+  return memory("bucket " + std::to_string(array.bucket), count,
+                which.half ? DataType::kFloat16 : DataType::kFloat32);
+}
+
+Array ReplayedProgram::array(const BufferArray& array) {
+  const DataType type = array.dtype_group == 0 ? DataType::kFloat32 : DataType::kInt64;
+  const auto bytes = static_cast<std::size_t>(model_.buffer_bytes(array.dtype_group).count());
+  return memory("buffers " + std::to_string(array.dtype_group), bytes / size_of(type), type);
+}
+
+Array ReplayedProgram::contributions(int tensor) {
+  return memory("contributions " + std::to_string(tensor),
+                static_cast<std::size_t>(backend_.world_size()) * numel(tensor));
+}
+
+/// All of them all the time.
+UnitArrays ReplayedProgram::unit(int index) {
+  const auto [known, is_new] = units_.try_emplace(index);
+  if (!is_new) return known->second;
+  const FsdpUnit& unit = schedule_.units.at(static_cast<std::size_t>(index));
+  const std::string name = "unit " + std::to_string(index);
+  const auto elements = static_cast<std::size_t>(unit.elements);
+  const std::size_t shard = elements / static_cast<std::size_t>(unit.shards);
+  known->second.gradients = memory(name + " gradients", elements);
+  if (unit.sharded)
+    known->second = {memory(name + " parameters", elements), known->second.gradients,
+                     memory(name + " parameter shard", shard), memory(name + " gradient shard", shard)};
+  return known->second;
+}
+
+Array ReplayedProgram::part_of_bucket(int index, std::size_t position) {
+  const std::vector<int>& tensors = schedule_.buckets.at(static_cast<std::size_t>(index)).tensors;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < position; ++i) begin += numel(tensors[i]);
+  return part(array(BucketArray{index}), begin, numel(tensors.at(position)));
+}
 
 StepTimes step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
                         int threads) {
@@ -84,16 +227,11 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
 
 Result run_replayed(const Model& model, const Schedule& schedule, RankSession& session,
                     const StepTimes& times, const ReplayedRunOptions& options) {
-  Backend& backend = *session.backend;
-  if (schedule.world_size != backend.world_size())
-    throw std::logic_error("the schedule is for another number of ranks");
-  ReplayedProgram program(schedule, model, backend, times, options.speed);
-  RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
-  DrawnSteps steps(program, Places(options, backend.rank(), schedule.micro_batches));
-  const std::uint64_t sent = run_steps(steps, log, session, options.warmup_steps, options.steps,
-                                       [&](int step, double /*loss*/) { options.on_step(step); });
-  log.set_bytes_sent(static_cast<double>(sent) / options.steps);
-  Result result = log.report(session);
+  ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
+                          options.resample ? std::optional(options.seed) : std::nullopt);
+  Result result = run_steps(
+      program, schedule, session,
+      {options.warmup_steps, options.steps, [&](int step, double /*loss*/) { options.on_step(step); }});
   result.loss.clear();
   result.memory.clear();
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);

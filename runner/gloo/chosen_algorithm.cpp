@@ -2,6 +2,7 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -11,24 +12,41 @@
 namespace stepcast {
 namespace {
 
-constexpr std::uint64_t kStepSlots = 0x42;  ///< gloo's own collectives use 0x01 to 0x08, ours 0x41
+/// Gloo's own collectives use 0x01 to 0x08.
+enum SlotPrefix : std::uint64_t { kRing = 0x41, kSteps = 0x42 };
 
-using Memory = std::vector<char>;
+std::uint64_t slot_of(SlotPrefix prefix, std::uint32_t tag) {
+  return prefix << 56U | static_cast<std::uint64_t>(tag) << 24U;
+}
 
-/// Memory that stays with the thread: fresh memory costs as much as the messages.
-Memory take_scratch(std::vector<Memory>& spare, std::size_t bytes) {
-  Memory memory;
-  if (!spare.empty()) {
-    memory = std::move(spare.back());
-    spare.pop_back();
+/// Memory that stays with the thread when it is given up: fresh memory costs as much as the messages.
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(std::size_t bytes) {
+    if (!spare().empty()) {
+      memory_ = std::move(spare().back());
+      spare().pop_back();
+    }
+    if (memory_.size() < bytes) memory_.resize(bytes);
   }
-  if (memory.size() < bytes) memory.resize(bytes);
-  return memory;
-}
-std::vector<Memory>& spare_scratch() {
-  static thread_local std::vector<Memory> spare;
-  return spare;
-}
+  ~Scratch() {
+    if (!memory_.empty()) spare().push_back(std::move(memory_));
+  }
+  Scratch(Scratch&&) = default;
+  Scratch& operator=(Scratch&&) = default;
+
+  [[nodiscard]] char* data() { return memory_.data(); }
+  [[nodiscard]] bool empty() const { return memory_.empty(); }
+
+ private:
+  static std::vector<std::vector<char>>& spare() {
+    static thread_local std::vector<std::vector<char>> memory;
+    return memory;
+  }
+
+  std::vector<char> memory_;
+};
 
 class AlgorithmRun {
  public:
@@ -67,7 +85,7 @@ class AlgorithmRun {
   struct Posted {
     Part received;
     bool reduce = false;
-    Memory scratch;  ///< empty: arrives in its place
+    Scratch scratch;  ///< empty: arrives in its place
     Buffer send, receive;
   };
 
@@ -96,7 +114,7 @@ class AlgorithmRun {
     if (posted.received.count > 0) {
       const std::size_t size = bytes(posted.received);
       const bool aside = step.reduce || sends.overlaps(posted.received);
-      if (aside) posted.scratch = take_scratch(spare_scratch(), size);
+      if (aside) posted.scratch = Scratch(size);
       posted.receive =
           context_.createUnboundBuffer(aside ? posted.scratch.data() : memory(posted.received), size);
       posted.receive->recv(step.from, slot_, 0, size);
@@ -118,7 +136,6 @@ class AlgorithmRun {
       array_.sum(own, own, posted.scratch.data(), posted.received.count);
     else
       std::memcpy(own, posted.scratch.data(), bytes(posted.received));
-    spare_scratch().push_back(std::move(posted.scratch));
   }
 
   gloo::Context& context_;
@@ -133,12 +150,98 @@ class AlgorithmRun {
   std::deque<Posted> open_;
 };
 
+constexpr std::size_t kLargestSegment = std::size_t{1} << 20U;
+
+/// One call: the segments of all steps are numbered through; segment i belongs to step i / segments_.
+class RingReduceScatter {
+ public:
+  RingReduceScatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag)
+      : out_(out),
+        in_(in),
+        rank_(static_cast<std::size_t>(context.rank)),
+        world_size_(static_cast<std::size_t>(context.size)),
+        part_bytes_(out.count * out.element_size),
+        slot_(slot_of(kRing, tag)),
+        partial_(2 * part_bytes_) {
+    segments_ = std::max<std::size_t>(2, (part_bytes_ + kLargestSegment - 1) / kLargestSegment);
+    segment_elements_ = (out.count + segments_ - 1) / segments_;
+    // Gloo takes a mutable pointer for sends too, and only reads there.
+    own_buffer_ = context.createUnboundBuffer(const_cast<void*>(in), world_size_ * part_bytes_);
+    partial_buffer_ = context.createUnboundBuffer(partial_.data(), 2 * part_bytes_);
+  }
+
+  void run() {
+    const std::size_t total = (world_size_ - 1) * segments_;
+    send(0);
+    receive(0);
+    receive(1);
+    for (std::size_t i = 0; i < total; ++i) {
+      if (i + 1 < total) send(i + 1);
+      if (bytes(i) > 0) partial_buffer_->waitRecv();
+      add(i);
+      // The memory that segment i + 2 arrives in was last sent by a segment up to i.
+      if (bytes(i) > 0) sent_from(i)->waitSend();
+      if (i + 2 < total) receive(i + 2);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::size_t step(std::size_t i) const { return i / segments_; }
+  [[nodiscard]] std::size_t first_element(std::size_t i) const {
+    return std::min(i % segments_ * segment_elements_, out_.count);
+  }
+  [[nodiscard]] std::size_t elements(std::size_t i) const {
+    return std::min(segment_elements_, out_.count - first_element(i));
+  }
+  [[nodiscard]] std::size_t offset(std::size_t i) const { return first_element(i) * out_.element_size; }
+  [[nodiscard]] std::size_t bytes(std::size_t i) const { return elements(i) * out_.element_size; }
+  /// The part that rank_ sends in step `step`; it receives the one before.
+  [[nodiscard]] std::size_t part_sent(std::size_t step) const {
+    return (rank_ + 2 * world_size_ - 1 - step) % world_size_;
+  }
+  [[nodiscard]] std::size_t partial_offset(std::size_t i) const {
+    return step(i) % 2 * part_bytes_ + offset(i);
+  }
+  [[nodiscard]] gloo::transport::UnboundBuffer* sent_from(std::size_t i) const {
+    return step(i) == 0 ? own_buffer_.get() : partial_buffer_.get();
+  }
+
+  void send(std::size_t i) {
+    if (bytes(i) == 0) return;
+    const std::size_t from =
+        step(i) == 0 ? part_sent(0) * part_bytes_ + offset(i) : partial_offset(i - segments_);
+    sent_from(i)->send(static_cast<int>((rank_ + 1) % world_size_), slot_, from, bytes(i));
+  }
+
+  void receive(std::size_t i) {
+    if (bytes(i) == 0) return;
+    const auto from = static_cast<int>((rank_ + world_size_ - 1) % world_size_);
+    partial_buffer_->recv(from, slot_, partial_offset(i), bytes(i));
+  }
+
+  void add(std::size_t i) {
+    const std::size_t part = part_sent(step(i) + 1);
+    const char* own = static_cast<const char*>(in_) + part * part_bytes_ + offset(i);
+    char* received = partial_.data() + partial_offset(i);
+    char* result = step(i) + 2 == world_size_ ? static_cast<char*>(out_.data) + offset(i) : received;
+    out_.sum(result, received, own, elements(i));
+  }
+
+  const ArrayInPlace& out_;
+  const void* in_;
+  std::size_t rank_, world_size_, part_bytes_;
+  std::uint64_t slot_;
+  std::size_t segments_ = 0;
+  std::size_t segment_elements_ = 0;
+  Scratch partial_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> own_buffer_, partial_buffer_;
+};
+
 }  // namespace
 
 void run_algorithm(gloo::Context& context, const Algorithm& algorithm, const ArrayInPlace& array,
                    std::uint32_t tag, SentBytes& sent) {
-  const std::uint64_t slot = kStepSlots << 56U | static_cast<std::uint64_t>(tag) << 24U;
-  AlgorithmRun(context, algorithm, array, slot, sent).run();
+  AlgorithmRun(context, algorithm, array, slot_of(kSteps, tag), sent).run();
 }
 
 void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const void* in, void* out,
@@ -146,14 +249,20 @@ void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const vo
   const auto ranks = static_cast<std::size_t>(context.size);
   const auto rank = static_cast<std::size_t>(context.rank);
   // Block j is for rank r + j, and after it from rank r - j.
-  Memory turned = take_scratch(spare_scratch(), ranks * block_bytes);
+  Scratch turned(ranks * block_bytes);
   const auto block = [&](std::size_t number) { return turned.data() + number * block_bytes; };
   for (std::size_t j = 0; j < ranks; ++j)
     std::memcpy(block(j), static_cast<const char*>(in) + (rank + j) % ranks * block_bytes, block_bytes);
   run_algorithm(context, algorithm, {turned.data(), ranks, block_bytes}, tag, sent);
   for (std::size_t j = 0; j < ranks; ++j)
     std::memcpy(static_cast<char*>(out) + (rank + ranks - j) % ranks * block_bytes, block(j), block_bytes);
-  spare_scratch().push_back(std::move(turned));
+}
+
+void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag) {
+  if (context.size == 1)
+    std::memcpy(out.data, in, out.count * out.element_size);
+  else
+    RingReduceScatter(context, out, in, tag).run();
 }
 
 }  // namespace stepcast

@@ -10,12 +10,15 @@
 
 namespace stepcast {
 
+/// result[i] = a[i] + b[i], as gloo's reductions call it.
+using Sum = void (*)(void* result, const void* a, const void* b, std::size_t count);
+
 /// The array of one rank, in blocks and in place, as sim/collectives/algorithm.hpp lays it out.
 struct ArrayInPlace {
   void* data = nullptr;
   std::size_t count = 0;
   std::size_t element_size = 0;
-  void (*sum)(void* result, const void* a, const void* b, std::size_t count) = nullptr;
+  Sum sum = nullptr;
 };
 
 /// Executes the steps of `algorithm` over tagged messages: the very steps that sim/replay moves in simulated
@@ -28,5 +31,16 @@ void run_algorithm(gloo::Context& context, const Algorithm& algorithm, const Arr
 /// All-to-all by `algorithm`: `in` and `out` hold one block of `block_bytes` per rank, by rank.
 void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const void* in, void* out,
                     std::size_t block_bytes, std::uint32_t tag, SentBytes& sent);
+
+/// Ring reduce-scatter of `in`, one part per rank as long as `out`, which Gloo has not among its functions:
+///
+///     n - 1 steps; in step s rank r sends its partial sum of part (r - 1 - s) mod n to rank r + 1 and adds
+///     what rank r - 1 sent to its own part (r - 2 - s) mod n; after the last step it holds the whole sum of
+///     part r.
+///
+/// Parts travel in at least two segments of at most 1 MiB, two receives posted ahead, so that one segment is
+/// on the wire while another is added: the geometry of gloo::allreduce. Bytes sent per rank: (n - 1) * part.
+/// \throws gloo::IoException
+void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag);
 
 }  // namespace stepcast

@@ -2,78 +2,133 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <exception>
-#include <memory>
-#include <mutex>
+#include <limits>
+#include <string>
+
+#include "runner/gloo/gloo_connection.hpp"
+#include "runner/gloo/work_queue.hpp"
 
 namespace stepcast {
 
-/// A send or receive that gloo's device thread carries out. Gloo tells its end only to a thread that waits
-/// for it, and to one alone: the caller, when it waits first, else a thread of PostedCalls.
-class PostedCall {
+/// A send or receive: gloo's device thread moves the bytes, nobody waits in a queue. Gloo tells its end only
+/// to a thread that waits for it, and to one alone: the caller, when it waits first, else a thread of
+/// PostedCalls. It ends when that thread wakes.
+class PostedCall : public TimedWork {
  public:
-  using Clock = std::chrono::steady_clock;
-  using Buffer = gloo::transport::UnboundBuffer;
+  /// Posts it. \param what for errors \throws gloo::IoException when the connection is closed
+  PostedCall(std::shared_ptr<GlooConnection> connection, std::string what, bool sends, const Array& data,
+             int peer, std::uint64_t slot)
+      : connection_(std::move(connection)),
+        what_(std::move(what)),
+        sends_(sends),
+        buffer_(connection_->context()->createUnboundBuffer(data.data, data.bytes())) {
+    started_ = Clock::now();
+    if (sends_)
+      buffer_->send(peer, slot);
+    else
+      buffer_->recv(peer, slot);
+  }
 
-  PostedCall(std::unique_ptr<Buffer> buffer, bool sends);
-  void post(int peer, std::uint64_t slot);
+  /// \throws RunError when the connection broke or the call is not over after the connection's timeout; then
+  /// gloo closes all connections of the context
+  void wait() override {
+    connection_->guarded(what_, [&] {
+      const std::chrono::milliseconds timeout = connection_->context()->getTimeout();
+      std::unique_lock lock(mutex_);
+      if (!claimed_) {
+        wait_in_gloo(lock, timeout);
+      } else if (!changed_.wait_for(lock, timeout, [&] { return over_; })) {
+        abort_in_gloo();
+        changed_.wait(lock, [&] { return !attended_; });
+        // What is late now is late: gloo says so, and closes the connections.
+        if (!over_) wait_in_gloo(lock, std::chrono::milliseconds{0});
+      }
+      if (error_) std::rethrow_exception(error_);
+    });
+  }
 
-  /// \throws gloo::IoException when the connection broke or the call is not over after `timeout`; then gloo
-  /// closes all connections of the context
-  void wait(std::chrono::milliseconds timeout);
-  [[nodiscard]] bool over() const;
   /// Whether somebody waits or has waited.
-  [[nodiscard]] bool claimed() const;
-  [[nodiscard]] Clock::time_point started() const { return started_; }
-  /// Valid when over: the instant at which the waiting thread woke.
-  [[nodiscard]] Clock::time_point ended() const { return ended_; }
+  [[nodiscard]] bool claimed() const {
+    const std::scoped_lock lock(mutex_);
+    return claimed_;
+  }
 
   /// Waits on a thread of PostedCalls, for as long as it takes, unless the caller already does.
-  void attend();
+  void attend() {
+    constexpr std::chrono::hours kForever{24 * 365};
+    std::unique_lock lock(mutex_);
+    if (claimed_) return;
+    attended_ = true;
+    wait_in_gloo(lock, kForever);
+    attended_ = false;
+    changed_.notify_all();
+  }
+
   /// Takes the memory from gloo, over or not: the caller is about to lose it.
-  void release();
+  void release() {
+    std::unique_lock lock(mutex_);
+    claimed_ = true;
+    if (attended_) abort_in_gloo();
+    changed_.wait(lock, [&] { return !attended_; });
+    buffer_.reset();
+    connection_.reset();
+  }
 
  private:
-  bool wait_in_gloo(std::chrono::milliseconds timeout);
-  void abort_in_gloo();
-  void wait_here(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout);
+  void wait_in_gloo(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout) {
+    claimed_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    bool finished = true;
+    try {
+      finished = sends_ ? buffer_->waitSend(timeout) : buffer_->waitRecv(timeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const Clock::time_point now = Clock::now();
+    lock.lock();
+    if (!finished) return;
+    ended_ = now;
+    error_ = error;
+    over_ = true;
+  }
 
-  std::unique_ptr<Buffer> buffer_;
+  void abort_in_gloo() {
+    if (sends_)
+      buffer_->abortWaitSend();
+    else
+      buffer_->abortWaitRecv();
+  }
+
+  std::shared_ptr<GlooConnection> connection_;
+  std::string what_;
   bool sends_;
-  Clock::time_point started_;
-  Clock::time_point ended_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
   bool claimed_ = false;   ///< somebody waits or has waited in gloo
   bool attended_ = false;  ///< a thread of PostedCalls does
-  bool over_ = false;
-  std::exception_ptr error_;
 };
 
 /// Threads that wait for posted calls, so that each is known to be over, and when, although its caller is
 /// busy elsewhere: one per call that is under way, kept and asleep, and one that hands calls over. A caller
 /// has a head start of 300 us: if it waits by then, no other thread is woken, and a ping-pong costs what it
 /// costs without these threads. Ends are exact to a thread's wake-up, except that an end within the head
-/// start that nobody waited for is seen when the head start is over, up to about 0.7 ms late.
+/// start that nobody waited for is seen when the head start is over, up to about 0.7 ms late. Threads whose
+/// calls are under way at the end are left behind until those are over or released.
 class PostedCalls {
  public:
-  PostedCalls();
-  /// Waits for the threads when no call is under way; else leaves them behind until their calls are over or
-  /// released.
-  ~PostedCalls();
-  PostedCalls(const PostedCalls&) = delete;
-  PostedCalls& operator=(const PostedCalls&) = delete;
-  PostedCalls(PostedCalls&&) = delete;
-  PostedCalls& operator=(PostedCalls&&) = delete;
-
-  void add(std::shared_ptr<PostedCall> call);
+  void add(const std::shared_ptr<PostedCall>& call) {
+    young_.push([call, attending = attending_] {
+      constexpr std::chrono::microseconds kHeadStart{300};
+      if (PostedCall::Clock::now() < call->started() + kHeadStart) std::this_thread::sleep_for(kHeadStart);
+      if (!call->claimed()) attending->push([call] { call->attend(); });
+    });
+  }
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<WorkQueue> attending_ =
+      std::make_shared<WorkQueue>(0, std::numeric_limits<std::size_t>::max());
+  WorkQueue young_{0, 1};
 };
 
 }  // namespace stepcast

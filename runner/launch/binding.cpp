@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 
 namespace stepcast {
+
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -36,6 +37,14 @@ std::string bind_rank(const std::string& policy, const RankContext& ranks) {
   if (::sched_setaffinity(0, sizeof(set), &set) != 0)
     throw RunError(std::string("cannot bind to cores (try --bind none): ") + std::strerror(errno));
   return "core";
+}
+
+std::string set_scheduling(const std::string& policy) {
+  if (policy != "batch" && policy != "normal")
+    throw UsageError(unknown_name("scheduling", policy, {"batch", "normal"}));
+  const sched_param no_priority{};
+  if (policy == "batch" && ::sched_setscheduler(0, SCHED_BATCH, &no_priority) != 0) return "normal";
+  return policy;
 }
 
 }  // namespace stepcast

@@ -11,9 +11,6 @@ class JobFolder {
   /// \throws RunError when the folder for temporary files ($TMPDIR, else /tmp) takes no other
   JobFolder();
   ~JobFolder();
-  JobFolder(const JobFolder&) = delete;
-  JobFolder& operator=(const JobFolder&) = delete;
-  JobFolder(JobFolder&&) = delete;
   JobFolder& operator=(JobFolder&&) = delete;
   [[nodiscard]] const std::string& path() const { return path_; }
 

@@ -1,6 +1,7 @@
 #include "runner/launch/launch.hpp"
 
 #include <charconv>
+#include <regex>
 #include <utility>
 
 #include "core/environment.hpp"
@@ -10,19 +11,15 @@ namespace {
 
 constexpr int kTorchrunDefaultPort = 29500;
 
-/// A whole number from a variable; \throws UsageError that names the variable.
-int parse_number(const std::string& name, const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UsageError("environment variable " + name + " = '" + text + "' is not a whole number");
-  return value;
-}
-
+/// Of a variable. \throws UsageError that names it
 std::optional<int> number(const Environment& environment, const std::string& name) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
-  return parse_number(name, *text);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size())
+    throw UsageError("environment variable " + name + " = '" + *text + "' is not a whole number");
+  return value;
 }
 
 /// The names under which one kind of launcher tells rank and size. The first name that is set counts.
@@ -32,7 +29,7 @@ struct LauncherVariables {
 };
 
 const std::vector<LauncherVariables>& launchers() {
-  static const std::vector<LauncherVariables> kLaunchers = {
+  static const std::vector<LauncherVariables> kLaunchers{
       {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
       {"Slurm",
        {"SLURM_PROCID"},
@@ -87,8 +84,8 @@ int default_port(const std::string& source, const Environment& environment) {
 /// are here.
 void find_master(RankContext& context, const RankFlags& flags, const Environment& environment) {
   const auto address = flags.master_addr ? flags.master_addr : environment("MASTER_ADDR");
-  const auto slurm_nodes = environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST")
-                                                              : environment("SLURM_JOB_NODELIST");
+  const auto step_nodes = environment("SLURM_STEP_NODELIST");
+  const auto slurm_nodes = step_nodes ? step_nodes : environment("SLURM_JOB_NODELIST");
   if (address) {
     context.master_addr = *address;
   } else if (context.source == "Slurm" && slurm_nodes) {
@@ -105,7 +102,7 @@ void find_master(RankContext& context, const RankFlags& flags, const Environment
     throw UsageError("master port " + std::to_string(context.master_port) + " is outside 1..65535");
 }
 
-std::optional<RankContext> from_flags(const RankFlags& flags, const Environment& environment) {
+std::optional<RankContext> from_flags(const RankFlags& flags) {
   if (!flags.rank && !flags.world_size) return std::nullopt;
   if (!flags.rank)
     throw UsageError("--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
@@ -115,13 +112,10 @@ std::optional<RankContext> from_flags(const RankFlags& flags, const Environment&
   context.rank = *flags.rank;
   context.world_size = *flags.world_size;
   context.source = "flags";
-  check_range(context);
-  find_master(context, flags, environment);
   return context;
 }
 
-std::optional<RankContext> from_launcher(const LauncherVariables& launcher, const RankFlags& flags,
-                                         const Environment& environment) {
+std::optional<RankContext> from_launcher(const LauncherVariables& launcher, const Environment& environment) {
   const auto rank = first_set(environment, launcher.rank);
   const auto world_size = first_set(environment, launcher.world_size);
   if (!rank && !world_size) return std::nullopt;
@@ -140,36 +134,33 @@ std::optional<RankContext> from_launcher(const LauncherVariables& launcher, cons
   context.world_size = world_size->value;
   context.source = launcher.source;
   if (torchrun) context.store_folder = environment(kStoreVariable).value_or("");
-  check_range(context);
   if (const auto local = first_set(environment, launcher.local_rank)) context.local_rank = local->value;
   if (const auto local = first_set(environment, launcher.local_world_size))
     context.local_world_size = local->value;
-  find_master(context, flags, environment);
   return context;
 }
 
 }  // namespace
 
 std::string first_slurm_host(const std::string& node_list) {
-  const std::size_t end = node_list.find_first_of("[,");
-  if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
-  const std::size_t number_end = node_list.find_first_of("-,]", end);
-  const std::size_t bracket_end = node_list.find(']', end);
-  if (number_end == std::string::npos || bracket_end == std::string::npos) return node_list;
-  const std::size_t suffix_end = node_list.find(',', bracket_end);
-  const std::string suffix = node_list.substr(
-      bracket_end + 1, suffix_end == std::string::npos ? suffix_end : suffix_end - bracket_end - 1);
-  return node_list.substr(0, end) + node_list.substr(end + 1, number_end - end - 1) + suffix;
+  static const std::regex kFirst(R"(([^\[,]*)(?:\[([^-,\]]*)[^\]]*\]([^,]*))?(?:,.*)?)");
+  std::smatch parts;
+  if (!std::regex_match(node_list, parts, kFirst)) return node_list;
+  return parts.str(1) + parts.str(2) + parts.str(3);
 }
 
 std::optional<RankContext> discover_ranks(const RankFlags& flags, const Environment& environment) {
-  if (auto context = from_flags(flags, environment)) return context;
+  std::optional<RankContext> context = from_flags(flags);
   for (const LauncherVariables& launcher : launchers())
-    if (auto context = from_launcher(launcher, flags, environment)) return context;
-  if (flags.master_addr || flags.master_port)
+    if (!context) context = from_launcher(launcher, environment);
+  if (context) {
+    check_range(*context);
+    find_master(*context, flags, environment);
+  } else if (flags.master_addr || flags.master_port) {
     throw UsageError(std::string(flags.master_addr ? "--master-addr" : "--master-port") +
                      " is given but --rank and --world-size are missing, and no launcher set them");
-  return std::nullopt;
+  }
+  return context;
 }
 
 }  // namespace stepcast

@@ -55,9 +55,6 @@ class SignalQueue {
     ::close(descriptor_);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
-  SignalQueue(SignalQueue&&) = delete;
   SignalQueue& operator=(SignalQueue&&) = delete;
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
@@ -191,7 +188,6 @@ class LocalJob {
 
 }  // namespace
 
-/// A TCP port of the loopback interface that nobody listens on now.
 int free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) fail("cannot open a socket");
@@ -223,18 +219,14 @@ ExitCode launch_ranks(const std::vector<RankStart>& ranks, const std::vector<std
 
 ExitCode launch_local(int nproc, const std::vector<std::string>& argv, std::chrono::milliseconds grace) {
   const int port = free_port();
-  std::vector<RankStart> ranks;
-  ranks.reserve(static_cast<std::size_t>(nproc));
-  for (int rank = 0; rank < nproc; ++rank)
-    ranks.push_back({rank_variables({.rank = rank,
-                                     .world_size = nproc,
-                                     .local_rank = rank,
-                                     .local_world_size = nproc,
-                                     .master_port = port,
-                                     .store_folder = "",
-                                     .source = ""}),
-                     "",
-                     {}});
+  std::vector<RankStart> ranks(static_cast<std::size_t>(nproc));
+  RankContext own;
+  own.world_size = own.local_world_size = nproc;
+  own.master_port = port;
+  for (RankStart& rank : ranks) {
+    rank.variables = rank_variables(own);
+    own.local_rank = ++own.rank;
+  }
   return launch_ranks(ranks, argv, grace);
 }
 

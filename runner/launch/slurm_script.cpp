@@ -1,6 +1,7 @@
 #include "runner/launch/slurm_script.hpp"
 
 #include <algorithm>
+#include <sstream>
 
 namespace stepcast {
 namespace {
@@ -17,34 +18,24 @@ std::string quoted(const std::string& word) {
 }  // namespace
 
 std::string slurm_script(const SlurmJob& job) {
-  std::string command;
-  for (const std::string& word : job.words) command += ' ' + quoted(word);
-  return "#!/bin/bash\n"
-         "#SBATCH --job-name=" +
-         job.name +
-         "\n"
-         "#SBATCH --nodes=" +
-         std::to_string(job.nodes) +
-         "\n"
-         "#SBATCH --ntasks-per-node=" +
-         std::to_string(job.tasks_per_node) +
-         "\n"
-         "#SBATCH --exclusive\n"
-         "#SBATCH --time=" +
-         job.time +
-         "\n"
-         "#SBATCH --output=" +
-         job.name +
-         "-%j.log\n"
-         "set -euo pipefail\n"
-         "\n"
-         "# Submit with: sbatch FILE. stepcast must be on the PATH of every node, and the folder shared.\n"
-         "# Slurm's own variables tell each task its rank, so no MPI library takes part. stepcast binds its "
-         "ranks\n"
-         "# to cores itself.\n"
-         "srun --mpi=none --cpu-bind=none --kill-on-bad-exit=1 \\\n"
-         " " +
-         command + "\n";
+  std::ostringstream script;
+  script << "#!/bin/bash\n"
+         << "#SBATCH --job-name=" << job.name << "\n"
+         << "#SBATCH --nodes=" << job.nodes << "\n"
+         << "#SBATCH --ntasks-per-node=" << job.tasks_per_node << "\n"
+         << "#SBATCH --exclusive\n"
+         << "#SBATCH --time=" << job.time << "\n"
+         << "#SBATCH --output=" << job.name << "-%j.log\n"
+         << R"(set -euo pipefail
+
+# Submit with: sbatch FILE. stepcast must be on the PATH of every node, and the folder shared.
+# Slurm's own variables tell each task its rank, so no MPI library takes part. stepcast binds its ranks
+# to cores itself.
+srun --mpi=none --cpu-bind=none --kill-on-bad-exit=1 \
+ )";
+  for (const std::string& word : job.words) script << ' ' << quoted(word);
+  script << '\n';
+  return script.str();
 }
 
 std::vector<std::string> without_options(const std::vector<std::string>& words,
@@ -54,15 +45,14 @@ std::vector<std::string> without_options(const std::vector<std::string>& words,
     return std::find(names.begin(), names.end(), word) != names.end();
   };
   std::vector<std::string> result;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::size_t equals = words[i].find('=');
-    if (in(without_value, words[i])) continue;
-    if (equals != std::string::npos && in(with_value, words[i].substr(0, equals))) continue;
-    if (in(with_value, words[i])) {
-      ++i;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (in(without_value, *word) ||
+        (word->find('=') != std::string::npos && in(with_value, word->substr(0, word->find('=')))))
       continue;
-    }
-    result.push_back(words[i]);
+    if (!in(with_value, *word))
+      result.push_back(*word);
+    else if (++word == words.end())
+      break;
   }
   return result;
 }

@@ -1,5 +1,3 @@
-#include "runner/torch/counting_allocator.hpp"
-
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 
@@ -9,6 +7,7 @@
 #include <limits>
 
 #include "runner/execute/memory_account.hpp"
+#include "runner/torch/engine.hpp"
 
 namespace stepcast {
 namespace {

@@ -1,46 +1,293 @@
-#include "runner/torch/executor.hpp"
+#include <torch/version.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <stdexcept>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
 
-#include "runner/execute/bucket_layout.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "runner/execute/program_runner.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "runner/execute/run_steps.hpp"
-#include "runner/torch/compiled_program.hpp"
-#include "runner/torch/compute_threads.hpp"
-#include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/final_state.hpp"
-#include "runner/torch/scaled_copy.hpp"
+#include "runner/torch/engine.hpp"
+#include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
+#include "runner/torch/unit_shards.hpp"
 
 namespace stepcast {
+namespace {
+
+using Function = std::function<void()>;
+
+/// to = scale * from, converted to the dtype of `to`, in one pass, as c10d's Reducer copies gradients into
+/// buckets: resolved now, done when called.
+Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) {
+  if (scale == 1.0) return [to, from]() mutable { to.copy_(from); };
+  const torch::Tensor factor = torch::scalar_tensor(scale, from.options());
+  return [to, from, factor]() mutable { at::mul_out(to, from, factor); };
+}
+
+/// One rank's program as LibTorch computes it: which tensors every operation works on, resolved before the
+/// first step.
+class CompiledProgram : public ProgramRunner {
+ public:
+  /// \throws CapabilityError for operations that are not executed
+  CompiledProgram(const Schedule& schedule, TorchModel& model, const Dataset& data, Backend& backend,
+                  int batch)
+      : ProgramRunner(schedule, backend),
+        model_(model),
+        data_(data),
+        rank_(backend.rank()),
+        samples_(batch / schedule.micro_batches),
+        sent_(program_.ops.size()) {
+    for (int i = 0; i < schedule.micro_batches; ++i) passes_.emplace_back(model);
+    make_buckets();
+    const auto& ranks = schedule.groups.front().ranks;
+    const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    for (const FsdpUnit& unit : schedule.units) units_.emplace_back(model, unit, static_cast<int>(shard));
+    compile(
+        model.parameters().size(),
+        Overloaded{[this](const Send& send, std::size_t index) { return resolve_send(send, sent_[index]); },
+                   [this](const Recv& recv, std::size_t) { return CompiledOp{.launch = resolve_recv(recv)}; },
+                   [this](const auto& local, std::size_t) { return resolve(local); }});
+    model_.set_gradient_hook([this](int tensor) { gradient_ready(tensor); });
+  }
+  ~CompiledProgram() override { model_.set_gradient_hook({}); }
+  CompiledProgram& operator=(CompiledProgram&&) = delete;
+
+  const std::vector<Stamp>& step() override {
+    loss_ = 0.0;
+    const std::vector<Stamp>& stamps = ProgramRunner::step();
+    ++step_;
+    return stamps;
+  }
+  [[nodiscard]] double loss() const override { return loss_; }
+
+  /// Gathers the parameters of sharded units, so that they can be read. All ranks call it.
+  void gather_units() {
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (!schedule_.units[i].sharded) continue;
+      units_[i].take_parameters();
+      const UnitArrays unit = units_[i].arrays();
+      backend_.all_gather(unit.parameter_shard, unit.parameters)->wait();
+    }
+  }
+
+ private:
+  Array array(const GradientArray& array) override { return array_of(gradient(array.tensor)); }
+  Array array(const BucketArray& array) override {
+    return array_of(buckets_.at(static_cast<std::size_t>(array.bucket)));
+  }
+  Array array(const BufferArray& array) override { return array_of(model_.flat_buffers(array.dtype_group)); }
+  Array contributions(int tensor) override { return array_of(gathered(tensor)); }
+  UnitArrays unit(int index) override { return shards(index).arrays(); }
+  void take_parameters(int index) override { shards(index).take_parameters(); }
+
+  void make_buckets() {
+    const MemoryScope scope(MemoryCategory::kCommunication);
+    for (const Bucket& bucket : schedule_.buckets) {
+      buckets_.emplace_back();
+      bucket_views_.emplace_back();
+      if (!model_.parameters()[static_cast<std::size_t>(bucket.tensors.front())].defined()) continue;
+      std::int64_t elements = 0;
+      for (const int tensor : bucket.tensors) elements += gradient(tensor).numel();
+      buckets_.back() = torch::zeros({elements}, bucket.half ? torch::kFloat16 : model_.dtype());
+      std::int64_t offset = 0;
+      for (const int tensor : bucket.tensors) {
+        const torch::Tensor grad = gradient(tensor);
+        bucket_views_.back().push_back(buckets_.back().narrow(0, offset, grad.numel()).view(grad.sizes()));
+        offset += grad.numel();
+      }
+    }
+  }
+
+  Function resolve(const LoadInput& /*action*/) {
+    return [this, index = schedule_.data_index_of(rank_)] {
+      batch_ = {};
+      batch_ = data_.batch(step_, index, schedule_.data_parallel, samples_ * schedule_.micro_batches,
+                           model_.dtype());
+      for (int i = 0; i < schedule_.micro_batches; ++i) pass(i).begin(micro_batch(batch_.input, i));
+    };
+  }
+
+  Function resolve(const Compute& action) {
+    std::vector<std::size_t> segments{static_cast<std::size_t>(action.segment)};
+    if (action.segment < 0) {
+      segments.resize(model_.segments());
+      std::iota(segments.begin(), segments.end(), 0);
+    }
+    const std::size_t segment = segments.front();
+    SegmentedPass* const on = &pass(action.micro_batch);
+    switch (action.phase) {
+      case Phase::kZeroGrad:
+        return [this, segments] {
+          for (const std::size_t one : segments) model_.zero_grad(one);
+        };
+      case Phase::kOptimizer:
+        return [this, segments] {
+          for (const std::size_t one : segments) model_.optimizer_step(one);
+        };
+      case Phase::kForward:
+        return [on, segment, checkpointed = action.checkpointed] { on->forward(segment, checkpointed); };
+      case Phase::kRecompute:
+        return [on, segment] { on->recompute(segment); };
+      case Phase::kBackward:
+        return [on, segment] { on->backward(segment); };
+      case Phase::kLoss:
+        break;
+    }
+    return [this, on, index = action.micro_batch, parts = schedule_.micro_batches] {
+      loss_ += on->loss(micro_batch(batch_.target, index), 1.0 / parts) / parts;
+    };
+  }
+
+  Function resolve(const CopyIn& action) {
+    const auto bucket = static_cast<std::size_t>(action.bucket);
+    const std::vector<int>& tensors = schedule_.buckets[bucket].tensors;
+    const auto position = std::find(tensors.begin(), tensors.end(), action.tensor) - tensors.begin();
+    return scaled_copy(bucket_views_[bucket].at(static_cast<std::size_t>(position)), gradient(action.tensor),
+                       action.scale);
+  }
+
+  Function resolve(const CopyOut& action) {
+    const auto bucket = static_cast<std::size_t>(action.bucket);
+    std::vector<torch::Tensor> grads;
+    for (const int tensor : schedule_.buckets[bucket].tensors) grads.push_back(gradient(tensor));
+    return [grads, views = bucket_views_[bucket]]() mutable {
+      for (std::size_t i = 0; i < grads.size(); ++i) grads[i].copy_(views[i]);
+    };
+  }
+
+  Function resolve(const Combine& action) {
+    torch::Tensor grad = gradient(action.tensor);
+    const torch::Tensor scale = torch::scalar_tensor(action.scale, grad.options());
+    if (action.inputs == 1) return [grad, scale]() mutable { grad.mul_(scale); };
+    const std::vector<torch::Tensor> inputs = gathered(action.tensor).unbind(0);
+    return [grad, scale, inputs, factor = action.scale]() mutable {
+      at::mul_out(grad, inputs[0], scale);
+      for (std::size_t i = 1; i < inputs.size(); ++i) grad.add_(inputs[i], factor);
+    };
+  }
+
+  Function resolve(const ScaleUnit& action) {
+    return [&unit = shards(action.unit), scale = action.scale, shard = action.shard] {
+      unit.scale_gradients(scale, shard);
+    };
+  }
+
+  Function resolve(const UnitMemory& action) {
+    UnitShards& on = shards(action.unit);
+    switch (action.what) {
+      case UnitMemory::What::kFreeParameters:
+        return [&on] { on.free_parameters(); };
+      case UnitMemory::What::kFreeGradients:
+        return [&on] { on.free_gradients(); };
+      case UnitMemory::What::kZeroGradients:
+        break;
+    }
+    return [&on] { on.zero_gradients(); };
+  }
+
+  Function resolve(const UpdateUnit& action) {
+    return [&unit = shards(action.unit)] { unit.update(); };
+  }
+
+  static Function resolve(const Synchronize& /*action*/) {
+    return [] {};
+  }
+
+  /// \param held keeps the memory of the message until it has left
+  CompiledOp resolve_send(const Send& action, torch::Tensor& held) {
+    auto launch = [this, &held, gradient = action.payload.gradient,
+                   segment = static_cast<std::size_t>(action.payload.segment),
+                   on = &pass(action.payload.micro_batch), peer = rank_ + action.offset,
+                   tag = static_cast<std::uint32_t>(action.tag)] {
+      // The boundary behind `segment`: its output forward, the gradient of that output backward.
+      held = (gradient ? on->take_input_gradient(segment + 1) : on->take_output(segment)).contiguous();
+      return backend_.send(array_of(held), peer, tag);
+    };
+    return {.launch = std::move(launch), .release = [&held] { held.reset(); }};
+  }
+
+  std::function<WorkPtr()> resolve_recv(const Recv& action) {
+    const auto segment = static_cast<std::size_t>(action.payload.segment);
+    std::vector<std::int64_t> shape{samples_};
+    const Shape& output = model_.model().segments[segment].output;
+    shape.insert(shape.end(), output.begin(), output.end());
+    return [this, gradient = action.payload.gradient, segment, shape, on = &pass(action.payload.micro_batch),
+            peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
+      torch::Tensor place = torch::empty(shape, model_.dtype());
+      const Array array = array_of(place);
+      if (gradient)
+        on->receive_gradient(segment, std::move(place));
+      else
+        on->receive(segment + 1, std::move(place));
+      return backend_.recv(array, peer, tag);
+    };
+  }
+
+  torch::Tensor gradient(int tensor) const {
+    return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
+  }
+
+  /// Root's scratch for what it gathers of one gradient: world_size x shape.
+  torch::Tensor gathered(int tensor) {
+    torch::Tensor& scratch = contributions_[tensor];
+    if (!scratch.defined()) {
+      const MemoryScope scope(MemoryCategory::kCommunication);
+      std::vector<std::int64_t> shape = gradient(tensor).sizes().vec();
+      shape.insert(shape.begin(), backend_.world_size());
+      scratch = torch::zeros(shape, model_.dtype());
+    }
+    return scratch;
+  }
+
+  UnitShards& shards(int unit) { return units_.at(static_cast<std::size_t>(unit)); }
+  [[nodiscard]] SegmentedPass& pass(int micro_batch) {
+    return passes_[static_cast<std::size_t>(micro_batch)];
+  }
+  [[nodiscard]] torch::Tensor micro_batch(const torch::Tensor& whole, int index) const {
+    return whole.narrow(0, static_cast<std::int64_t>(index) * samples_, samples_);
+  }
+
+  TorchModel& model_;
+  const Dataset& data_;
+  int rank_;
+  int samples_;                        ///< of a micro-batch
+  std::vector<SegmentedPass> passes_;  ///< by micro-batch
+
+  std::vector<torch::Tensor> buckets_;  ///< flat; undefined where the rank holds no tensor of it
+  std::vector<std::vector<torch::Tensor>> bucket_views_;  ///< by bucket, position: a gradient's place
+  std::vector<UnitShards> units_;
+  std::map<int, torch::Tensor> contributions_;
+  std::vector<torch::Tensor> sent_;  ///< by operation: memory of messages under way
+
+  std::int64_t step_ = 0;
+  Batch batch_;
+  double loss_ = 0.0;
+};
+
+}  // namespace
 
 Result run_schedule(const Model& model, const Schedule& schedule, RankSession& session,
                     const RunOptions& options, FinalState* final_state) {
   Backend& backend = *session.backend;
-  if (schedule.world_size != backend.world_size())
-    throw std::logic_error("the schedule is for another number of ranks");
   install_counting_allocator();
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
-  const Program& own = schedule.program(backend.rank());
   TorchModel torch_model(model, options.float64 ? torch::kFloat64 : torch::kFloat32, options.seed,
-                         own.segments);
+                         schedule.program(backend.rank()).segments);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
-  RankLog log(schedule, backend.rank(), options.warmup_steps, options.steps);
-  const std::uint64_t sent =
-      run_steps(program, log, session, options.warmup_steps, options.steps, options.on_step);
-  log.set_bytes_sent(static_cast<double>(sent) / options.steps);
-  log.set_memory(peak_memory());
+  Result result =
+      run_steps(program, schedule, session, {options.warmup_steps, options.steps, options.on_step});
+  if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   if (final_state != nullptr) {
     program.gather_units();
-    *final_state = final_state_of(torch_model);
+    *final_state = torch_model.final_state();
   }
-  Result result = log.report(session);
-  if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   return result;
 }
 
@@ -49,4 +296,25 @@ std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, s
   return scaled_copy(torch::from_blob(to, {size}), torch::from_blob(from, {size}), scale);
 }
 
+void set_compute_threads(int threads) {
+  at::set_num_threads(threads);
+  static_cast<void>(torch::rand({64, 64}).matmul(torch::rand({64, 64})));
+}
+
+namespace {
+
+const Registration<TorchEngine> kLibTorch{torch_engines(),
+                                          {.name = "libtorch",
+                                           .description = "LibTorch on processors",
+                                           .thing = {.version = TORCH_VERSION,
+                                                     .set_compute_threads = set_compute_threads,
+                                                     .run_schedule = run_schedule,
+                                                     .require_reference = require_reference,
+                                                     .run_reference = run_reference,
+                                                     .measure_trace = measure_trace,
+                                                     .merge_launches = merge_launches,
+                                                     .prepare_scaled_copy = prepare_scaled_copy},
+                                           .order = 10}};
+
+}  // namespace
 }  // namespace stepcast

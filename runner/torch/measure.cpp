@@ -1,5 +1,3 @@
-#include "runner/torch/measure.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,9 +8,8 @@
 
 #include "core/statistics.hpp"
 #include "runner/execute/memory_account.hpp"
-#include "runner/torch/compute_threads.hpp"
-#include "runner/torch/counting_allocator.hpp"
 #include "runner/torch/data.hpp"
+#include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 
@@ -61,9 +58,6 @@ class OtherThread {
     asked_.release();
     thread_.join();
   }
-  OtherThread(const OtherThread&) = delete;
-  OtherThread& operator=(const OtherThread&) = delete;
-  OtherThread(OtherThread&&) = delete;
   OtherThread& operator=(OtherThread&&) = delete;
 
   /// Blocks until the other thread has slept for 200 us.
@@ -118,16 +112,113 @@ class BatchBench {
     segmented_step(true);
     if (entry_.pace == Pace::kContinuous) native_step(true);
   }
+
   /// The samples so far, with medians of the fractions.
-  TraceEntry finish();
+  TraceEntry finish() {
+    for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
+      for (const std::vector<double>& samples : fractions_[segment])
+        entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
+    observe_memory(model_, next_batch(), entry_);
+    return std::move(entry_);
+  }
 
  private:
-  void segmented_step(bool keep);
-  /// Forward and backward of a micro-batch.
-  void whole_pass(const Batch& batch);
-  void native_step(bool keep);
   [[nodiscard]] Batch next_batch() { return data_.batch(step_++, 0, 1, entry_.batch, model_.dtype()); }
-  void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end);
+
+  /// Forward and backward of a micro-batch.
+  void whole_pass(const Batch& batch) {
+    pass_.begin(batch.input);
+    for (std::size_t segment = 0; segment < model_.segments(); ++segment) pass_.forward(segment);
+    pass_.loss(batch.target);
+    for (std::size_t segment = model_.segments(); segment-- > 0;) pass_.backward(segment);
+  }
+
+  void segmented_step(bool keep) {
+    struct Laps {
+      double forward = 0.0, backward = 0.0, zero_grad = 0.0, optimizer = 0.0;
+    };
+    const std::size_t segments = model_.segments();
+    std::vector<Laps> laps(segments);
+    model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
+    const Clock::time_point start = Clock::now();
+    Clock::time_point last = start;
+    const auto lap = [&last] {
+      const Clock::time_point now = Clock::now();
+      return seconds_between(std::exchange(last, now), now);
+    };
+    double input = 0.0;
+    double loss = 0.0;
+    double uncounted = 0.0;
+    {
+      Batch batch = next_batch();
+      input = lap();
+      for (std::size_t segment = 0; segment < segments; ++segment) {
+        model_.zero_grad(segment);
+        laps[segment].zero_grad = lap();
+      }
+      if (entry_.pace == Pace::kAccumulating) {
+        whole_pass(batch);
+        uncounted = lap();
+      }
+      pass_.begin(std::move(batch.input));
+      for (std::size_t segment = 0; segment < segments; ++segment) {
+        pass_.forward(segment);
+        laps[segment].forward = lap();
+      }
+      pass_.loss(batch.target);
+      loss = lap();
+      for (std::size_t segment = segments; segment-- > 0;) {
+        const Clock::time_point begin = last;
+        pass_.backward(segment);
+        laps[segment].backward = lap();
+        if (keep) keep_fractions(segment, begin, last);
+      }
+      if (entry_.pace == Pace::kWaiting) {
+        other_.wait();
+        uncounted = lap();
+      }
+      for (std::size_t segment = 0; segment < segments; ++segment) {
+        model_.optimizer_step(segment);
+        laps[segment].optimizer = lap();
+      }
+    }
+    const Clock::time_point end = Clock::now();
+    model_.set_gradient_hook({});
+    if (!keep) return;
+    entry_.launch.push_back(0);
+    entry_.input_s.push_back(input);
+    entry_.loss_s.push_back(loss);
+    entry_.host_s.push_back(seconds_between(last, end));
+    entry_.step_s.push_back(seconds_between(start, end) - uncounted);
+    for (std::size_t segment = 0; segment < segments; ++segment) {
+      SegmentTrace& trace = entry_.segments[segment];
+      trace.forward_s.push_back(laps[segment].forward);
+      trace.backward_s.push_back(laps[segment].backward);
+      trace.zero_grad_s.push_back(laps[segment].zero_grad);
+      trace.optimizer_s.push_back(laps[segment].optimizer);
+    }
+  }
+
+  void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end) {
+    const std::vector<int>& tensors = model_.model().segments[segment].parameters;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const double until = seconds_between(start, ready_[static_cast<std::size_t>(tensors[i])]);
+      fractions_[segment][i].push_back(std::clamp(until / seconds_between(start, end), 0.0, 1.0));
+    }
+  }
+
+  void native_step(bool keep) {
+    const Clock::time_point start = Clock::now();
+    {
+      const Batch batch = next_batch();
+      model_.zero_grad();
+      const torch::Tensor loss = model_.loss(model_.forward(batch.input), batch.target);
+      loss.backward();
+      model_.optimizer_step();
+      static_cast<void>(loss.item<double>());
+    }
+    if (keep) entry_.native_step_s.push_back(seconds_between(start, Clock::now()));
+  }
 
   TorchModel& model_;
   const Dataset& data_;
@@ -139,125 +230,18 @@ class BatchBench {
   std::vector<std::vector<std::vector<double>>> fractions_;  ///< by segment, position in ready order, step
 };
 
-void BatchBench::whole_pass(const Batch& batch) {
-  pass_.begin(batch.input);
-  for (std::size_t segment = 0; segment < model_.segments(); ++segment) pass_.forward(segment);
-  pass_.loss(batch.target);
-  for (std::size_t segment = model_.segments(); segment-- > 0;) pass_.backward(segment);
-}
-
-void BatchBench::segmented_step(bool keep) {
-  const std::size_t segments = model_.segments();
-  std::vector<double> forward(segments);
-  std::vector<double> backward(segments);
-  std::vector<double> zero_grad(segments);
-  std::vector<double> optimizer(segments);
-  model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
-  const Clock::time_point start = Clock::now();
-  Clock::time_point last = start;
-  const auto lap = [&last] {
-    const Clock::time_point now = Clock::now();
-    return seconds_between(std::exchange(last, now), now);
-  };
-  double input = 0.0;
-  double loss = 0.0;
-  double uncounted = 0.0;
-  {
-    Batch batch = next_batch();
-    input = lap();
-    for (std::size_t segment = 0; segment < segments; ++segment) {
-      model_.zero_grad(segment);
-      zero_grad[segment] = lap();
-    }
-    if (entry_.pace == Pace::kAccumulating) {
-      whole_pass(batch);
-      uncounted = lap();
-    }
-    pass_.begin(std::move(batch.input));
-    for (std::size_t segment = 0; segment < segments; ++segment) {
-      pass_.forward(segment);
-      forward[segment] = lap();
-    }
-    pass_.loss(batch.target);
-    loss = lap();
-    for (std::size_t segment = segments; segment-- > 0;) {
-      const Clock::time_point begin = last;
-      pass_.backward(segment);
-      backward[segment] = lap();
-      if (keep) keep_fractions(segment, begin, last);
-    }
-    if (entry_.pace == Pace::kWaiting) {
-      other_.wait();
-      uncounted = lap();
-    }
-    for (std::size_t segment = 0; segment < segments; ++segment) {
-      model_.optimizer_step(segment);
-      optimizer[segment] = lap();
-    }
-  }
-  const Clock::time_point end = Clock::now();
-  model_.set_gradient_hook({});
-  if (!keep) return;
-  entry_.launch.push_back(0);
-  entry_.input_s.push_back(input);
-  entry_.loss_s.push_back(loss);
-  entry_.host_s.push_back(seconds_between(last, end));
-  entry_.step_s.push_back(seconds_between(start, end) - uncounted);
-  for (std::size_t segment = 0; segment < segments; ++segment) {
-    entry_.segments[segment].forward_s.push_back(forward[segment]);
-    entry_.segments[segment].backward_s.push_back(backward[segment]);
-    entry_.segments[segment].zero_grad_s.push_back(zero_grad[segment]);
-    entry_.segments[segment].optimizer_s.push_back(optimizer[segment]);
-  }
-}
-
-void BatchBench::keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end) {
-  const std::vector<int>& tensors = model_.model().segments[segment].parameters;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const double until = seconds_between(start, ready_[static_cast<std::size_t>(tensors[i])]);
-    fractions_[segment][i].push_back(std::clamp(until / seconds_between(start, end), 0.0, 1.0));
-  }
-}
-
-void BatchBench::native_step(bool keep) {
-  const Clock::time_point start = Clock::now();
-  {
-    const Batch batch = next_batch();
-    model_.zero_grad();
-    const torch::Tensor loss = model_.loss(model_.forward(batch.input), batch.target);
-    loss.backward();
-    model_.optimizer_step();
-    static_cast<void>(loss.item<double>());
-  }
-  if (keep) entry_.native_step_s.push_back(seconds_between(start, Clock::now()));
-}
-
-TraceEntry BatchBench::finish() {
-  for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
-    for (const std::vector<double>& samples : fractions_[segment])
-      entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
-  observe_memory(model_, next_batch(), entry_);
-  return std::move(entry_);
-}
-
-void append(std::vector<double>& samples, const std::vector<double>& more) {
-  samples.insert(samples.end(), more.begin(), more.end());
-}
-
 /// Joins more launches, the first of which becomes the `launch`-th.
 void join(TraceEntry& entry, const TraceEntry& more, int launch) {
+  const auto append = [](auto& to, const auto& from, auto... samples) {
+    (((to.*samples).insert((to.*samples).end(), (from.*samples).begin(), (from.*samples).end())), ...);
+  };
   for (const int number : more.launch) entry.launch.push_back(launch + number);
-  append(entry.input_s, more.input_s);
-  append(entry.loss_s, more.loss_s);
-  append(entry.host_s, more.host_s);
-  append(entry.step_s, more.step_s);
-  append(entry.native_step_s, more.native_step_s);
+  append(entry, more, &TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s, &TraceEntry::step_s,
+         &TraceEntry::native_step_s);
   for (std::size_t i = 0; i < entry.segments.size(); ++i) {
     SegmentTrace& segment = entry.segments[i];
-    append(segment.forward_s, more.segments[i].forward_s);
-    append(segment.backward_s, more.segments[i].backward_s);
-    append(segment.zero_grad_s, more.segments[i].zero_grad_s);
-    append(segment.optimizer_s, more.segments[i].optimizer_s);
+    append(segment, more.segments[i], &SegmentTrace::forward_s, &SegmentTrace::backward_s,
+           &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s);
     for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
       double& mean = segment.grad_ready_fraction[k];
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);

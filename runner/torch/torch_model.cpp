@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -17,6 +17,21 @@
 #include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
+namespace {
+
+torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value) {
+  for (const LayerFunction& layer : layers) value = layer(value);
+  return value;
+}
+
+}  // namespace
+
+LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
+  if (percent == 0) return [](const torch::Tensor& x) { return x; };
+  return [kept = 1.0 - static_cast<double>(percent) / 100.0, generator](const torch::Tensor& x) {
+    return x * torch::empty_like(x).bernoulli_(kept, generator).div_(kept);
+  };
+}
 
 /// Turns the layers of a Model into functions over tensors and creates the tensors they use.
 class TorchModel::Builder {
@@ -31,9 +46,9 @@ class TorchModel::Builder {
     make_buffers();
   }
 
-  std::vector<LayerFunction> segment(const Segment& segment) {
+  std::vector<LayerFunction> chain(const std::vector<Layer>& layers) {
     std::vector<LayerFunction> functions;
-    for (const Layer& layer : segment.layers) functions.push_back(build(layer));
+    for (const Layer& layer : layers) functions.push_back(build(layer));
     return functions;
   }
 
@@ -49,24 +64,25 @@ class TorchModel::Builder {
     static const std::map<std::string, Build> kKinds{{"conv", &Builder::conv},
                                                      {"linear", &Builder::linear},
                                                      {"batch_norm", &Builder::batch_norm},
-                                                     {"relu", &Builder::relu},
                                                      {"max_pool", &Builder::max_pool},
                                                      {"adaptive_avg_pool", &Builder::average},
-                                                     {"flatten", &Builder::flatten},
                                                      {"residual", &Builder::residual},
                                                      {"embedding", &Builder::embed},
                                                      {"layer_norm", &Builder::normalise},
-                                                     {"gelu", &Builder::gelu},
-                                                     {"tanh", &Builder::tanh},
                                                      {"dropout", &Builder::drop},
                                                      {"self_attention", &Builder::attend},
-                                                     {"first_token", &Builder::first_token},
                                                      {"tied_linear", &Builder::tie}};
-    const auto kind = kKinds.find(layer.kind);
-    if (kind == kKinds.end())
-      throw InputError(target_.model_.path + ": layer " + layer.name + ": the runner has no kind '" +
-                       layer.kind + "'");
-    return (this->*kind->second)(layer);
+    static const std::map<std::string, LayerFunction> kWithoutTensors{
+        {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
+        {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
+        {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
+        {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
+        {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
+    if (const auto kind = kWithoutTensors.find(layer.kind); kind != kWithoutTensors.end())
+      return kind->second;
+    if (const auto kind = kKinds.find(layer.kind); kind != kKinds.end()) return (this->*kind->second)(layer);
+    throw InputError(target_.model_.path + ": layer " + layer.name + ": the runner has no kind '" +
+                     layer.kind + "'");
   }
 
   /// Buffers are parts of one array per dtype, so that broadcasting them is one call without copies.
@@ -115,23 +131,17 @@ class TorchModel::Builder {
 
   /// Weight and bias of a convolution or a linear layer; drawn in float64 whatever the dtype.
   std::pair<torch::Tensor, torch::Tensor> weights(const Layer& layer) {
-    const bool has_bias = layer.sizes.at("bias") != 0;
-    if (target_.model_.input_kind == "tokens") {
-      const torch::Tensor drawn = normal(layer.name + ".weight");
-      return {drawn, has_bias ? parameter(layer.name + ".bias") : torch::Tensor()};
-    }
+    const bool tokens = target_.model_.input_kind == "tokens";
+    torch::Tensor weight = tokens ? normal(layer.name + ".weight") : parameter(layer.name + ".weight");
+    torch::Tensor bias = layer.sizes.at("bias") != 0 ? parameter(layer.name + ".bias") : torch::Tensor();
+    if (tokens) return {weight, bias};
     const torch::NoGradGuard no_grad;
-    torch::Tensor weight = parameter(layer.name + ".weight");
     const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
     const auto draw = [&](torch::Tensor& tensor) {
       tensor.copy_(torch::empty_like(tensor, torch::kFloat64).uniform_(-bound, bound, generator_));
     };
     draw(weight);
-    torch::Tensor bias;
-    if (has_bias) {
-      bias = parameter(layer.name + ".bias");
-      draw(bias);
-    }
+    if (bias.defined()) draw(bias);
     return {weight, bias};
   }
 
@@ -177,79 +187,88 @@ class TorchModel::Builder {
     };
   }
 
-  LayerFunction relu(const Layer& /*layer*/) {
-    return [](const torch::Tensor& x) { return torch::relu(x); };
-  }
-
-  LayerFunction flatten(const Layer& /*layer*/) {
-    return [](const torch::Tensor& x) { return x.flatten(1); };
-  }
-
   LayerFunction residual(const Layer& layer) {
-    const auto chain = [this](const std::vector<Layer>& layers) {
-      std::vector<LayerFunction> functions;
-      for (const Layer& inner : layers) functions.push_back(build(inner));
-      return functions;
-    };
     return [body = chain(layer.body), shortcut = chain(layer.shortcut)](const torch::Tensor& x) {
-      torch::Tensor y = x;
-      for (const LayerFunction& function : body) y = function(y);
-      torch::Tensor z = x;
-      for (const LayerFunction& function : shortcut) z = function(z);
-      return y + z;
+      const torch::Tensor y = run(body, x);
+      return y + run(shortcut, x);
     };
   }
 
+  /// Token ids [batch, sequence], int64, to the sum of three rows per token: its own, of token type 0 where the
+  /// model has token types, and of its position.
   LayerFunction embed(const Layer& layer) {
     const auto table = [&](const char* kind) {
       return normal(full_name(layer, layer.texts.at(kind) + ".weight"));
     };
-    EmbeddingTables tables;
-    tables.word = table("word");
-    tables.position = table("position");
-    if (layer.sizes.at("types") > 0) tables.type = table("type");
-    return embedding(tables);
+    const torch::Tensor word = table("word");
+    const torch::Tensor position = table("position");
+    const torch::Tensor type = layer.sizes.at("types") > 0 ? table("type") : torch::Tensor();
+    return [word, position, type](const torch::Tensor& tokens) {
+      torch::Tensor sum = torch::embedding(word, tokens);
+      if (type.defined()) sum = sum + torch::embedding(type, torch::zeros_like(tokens));
+      const torch::Tensor positions = torch::arange(tokens.size(1), torch::kInt64).unsqueeze(0);
+      return sum + torch::embedding(position, positions);
+    };
   }
 
   LayerFunction normalise(const Layer& layer) {
+    constexpr double kEpsilon = 1e-5;  // BERT's own is 1e-12, which changes no time
     const torch::NoGradGuard no_grad;
     torch::Tensor weight = parameter(layer.name + ".weight");
     weight.fill_(1.0);
-    return layer_norm(weight, parameter(layer.name + ".bias"));
-  }
-
-  LayerFunction gelu(const Layer& /*layer*/) {
-    return [](const torch::Tensor& x) { return torch::gelu(x); };
-  }
-
-  LayerFunction tanh(const Layer& /*layer*/) {
-    return [](const torch::Tensor& x) { return torch::tanh(x); };
+    return [weight, bias = parameter(layer.name + ".bias")](const torch::Tensor& x) {
+      return torch::layer_norm(x, {x.size(-1)}, weight, bias, kEpsilon);
+    };
   }
 
   LayerFunction drop(const Layer& layer) { return dropout(layer.sizes.at("percent"), masks_); }
 
+  /// softmax(q k^T / sqrt(hidden/heads)) v per head, over [batch, sequence, hidden]. q, k and v are computed in
+  /// this order, by three projections or by one that gives them side by side, so that gradients of value become
+  /// ready first and those of query last.
   LayerFunction attend(const Layer& layer) {
-    AttentionProjections by;
-    const auto project = [&](const std::string& part, torch::Tensor& weight, torch::Tensor& bias) {
-      weight = normal(full_name(layer, part + ".weight"));
-      bias = parameter(full_name(layer, part + ".bias"));
-    };
-    if (layer.sizes.at("fused") != 0) {
-      project("c_attn", by.fused_weight, by.fused_bias);
-    } else {
-      project("query", by.query_weight, by.query_bias);
-      project("key", by.key_weight, by.key_bias);
-      project("value", by.value_weight, by.value_bias);
+    const bool fused = layer.sizes.at("fused") != 0;
+    std::vector<LayerFunction> projections;
+    for (const char* part : fused ? std::vector{"c_attn"} : std::vector{"query", "key", "value"}) {
+      const torch::Tensor weight = normal(full_name(layer, part + std::string(".weight")));
+      const torch::Tensor bias = parameter(full_name(layer, part + std::string(".bias")));
+      projections.emplace_back(
+          [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); });
     }
-    return self_attention(layer, by, masks_);
+    const std::int64_t heads = layer.sizes.at("heads");
+    const std::int64_t sequence = layer.input.at(0);
+    const double scale = std::sqrt(static_cast<double>(layer.input.at(1) / heads));
+    torch::Tensor future;  // what a position must not see
+    if (layer.sizes.at("causal") != 0) future = torch::ones({sequence, sequence}, torch::kBool).triu(1);
+    return [=, drop = dropout(layer.sizes.at("dropout"), masks_)](const torch::Tensor& x) {
+      std::vector<torch::Tensor> parts;
+      for (const LayerFunction& project : projections) parts.push_back(project(x));
+      if (fused) parts = parts.front().chunk(3, -1);
+      // [batch, sequence, hidden] to [batch, heads, sequence, hidden / heads]
+      const auto by_head = [&](std::size_t part) {
+        return parts[part].view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+      };
+      const torch::Tensor keys = by_head(1);
+      const torch::Tensor values = by_head(2);
+      torch::Tensor scores = torch::matmul(by_head(0), keys.transpose(-1, -2)) / scale;
+      if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+      const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
+      return torch::matmul(probabilities, values).transpose(1, 2).flatten(2);
+    };
   }
 
-  LayerFunction first_token(const Layer& /*layer*/) {
-    return [](const torch::Tensor& x) { return x.select(1, 0); };
-  }
-
+  /// y = x weight^T with a weight that another segment owns.
+  ///
+  /// Its gradient is complete only after the owner's backward. Therefore the function uses a second leaf over
+  /// the same memory, whose gradient is the owner's gradient: what flows here is added to it silently, and the
+  /// owner's accumulation, the only one that calls the gradient hook, comes after it, be the graph whole or cut
+  /// into segments. A tied weight in a single graph would be accumulated once, cut into segments twice.
   LayerFunction tie(const Layer& layer) {
-    return tied_linear(target_.parameters_[parameter_index_.at(layer.texts.at("to"))]);
+    return [weight = target_.parameters_[parameter_index_.at(layer.texts.at("to"))]](const torch::Tensor& x) {
+      torch::Tensor alias = weight.detach().requires_grad_();
+      alias.mutable_grad() = weight.grad();
+      return torch::linear(x, alias);
+    };
   }
 
   TorchModel& target_;
@@ -272,34 +291,16 @@ std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
   throw InputError(model_.path + ": " + unknown_name("optimizer", settings.kind, {"adam", "sgd"}));
 }
 
-namespace {
-
-std::vector<int> every_segment(const Model& model) {
-  std::vector<int> all(model.segments.size());
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-}  // namespace
-
-TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed)
-    : TorchModel(model, dtype, seed, every_segment(model)) {}
-
 TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
-                       const std::vector<int>& held)
+                       const std::optional<std::vector<int>>& held)
     : model_(model), dtype_(dtype), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
   Builder builder(*this, seed);
-  for (const Segment& segment : model.segments) segments_.push_back(builder.segment(segment));
+  for (const Segment& segment : model.segments) segments_.push_back(builder.chain(segment.layers));
   builder.check_complete();
-  std::set<int> tied;
-  for (const int segment : held)
-    tied.insert(model.segments[static_cast<std::size_t>(segment)].tied.begin(),
-                model.segments[static_cast<std::size_t>(segment)].tied.end());
-  for (std::size_t i = 0; i < segments_.size(); ++i)
-    if (std::find(held.begin(), held.end(), static_cast<int>(i)) == held.end()) drop(i, tied);
+  if (held) drop_others(*held);
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     std::vector<torch::Tensor> tensors;
     for (const int index : model.segments[i].parameters)
@@ -312,10 +313,18 @@ TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned see
 }
 
 /// Weights of all segments are drawn, so that every rank draws the same; then those of others go.
-void TorchModel::drop(std::size_t segment, const std::set<int>& kept) {
-  segments_[segment].clear();
-  for (const int index : model_.segments[segment].parameters)
-    if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
+void TorchModel::drop_others(const std::vector<int>& held) {
+  std::set<int> kept;
+  for (const int segment : held) {
+    const std::vector<int>& tied = model_.segments[static_cast<std::size_t>(segment)].tied;
+    kept.insert(tied.begin(), tied.end());
+  }
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (std::find(held.begin(), held.end(), static_cast<int>(i)) != held.end()) continue;
+    segments_[i].clear();
+    for (const int index : model_.segments[i].parameters)
+      if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
+  }
 }
 
 void TorchModel::add_gradient_hook(int index) {
@@ -329,14 +338,22 @@ void TorchModel::add_gradient_hook(int index) {
   accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
 }
 
-const torch::Tensor& TorchModel::flat_buffers(int dtype_group) const {
-  return flat_buffers_.at(static_cast<std::size_t>(dtype_group));
+FinalState TorchModel::final_state() const {
+  const auto copies = [](const std::vector<torch::Tensor>& tensors) {
+    std::vector<std::vector<double>> values;
+    for (const torch::Tensor& tensor : tensors) {
+      values.emplace_back();
+      if (!tensor.defined()) continue;
+      const torch::Tensor flat = tensor.detach().to(torch::kFloat64).contiguous();
+      values.back().assign(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+    }
+    return values;
+  };
+  return {copies(parameters_), copies(buffers_)};
 }
 
 torch::Tensor TorchModel::forward(std::size_t segment, const torch::Tensor& input) const {
-  torch::Tensor value = input;
-  for (const LayerFunction& layer : segments_[segment]) value = layer(value);
-  return value;
+  return run(segments_[segment], input);
 }
 
 torch::Tensor TorchModel::forward(const torch::Tensor& input) const {

@@ -5,15 +5,21 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include "models/model.hpp"
-#include "runner/torch/transformer_layers.hpp"
+#include "runner/engine/torch_engine.hpp"
 
 /// A Model as LibTorch tensors and functions. Includes <torch/torch.h>: only files of runner/torch and their
 /// tests include this header.
 namespace stepcast {
+
+using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
+
+/// Zeroes each element with this probability and scales the others up. Draws from `generator`, which is
+/// shared, so that masks follow from the model's seed and the order of the forwards. 0 % is the identity.
+LayerFunction dropout(std::int64_t percent, const at::Generator& generator);
 
 /// A Model that can be trained: parameters and buffers in the Model's order, one function per segment.
 ///
@@ -26,14 +32,12 @@ namespace stepcast {
 /// replaced, so that their addresses are stable.
 class TorchModel {
  public:
-  /// All segments. `model` must outlive this. \throws InputError for a model with declared times, which has
-  /// nothing to compute.
-  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed);
-  /// The same, but of the parameters only those that `held` segments own or share stay in memory; the others
-  /// become undefined tensors.
-  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed, const std::vector<int>& held);
-  TorchModel(const TorchModel&) = delete;
-  TorchModel& operator=(const TorchModel&) = delete;
+  /// `model` must outlive this. Of the parameters only those that `held` segments own or share stay in memory,
+  /// the others become undefined tensors; all where nothing is given. \throws InputError for a model with
+  /// declared times, which has nothing to compute.
+  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
+             const std::optional<std::vector<int>>& held = std::nullopt);
+  TorchModel& operator=(TorchModel&&) = delete;
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] torch::ScalarType dtype() const { return dtype_; }
@@ -42,7 +46,9 @@ class TorchModel {
   [[nodiscard]] const std::vector<torch::Tensor>& buffers() const { return buffers_; }
   /// All buffers of one dtype group (0 floating point, 1 int64) as the one array whose parts they are.
   /// Undefined where the model has none.
-  [[nodiscard]] const torch::Tensor& flat_buffers(int dtype_group) const;
+  [[nodiscard]] const torch::Tensor& flat_buffers(int dtype_group) const {
+    return flat_buffers_.at(static_cast<std::size_t>(dtype_group));
+  }
 
   [[nodiscard]] torch::Tensor forward(std::size_t segment, const torch::Tensor& input) const;
   /// Whole graph: all segments in order.
@@ -59,6 +65,9 @@ class TorchModel {
   [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const std::vector<torch::Tensor>& tensors) const;
 
+  /// The parameters and buffers that this rank holds, as float64.
+  [[nodiscard]] FinalState final_state() const;
+
   /// Where dropout draws its masks from.
   [[nodiscard]] const at::Generator& masks() const { return masks_; }
 
@@ -69,7 +78,7 @@ class TorchModel {
 
  private:
   class Builder;
-  void drop(std::size_t segment, const std::set<int>& kept);
+  void drop_others(const std::vector<int>& held);
   void add_gradient_hook(int index);
 
   const Model& model_;

@@ -3,13 +3,34 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
-#include "runner/backend/backend.hpp"
+#include "runner/execute/memory_account.hpp"
+#include "runner/execute/program_runner.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/schedule/schedule.hpp"
 
 namespace stepcast {
+
+/// The memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
+inline Array array_of(const torch::Tensor& tensor) {
+  const auto type = [&] {
+    switch (tensor.scalar_type()) {
+      case torch::kFloat16:
+        return DataType::kFloat16;
+      case torch::kFloat32:
+        return DataType::kFloat32;
+      case torch::kFloat64:
+        return DataType::kFloat64;
+      case torch::kInt64:
+        return DataType::kInt64;
+      default:
+        throw std::logic_error("tensors of this dtype are not communicated");
+    }
+  };
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), type()};
+}
 
 /// One FSDP unit on one rank: the parameters of some segments as one flat array, padded to equal shards.
 ///
@@ -20,29 +41,78 @@ namespace stepcast {
 class UnitShards {
  public:
   /// \param index of this rank among `unit.shards`
-  UnitShards(TorchModel& model, const FsdpUnit& unit, int index);
+  UnitShards(TorchModel& model, const FsdpUnit& unit, int index) {
+    const torch::NoGradGuard no_grad;
+    {
+      const MemoryScope scope(MemoryCategory::kParameters);
+      if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.dtype());
+    }
+    const MemoryScope scope(MemoryCategory::kGradients);
+    flat_gradients_ = torch::zeros({unit.elements}, model.dtype());
+    std::int64_t offset = 0;
+    for (const int tensor : unit.tensors) {
+      torch::Tensor parameter = model.parameters()[static_cast<std::size_t>(tensor)];
+      const auto place = [&](const torch::Tensor& flat) {
+        return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+      };
+      if (unit.sharded) {
+        place(flat_parameters_).copy_(parameter);
+        parameter.set_data(place(flat_parameters_));
+      }
+      parameter.mutable_grad() = place(flat_gradients_);
+      offset += parameter.numel();
+    }
+    if (!unit.sharded) return;
+    const std::int64_t shard = unit.elements / unit.shards;
+    gradient_shard_ = torch::zeros({shard}, model.dtype());
+    {
+      const MemoryScope parameters(MemoryCategory::kParameters);
+      parameter_shard_ = flat_parameters_.narrow(0, index * shard, shard).clone().requires_grad_();
+    }
+    parameter_shard_.mutable_grad() = gradient_shard_;
+    optimizer_ = model.make_optimizer({parameter_shard_});
+    free_memory(flat_parameters_);
+    free_memory(flat_gradients_);
+  }
 
-  void take_parameters();
-  void free_parameters();
-  void zero_gradients();  ///< takes their memory first where they are sharded
-  void free_gradients();
-  void scale_gradients(double scale, bool shard);
-  void update();
+  void take_parameters() { take_memory(flat_parameters_, MemoryCategory::kParameters); }
+  void free_parameters() { free_memory(flat_parameters_); }
+  /// Takes their memory first where they are sharded.
+  void zero_gradients() {
+    if (optimizer_ != nullptr) take_memory(flat_gradients_, MemoryCategory::kGradients);
+    flat_gradients_.zero_();
+  }
+  void free_gradients() { free_memory(flat_gradients_); }
+  void scale_gradients(double scale, bool shard) { (shard ? gradient_shard_ : flat_gradients_).mul_(scale); }
+  void update() { optimizer_->step(); }
 
-  [[nodiscard]] Array parameters() const;
-  [[nodiscard]] Array gradients() const;
-  [[nodiscard]] Array parameter_shard() const;
-  [[nodiscard]] Array gradient_shard() const;
+  [[nodiscard]] UnitArrays arrays() const {
+    const auto held = [](const torch::Tensor& tensor) {
+      return tensor.defined() ? array_of(tensor) : Array{};
+    };
+    return {held(flat_parameters_), held(flat_gradients_), held(parameter_shard_), held(gradient_shard_)};
+  }
 
  private:
+  static void take_memory(const torch::Tensor& flat, MemoryCategory category) {
+    const MemoryScope scope(category);
+    c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+    const auto bytes = static_cast<std::size_t>(flat.numel()) * flat.element_size();
+    storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
+    storage->set_nbytes(bytes);
+  }
+
+  static void free_memory(const torch::Tensor& flat) {
+    c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap({nullptr, c10::Device(c10::DeviceType::CPU)});
+    storage->set_nbytes(0);
+  }
+
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;
   torch::Tensor parameter_shard_;
   torch::Tensor gradient_shard_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
-
-/// The memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
-Array array_of(const torch::Tensor& tensor);
 
 }  // namespace stepcast

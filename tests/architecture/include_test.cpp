@@ -98,7 +98,7 @@ struct Library {
 
 const std::vector<Library>& library_table() {
   static const Folders kTorch{"runner/torch"};
-  /// Sums in half precision are gloo's own, and copies convert as it does: float16_sum.cpp.
+  /// Sums in half precision are gloo's own, and copies convert as it does: array_copies.cpp.
   static const Folders kGloo{"runner/gloo", "runner/backend"};
   static const std::vector<Library> kTable{
       {"nlohmann/",

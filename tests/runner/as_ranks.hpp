@@ -25,7 +25,7 @@ inline void as_sessions(int world_size, const std::function<void(RankSession&)>&
         RankContext ranks;
         ranks.rank = rank;
         ranks.world_size = world_size;
-        RankSession session = join_job(ranks, "gloo", "", kTimeout, store, algorithms);
+        RankSession session = join_job(ranks, "gloo", "", kTimeout, algorithms, store);
         body(session);
         session.backend->barrier();
       } catch (...) {

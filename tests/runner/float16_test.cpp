@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/backend/float16_sum.hpp"
+#include "runner/backend/array_copies.hpp"
 #include "tests/runner/as_ranks.hpp"
 
 namespace stepcast::float16_test {

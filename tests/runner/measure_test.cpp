@@ -1,8 +1,7 @@
-#include "runner/torch/measure.hpp"
-
 #include <catch2/catch.hpp>
 
 #include "models/model.hpp"
+#include "runner/torch/engine.hpp"
 
 namespace stepcast::measure_test {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runner/torch/data.hpp"
-#include "runner/torch/executor.hpp"
+#include "runner/torch/engine.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"

@@ -1,5 +1,3 @@
-#include "runner/torch/reference_engine.hpp"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,8 +6,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "runner/execute/bucket_layout.hpp"
-#include "runner/torch/executor.hpp"
+#include "runner/execute/rank_report.hpp"
+#include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/execute/replayed_program.hpp"
-#include "runner/torch/executor.hpp"
+#include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 #include "tests/runner/even_trace.hpp"
@@ -75,7 +74,7 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
     for (const double speed : {1.0, 0.5}) {
       ReplayedProgram program(schedule, model, backend, times, speed);
       for (int step = 1; step <= 3; ++step) {
-        static_cast<void>(program.step({-1.0}));
+        static_cast<void>(program.step());
         expect(program.waited_s() == Approx(step * step_of(trace) / speed), "another time than the trace's");
       }
     }
@@ -194,7 +193,7 @@ TEST_CASE("after a replayed step all ranks hold the mean of what they had as gra
           for (std::size_t i = 0; i < gradient.count; ++i)
             static_cast<float*>(gradient.data)[i] = gradient_value(backend.rank(), i);
         }
-        static_cast<void>(program.step({-1.0}));
+        static_cast<void>(program.step());
         for (std::size_t tensor = 0; tensor < model.parameters.size(); ++tensor) {
           const Array gradient = program.gradient_if_held(static_cast<int>(tensor));
           for (std::size_t i = 0; i < gradient.count; ++i) {

@@ -12,7 +12,7 @@
 
 #include "runner/backend/session.hpp"
 #include "runner/torch/data.hpp"
-#include "runner/torch/executor.hpp"
+#include "runner/torch/engine.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 
@@ -154,7 +154,7 @@ std::vector<RankOutcome> run_ranks(const std::string& strategy, const Model& mod
         RankContext own;
         own.rank = rank;
         own.world_size = ranks;
-        RankSession session = join_job(own, "gloo", "", std::chrono::seconds(60), store);
+        RankSession session = join_job(own, "gloo", "", std::chrono::seconds(60), {}, store);
         RunOptions options;
         options.batch = batch;
         options.steps = kSteps;

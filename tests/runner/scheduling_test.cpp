@@ -1,11 +1,10 @@
-#include "runner/launch/scheduling.hpp"
-
 #include <sched.h>
 
 #include <catch2/catch.hpp>
 #include <future>
 
 #include "core/error.hpp"
+#include "runner/launch/binding.hpp"
 
 namespace stepcast::scheduling_test {
 

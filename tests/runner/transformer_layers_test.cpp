@@ -1,5 +1,3 @@
-#include "runner/torch/transformer_layers.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>

@@ -1,0 +1,328 @@
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "runner/execute/memory_account.hpp"
+#include "runner/execute/rank_report.hpp"
+#include "runner/gloo/gloo_bytes.hpp"
+#include "runner/torch/data.hpp"
+#include "runner/torch/engine.hpp"
+#include "runner/torch/process_group.hpp"
+#include "runner/torch/torch_model.hpp"
+#include "sim/strategies/bucketed_reduction.hpp"
+#include "sim/strategies/local_step.hpp"
+
+namespace stepcast {
+namespace {
+
+/// As DistributedDataParallel constructs it with its defaults (find_unused_parameters, static_graph and
+/// gradient_as_bucket_view are off): one bucket for everything until the Reducer has seen in which order
+/// gradients become ready.
+std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const BucketLimits& buckets,
+                                            const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  const std::vector<torch::Tensor>& parameters = model.parameters();
+  const std::vector<bool> expect_sparse(parameters.size(), false);
+  auto [indices, limits] = c10d::compute_bucket_assignment_by_size(
+      parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, expect_sparse);
+  std::reverse(indices.begin(), indices.end());
+  std::reverse(limits.begin(), limits.end());
+  std::unordered_map<std::size_t, std::string> names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = model.model().parameters[i].name;
+  auto reducer = std::make_unique<c10d::Reducer>(
+      parameters, indices, limits, group, expect_sparse, static_cast<std::int64_t>(buckets.cap.count()),
+      /*find_unused_parameters=*/false,
+      /*gradient_as_bucket_view=*/false, names, static_cast<std::int64_t>(buckets.first_cap.count()));
+  if (buckets.half) reducer->register_builtin_comm_hook(c10d::BuiltinCommHookType::FP16_COMPRESS);
+  return reducer;
+}
+
+/// One rank's training step with PyTorch's own parts.
+class ReferenceStep : public SteppedProgram {
+ public:
+  /// All ranks construct it together: where they communicate, it connects them.
+  ReferenceStep(TorchModel& model, const Dataset& data, const ReferenceRun& run, const BackendConfig& place)
+      : model_(model),
+        data_(data),
+        training_(run.training),
+        place_(place),
+        noted_(make_schedule(run.strategy, run.training)),
+        all_reduces_(run.strategy == "all_reduce" && training_.world_size > 1),
+        gathers_(run.strategy == "gather_scatter" && training_.world_size > 1) {
+    if (run.strategy == "ddp") {
+      const MemoryScope scope(MemoryCategory::kCommunication);
+      group_ = make_process_group(place);
+      c10d::verify_params_across_processes(group_, model.parameters(), {});
+      StrategyOptions options = resolve_options(run.strategy, training_.options);
+      const BucketLimits limits = bucket_limits(options);
+      half_ = limits.half;
+      reducer_ = make_reducer(model, limits, group_);
+      model.set_gradient_hook([this](int) { last_gradient_ = Clock::now(); });
+    } else if (all_reduces_ || gathers_) {
+      group_ = make_process_group(place);
+    }
+    note_step();
+    stamps_.resize(noted_.program(0).ops.size());
+  }
+  ~ReferenceStep() override { model_.set_gradient_hook({}); }
+  ReferenceStep& operator=(ReferenceStep&&) = delete;
+
+  /// The names of what it notes instants of, as the program of a Schedule.
+  [[nodiscard]] const Schedule& noted() const { return noted_; }
+
+  const std::vector<Stamp>& step() override {
+    next_ = 0;
+    loss_ = 0.0;
+    timed(MemoryCategory::kActivations, [&] {
+      batch_ = {};
+      batch_ = data_.batch(step_, place_.rank, training_.world_size, training_.batch, model_.dtype());
+    });
+    timed(MemoryCategory::kActivations, [&] { model_.zero_grad(); });
+    for (int i = 0; i < training_.micro_batches; ++i) run_micro_batch(i);
+    for (const torch::Tensor& parameter : model_.parameters()) {
+      if (all_reduces_) all_reduce(parameter.grad());
+      if (gathers_) gather_scatter(parameter.grad());
+    }
+    timed(MemoryCategory::kOptimizerState, [&] { model_.optimizer_step(); });
+    ++step_;
+    return stamps_;
+  }
+
+  [[nodiscard]] double loss() const override { return loss_; }
+
+  /// As the Reducer has them now, in the order in which it reduces them; none without a Reducer.
+  [[nodiscard]] std::vector<Bucket> buckets() const {
+    std::vector<Bucket> result;
+    if (reducer_ == nullptr) return result;
+    std::map<const c10::TensorImpl*, int> index;
+    for (const torch::Tensor& parameter : model_.parameters())
+      index.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(index.size()));
+    for (const c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
+      Bucket one;
+      for (const torch::Tensor& parameter : bucket.getParameters())
+        one.tensors.push_back(index.at(parameter.unsafeGetTensorImpl()));
+      one.size = Bytes(static_cast<double>(bucket.getBuffer().nbytes()));
+      one.half = half_;
+      result.push_back(std::move(one));
+    }
+    return result;
+  }
+
+  /// By the closed form of Gloo's algorithms.
+  [[nodiscard]] std::optional<std::uint64_t> bytes_sent() const override {
+    const auto sent = [this](CollectiveKind kind, double bytes, std::size_t element) {
+      return gloo_bytes_sent(
+          {.kind = kind, .bytes = static_cast<std::size_t>(bytes), .element_bytes = element}, place_.rank,
+          place_.world_size);
+    };
+    const std::size_t element = torch::elementSize(model_.dtype());
+    std::uint64_t sum = 0;
+    for (const torch::Tensor& parameter : model_.parameters()) {
+      const auto bytes = static_cast<double>(parameter.nbytes());
+      if (all_reduces_) sum += sent(CollectiveKind::kAllReduce, bytes, element);
+      for (const CollectiveKind kind : {CollectiveKind::kGather, CollectiveKind::kScatter})
+        if (gathers_) sum += sent(kind, bytes * place_.world_size, element);
+    }
+    for (const Bucket& bucket : buckets()) {
+      const std::size_t travelling = bucket.half ? 2 : element;
+      sum += sent(CollectiveKind::kAllReduce,
+                  bucket.size.count() / static_cast<double>(element) * static_cast<double>(travelling),
+                  travelling);
+    }
+    for (int group = 0; broadcasts_buffers() && group < 2; ++group)
+      if (const torch::Tensor& buffers = model_.flat_buffers(group); buffers.defined())
+        sum += sent(CollectiveKind::kBroadcast, static_cast<double>(buffers.nbytes()), 1);
+    return sum;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] bool is_root() const { return place_.rank == 0; }
+  [[nodiscard]] bool broadcasts_buffers() const { return reducer_ != nullptr && !model_.buffers().empty(); }
+
+  void note(const std::string& name, Action action, Stream stream = Stream::kCompute) {
+    Op op;
+    op.name = name;
+    op.stream = stream;
+    op.action = std::move(action);
+    noted_.programs.front().ops.push_back(std::move(op));
+  }
+
+  void note_step() {
+    noted_.programs.emplace_back();
+    const Model& model = model_.model();
+    const int parts = training_.micro_batches;
+    const auto collective = [this](const std::string& name, CollectiveKind kind, Bytes message) {
+      note(name, Collective{.kind = kind, .message = message, .payload = {}}, Stream::kComm);
+    };
+    note("load_input", LoadInput{});
+    note("zero_grad", Compute{.phase = Phase::kZeroGrad});
+    for (int i = 0; i < parts; ++i) {
+      const std::string suffix = parts == 1 ? "" : "/mb" + std::to_string(i);
+      if (i == 0 && broadcasts_buffers())
+        collective("broadcast/buffers", CollectiveKind::kBroadcast,
+                   model.buffer_bytes(0) + model.buffer_bytes(1));
+      note("forward" + suffix, Compute{.phase = Phase::kForward, .micro_batch = i});
+      note("loss" + suffix, Compute{.phase = Phase::kLoss, .micro_batch = i});
+      note("backward" + suffix, Compute{.phase = Phase::kBackward, .micro_batch = i});
+    }
+    if (reducer_ != nullptr) note("finish_reduction", Synchronize{}, Stream::kComm);
+    for (const Parameter& parameter : model.parameters) {
+      if (all_reduces_) {
+        collective("all_reduce/" + parameter.name, CollectiveKind::kAllReduce, parameter.size);
+        note("divide/" + parameter.name, Combine{});
+      }
+      if (gathers_) {
+        collective("gather/" + parameter.name, CollectiveKind::kGather, parameter.size);
+        if (is_root()) note("mean/" + parameter.name, Combine{});
+        collective("scatter/" + parameter.name, CollectiveKind::kScatter, parameter.size);
+      }
+    }
+    note("optimizer", Compute{.phase = Phase::kOptimizer});
+  }
+
+  template <class Call>
+  void timed(MemoryCategory category, Call call) {
+    const MemoryScope scope(category);
+    Stamp& stamp = stamps_[next_++];
+    stamp.start = Clock::now();
+    call();
+    stamp.end = Clock::now();
+  }
+
+  /// dist.all_reduce(grad); grad /= world_size
+  void all_reduce(torch::Tensor gradient) {
+    std::vector<torch::Tensor> tensors{gradient};
+    timed(MemoryCategory::kCommunication, [&] { group_->allreduce(tensors)->wait(); });
+    timed(MemoryCategory::kCommunication, [&] { gradient.div_(training_.world_size); });
+  }
+
+  /// dist.gather(grad, all if rank == 0 else None); grad = mean(all); dist.scatter(grad, [grad] * world_size)
+  void gather_scatter(const torch::Tensor& gradient) {
+    const auto ranks = static_cast<std::size_t>(training_.world_size);
+    std::vector<torch::Tensor> own{gradient};
+    std::vector<std::vector<torch::Tensor>> all(is_root() ? 1 : 0);
+    timed(MemoryCategory::kCommunication, [&] {
+      for (std::size_t i = 0; is_root() && i < ranks; ++i) all.front().push_back(torch::empty_like(gradient));
+      group_->gather(all, own)->wait();
+    });
+    if (is_root())
+      timed(MemoryCategory::kCommunication, [&] {
+        torch::Tensor mean = all.front().front();
+        for (std::size_t i = 1; i < ranks; ++i) mean.add_(all.front()[i]);
+        mean.div_(training_.world_size);
+        all.front().assign(ranks, mean);
+      });
+    timed(MemoryCategory::kCommunication, [&] { group_->scatter(own, all)->wait(); });
+  }
+
+  /// What DistributedDataParallel.forward() does before the module's forward. A forward under no_sync()
+  /// clears `require_forward_param_sync`, so that of the micro-batches of a step only the first one
+  /// broadcasts buffers.
+  void begin_forward(bool synchronizes, bool first) {
+    constexpr std::size_t kBroadcastBytes = 250U << 20U;  // at once: `broadcast_bucket_size`
+    const MemoryScope scope(MemoryCategory::kCommunication);
+    if (synchronizes) reducer_->prepare_for_forward();
+    reducer_->rebuild_buckets();
+    if (first && broadcasts_buffers())
+      timed(MemoryCategory::kCommunication,
+            [&] { c10d::broadcast_coalesced(group_, model_.buffers(), kBroadcastBytes); });
+  }
+
+  void run_micro_batch(int index) {
+    const int parts = training_.micro_batches;
+    const std::int64_t samples = training_.batch / parts;
+    const bool synchronizes = reducer_ != nullptr && index + 1 == parts;
+    if (reducer_ != nullptr) begin_forward(synchronizes, index == 0);
+    torch::Tensor output;
+    torch::Tensor loss;
+    timed(MemoryCategory::kActivations, [&] {
+      const torch::AutoGradMode enabled(true);
+      output = model_.forward(batch_.input.narrow(0, index * samples, samples));
+      if (synchronizes) reducer_->prepare_for_backward({});
+    });
+    timed(MemoryCategory::kActivations, [&] {
+      const torch::AutoGradMode enabled(true);
+      loss = model_.loss(std::exchange(output, {}), batch_.target.narrow(0, index * samples, samples));
+      loss_ += loss.item<double>() / parts;
+    });
+    const torch::Tensor scale = torch::full({}, 1.0 / parts, loss.options());
+    Stamp& backward = stamps_[next_];
+    timed(MemoryCategory::kActivations, [&] { loss.backward(scale); });
+    if (!synchronizes) return;
+    // The Reducer waits for its all-reduces and copies the buckets back before backward() returns.
+    stamps_[next_++] = {last_gradient_, std::exchange(backward.end, last_gradient_)};
+  }
+
+  TorchModel& model_;
+  const Dataset& data_;
+  const TrainingConfig& training_;
+  const BackendConfig& place_;
+  Schedule noted_;
+  bool all_reduces_, gathers_;  ///< tensor by tensor
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  bool half_ = false;  ///< buckets travel as float16
+  std::unique_ptr<c10d::Reducer> reducer_;
+
+  std::int64_t step_ = 0;
+  Batch batch_;
+  double loss_ = 0.0;
+  std::vector<Stamp> stamps_;
+  std::size_t next_ = 0;  ///< of the stamps
+  Clock::time_point last_gradient_;
+};
+
+}  // namespace
+
+void require_reference(const std::string& strategy, const std::string& backend, int warmup_steps) {
+  constexpr int kLayoutSteps = 2;
+  static const std::vector<std::string> kKnown{"single", "ddp", "all_reduce", "gather_scatter"};
+  if (std::find(kKnown.begin(), kKnown.end(), strategy) == kKnown.end())
+    throw UsageError(
+        "--engine reference runs PyTorch's own parts, which are the strategies single, ddp, all_reduce and "
+        "gather_scatter; '" +
+        strategy + "' runs with --engine schedule");
+  if (backend != "gloo")
+    throw UsageError("--engine reference communicates by c10d's ProcessGroupGloo: --backend gloo, not '" +
+                     backend + "'");
+  if (strategy == "ddp" && warmup_steps < kLayoutSteps)
+    throw UsageError("--engine reference needs --warmup 2 or more, got " + std::to_string(warmup_steps) +
+                     ": DistributedDataParallel reduces one bucket in its first step and lays out the others "
+                     "in its second");
+}
+
+Result run_reference(const Model& model, const ReferenceRun& run, RankSession& session,
+                     const RunOptions& options, FinalState* final_state) {
+  install_counting_allocator();
+  const torch::NoGradGuard no_grad;
+  set_compute_threads(options.threads);
+  TorchModel torch_model(model, options.float64 ? torch::kFloat64 : torch::kFloat32, options.seed);
+  const Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  const std::string lost = "rank " + std::to_string(session.ranks.rank) + ": c10d: ";
+  try {
+    ReferenceStep program(torch_model, data, run, session.place);
+    Result result =
+        run_steps(program, program.noted(), session, {options.warmup_steps, options.steps, options.on_step});
+    result.breakdown.clear();
+    if (const std::vector<Bucket> buckets = program.buckets(); !buckets.empty())
+      result.notes["buckets"] = bucket_layout(model, buckets);
+    if (final_state != nullptr) *final_state = torch_model.final_state();
+    return result;
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw RunError(lost + error.what_without_backtrace());
+  } catch (const std::runtime_error& error) {  // gloo's own
+    throw RunError(lost + error.what());
+  }
+}
+
+}  // namespace stepcast
