@@ -1,14 +1,55 @@
 #include "calibration/fit.hpp"
 
+#include <Eigen/Dense>
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 
-#include "calibration/non_negative.hpp"
 #include "core/statistics.hpp"
 
 namespace stepcast {
 namespace {
+
+/// The unconstrained solution over the columns in `free`; the others are 0.
+Eigen::VectorXd solve_free(const Eigen::MatrixXd& a, const Eigen::VectorXd& b,
+                           const std::vector<Eigen::Index>& free) {
+  Eigen::MatrixXd part(a.rows(), static_cast<Eigen::Index>(free.size()));
+  for (std::size_t j = 0; j < free.size(); ++j) part.col(static_cast<Eigen::Index>(j)) = a.col(free[j]);
+  const Eigen::VectorXd solution = part.colPivHouseholderQr().solve(b);
+  Eigen::VectorXd x = Eigen::VectorXd::Zero(a.cols());
+  for (std::size_t j = 0; j < free.size(); ++j) x[free[j]] = solution[static_cast<Eigen::Index>(j)];
+  return x;
+}
+
+/// argmin |A x - b| with x >= 0, by Lawson and Hanson's active set. \pre A has a row and a column
+Eigen::VectorXd non_negative_least_squares(const Eigen::MatrixXd& a, const Eigen::VectorXd& b) {
+  constexpr double kTolerance = 1e-12;
+  const Eigen::Index columns = a.cols();
+  Eigen::VectorXd x = Eigen::VectorXd::Zero(columns);
+  std::vector<Eigen::Index> free;
+  // Each outer round frees one column; three rounds per column are Lawson and Hanson's own limit.
+  for (Eigen::Index round = 0; round < 3 * columns; ++round) {
+    const Eigen::VectorXd gradient = a.transpose() * (b - a * x);
+    Eigen::Index best = -1;
+    for (Eigen::Index j = 0; j < columns; ++j)
+      if (std::find(free.begin(), free.end(), j) == free.end() && gradient[j] > kTolerance &&
+          (best < 0 || gradient[j] > gradient[best]))
+        best = j;
+    if (best < 0) return x;
+    free.push_back(best);
+    Eigen::VectorXd next = solve_free(a, b, free);
+    while (next.minCoeff() < 0.0) {
+      double step = 1.0;
+      for (const Eigen::Index j : free)
+        if (next[j] < 0.0) step = std::min(step, x[j] / (x[j] - next[j]));
+      x += step * (next - x);
+      std::erase_if(free, [&](Eigen::Index j) { return x[j] <= kTolerance && next[j] < 0.0; });
+      next = free.empty() ? Eigen::VectorXd::Zero(columns).eval() : solve_free(a, b, free);
+    }
+    x = next;
+  }
+  return x;
+}
 
 /// 0 below `low`, 1 above `high`, linear between.
 double ramp(double bytes, double low, double high) {
@@ -45,28 +86,16 @@ std::vector<double> with_best_knot(const std::vector<CostPoint>& points, const s
 
 PiecewiseCost fit_with_knots(const std::vector<CostPoint>& points, const std::vector<double>& knots) {
   assert(!points.empty() && !knots.empty());
-  const auto rows = static_cast<Eigen::Index>(points.size());
-  const auto columns = static_cast<Eigen::Index>(knots.size());
-  Eigen::MatrixXd a(rows, columns);
-  for (Eigen::Index i = 0; i < rows; ++i) {
-    const CostPoint& point = points[static_cast<std::size_t>(i)];
-    a(i, 0) = 1.0 / point.time_s;
-    for (Eigen::Index j = 1; j < columns; ++j) {
-      const auto knot = static_cast<std::size_t>(j);
-      a(i, j) = ramp(point.bytes, knots[knot - 1], knots[knot]) / point.time_s;
-    }
+  std::vector<std::vector<double>> rows;
+  for (const CostPoint& point : points) {
+    std::vector<double>& row = rows.emplace_back(1, 1.0 / point.time_s);
+    for (std::size_t j = 1; j < knots.size(); ++j)
+      row.push_back(ramp(point.bytes, knots[j - 1], knots[j]) / point.time_s);
   }
-  // Columns of one length: otherwise seconds (1e-5) and their inverses spoil the tolerance of the active set.
-  const Eigen::VectorXd norms = a.colwise().norm();
-  for (Eigen::Index j = 0; j < columns; ++j)
-    if (norms[j] > 0.0) a.col(j) /= norms[j];
-  const Eigen::VectorXd rises = non_negative_least_squares(a, Eigen::VectorXd::Ones(rows));
+  const std::vector<double> rises = fit_non_negative(rows, std::vector<double>(points.size(), 1.0));
   PiecewiseCost cost;
   double time = 0.0;
-  for (Eigen::Index j = 0; j < columns; ++j) {
-    if (norms[j] > 0.0) time += rises[j] / norms[j];
-    cost.knots.push_back({knots[static_cast<std::size_t>(j)], time});
-  }
+  for (std::size_t j = 0; j < knots.size(); ++j) cost.knots.push_back({knots[j], time += rises[j]});
   return cost;
 }
 
@@ -106,21 +135,18 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), columns);
   Eigen::VectorXd b(a.rows());
   for (Eigen::Index i = 0; i < a.rows(); ++i) {
-    b[i] = targets[static_cast<std::size_t>(i)];
-    for (Eigen::Index j = 0; j < columns; ++j)
-      a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+    b[i] = targets[i];
+    for (Eigen::Index j = 0; j < columns; ++j) a(i, j) = rows[i][j];
   }
-  std::vector<double> norms;
+  // Columns of one length: otherwise units (seconds of 1e-5, and their inverses) spoil the active set's tolerance.
+  Eigen::VectorXd norms(columns);
   for (Eigen::Index j = 0; j < columns; ++j) {
-    norms.push_back(a.col(j).norm());
-    if (norms.back() > 0.0) a.col(j) /= norms.back();
+    norms[j] = a.col(j).norm();
+    if (norms[j] > 0.0) a.col(j) /= norms[j];
   }
   const Eigen::VectorXd x = non_negative_least_squares(a, b);
   std::vector<double> result;
-  for (Eigen::Index j = 0; j < columns; ++j) {
-    const double norm = norms[static_cast<std::size_t>(j)];
-    result.push_back(norm > 0.0 ? x[j] / norm : 0.0);
-  }
+  for (Eigen::Index j = 0; j < columns; ++j) result.push_back(norms[j] > 0.0 ? x[j] / norms[j] : 0.0);
   return result;
 }
 

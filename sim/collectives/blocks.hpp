@@ -8,6 +8,8 @@ namespace stepcast {
 inline const std::vector<std::string> kEveryBackend{"", "gloo", "nccl"};
 /// That can run whatever is made of messages; NCCL's kernels are what they are.
 inline const std::vector<std::string> kMessageBackends{"", "gloo"};
+/// Backends of what runs only where it was chosen.
+inline const std::vector<std::string> kOnRequest{};
 
 /// A rank or a block counted around the group; `number` may be off by up to two rounds.
 inline int rank_at(const CollectiveCall& call, int number) { return (number + 2 * call.ranks) % call.ranks; }

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "sim/collectives/blocks.hpp"
 
 /// Algorithms whose blocks go straight from where they are to where they belong.
@@ -19,25 +21,24 @@ int steps_of_root(const CollectiveCall& call, int rank) { return is_root(call, r
 Bytes copied_by_root(const CollectiveCall& call, int rank) {
   return is_root(call, rank) ? shard(call) : Bytes(0);
 }
-/// Index among the n - 1 other ranks → rank.
-int other(int root, int index) { return index < root ? index : index + 1; }
 
 /// Every rank sends its part to root; root has posted all receives at once.
 Exchange gather_step(const CollectiveCall& call, int rank, int index) {
-  const int peer = is_root(call, rank) ? other(call.root, index) : rank;
-  if (is_root(call, rank))
-    return {.from = peer, .received = shard(call), .received_at = block_at(call, peer)};
-  return {.to = call.root, .sent = shard(call), .sent_at = block_at(call, rank)};
+  if (!is_root(call, rank)) return {.to = call.root, .sent = shard(call), .sent_at = block_at(call, rank)};
+  const int peer = index < rank ? index : index + 1;
+  return {.from = peer, .received = shard(call), .received_at = block_at(call, peer)};
 }
 Bytes gather_sent(const CollectiveCall& call, int rank) {
   return is_root(call, rank) ? Bytes(0) : shard(call);
 }
 
-/// Root sends every rank its part, all at once.
+/// Root sends every rank its part, all at once: a gather backwards.
 Exchange scatter_step(const CollectiveCall& call, int rank, int index) {
-  const int peer = is_root(call, rank) ? other(call.root, index) : rank;
-  if (is_root(call, rank)) return {.to = peer, .sent = shard(call), .sent_at = block_at(call, peer)};
-  return {.from = call.root, .received = shard(call), .received_at = block_at(call, rank)};
+  Exchange step = gather_step(call, rank, index);
+  std::swap(step.to, step.from);
+  std::swap(step.sent, step.received);
+  std::swap(step.sent_at, step.received_at);
+  return step;
 }
 Bytes scatter_sent(const CollectiveCall& call, int rank) {
   return is_root(call, rank) ? call.message * (call.ranks - 1) / call.ranks : Bytes(0);
@@ -99,14 +100,8 @@ const Registration<Algorithm> kPairwise{
     algorithms(),
     {"all_to_all/pairwise",
      "one block out and one in per step, with a rank one further each time",
-     {CollectiveKind::kAllToAll,
-      kMessageBackends,
-      {},
-      other_ranks,
-      pairwise_step,
-      pairwise_time,
-      all_but_own,
-      own_shard}}};
+     {CollectiveKind::kAllToAll, kMessageBackends, kOnRequest, other_ranks, pairwise_step, pairwise_time,
+      all_but_own, own_shard}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -43,6 +43,8 @@ struct Segments {
   double segment = 0.0;
 };
 
+const std::vector<std::string> kGloo{"gloo"};
+
 int steps_of(const CollectiveCall& call, int /*rank*/) {
   return call.ranks < 2 ? 0 : 2 * Segments(call).steps();
 }
@@ -94,16 +96,8 @@ Bytes sent_by(const CollectiveCall& call, int rank) {
 const Registration<Algorithm> kGlooRing{algorithms(),
                                         {"all_reduce/gloo_ring",
                                          "a ring as Gloo does it: segments of at most 1 MiB, two in flight",
-                                         {CollectiveKind::kAllReduce,
-                                          kMessageBackends,
-                                          {"gloo"},
-                                          steps_of,
-                                          step_of,
-                                          time_of,
-                                          sent_by,
-                                          {},
-                                          {},
-                                          true}}};
+                                         {CollectiveKind::kAllReduce, kMessageBackends, kGloo, steps_of,
+                                          step_of, time_of, sent_by, nullptr, std::nullopt, true}}};
 
 }  // namespace
 }  // namespace stepcast

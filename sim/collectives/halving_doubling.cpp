@@ -93,7 +93,7 @@ const Registration<Algorithm> kHalvingDoubling{
     algorithms(),
     {"all_reduce/halving_doubling",
      "recursive halving, then doubling: few messages; others than 2^k ranks fold in",
-     {CollectiveKind::kAllReduce, kMessageBackends, {}, steps_of, step_of, time_of, sent_by}}};
+     {CollectiveKind::kAllReduce, kMessageBackends, kOnRequest, steps_of, step_of, time_of, sent_by}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -38,9 +38,8 @@ class Flows {
   }
 
   void add_nvls() {
-    std::vector<std::vector<int>> hosts(static_cast<std::size_t>(graph_.nodes));
-    for (int rank = 0; rank < graph_.ranks; ++rank)
-      hosts[static_cast<std::size_t>(host(rank))].push_back(rank);
+    std::vector<std::vector<int>> hosts(graph_.nodes);
+    for (int rank = 0; rank < graph_.ranks; ++rank) hosts[host(rank)].push_back(rank);
     const std::size_t heads = hosts.front().size();
     for (const std::vector<int>& ranks : hosts)
       for (std::size_t i = 0; i < heads; ++i)
@@ -61,7 +60,7 @@ class Flows {
   }
 
  private:
-  [[nodiscard]] int host(int rank) const { return graph_.node_of_rank[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int host(int rank) const { return graph_.node_of_rank[rank]; }
   void add(int from, int to, double part) { parts_[{from, to}] += part; }
   void add_both_ways(int a, int b, double part) {
     add(a, b, part);
@@ -72,8 +71,7 @@ class Flows {
     for (int number = 0; number < count; ++number)
       for (const int tree : {0, 1})
         if (const int parent = tree_parent(tree, number, count); parent >= 0)
-          add_both_ways(doors[static_cast<std::size_t>(number)], doors[static_cast<std::size_t>(parent)],
-                        0.5 * share);
+          add_both_ways(doors[number], doors[parent], 0.5 * share);
   }
 
   const NcclGraph& graph_;
@@ -91,18 +89,12 @@ std::vector<NcclFlow> nccl_flows(const NcclGraph& graph, const NcclCost& choice,
                                  const CollectiveCall& call) {
   if (graph.ranks == 1) return {};
   Flows flows(graph, call);
-  switch (choice.algorithm) {
-    case NcclAlgorithm::kRing:
-      flows.add_rings(kind);
-      break;
-    case NcclAlgorithm::kTree:
-      flows.add_trees();
-      break;
-    case NcclAlgorithm::kNvls:
-    case NcclAlgorithm::kNvlsTree:
-      flows.add_nvls();
-      break;
-  }
+  if (choice.algorithm == NcclAlgorithm::kRing)
+    flows.add_rings(kind);
+  else if (choice.algorithm == NcclAlgorithm::kTree)
+    flows.add_trees();
+  else
+    flows.add_nvls();
   return flows.flows();
 }
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <set>
 #include <string>
 
 #include "core/error.hpp"
-#include "sim/collectives/nccl_search.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/network.hpp"
 
@@ -24,6 +24,9 @@ constexpr int kFewChannels = 4;
 constexpr int kAmpere = 80;
 constexpr int kHopper = 90;
 constexpr int kBlackwell = 100;
+constexpr int kMostOrdered = 8;       // GPUs per host up to which all orders are tried
+constexpr double kLowestPart = 0.49;  // of the best speed so far, below which NCCL stops
+constexpr double kRounding = 1e-6;    // links hold whole numbers of channels but for rounding
 
 /// The speeds that NCCL tries, in GB/s: `speedArrayIntra` and the like in src/graph/search.cc.
 const std::vector<double>& speeds_gb_per_s(int compute_capability, bool several_hosts) {
@@ -48,8 +51,157 @@ std::vector<double> speeds(int compute_capability, bool several_hosts) {
 }
 
 int arrival(const Cluster& cluster, const Hop& hop) {
-  const Link& link = cluster.links[static_cast<std::size_t>(hop.link)];
+  const Link& link = cluster.links[hop.link];
   return hop.forward ? link.b : link.a;
+}
+
+/// Channels of one search: MAXCHANNELS / 2.
+constexpr int kMostNcclChannels = 32;
+
+/// Where a hop's link and direction stand in lists by 2 * link + (backward ? 1 : 0).
+std::size_t slot(const Hop& hop) { return 2 * static_cast<std::size_t>(hop.link) + (hop.forward ? 0 : 1); }
+
+/// A way between two GPUs and what an edge of 1 B/s over it takes from its links.
+struct NcclWay {
+  const Path* path = nullptr;
+  double overhead = 1.0;
+};
+
+/// GPUs of one host whose rings are looked for. Ways are asked for by index: from one GPU of the host to
+/// another, or, where `leaves`, to a GPU of the next host.
+struct NcclRingSearch {
+  int gpus = 1;
+  bool several_hosts = false;
+  bool all_alike = false;  ///< any order of the GPUs is as good as any other
+  std::function<NcclWay(int from, int to, bool leaves)> way;
+  std::vector<double> capacity;  ///< B/s by `slot`
+};
+
+struct NcclRings {
+  double speed = 0.0;                    ///< B/s of one channel
+  std::vector<std::vector<int>> orders;  ///< one per channel; empty: none fits even the lowest speed
+};
+
+/// How good a ring is; larger is better, in this order.
+struct Left {
+  double fullest = -1.0;  ///< what the ring leaves on its fullest link
+  double sum = 0.0;       ///< over its edges
+  friend bool operator<(const Left& a, const Left& b) {
+    return a.fullest != b.fullest ? a.fullest < b.fullest : a.sum < b.sum;
+  }
+};
+
+/// Rings of one speed in what earlier rings have left of the links.
+class Packing {
+ public:
+  Packing(const NcclRingSearch& search, double speed)
+      : search_(search),
+        speed_(speed),
+        natural_(search.all_alike || search.gpus > kMostOrdered),
+        left_(search.capacity) {}
+
+  /// Adds the best ring. False when none fits.
+  ///
+  /// Rings that begin at different GPUs differ in the NIC by which they leave the host.
+  bool add() {
+    best_ = {};
+    best_order_.clear();
+    for (int first = 0; first < (search_.several_hosts ? search_.gpus : 1); ++first) {
+      std::vector<int> order{first};
+      extend(order, natural_ ? 0U : 1U << static_cast<unsigned>(first), {});
+    }
+    if (best_order_.empty()) return false;
+    Left unused;
+    for (std::size_t i = 0; i + 1 < best_order_.size(); ++i)
+      take(best_order_[i], best_order_[i + 1], false, unused);
+    if (closes()) take(best_order_.back(), best_order_.front(), search_.several_hosts, unused);
+    orders_.push_back(best_order_);
+    return true;
+  }
+
+  [[nodiscard]] const std::vector<std::vector<int>>& orders() const { return orders_; }
+
+ private:
+  /// A single GPU of a single host has no edge.
+  [[nodiscard]] bool closes() const { return search_.gpus > 1 || search_.several_hosts; }
+
+  /// Takes the edge's share of its links; gives back what was taken where it does not fit.
+  bool take(int from, int to, bool leaves, Left& quality) {
+    const NcclWay way = search_.way(from, to, leaves);
+    const double amount = speed_ * way.overhead;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < way.path->size(); ++i) {
+      double& left = left_[slot((*way.path)[i])];
+      if (left < amount * (1.0 - kRounding)) {
+        for (std::size_t back = 0; back < i; ++back) left_[slot((*way.path)[back])] += amount;
+        return false;
+      }
+      left -= amount;
+      least = std::min(least, left);
+    }
+    quality.fullest = quality.fullest < 0.0 ? least : std::min(quality.fullest, least);
+    quality.sum += least;
+    return true;
+  }
+  void give_back(int from, int to, bool leaves) {
+    const NcclWay way = search_.way(from, to, leaves);
+    for (const Hop& hop : *way.path) left_[slot(hop)] += speed_ * way.overhead;
+  }
+
+  /// Tries all orders of the GPUs that are not `used`, or only the natural one, and remembers the best.
+  void extend(std::vector<int>& order, unsigned used, const Left& so_far) {
+    const int from = order.back();
+    if (static_cast<int>(order.size()) == search_.gpus) {
+      Left quality = so_far;
+      if (closes()) {
+        if (!take(from, order.front(), search_.several_hosts, quality)) return;
+        give_back(from, order.front(), search_.several_hosts);
+      }
+      if (!best_order_.empty() && !(best_ < quality)) return;
+      best_ = quality;
+      best_order_ = order;
+      return;
+    }
+    for (int next = natural_ ? (from + 1) % search_.gpus : 0; next < search_.gpus; ++next) {
+      const unsigned bit = natural_ ? 0U : 1U << static_cast<unsigned>(next);
+      if ((used & bit) != 0) continue;
+      Left quality = so_far;
+      if (take(from, next, false, quality)) {
+        if (best_order_.empty() || quality.fullest >= best_.fullest) {
+          order.push_back(next);
+          extend(order, used | bit, quality);
+          order.pop_back();
+        }
+        give_back(from, next, false);
+      }
+      if (natural_) return;
+    }
+  }
+
+  const NcclRingSearch& search_;
+  const double speed_;
+  const bool natural_;  ///< GPUs stand in their natural order, whichever is the first
+  std::vector<double> left_;
+  std::vector<std::vector<int>> orders_;
+  Left best_;
+  std::vector<int> best_order_;
+};
+
+/// \param speeds in B/s, descending
+NcclRings search_rings(const NcclRingSearch& search, const std::vector<double>& speeds) {
+  NcclRings best;
+  double most = 0.0;
+  for (const double speed : speeds) {
+    if (speed <= kLowestPart * best.speed) break;
+    Packing packing(search, speed);
+    while (static_cast<int>(packing.orders().size()) < kMostNcclChannels && packing.add()) {
+    }
+    const double total = static_cast<double>(packing.orders().size()) * speed;
+    if (total <= most * (1.0 + kRounding)) continue;
+    most = total;
+    best = {speed, packing.orders()};
+  }
+  return best;
 }
 
 /// Builds the graph of one group.
@@ -74,7 +226,7 @@ class GraphOfGroup {
   }
 
  private:
-  [[nodiscard]] int place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int place(int rank) const { return places_[rank]; }
   [[nodiscard]] const std::vector<int>& host(std::size_t index) const { return hosts_[index]; }
   [[nodiscard]] bool several_hosts() const { return hosts_.size() > 1; }
 
@@ -106,8 +258,7 @@ class GraphOfGroup {
         const Path& path = graphs_.path(place(from), place(to));
         if (path.size() != 2) return host(0).size() <= 2;
         middles.insert(arrival(cluster_, path.front()));
-        for (const Hop& hop : path)
-          bandwidths.insert(cluster_.links[static_cast<std::size_t>(hop.link)].bandwidth.count());
+        for (const Hop& hop : path) bandwidths.insert(cluster_.links[hop.link].bandwidth.count());
       }
     return middles.size() <= 1 && bandwidths.size() <= 1;
   }
@@ -169,7 +320,7 @@ class GraphOfGroup {
     for (const std::vector<int>& ranks : hosts_) {
       if (ranks.size() == order.size())
         std::transform(order.begin(), order.end(), std::back_inserter(ring),
-                       [&ranks](int gpu) { return ranks[static_cast<std::size_t>(gpu)]; });
+                       [&ranks](int gpu) { return ranks[gpu]; });
       else
         ring.insert(ring.end(), ranks.begin(), ranks.end());
     }
@@ -278,8 +429,7 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
   assert(!way.empty());
   int sockets = 0;
   for (const Hop& hop : way) {
-    if (cluster_.links[static_cast<std::size_t>(hop.link)].kind != LinkKind::kNvLink)
-      pair.hardware = NcclHardware::kPcie;
+    if (cluster_.links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
     if (cluster_.node(arrival(cluster_, hop)).kind == NodeKind::kSocket) ++sockets;
   }
   pair.through_socket = sockets > 0;

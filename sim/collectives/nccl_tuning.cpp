@@ -60,6 +60,10 @@ constexpr int kNvlsBlocks = 16;
 constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
 constexpr std::size_t index(NcclHardware hardware) { return static_cast<std::size_t>(hardware); }
 
+bool is_nvls(const NcclCost& cost) {
+  return cost.algorithm == NcclAlgorithm::kNvls || cost.algorithm == NcclAlgorithm::kNvlsTree;
+}
+
 int floor_log2(int value) { return static_cast<int>(std::bit_width(static_cast<unsigned>(value))) - 1; }
 
 /// The model for one graph and collective; microseconds and GB/s.
@@ -121,7 +125,7 @@ class Tuning {
   [[nodiscard]] double correction(NcclProtocol protocol) const {
     if (message_ < 64.0) return 1.0;
     const int power = static_cast<int>(std::floor(std::log2(message_ / 64.0)));
-    return power < kCorrected ? kTreeCorrection[index(protocol)][static_cast<std::size_t>(power)] : 1.0;
+    return power < kCorrected ? kTreeCorrection[index(protocol)][power] : 1.0;
   }
 
   /// Between hosts: Simple also flushes, which crosses the wire once more.
@@ -189,42 +193,12 @@ class Tuning {
 }  // namespace
 
 const char* to_text(NcclAlgorithm algorithm) {
-  switch (algorithm) {
-    case NcclAlgorithm::kRing:
-      return "ring";
-    case NcclAlgorithm::kTree:
-      return "tree";
-    case NcclAlgorithm::kNvls:
-      return "NVLS";
-    case NcclAlgorithm::kNvlsTree:
-      return "NVLS tree";
-  }
-  return "";
+  return std::array{"ring", "tree", "NVLS", "NVLS tree"}[static_cast<std::size_t>(algorithm)];
 }
 
-const char* to_text(NcclProtocol protocol) {
-  switch (protocol) {
-    case NcclProtocol::kLl:
-      return "LL";
-    case NcclProtocol::kLl128:
-      return "LL128";
-    case NcclProtocol::kSimple:
-      return "Simple";
-  }
-  return "";
-}
+const char* to_text(NcclProtocol protocol) { return std::array{"LL", "LL128", "Simple"}[index(protocol)]; }
 
-double wire_factor(NcclProtocol protocol) {
-  switch (protocol) {
-    case NcclProtocol::kLl:
-      return 2.0;
-    case NcclProtocol::kLl128:
-      return 128.0 / 120.0;
-    case NcclProtocol::kSimple:
-      return 1.0;
-  }
-  return 1.0;
-}
+double wire_factor(NcclProtocol protocol) { return std::array{2.0, 128.0 / 120.0, 1.0}[index(protocol)]; }
 
 std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, Bytes message) {
   assert(graph.ranks > 1 && nccl_tunes(kind));
@@ -259,8 +233,7 @@ NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message) {
 }
 
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {
-  if (choice.algorithm == NcclAlgorithm::kNvls || choice.algorithm == NcclAlgorithm::kNvlsTree)
-    return kNvlsBlocks;
+  if (is_nvls(choice)) return kNvlsBlocks;
   constexpr double kThreads = 512.0;
   constexpr double kThreadsLl128 = 640.0;
   constexpr double kBytesSimple = 64.0;
@@ -275,7 +248,7 @@ int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {
 }
 
 std::string to_text(const NcclGraph& graph, const NcclCost& choice) {
-  const bool nvls = choice.algorithm == NcclAlgorithm::kNvls || choice.algorithm == NcclAlgorithm::kNvlsTree;
+  const bool nvls = is_nvls(choice);
   const double bandwidth = (nvls ? graph.nvls_bandwidth : graph.bandwidth).count() / kGiga;
   std::array<char, 32> channels{};
   std::snprintf(channels.data(), channels.size(), " %dx%.3g GB/s",

@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "sim/collectives/nccl_graph.hpp"
-#include "sim/replay/backend.hpp"
-#include "sim/replay/implied_cluster.hpp"
+#include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
 namespace {
@@ -20,35 +16,14 @@ constexpr int kWarmupIterations = 2;
 constexpr int kRoundTrips = 16;
 constexpr double kElementBytes = 4.0;
 
-Op operation(std::string name, Stream stream, const Action& action, std::vector<int> after) {
-  Op op;
-  op.name = std::move(name);
-  op.stream = stream;
-  op.action = action;
-  op.after = std::move(after);
-  return op;
-}
-
-Schedule empty_schedule(int world_size) {
-  Schedule schedule;
-  schedule.strategy = "bench";
-  schedule.world_size = world_size;
-  Group world{"world", std::vector<int>(static_cast<std::size_t>(world_size))};
-  std::iota(world.ranks.begin(), world.ranks.end(), 0);
-  schedule.groups.push_back(std::move(world));
-  return schedule;
-}
-
 /// One call, and the host that waits for it before the next step.
 Schedule collective_schedule(CollectiveKind kind, Bytes message, int world_size) {
-  Schedule schedule = empty_schedule(world_size);
+  Schedule schedule = make_schedule("bench", {.world_size = world_size});
   schedule.buckets.push_back({{}, message});
-  Program program;
-  const Collective call{kind, message, 0, 0, BucketArray{}};
-  program.ops.push_back(operation("collective", Stream::kComm, call, {}));
-  program.ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {0}));
-  schedule.programs.push_back(std::move(program));
-  schedule.program_of_rank.assign(static_cast<std::size_t>(world_size), 0);
+  schedule.programs.push_back({{{.name = "collective",
+                                 .stream = Stream::kComm,
+                                 .action = Collective{kind, message, 0, 0, BucketArray{}}},
+                                {.name = "wait", .action = Synchronize{}, .after = {0}}}});
   return schedule;
 }
 
@@ -65,22 +40,26 @@ Program ping_pong_program(int rank, Bytes message) {
     const int send_tag = 2 * trip + rank;
     const auto index = static_cast<int>(program.ops.size());
     const std::vector<int> previous = trip == 0 ? std::vector<int>{} : std::vector<int>{index - 2};
-    program.ops.push_back(
-        operation("recv" + number, Stream::kComm, Recv{offset, message, recv_tag, {}}, previous));
-    program.ops.push_back(operation("send" + number, Stream::kComm, Send{offset, message, send_tag, {}},
-                                    rank == 0 ? before : std::vector<int>{index}));
+    program.ops.push_back({.name = "recv" + number,
+                           .stream = Stream::kComm,
+                           .action = Recv{offset, message, recv_tag},
+                           .after = previous});
+    program.ops.push_back({.name = "send" + number,
+                           .stream = Stream::kComm,
+                           .action = Send{offset, message, send_tag},
+                           .after = rank == 0 ? before : std::vector<int>{index}});
     before = {index};
   }
   program.ops.push_back(
-      operation("wait", Stream::kCompute, Synchronize{}, {2 * kRoundTrips - 2, 2 * kRoundTrips - 1}));
+      {.name = "wait", .action = Synchronize{}, .after = {2 * kRoundTrips - 2, 2 * kRoundTrips - 1}});
   return program;
 }
 
 /// Ranks 0 and 1 exchange one message back and forth; the other ranks do nothing.
 Schedule ping_pong_schedule(Bytes message, int world_size) {
-  Schedule schedule = empty_schedule(world_size);
+  Schedule schedule = make_schedule("bench", {.world_size = world_size});
   schedule.programs = {ping_pong_program(0, message), ping_pong_program(1, message), Program{}};
-  schedule.program_of_rank.assign(static_cast<std::size_t>(world_size), 2);
+  schedule.program_of_rank.assign(world_size, 2);
   schedule.program_of_rank[0] = 0;
   schedule.program_of_rank[1] = 1;
   return schedule;
@@ -121,37 +100,23 @@ std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::st
 
 Bench predict_collectives(const CollectiveRequest& request) {
   check(request);
-  std::optional<Calibration> calibration;
-  if (!request.calibration.empty()) calibration = load_calibration(request.calibration);
-  const Cluster cluster = request.cluster.empty()
-                              ? implied_cluster({.calibration = calibration ? &*calibration : nullptr,
-                                                 .calibration_path = request.calibration,
-                                                 .world_size = request.world_size})
-                              : load_cluster(request.cluster);
+  Place place;
+  place.load(request, {.world_size = request.world_size});
+  place.choose_backend(request);
   Bench bench;
-  if (!cluster.path.empty()) bench.lineage.push_back(make_ancestor("cluster", cluster.path));
-  if (calibration) bench.lineage.push_back(make_ancestor("calibration", request.calibration));
-  const std::string backend = backend_for(request.backend, calibration ? &*calibration : nullptr, cluster);
-  if (!backend.empty()) bench.backend = backend;
-  NcclGraphs graphs(cluster);
+  if (!place.cluster.path.empty()) bench.lineage.push_back(make_ancestor("cluster", place.cluster.path));
+  if (place.calibration) bench.lineage.push_back(make_ancestor("calibration", request.calibration));
+  if (!place.backend.empty()) bench.backend = place.backend;
   bench.origin = Origin::kPredicted;
   bench.world_size = request.world_size;
 
   const Model no_model;
-  ReplayInput input;
+  ReplayInput input = place.replay_input(request, request.world_size);
   input.model = &no_model;
-  input.cluster = &cluster;
-  input.node_of_rank = place_ranks(cluster, request.world_size);
-  input.calibration = calibration ? &*calibration : nullptr;
-  for (const auto& [about, what] :
-       communication_notes(backend, calibration.has_value(), cluster, input.node_of_rank))
+  for (const auto& [about, what] : place.communication_notes(input.node_of_rank))
     bench.context.warnings.push_back(about + " " + what);
-  input.backend = backend;
-  input.algorithms = parse_algorithms(request.algorithms, backend);
-  input.nccl_graphs = &graphs;
-  input.fidelity = request.fidelity;
-  input.steps = calibration ? kIterations : 1;
-  input.warmup_steps = calibration ? kWarmupIterations : 1;
+  input.steps = place.calibration ? kIterations : 1;
+  input.warmup_steps = place.calibration ? kWarmupIterations : 1;
   input.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
     for (const Bytes size : message_sizes(request, name)) {

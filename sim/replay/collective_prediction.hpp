@@ -4,22 +4,17 @@
 #include <vector>
 
 #include "sim/records/bench.hpp"
-#include "sim/replay/replay.hpp"
+#include "sim/replay/place.hpp"
 
 /// Times of single collectives from endpoint costs alone, to be held against a measured bench file.
 namespace stepcast {
 
-struct CollectiveRequest {
+struct CollectiveRequest : PlaceRequest {
   std::vector<std::string> collectives;  ///< empty: all of them
-  std::string calibration;  ///< path; "": communication costs only what the wire, or NCCL's formulas, cost
-  std::string backend;      ///< `gloo` or `nccl`; "": see `backend_for`
-  std::string algorithms;   ///< as `--algorithm` names them; "": the backend's own
-  std::string cluster;      ///< specification; "": see `implied_cluster`
   int world_size = 2;
   Bytes smallest{4.0};
   Bytes largest{64.0 * kMebi};
   double factor = 4.0;  ///< from one size to the next
-  Fidelity fidelity = Fidelity::kAutomatic;
 };
 
 /// Message sizes smallest, smallest * factor, ... up to largest, in whole float32 elements, and for

@@ -19,8 +19,12 @@ struct CollectiveWorld {
   const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
   NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
 
-  [[nodiscard]] double reduce_s(double bytes) const;
-  [[nodiscard]] double copy_s(double bytes) const;
+  [[nodiscard]] double reduce_s(double bytes) const {
+    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.at(Bytes(bytes)).count();
+  }
+  [[nodiscard]] double copy_s(double bytes) const {
+    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->copy.at(Bytes(bytes)).count();
+  }
   /// Work of a communication thread of `rank`; `traffic` is what it moves through memory, in bytes.
   void run_job(int rank, double seconds, double traffic, Callback ended) const;
 };
@@ -31,8 +35,6 @@ class CollectiveRun {
   CollectiveRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
                 const std::vector<int>& ranks)
       : world_(world), algorithm_(algorithm), call_(call), ranks_(ranks) {}
-  CollectiveRun(const CollectiveRun&) = delete;
-  CollectiveRun& operator=(const CollectiveRun&) = delete;
   virtual ~CollectiveRun() = default;
 
   /// Rank number `index` of the group takes part from now on; `done` is called when its part is over,
@@ -40,7 +42,7 @@ class CollectiveRun {
   virtual void join(int index, Callback done) = 0;
 
  protected:
-  [[nodiscard]] int rank(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] int rank(int index) const { return ranks_[index]; }
 
   const CollectiveWorld& world_;
   const Algorithm& algorithm_;
@@ -75,7 +77,7 @@ std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, co
 
 /// One flow per link of a ring carries all its bytes, and a timer adds the latency of the other steps. Begins
 /// when all ranks have joined and ends on all at once. With endpoint costs, each rank also has one job as
-/// long as its steps would take if all ranks kept step (`lockstep_seconds`). \pre algorithm.ring
+/// long as its steps would take if all ranks kept step. \pre algorithm.ring
 std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
                                                   const CollectiveCall& call, const std::vector<int>& ranks);
 

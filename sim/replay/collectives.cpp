@@ -70,7 +70,7 @@ NcclCall& Collectives::nccl_of(const Collective& collective, const std::vector<i
 void Collectives::join(int rank, const Collective& collective, Callback done) {
   const auto group = static_cast<std::size_t>(collective.group);
   const int index = index_of_rank_[group].at(rank);
-  const std::pair<int, long long> key{collective.group, calls_[group][static_cast<std::size_t>(index)]++};
+  const std::pair<int, long long> key{collective.group, calls_[group][index]++};
   Open& open = open_[key];
   if (open.run == nullptr) {
     open.run = make_run(collective, schedule_.groups[group].ranks);

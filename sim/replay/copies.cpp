@@ -49,7 +49,31 @@ void check_hooks(const Schedule& schedule) {
 }
 
 const Host& host_of_rank(const ReplayInput& input, int rank) {
-  return input.cluster->host_of(input.node_of_rank[static_cast<std::size_t>(rank)]);
+  return input.cluster->host_of(input.node_of_rank[rank]);
+}
+
+/// Nodes of the cluster with staging between which a copy of `rank` moves.
+std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, int rank, const Copy& copy) {
+  const auto node = [&](const MemoryPlace& place) {
+    if (place.kind == MemoryPlace::Kind::kDevice) return input.node_of_rank[rank + place.offset];
+    const Host& host = host_of_rank(input, rank);
+    return copy.staged() ? staging_node(cluster, host) : host.node;
+  };
+  return {node(copy.from), node(copy.to)};
+}
+
+void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends) {
+  const std::string what = "cluster '" + cluster.name + "': operation '" + op.name + "' ";
+  if (!cluster.has_devices())
+    throw UsageError(what +
+                     "copies between a host and its devices, but no host has any; take for example --cluster "
+                     "h100x4-nvlink");
+  const Host& from = cluster.host_of(ends.first);
+  const Host& to = cluster.host_of(ends.second);
+  if (cluster.node(ends.first).host != cluster.node(ends.second).host)
+    throw UsageError(what + "leads from host '" + from.name + "' to host '" + to.name +
+                     "'; one process drives the devices of one host, of which this one has " +
+                     std::to_string(from.devices.size()));
 }
 
 }  // namespace
@@ -62,11 +86,11 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
   check_hooks(*input.schedule);
   std::map<int, int> rank_at;  // by node
   for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
-    check(rank, op, copy);
+    check(cluster_, op, ends_of(input, cluster_, rank, copy));
     for (const MemoryPlace& place : {copy.from, copy.to}) {
       if (place.kind != MemoryPlace::Kind::kDevice) continue;
       const int owner = rank + place.offset;
-      const int at = input.node_of_rank[static_cast<std::size_t>(owner)];
+      const int at = input.node_of_rank[owner];
       if (rank_at.try_emplace(at, owner).first->second != owner)
         throw UsageError("cluster '" + cluster_.name + "': ranks " + std::to_string(rank_at.at(at)) +
                          " and " + std::to_string(owner) + " sit on " + cluster_.node_name(at) +
@@ -88,37 +112,11 @@ Cluster Copies::with_staging(const ReplayInput& input) {
   return cluster;
 }
 
-void Copies::check(int rank, const Op& op, const Copy& copy) const {
-  const Cluster& cluster = cluster_;
-  const std::string what = "cluster '" + cluster.name + "': operation '" + op.name + "' ";
-  const int from = node(input_, cluster_, rank, copy, copy.from);
-  const int to = node(input_, cluster_, rank, copy, copy.to);
-  if (!cluster.has_devices())
-    throw UsageError(what +
-                     "copies between a host and its devices, but no host has any; take for example --cluster "
-                     "h100x4-nvlink");
-  if (cluster.node(from).host != cluster.node(to).host)
-    throw UsageError(what + "leads from host '" + cluster.host_of(from).name + "' to host '" +
-                     cluster.host_of(to).name +
-                     "'; one process drives the devices of one host, of which this one has " +
-                     std::to_string(cluster.host_of(from).devices.size()));
-}
-
-int Copies::node(const ReplayInput& input, const Cluster& with_staging, int rank, const Copy& copy,
-                 const MemoryPlace& place) {
-  if (place.kind == MemoryPlace::Kind::kDevice) {
-    const int owner = rank + place.offset;
-    return input.node_of_rank[static_cast<std::size_t>(owner)];
-  }
-  const Host& host = host_of_rank(input, rank);
-  return copy.staged() ? staging_node(with_staging, host) : host.node;
-}
-
 std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_staging) {
   std::vector<int> result;
   for_each_copy(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
-    result.push_back(node(input, with_staging, rank, copy, copy.from));
-    result.push_back(node(input, with_staging, rank, copy, copy.to));
+    const auto [from, to] = ends_of(input, with_staging, rank, copy);
+    result.insert(result.end(), {from, to});
   });
   return result;
 }
@@ -128,9 +126,9 @@ double Copies::launch_s(int rank) const {
 }
 
 void Copies::start(int rank, const Copy& copy, Callback done) {
-  bytes_moved_[static_cast<std::size_t>(rank)] += copy.message.count();
-  network_.start(node(input_, cluster_, rank, copy, copy.from), node(input_, cluster_, rank, copy, copy.to),
-                 copy.message.count(), std::move(done));
+  bytes_moved_[rank] += copy.message.count();
+  const auto [from, to] = ends_of(input_, cluster_, rank, copy);
+  network_.start(from, to, copy.message.count(), std::move(done));
 }
 
 }  // namespace stepcast

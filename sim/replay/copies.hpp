@@ -38,10 +38,6 @@ class Copies {
   [[nodiscard]] const std::vector<double>& bytes_moved() const { return bytes_moved_; }
 
  private:
-  static int node(const ReplayInput& input, const Cluster& with_staging, int rank, const Copy& copy,
-                  const MemoryPlace& place);
-  void check(int rank, const Op& op, const Copy& copy) const;
-
   Network& network_;
   const Cluster& cluster_;
   const ReplayInput& input_;

@@ -46,25 +46,15 @@ std::vector<double> Costs::places(int rank) const {
   return result;
 }
 
-/// Each addition costs a reduction of the array.
-double Costs::pass_s(const LocalPass& pass) const {
-  if (input_.calibration == nullptr) return 0.0;
+/// Of a pass over arrays, each addition costs a reduction.
+double Costs::seconds(const Op& op, double place, bool follows) const {
+  const TimeSource source = operation_of(op).time;
+  if (source == TimeSource::kTrace) return times_.seconds(*input_.schedule, op, place, follows);
+  if (source != TimeSource::kPass || input_.calibration == nullptr) return 0.0;
+  const LocalPass pass = local_pass(op.action, *input_.schedule, *input_.model);
   const double added =
       pass.additions == 0 ? 0.0 : pass.additions * input_.calibration->reduce.at(pass.size).count();
   return added + input_.calibration->copy.at(pass.size).count();
-}
-
-double Costs::seconds(const Op& op, double place, bool follows) const {
-  switch (operation_of(op).time) {
-    case TimeSource::kTrace:
-      return times_.seconds(*input_.schedule, op, place, follows);
-    case TimeSource::kPass:
-      return pass_s(local_pass(op.action, *input_.schedule, *input_.model));
-    case TimeSource::kTransfer:
-    case TimeSource::kNothing:
-      return 0.0;
-  }
-  return 0.0;
 }
 
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
@@ -91,10 +81,10 @@ Job Costs::job(const Op& op, int rank, double place, bool follows) const {
 double Costs::workspace_bytes(const Op& op) const {
   if (input_.trace == nullptr) return 0.0;
   if (const auto* update = std::get_if<UpdateUnit>(&op.action)) {
-    const FsdpUnit& which = unit(update->unit);
+    const FsdpUnit& which = input_.schedule->units[update->unit];
     double most = 0.0;
     for (const int segment : which.segments)
-      most += input_.trace->segments[static_cast<std::size_t>(segment)].optimizer_peak_bytes / which.shards;
+      most += input_.trace->segments[segment].optimizer_peak_bytes / which.shards;
     return most;
   }
   const auto* compute = std::get_if<Compute>(&op.action);
@@ -108,20 +98,10 @@ double Costs::workspace_bytes(const Op& op) const {
   for (std::size_t i = 0; i < input_.trace->segments.size(); ++i) {
     if (compute->segment >= 0 && compute->segment != static_cast<int>(i)) continue;
     const SegmentTrace& segment = input_.trace->segments[i];
-    switch (compute->phase) {
-      case Phase::kForward:
-      case Phase::kRecompute:
-        most = std::max(most, segment.forward_peak_bytes - segment.saved_bytes);
-        break;
-      case Phase::kBackward:
-        most = std::max(most, segment.backward_peak_bytes);
-        break;
-      case Phase::kOptimizer:
-        most = std::max(most, segment.optimizer_peak_bytes);
-        break;
-      default:
-        break;
-    }
+    if (compute->phase == Phase::kForward || compute->phase == Phase::kRecompute)
+      most = std::max(most, segment.forward_peak_bytes - segment.saved_bytes);
+    if (compute->phase == Phase::kBackward) most = std::max(most, segment.backward_peak_bytes);
+    if (compute->phase == Phase::kOptimizer) most = std::max(most, segment.optimizer_peak_bytes);
   }
   return most;
 }

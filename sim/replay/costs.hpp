@@ -38,12 +38,8 @@ class Costs {
   [[nodiscard]] double ready_fraction(int tensor) const { return times_.ready_fraction(tensor); }
 
  private:
-  [[nodiscard]] const FsdpUnit& unit(int index) const {
-    return input_.schedule->units[static_cast<std::size_t>(index)];
-  }
-  [[nodiscard]] double pass_s(const LocalPass& pass) const;
   [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;
-  [[nodiscard]] int node(int rank) const { return input_.node_of_rank[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int node(int rank) const { return input_.node_of_rank[rank]; }
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;

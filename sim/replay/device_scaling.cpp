@@ -7,10 +7,26 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/table.hpp"
-#include "sim/replay/roofline.hpp"
+#include "models/layer.hpp"
 
 namespace stepcast {
 namespace {
+
+constexpr double kElement = 4.0;  // bytes of a float32
+constexpr double kLossAccesses = 6.0;
+constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and backward
+
+Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
+  return std::max(flop / rates.peak, traffic / rates.memory);
+}
+
+const Segment& segment_of(const Model& model, int segment) { return model.segments[segment]; }
+
+std::string names(const DeviceModel& device) {
+  std::string text;
+  for (const auto& [dtype, rate] : device.peak) text += (text.empty() ? "" : ", ") + dtype;
+  return text;
+}
 
 std::string known_devices() {
   std::string names;
@@ -25,47 +41,23 @@ void check_describes_work(const Model& model) {
         "' declares its times; its layers say nothing of flop and bytes that a device could scale");
 }
 
-/// The samples of one phase, moved from device to device.
-class PhaseMove {
- public:
-  PhaseMove(const Model& model, double samples, const DeviceRates& from, const DeviceRates& to)
-      : model_(model), samples_(samples), from_(from), to_(to) {}
-
-  [[nodiscard]] std::vector<double> operator()(const std::vector<double>& measured, int segment,
-                                               WorkPhase phase) const {
-    const double factor = this->factor(segment, phase);
-    const double floor = kernels_of(model_, segment, phase) * to_.kernel_launch.count();
-    std::vector<double> result;
-    result.reserve(measured.size());
-    for (const double time : measured) result.push_back(std::max(factor * time, floor));
-    return result;
-  }
-
- private:
-  /// Where the layers do nothing that is counted, what was measured is taken for moving memory.
-  [[nodiscard]] double factor(int segment, WorkPhase phase) const {
-    const Seconds before = roofline_time(model_, segment, phase, samples_, from_);
-    const Seconds after = roofline_time(model_, segment, phase, samples_, to_);
-    return before > Seconds(0) ? after / before : from_.memory / to_.memory;
-  }
-
-  const Model& model_;
-  double samples_;
-  DeviceRates from_, to_;
-};
-
-void add(std::vector<double>& total, const std::vector<double>& part) {
-  for (std::size_t i = 0; i < std::min(total.size(), part.size()); ++i) total[i] += part[i];
+/// Calls `visit(samples, phase)` for every phase of a segment.
+void for_each_phase(SegmentTrace& segment, const auto& visit) {
+  visit(segment.forward_s, Phase::kForward);
+  visit(segment.backward_s, Phase::kBackward);
+  visit(segment.zero_grad_s, Phase::kZeroGrad);
+  visit(segment.optimizer_s, Phase::kOptimizer);
 }
 
 /// Whole steps from their phases.
 void sum_steps(TraceEntry& entry) {
   std::vector<double> steps(entry.steps(), 0.0);
-  for (const auto* phase : {&entry.input_s, &entry.loss_s, &entry.host_s}) add(steps, *phase);
-  for (const SegmentTrace& segment : entry.segments)
-    for (const auto* phase :
-         {&segment.forward_s, &segment.backward_s, &segment.zero_grad_s, &segment.optimizer_s})
-      add(steps, *phase);
+  const auto add = [&](const std::vector<double>& part) {
+    for (std::size_t i = 0; i < std::min(steps.size(), part.size()); ++i) steps[i] += part[i];
+  };
+  for (const auto* phase : {&entry.input_s, &entry.loss_s, &entry.host_s}) add(*phase);
+  for (SegmentTrace& segment : entry.segments)
+    for_each_phase(segment, [&](const std::vector<double>& samples, Phase) { add(samples); });
   entry.step_s = std::move(steps);
 }
 
@@ -77,6 +69,46 @@ std::filesystem::path device_error_file() {
 
 STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size, batch, predicted_s,
                        measured_s, source, remark)
+
+DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int threads) {
+  const auto found = device.peak.find(dtype);
+  if (found == device.peak.end())
+    throw InputError("device '" + device.name + "' computes no " + dtype + "; it knows " + names(device));
+  const double share = device.gpu ? 1.0 : static_cast<double>(threads) / device.multiprocessors;
+  return {share * found->second, share * device.memory_bandwidth, device.kernel_launch};
+}
+
+Seconds roofline_time(const Model& model, int segment, Phase phase, double samples,
+                      const DeviceRates& rates) {
+  if (phase == Phase::kLoss) {
+    const auto outputs = static_cast<double>(numel(model.segments.back().output));
+    return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
+  }
+  const Segment& all = segment_of(model, segment);
+  if (phase == Phase::kZeroGrad) return model.parameter_bytes(all) / rates.memory;
+  if (phase == Phase::kOptimizer)
+    return model.optimizer.update_accesses() * model.parameter_bytes(all) / rates.memory;
+  const bool forward = phase == Phase::kForward;
+  Seconds total(0);
+  for (const LayerWork& work : all.work)
+    total +=
+        forward
+            ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
+            : slower(samples * work.backward, samples * work.backward_traffic + work.backward_weights, rates);
+  return total;
+}
+
+int kernels_of(const Model& model, int segment, Phase phase) {
+  if (phase == Phase::kLoss) return kLossKernels;
+  if (phase == Phase::kZeroGrad) return 0;
+  const Segment& all = segment_of(model, segment);
+  if (phase == Phase::kOptimizer)
+    return model.optimizer.kind == "none" ? 0 : static_cast<int>(all.parameters.size());
+  int kernels = 0;
+  for (const LayerWork& work : all.work)
+    kernels += phase == Phase::kForward ? work.forward_kernels : work.backward_kernels;
+  return kernels;
+}
 
 const DeviceModel& traced_device(const Trace& trace, const std::string& path, const std::string& named) {
   if (!named.empty()) {
@@ -96,19 +128,21 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device) {
   check_describes_work(model);
-  const PhaseMove move(model, entry.batch, rates_of(traced, dtype, entry.threads),
-                       rates_of(device, dtype, entry.threads));
+  const DeviceRates from = rates_of(traced, dtype, entry.threads);
+  const DeviceRates to = rates_of(device, dtype, entry.threads);
+  const auto move = [&](std::vector<double>& samples, int segment, Phase phase) {
+    const Seconds before = roofline_time(model, segment, phase, entry.batch, from);
+    const Seconds after = roofline_time(model, segment, phase, entry.batch, to);
+    // Where the layers do nothing that is counted, what was measured is taken for moving memory.
+    const double factor = before > Seconds(0) ? after / before : from.memory / to.memory;
+    const double floor = kernels_of(model, segment, phase) * to.kernel_launch.count();
+    for (double& time : samples) time = std::max(factor * time, floor);
+  };
   TraceEntry result = entry;
-  result.loss_s = move(entry.loss_s, -1, WorkPhase::kLoss);
-  for (std::size_t i = 0; i < entry.segments.size(); ++i) {
-    const SegmentTrace& before = entry.segments[i];
-    const auto segment = static_cast<int>(i);
-    SegmentTrace& after = result.segments[i];
-    after.forward_s = move(before.forward_s, segment, WorkPhase::kForward);
-    after.backward_s = move(before.backward_s, segment, WorkPhase::kBackward);
-    after.zero_grad_s = move(before.zero_grad_s, segment, WorkPhase::kZeroGrad);
-    after.optimizer_s = move(before.optimizer_s, segment, WorkPhase::kOptimizer);
-  }
+  move(result.loss_s, -1, Phase::kLoss);
+  for (std::size_t i = 0; i < result.segments.size(); ++i)
+    for_each_phase(result.segments[i],
+                   [&](auto& samples, Phase phase) { move(samples, static_cast<int>(i), phase); });
   sum_steps(result);
   result.native_step_s.clear();
   return result;
@@ -120,27 +154,23 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
   DeviceRates rates = rates_of(device, dtype, threads);
   rates.peak = kEstimatedComputeEfficiency * rates.peak;
   rates.memory = kEstimatedMemoryEfficiency * rates.memory;
-  const auto time = [&](int segment, WorkPhase phase) {
+  const auto time = [&](int segment, Phase phase) {
     const double launches = kernels_of(model, segment, phase) * rates.kernel_launch.count();
-    return std::vector<double>{
-        std::max(roofline_time(model, segment, phase, samples, rates).count(), launches)};
+    return std::max(roofline_time(model, segment, phase, samples, rates).count(), launches);
   };
   TraceEntry entry;
   entry.batch = samples;
   entry.threads = threads;
   entry.launch = {0};
   entry.input_s = entry.host_s = entry.step_s = {0.0};
-  entry.loss_s = time(-1, WorkPhase::kLoss);
+  entry.loss_s = {time(-1, Phase::kLoss)};
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
-    const auto segment = static_cast<int>(i);
-    SegmentTrace trace;
+    SegmentTrace& trace = entry.segments.emplace_back();
     trace.name = model.segments[i].name;
-    trace.forward_s = time(segment, WorkPhase::kForward);
-    trace.backward_s = time(segment, WorkPhase::kBackward);
-    trace.zero_grad_s = {0.0};
-    trace.optimizer_s = time(segment, WorkPhase::kOptimizer);
+    for_each_phase(trace, [&](auto& measured, Phase phase) {
+      measured = {phase == Phase::kZeroGrad ? 0.0 : time(static_cast<int>(i), phase)};
+    });
     trace.saved_bytes = trace.forward_peak_bytes = samples * model.segments[i].saved_size.count();
-    entry.segments.push_back(std::move(trace));
   }
   sum_steps(entry);
   return entry;

@@ -11,12 +11,12 @@ constexpr double kWindowRoundTrips = 10.0;  // of a window's life
 
 }  // namespace
 
-void FifoPorts::start(int from, int to, const Links& way, const std::vector<Port>& ports, double bytes,
-                      double buffer, Callback in_socket, Callback arrived) {
+void FifoPorts::start(int from, int to, const std::vector<Port>& way, double bytes, Callback in_socket,
+                      Callback arrived) {
   auto message = std::make_shared<Message>();
-  for (std::size_t i = 0; i < way.size(); ++i) {
-    const auto [found, is_new] = index_.try_emplace(way[i], ports_.size());
-    if (is_new) ports_.push_back({ports[i], 0.0});
+  for (const Port& port : way) {
+    const auto [found, is_new] = index_.try_emplace(port.link, ports_.size());
+    if (is_new) ports_.push_back({port, 0.0});
     message->ports.push_back(found->second);
   }
   const auto [found, is_new] = connections_.try_emplace({from, to});
@@ -26,7 +26,7 @@ void FifoPorts::start(int from, int to, const Links& way, const std::vector<Port
     message->connection->draws.seed(seed);
   }
   message->left = message->to_arrive = bytes;
-  message->buffer = buffer > 0.0 ? buffer : bytes;
+  message->buffer = buffer_ > 0.0 ? buffer_ : bytes;
   message->in_socket = std::move(in_socket);
   message->arrived = std::move(arrived);
   clock_.at(clock_.now(), [this, message] {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/records/calibration.hpp"
 #include "sim/replay/clock.hpp"
 
 namespace simgrid::s4u {
@@ -37,23 +38,24 @@ namespace stepcast {
 /// knows no order; that is why these flows are not SimGrid's. No losses: queues hold all windows.
 class FifoPorts {
  public:
-  using Links = std::vector<simgrid::s4u::Link*>;
-
-  /// One link in one direction.
+  /// One link in one direction, which it is known by.
   struct Port {
+    const simgrid::s4u::Link* link = nullptr;
     double bytes_per_s = 0.0;
     double latency_s = 0.0;
     double bucket_bytes = 0.0;  ///< of the token bucket; 0: none
   };
 
-  /// \param windows in bytes, to draw from; none: whole messages are under way at once
-  FifoPorts(Clock& clock, std::vector<double> windows) : clock_(clock), windows_(std::move(windows)) {}
+  /// \param connection windows to draw from (none: whole messages are under way at once) and the buffer of a socket
+  /// (0: of a whole message)
+  FifoPorts(Clock& clock, const ConnectionCost& connection)
+      : clock_(clock), windows_(connection.window_bytes), buffer_(connection.send_buffer_bytes) {}
 
-  /// Sends a message between two nodes through `way`, first port first. `in_socket`, unless empty, is called when no more than
-  /// `buffer` bytes of it have yet to arrive (0: at once), `arrived` with the last byte. Neither is called
-  /// from inside this call. Ports are known by their link. \pre bytes > 0, way not empty
-  void start(int from, int to, const Links& way, const std::vector<Port>& ports, double bytes, double buffer,
-             Callback in_socket, Callback arrived);
+  /// Sends a message between two nodes through `way`, first port first. `in_socket`, unless empty, is called when
+  /// no more of it than fits the socket's buffer has yet to arrive, `arrived` with the last byte. Neither is called
+  /// from inside this call. \pre bytes > 0, way not empty
+  void start(int from, int to, const std::vector<Port>& way, double bytes, Callback in_socket,
+             Callback arrived);
 
  private:
   /// One way between two nodes.
@@ -68,7 +70,7 @@ class FifoPorts {
     double left = 0.0;       ///< bytes that have not left the host
     double under_way = 0.0;  ///< that have, and whose arrival the sender does not know of
     double to_arrive = 0.0;
-    double buffer = 0.0;
+    double buffer = 0.0;  ///< of the sender's socket
     Callback in_socket;
     Callback arrived;
   };
@@ -89,9 +91,10 @@ class FifoPorts {
 
   Clock& clock_;
   const std::vector<double> windows_;
+  const double buffer_;
   std::map<std::pair<int, int>, Connection> connections_;
   std::vector<Backlog> ports_;
-  std::unordered_map<simgrid::s4u::Link*, std::size_t> index_;
+  std::unordered_map<const simgrid::s4u::Link*, std::size_t> index_;
 };
 
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <tuple>
 
 #include "sim/schedule/operations.hpp"
@@ -45,11 +46,7 @@ MemoryUse memory_use(int rank, const Program& program, const std::vector<OpDates
     live[static_cast<std::size_t>(change.category)] += costs.bytes(change);
   MemoryUse use;
   use.rank = rank;
-  const auto total = [&live] {
-    double sum = 0.0;
-    for (const double bytes : live) sum += bytes;
-    return sum;
-  };
+  const auto total = [&live] { return std::accumulate(live.begin(), live.end(), 0.0); };
   const auto look = [&] {
     if (total() <= use.peak_bytes) return;
     use.peak_bytes = total();

@@ -119,18 +119,16 @@ class NcclRingRun : public NcclRun {
     });
   }
 
-  [[nodiscard]] Member& member(int ring, int position) {
-    return members_[static_cast<std::size_t>(ring)][static_cast<std::size_t>(position)];
-  }
+  [[nodiscard]] Member& member(int ring, int position) { return members_[ring][position]; }
 
   void send(int ring, int position) {
     Member& own = member(ring, position);
     if (own.posted == steps_ || own.sent < own.posted || own.received < own.posted) return;
     ++own.posted;
-    const NcclRing& order = nccl_.graph->rings[static_cast<std::size_t>(ring)];
+    const NcclRing& order = nccl_.graph->rings[ring];
     const int next = (position + 1) % call_.ranks;
-    const int from = order.order[static_cast<std::size_t>(position)];
-    const int to = order.order[static_cast<std::size_t>(next)];
+    const int from = order.order[position];
+    const int to = order.order[next];
     const double bytes = order.share * call_.message.count() / call_.ranks;
     const double earliest = world_.clock.now() + wire_latency_s(from, to) + seconds_ / steps_;
     flow(from, to, bytes, [this, ring, position, earliest] {

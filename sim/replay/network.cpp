@@ -10,6 +10,60 @@ namespace stepcast {
 
 namespace s4u = simgrid::s4u;
 
+namespace {
+
+double bandwidth(const s4u::Link* link) { return link->get_bandwidth() / kUnitsPerByte; }
+
+double least_bandwidth(const LinkBuckets::Links& way) {
+  double least = bandwidth(way.front());
+  for (const s4u::Link* link : way) least = std::min(least, bandwidth(link));
+  return least;
+}
+
+}  // namespace
+
+double LinkBuckets::depth(const s4u::Link* link) const {
+  return cluster_.links[platform_.link_index(link)].token_bucket.count();
+}
+
+double LinkBuckets::at_rest(const Links& way) const {
+  double least = depth(way.front());
+  for (const s4u::Link* link : way) least = std::min(least, depth(link));
+  return least;
+}
+
+double LinkBuckets::begin(const Links& way, double bytes, double date) {
+  const double least = least_bandwidth(way);
+  double at_once = bytes;
+  for (s4u::Link* link : way) {
+    const Bucket& bucket = filled(link, date);
+    const double left = std::max(least, bandwidth(link) - bucket.load_bytes_per_s);
+    const double rest = std::max(0.0, bytes - bucket.tokens);
+    at_once = std::min(at_once, bytes - rest * least / left);
+  }
+  for (s4u::Link* link : way) {
+    Bucket& bucket = buckets_.at(link);
+    bucket.tokens = std::max(0.0, bucket.tokens - at_once);
+    bucket.load_bytes_per_s += least;
+  }
+  return at_once;
+}
+
+void LinkBuckets::end(const Links& way, double date) {
+  const double least = least_bandwidth(way);
+  for (s4u::Link* link : way) filled(link, date).load_bytes_per_s -= least;
+}
+
+LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
+  const auto [found, is_new] = buckets_.try_emplace(link);
+  Bucket& bucket = found->second;
+  if (is_new) bucket.tokens = bucket.depth = depth(link);
+  const double left = std::max(0.0, bandwidth(link) - bucket.load_bytes_per_s);
+  bucket.tokens = std::min(bucket.depth, bucket.tokens + left * (date - bucket.date));
+  bucket.date = date;
+  return bucket;
+}
+
 struct Network::Flow {
   Network* network = nullptr;
   s4u::CommPtr comm;
@@ -18,13 +72,10 @@ struct Network::Flow {
   Callback arrived;
 };
 
-Network::Network(Clock& clock, const Platform& platform, const Cluster& cluster,
-                 const ConnectionCost& connection)
+Network::Network(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection)
     : platform_(platform),
-      cluster_(cluster),
-      connection_(connection),
       buckets_(platform, cluster),
-      ports_(clock, connection.window_bytes),
+      ports_(clock, connection),
       ended_(std::make_unique<Flow>()) {
   for (const Link& link : cluster.links) {
     shaped_ = shaped_ || link.token_bucket > Bytes(0);
@@ -48,19 +99,14 @@ void Network::watch_completions() {
   static_cast<void>(watching);
 }
 
-void Network::start_in_order(int from, int to, double bytes, Callback arrived, Callback in_socket) {
-  const FifoPorts::Links way = platform_.way(from, to);
-  std::vector<FifoPorts::Port> ports;
-  for (const s4u::Link* link : way)
-    ports.push_back({link->get_bandwidth() / kUnitsPerByte, link->get_latency(), buckets_.depth(link)});
-  ports_.start(from, to, way, ports, bytes, connection_.send_buffer_bytes, std::move(in_socket),
-               std::move(arrived));
-}
-
 void Network::start(int from, int to, double bytes, Callback arrived, Callback in_socket) {
-  ++flows_;
   if (in_order_) {
-    start_in_order(from, to, bytes, std::move(arrived), std::move(in_socket));
+    const LinkBuckets::Links way = platform_.way(from, to).links;
+    std::vector<FifoPorts::Port> ports;
+    for (s4u::Link* link : way)
+      ports.push_back(
+          {link, link->get_bandwidth() / kUnitsPerByte, link->get_latency(), buckets_.depth(link)});
+    ports_.start(from, to, ports, bytes, std::move(in_socket), std::move(arrived));
     return;
   }
   if (free_.empty()) {
@@ -79,7 +125,7 @@ void Network::start(int from, int to, double bytes, Callback arrived, Callback i
                              under_way_bytes_ / platform_.least_bandwidth_bytes_per_s());
   double units = bytes * kUnitsPerByte;
   if (shaped_) {
-    flow->way = platform_.way(from, to);
+    flow->way = platform_.way(from, to).links;
     units -= kUnitsPerByte * buckets_.begin(flow->way, bytes, s4u::Engine::get_clock());
   }
   flow->comm = s4u::Comm::sendto_init(platform_.host(from), platform_.host(to));
@@ -89,7 +135,7 @@ void Network::start(int from, int to, double bytes, Callback arrived, Callback i
 }
 
 double Network::at_once_bytes(int from, int to) const {
-  return shaped_ ? buckets_.at_rest(platform_.way(from, to)) : 0.0;
+  return shaped_ ? buckets_.at_rest(platform_.way(from, to).links) : 0.0;
 }
 
 void Network::finish(Flow& flow) {

@@ -1,14 +1,56 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/records/calibration.hpp"
 #include "sim/replay/fifo_ports.hpp"
-#include "sim/replay/link_buckets.hpp"
 #include "sim/replay/platform.hpp"
 
 namespace stepcast {
+
+/// The token buckets of shaped links, of which each direction has its own. Fluid: flows cross a link at the
+/// bandwidth b of the slowest link on their way, and what that leaves of the link's own bandwidth r fills its
+/// bucket:
+///
+///     tokens(t) = min(depth, tokens(t0) + max(0, r - sum of b over the flows that cross it) (t - t0))
+///
+/// A flow finds tokens T_l at the links l of its way, and s_l = max(b, r_l less what crosses it already). It
+/// would be through link l alone (n - T_l) / s_l after it begins, and it arrives when it is through all of
+/// them, so of its n bytes
+///
+///     at once = n - b max over l of (n - T_l) / s_l
+///
+/// seem to pass at once before the rest flows at b. They empty the buckets by as much.
+class LinkBuckets {
+ public:
+  using Links = std::vector<simgrid::s4u::Link*>;
+
+  /// Depths are those of the cluster's links.
+  LinkBuckets(const Platform& platform, const Cluster& cluster) : platform_(platform), cluster_(cluster) {}
+
+  [[nodiscard]] double depth(const simgrid::s4u::Link* link) const;
+  /// What passes at once after a pause: the least of the way's buckets.
+  [[nodiscard]] double at_rest(const Links& way) const;
+  /// A flow begins on its way. \return of its bytes, those that pass at once
+  double begin(const Links& way, double bytes, double date);
+  /// It has arrived.
+  void end(const Links& way, double date);
+
+ private:
+  struct Bucket {
+    double depth = 0.0;
+    double tokens = 0.0;  ///< at `date`
+    double date = 0.0;
+    double load_bytes_per_s = 0.0;  ///< of the flows that cross the link
+  };
+  Bucket& filled(simgrid::s4u::Link* link, double date);
+
+  const Platform& platform_;
+  const Cluster& cluster_;
+  std::unordered_map<simgrid::s4u::Link*, Bucket> buckets_;
+};
 
 /// Flows over the links of a cluster. At fair ports they share links by max-min fairness, at first-in
 /// first-out ports bytes leave in the order in which they came (FifoPorts).
@@ -18,15 +60,12 @@ namespace stepcast {
 class Network {
  public:
   /// \param connection what those hold that meet at first-in first-out ports
-  Network(Clock& clock, const Platform& platform, const Cluster& cluster, const ConnectionCost& connection);
-  Network(const Network&) = delete;
-  Network& operator=(const Network&) = delete;
+  Network(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection);
   ~Network();
 
-  /// Moves `bytes` between two different nodes and calls back when the last byte has arrived.
+  /// Moves `bytes` between two different nodes and calls back when the last byte has arrived; `in_socket`, unless
+  /// empty, when the sender's socket has taken what it has not sent, at ports that know of it (`in_order`).
   /// \pre bytes > 0
-  /// `in_socket`, unless empty, when the sender's socket has taken what it has not sent, at ports that know of
-  /// it (`in_order`).
   void start(int from, int to, double bytes, Callback arrived, Callback in_socket = nullptr);
 
   /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
@@ -35,18 +74,12 @@ class Network {
   /// Whether ports are first-in first-out.
   [[nodiscard]] bool in_order() const { return in_order_; }
 
-  [[nodiscard]] long long flows() const { return flows_; }
-
  private:
   struct Flow;
   static void watch_completions();
   void finish(Flow& flow);
 
-  void start_in_order(int from, int to, double bytes, Callback arrived, Callback in_socket);
-
-  const Platform& platform_;
-  const Cluster& cluster_;
-  const ConnectionCost connection_;
+  Platform& platform_;
   LinkBuckets buckets_;
   FifoPorts ports_;
   bool shaped_ = false;                      ///< links have token buckets
@@ -55,7 +88,6 @@ class Network {
   std::vector<Flow*> free_;
   std::unique_ptr<Flow> ended_;  ///< the flow that ended last: SimGrid still uses it during its completion
   double under_way_bytes_ = 0.0;
-  long long flows_ = 0;
 };
 
 }  // namespace stepcast

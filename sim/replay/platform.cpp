@@ -4,19 +4,14 @@
 #include <array>
 #include <cmath>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <set>
 #include <simgrid/s4u.hpp>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "topologies/network.hpp"
-#include "topologies/paths.hpp"
 
 namespace stepcast {
 namespace {
@@ -81,185 +76,133 @@ bool same_link(const Link& a, const Link& b) {
 
 }  // namespace
 
-/// What SimGrid's engine, of which a process has one at a time, holds now. It is left to the process's end.
-class Platform::Built {
- public:
-  Built(Cluster cluster, std::vector<int> nodes)
-      : cluster_(std::move(cluster)),
-        nodes_(std::move(nodes)),
-        paths_(cluster_),
-        hosts_(cluster_.nodes.size()) {
-    make_engine();
-    if (is_star(cluster_))
-      make_star();
-    else
-      make_graph();
-  }
-
-  [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const {
-    return same_network(cluster_, cluster, same_link) && covers(nodes);
-  }
-
-  /// A star whose links have only changed their speed goes on with the new one: a fit tries many, and its
-  /// routes stay what they are. True when that was done.
-  bool adapt(const Cluster& cluster, const std::vector<int>& nodes) {
-    if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same) ||
-        !covers(nodes))
-      return false;
-    least_bandwidth_ = std::numeric_limits<double>::infinity();
-    longest_latency_ = 0.0;
-    for (const auto& [index, spoke] : spokes_) {
-      const Link& link = cluster.links[index];
-      cluster_.links[index] = link;
-      bound_by(link);
-      for (s4u::Link* direction : {spoke->get_link_up(), spoke->get_link_down()}) {
-        direction->set_bandwidth(link.bandwidth.count() * kUnitsPerByte);
-        direction->set_latency(link.latency.count());
-      }
-    }
-    return true;
-  }
-
-  [[nodiscard]] s4u::Host* host(int node) const { return hosts_[static_cast<std::size_t>(node)]; }
-
-  [[nodiscard]] std::size_t link_index(const s4u::Link* link) const { return link_index_.at(link); }
-
-  [[nodiscard]] double least_bandwidth() const { return least_bandwidth_; }
-  [[nodiscard]] double longest_latency() const { return longest_latency_; }
-  [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
-  /// In a star there is nothing to search; elsewhere each pair is searched once.
-  [[nodiscard]] int switches_between(int from, int to) {
-    if (!spokes_.empty()) return 1;
-    const auto key =
-        static_cast<std::uint64_t>(from) * cluster_.nodes.size() + static_cast<std::uint64_t>(to);
-    const auto [known, is_new] = switches_.try_emplace(key, 0);
-    if (is_new) known->second = switches_crossed(cluster_, paths_.between(from, to));
-    return known->second;
-  }
-
-  /// Tells SimGrid the way between two nodes, the first time that somebody asks for it: 1,024 ranks have a
-  /// million pairs, of which a ring uses 1,024.
-  void need_route(int from, int to) {
-    if (links_.empty() || !known_.emplace(from, to).second) return;
-    std::vector<s4u::LinkInRoute> route;
-    double latency = 0.0;
-    for (const Hop& hop : paths_.between(from, to)) {
-      const Link& link = cluster_.links[static_cast<std::size_t>(hop.link)];
-      least_bandwidth_ = std::min(least_bandwidth_, link.bandwidth.count());
-      latency += link.latency.count();
-      route.emplace_back(links_[static_cast<std::size_t>(hop.link)],
-                         hop.forward ? Direction::UP : Direction::DOWN);
-    }
-    longest_latency_ = std::max(longest_latency_, latency);
-    zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
-  }
-
- private:
-  [[nodiscard]] bool covers(const std::vector<int>& nodes) const {
-    return std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
-  }
-
-  /// One route per host, to the switch and back, instead of one per pair of hosts.
-  void make_star() {
-    zone_ = s4u::create_star_zone("cluster");
-    const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
-    std::vector<std::size_t> link_of(cluster_.nodes.size());
-    for (std::size_t i = 0; i < cluster_.links.size(); ++i)
-      link_of[static_cast<std::size_t>(std::min(cluster_.links[i].a, cluster_.links[i].b))] = i;
-    for (const int node : nodes_) {
-      make_host(node);
-      const std::size_t index = link_of[static_cast<std::size_t>(node)];
-      const Link& link = cluster_.links[index];
-      bound_by(link);
-      spokes_.emplace_back(index, make_link(zone_, link));
-      remember(spokes_.back().second, index);
-      zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
-                       {{spokes_.back().second, link.b == hub ? Direction::UP : Direction::DOWN}}, true);
-    }
-    zone_->seal();
-  }
-
-  /// Any graph; its routes are told when they are needed.
-  void make_graph() {
-    zone_ = s4u::create_full_zone("cluster");
-    for (const int node : nodes_) make_host(node);
-    if (nodes_.size() > 1)
-      for (const Link& link : cluster_.links) {
-        links_.push_back(make_link(zone_, link));
-        remember(links_.back(), links_.size() - 1);
-      }
-    zone_->seal();
-  }
-
-  void remember(const s4u::SplitDuplexLink* link, std::size_t index) {
-    for (const s4u::Link* direction : {link->get_link_up(), link->get_link_down()})
-      link_index_[direction] = index;
-  }
-
-  /// A spoke: a way has two.
-  void bound_by(const Link& link) {
-    least_bandwidth_ = std::min(least_bandwidth_, link.bandwidth.count());
-    longest_latency_ = std::max(longest_latency_, 2.0 * link.latency.count());
-  }
-
-  void make_host(int node) {
-    hosts_[static_cast<std::size_t>(node)] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
-  }
-
-  Cluster cluster_;
-  const std::vector<int> nodes_;
-  const Paths paths_;
-  double least_bandwidth_ = std::numeric_limits<double>::infinity();
-  double longest_latency_ = 0.0;
-  s4u::NetZone* zone_ = nullptr;
-  std::vector<s4u::Host*> hosts_;             ///< by node; null where nothing sits
-  std::vector<s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
-  std::unordered_map<const s4u::Link*, std::size_t> link_index_;  ///< of both directions
-  std::set<std::pair<int, int>> known_;
-  std::unordered_map<std::uint64_t, int> switches_;  ///< by pair of nodes, of those asked for
-  std::vector<std::pair<std::size_t, s4u::SplitDuplexLink*>> spokes_;  ///< of a star, with their number in it
-};
-
-Platform::Platform(const Cluster& cluster, const std::vector<int>& nodes)
-    : built_(built_for(cluster, nodes)) {}
-
-Platform::Built& Platform::built_for(const Cluster& cluster, const std::vector<int>& nodes) {
-  static std::unique_ptr<Built> built;
+Platform& Platform::of(const Cluster& cluster, const std::vector<int>& nodes) {
+  static std::unique_ptr<Platform> built;
   if (built != nullptr && (built->serves(cluster, nodes) || built->adapt(cluster, nodes))) return *built;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   if (built != nullptr) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
 #pragma GCC diagnostic pop
-  built = std::make_unique<Built>(cluster, nodes);
+  built.reset(new Platform(cluster, nodes));
   return *built;
+}
+
+Platform::Platform(Cluster cluster, std::vector<int> nodes)
+    : cluster_(std::move(cluster)),
+      nodes_(std::move(nodes)),
+      paths_(cluster_),
+      hosts_(cluster_.nodes.size()) {
+  make_engine();
+  if (is_star(cluster_))
+    make_star();
+  else
+    make_graph();
+}
+
+bool Platform::covers(const std::vector<int>& nodes) const {
+  return std::includes(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end());
+}
+
+bool Platform::serves(const Cluster& cluster, const std::vector<int>& nodes) const {
+  return same_network(cluster_, cluster, same_link) && covers(nodes);
+}
+
+bool Platform::adapt(const Cluster& cluster, const std::vector<int>& nodes) {
+  if (spokes_.empty() || !is_star(cluster) || !same_network(cluster_, cluster, joins_same) || !covers(nodes))
+    return false;
+  least_bandwidth_ = std::numeric_limits<double>::infinity();
+  longest_latency_ = 0.0;
+  for (const auto& [index, spoke] : spokes_) {
+    const Link& link = cluster.links[index];
+    cluster_.links[index] = link;
+    bound_by(link);
+    for (s4u::Link* direction : {spoke->get_link_up(), spoke->get_link_down()}) {
+      direction->set_bandwidth(link.bandwidth.count() * kUnitsPerByte);
+      direction->set_latency(link.latency.count());
+    }
+  }
+  return true;
+}
+
+/// One route per host, to the switch and back, instead of one per pair of hosts.
+void Platform::make_star() {
+  zone_ = s4u::create_star_zone("cluster");
+  const auto hub = static_cast<int>(cluster_.nodes.size()) - 1;
+  std::vector<std::size_t> link_of(cluster_.nodes.size());
+  for (std::size_t i = 0; i < cluster_.links.size(); ++i)
+    link_of[std::min(cluster_.links[i].a, cluster_.links[i].b)] = i;
+  for (const int node : nodes_) {
+    make_host(node);
+    const std::size_t index = link_of[node];
+    const Link& link = cluster_.links[index];
+    bound_by(link);
+    spokes_.emplace_back(index, make_link(zone_, link));
+    remember(spokes_.back().second, index);
+    zone_->add_route(host(node)->get_netpoint(), nullptr, nullptr, nullptr,
+                     {{spokes_.back().second, link.b == hub ? Direction::UP : Direction::DOWN}}, true);
+  }
+  zone_->seal();
+}
+
+/// Any graph; its routes are told when they are needed.
+void Platform::make_graph() {
+  zone_ = s4u::create_full_zone("cluster");
+  for (const int node : nodes_) make_host(node);
+  if (nodes_.size() > 1)
+    for (const Link& link : cluster_.links) {
+      links_.push_back(make_link(zone_, link));
+      remember(links_.back(), links_.size() - 1);
+    }
+  zone_->seal();
+}
+
+void Platform::remember(const s4u::SplitDuplexLink* link, std::size_t index) {
+  for (const s4u::Link* direction : {link->get_link_up(), link->get_link_down()})
+    link_index_[direction] = index;
+}
+
+void Platform::bound_by(const Link& spoke) {
+  least_bandwidth_ = std::min(least_bandwidth_, spoke.bandwidth.count());
+  longest_latency_ = std::max(longest_latency_, 2.0 * spoke.latency.count());  // a way has two
+}
+
+void Platform::make_host(int node) {
+  hosts_[node] = zone_->create_host(cluster_.node_name(node), kUnusedSpeed);
 }
 
 void Platform::run() { s4u::Engine::get_instance()->run(); }
 
-s4u::Host* Platform::host(int node) const { return built_.host(node); }
-
-void Platform::need_route(int from, int to) const { built_.need_route(from, to); }
-
-bool Platform::same_host(int a, int b) const { return built_.same_host(a, b); }
-
-int Platform::switches_between(int from, int to) const { return built_.switches_between(from, to); }
-
-std::size_t Platform::link_index(const s4u::Link* link) const { return built_.link_index(link); }
-
-std::vector<s4u::Link*> Platform::way(int from, int to) const {
-  need_route(from, to);
-  std::vector<s4u::Link*> links;
-  double latency = 0.0;
-  host(from)->route_to(host(to), links, &latency);
-  return links;
+int Platform::switches_between(int from, int to) {
+  if (!spokes_.empty()) return 1;
+  const auto key = static_cast<std::uint64_t>(from) * cluster_.nodes.size() + static_cast<std::uint64_t>(to);
+  const auto [known, is_new] = switches_.try_emplace(key, 0);
+  if (is_new) known->second = switches_crossed(cluster_, paths_.between(from, to));
+  return known->second;
 }
 
-double Platform::latency_s(int from, int to) const {
-  need_route(from, to);
-  std::vector<s4u::Link*> links;
+/// 1,024 ranks have a million pairs, of which a ring uses 1,024.
+void Platform::need_route(int from, int to) {
+  if (links_.empty() || !known_.emplace(from, to).second) return;
+  std::vector<s4u::LinkInRoute> route;
   double latency = 0.0;
-  host(from)->route_to(host(to), links, &latency);
-  return latency;
+  for (const Hop& hop : paths_.between(from, to)) {
+    const Link& link = cluster_.links[hop.link];
+    least_bandwidth_ = std::min(least_bandwidth_, link.bandwidth.count());
+    latency += link.latency.count();
+    route.emplace_back(links_[hop.link], hop.forward ? Direction::UP : Direction::DOWN);
+  }
+  longest_latency_ = std::max(longest_latency_, latency);
+  zone_->add_route(host(from)->get_netpoint(), host(to)->get_netpoint(), nullptr, nullptr, route, false);
+}
+
+Platform::Way Platform::way(int from, int to) {
+  need_route(from, to);
+  Way way;
+  host(from)->route_to(host(to), way.links, &way.latency_s);
+  double bandwidth = way.links.front()->get_bandwidth();
+  for (const s4u::Link* link : way.links) bandwidth = std::min(bandwidth, link->get_bandwidth());
+  way.bandwidth_bytes_per_s = bandwidth / kUnitsPerByte;
+  return way;
 }
 
 void Platform::part_dates_until(double date) {
@@ -270,16 +213,6 @@ void Platform::part_dates_until(double date) {
   std::array<char, 64> setting{};
   std::snprintf(setting.data(), setting.size(), "surf/precision:%g", std::ldexp(precise_until, -46));
   s4u::Engine::set_config(setting.data());
-}
-
-double Platform::least_bandwidth_bytes_per_s() const { return built_.least_bandwidth(); }
-double Platform::longest_latency_s() const { return built_.longest_latency(); }
-
-double Platform::bandwidth_bytes_per_s(int from, int to) const {
-  const std::vector<s4u::Link*> links = way(from, to);
-  double bandwidth = links.front()->get_bandwidth();
-  for (const auto* link : links) bandwidth = std::min(bandwidth, link->get_bandwidth());
-  return bandwidth / kUnitsPerByte;
 }
 
 }  // namespace stepcast

@@ -1,14 +1,21 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "topologies/cluster.hpp"
+#include "topologies/paths.hpp"
 
 namespace simgrid::s4u {
 class Host;
 class Link;
+class NetZone;
+class SplitDuplexLink;
 }  // namespace simgrid::s4u
 
 /// The one place where a Cluster becomes a SimGrid platform.
@@ -26,24 +33,32 @@ constexpr double kUnitsPerByte = 1024.0;
 /// observers of completions stay).
 class Platform {
  public:
+  /// What SimGrid's engine holds now where that serves, else anew. A star whose links have only changed their
+  /// speed goes on with the new one: a fit tries many, and its routes stay what they are.
   /// \param nodes of the cluster between which bytes move, sorted
-  Platform(const Cluster& cluster, const std::vector<int>& nodes);
+  static Platform& of(const Cluster& cluster, const std::vector<int>& nodes);
 
   /// Runs until nothing is under way and no timer is set.
   static void run();
 
-  [[nodiscard]] simgrid::s4u::Host* host(int node) const;
-  /// To be called before the first flow between two different nodes.
-  void need_route(int from, int to) const;
-  /// The links that a flow between two different nodes crosses.
-  [[nodiscard]] std::vector<simgrid::s4u::Link*> way(int from, int to) const;
+  [[nodiscard]] simgrid::s4u::Host* host(int node) const { return hosts_[node]; }
+  /// Tells SimGrid the way between two different nodes, the first time that somebody asks for it.
+  /// To be called before the first flow between them.
+  void need_route(int from, int to);
+
+  /// What a flow between two different nodes crosses.
+  struct Way {
+    std::vector<simgrid::s4u::Link*> links;
+    double latency_s = 0.0;
+    double bandwidth_bytes_per_s = 0.0;
+  };
+  [[nodiscard]] Way way(int from, int to);
   /// Which link of the cluster it is a direction of.
-  [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const;
-  /// Latency of the path between two different nodes.
-  [[nodiscard]] double latency_s(int from, int to) const;
-  [[nodiscard]] bool same_host(int a, int b) const;
-  /// Switches of the network on the path between two different nodes.
-  [[nodiscard]] int switches_between(int from, int to) const;
+  [[nodiscard]] std::size_t link_index(const simgrid::s4u::Link* link) const { return link_index_.at(link); }
+  [[nodiscard]] bool same_host(int a, int b) const { return cluster_.node(a).host == cluster_.node(b).host; }
+  /// Switches of the network on the path between two different nodes. In a star there is nothing to search;
+  /// elsewhere each pair is searched once.
+  [[nodiscard]] int switches_between(int from, int to);
   /// Tells SimGrid how finely it must part dates, now that no flow can last beyond `date`: within
   /// `surf/precision` two are one, and where the precision is below the rounding of its clock, a flow whose date
   /// the clock rounds past never ends. Relative to the date, so that a step of 1 us is as exact as one of
@@ -51,16 +66,34 @@ class Platform {
   /// 0 starts anew, as what was under way has ended.
   static void part_dates_until(double date);
   /// Bounds of all paths that were asked for.
-  [[nodiscard]] double least_bandwidth_bytes_per_s() const;
-  [[nodiscard]] double longest_latency_s() const;
-  /// Bandwidth of the path between two different nodes.
-  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) const;
+  [[nodiscard]] double least_bandwidth_bytes_per_s() const { return least_bandwidth_; }
+  [[nodiscard]] double longest_latency_s() const { return longest_latency_; }
 
  private:
-  class Built;
-  static Built& built_for(const Cluster& cluster, const std::vector<int>& nodes);
+  Platform(Cluster cluster, std::vector<int> nodes);
+  [[nodiscard]] bool covers(const std::vector<int>& nodes) const;
+  [[nodiscard]] bool serves(const Cluster& cluster, const std::vector<int>& nodes) const;
+  /// True when the new speeds were taken on.
+  bool adapt(const Cluster& cluster, const std::vector<int>& nodes);
+  void make_star();
+  void make_graph();
+  void make_host(int node);
+  void remember(const simgrid::s4u::SplitDuplexLink* link, std::size_t index);
+  void bound_by(const Link& spoke);
 
-  Built& built_;
+  Cluster cluster_;
+  const std::vector<int> nodes_;
+  const Paths paths_;
+  double least_bandwidth_ = std::numeric_limits<double>::infinity();
+  double longest_latency_ = 0.0;
+  simgrid::s4u::NetZone* zone_ = nullptr;
+  std::vector<simgrid::s4u::Host*> hosts_;             ///< by node; null where nothing sits
+  std::vector<simgrid::s4u::SplitDuplexLink*> links_;  ///< none where the zone knows all its routes
+  std::unordered_map<const simgrid::s4u::Link*, std::size_t> link_index_;  ///< of both directions
+  std::set<std::pair<int, int>> known_;                                    ///< routes
+  std::unordered_map<std::uint64_t, int> switches_;  ///< by pair of nodes, of those asked for
+  std::vector<std::pair<std::size_t, simgrid::s4u::SplitDuplexLink*>>
+      spokes_;  ///< of a star, with their number in it
 };
 
 }  // namespace stepcast

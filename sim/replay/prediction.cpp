@@ -6,10 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "sim/collectives/nccl_graph.hpp"
-#include "sim/replay/backend.hpp"
 #include "sim/replay/device_scaling.hpp"
-#include "sim/replay/implied_cluster.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
 namespace stepcast {
@@ -18,16 +15,12 @@ namespace {
 /// Everything that was loaded, with a lifetime that covers the replays.
 struct Inputs {
   Model model;
-  Cluster cluster;
-  std::optional<Calibration> calibration;
+  Place place;
   std::optional<Trace> traced;  ///< the whole file
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::vector<Ancestor> lineage;
-  std::string backend;
-  AlgorithmChoice algorithms;
-  std::optional<NcclGraphs> nccl_graphs;  ///< of the cluster where NCCL runs, set when that has its place
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
   int batch = 1;
@@ -59,11 +52,11 @@ void check_threads(const Inputs& inputs, const PredictionRequest& request) {
     throw UsageError("--threads means nothing on device '" + device.name + "', a GPU");
   if (device.gpu) return;
   int cores = device.multiprocessors;
-  for (const Host& host : inputs.cluster.hosts) cores = std::min(cores, host.cores);
+  for (const Host& host : inputs.place.cluster.hosts) cores = std::min(cores, host.cores);
   if (inputs.threads > cores)
     throw UsageError("--threads " + std::to_string(inputs.threads) + ": device '" + device.name +
-                     "' on a host of cluster '" + inputs.cluster.name + "' has " + std::to_string(cores) +
-                     " cores");
+                     "' on a host of cluster '" + inputs.place.cluster.name + "' has " +
+                     std::to_string(cores) + " cores");
 }
 
 void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest& request) {
@@ -165,17 +158,6 @@ void load_no_model(Inputs& inputs, const PredictionRequest& request) {
   inputs.model.name = inputs.model.specification = "no model";
 }
 
-Cluster cluster_of(const Inputs& inputs, const PredictionRequest& request, bool trains) {
-  if (!request.cluster.empty()) return load_cluster(request.cluster);
-  return implied_cluster({.calibration = inputs.calibration ? &*inputs.calibration : nullptr,
-                          .calibration_path = request.calibration,
-                          .trace = inputs.traced ? &*inputs.traced : nullptr,
-                          .device = inputs.device,
-                          .world_size = request.training.world_size,
-                          .threads = inputs.threads,
-                          .needs_devices = !trains});
-}
-
 Inputs load_inputs(const PredictionRequest& request, bool trains) {
   Inputs inputs;
   inputs.batch = request.batch.value_or(1);
@@ -184,22 +166,24 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
     load_model_into(inputs, request);
   else
     load_no_model(inputs, request);
-  if (!request.calibration.empty()) inputs.calibration = load_calibration(request.calibration);
-  inputs.cluster = cluster_of(inputs, request, trains);
+  inputs.place.load(request, {.trace = inputs.traced ? &*inputs.traced : nullptr,
+                              .device = inputs.device,
+                              .world_size = request.training.world_size,
+                              .threads = inputs.threads,
+                              .needs_devices = !trains});
+  Cluster& cluster = inputs.place.cluster;
   if (request.pcie)
-    for (Link& link : inputs.cluster.links)
+    for (Link& link : cluster.links)
       if (link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
-  if (!inputs.cluster.path.empty()) inputs.lineage.push_back(make_ancestor("cluster", inputs.cluster.path));
+  if (!cluster.path.empty()) inputs.lineage.push_back(make_ancestor("cluster", cluster.path));
   if (inputs.device != nullptr) {
-    check_places(inputs.cluster, *inputs.device);
+    check_places(cluster, *inputs.device);
     check_threads(inputs, request);
     inputs.lineage.push_back(make_ancestor("devices", device_file().string()));
   }
-  if (inputs.calibration) inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
-  inputs.backend =
-      backend_for(request.backend, inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-  inputs.algorithms = parse_algorithms(request.algorithms, inputs.backend);
+  if (inputs.place.calibration) inputs.lineage.push_back(make_ancestor("calibration", request.calibration));
+  inputs.place.choose_backend(request);
   return inputs;
 }
 
@@ -228,19 +212,12 @@ void check_outputs(const Model& model, const Schedule& schedule) {
 }
 
 ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
-  ReplayInput input;
+  ReplayInput input = inputs.place.replay_input(request, schedule.world_size);
   input.schedule = &schedule;
   input.model = &inputs.model;
-  input.cluster = &inputs.cluster;
-  input.node_of_rank = place_ranks(inputs.cluster, schedule.world_size);
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
-  input.calibration = inputs.calibration ? &*inputs.calibration : nullptr;
-  input.backend = inputs.backend;
-  input.algorithms = inputs.algorithms;
-  input.nccl_graphs = inputs.nccl_graphs ? &*inputs.nccl_graphs : nullptr;
-  input.fidelity = request.fidelity;
   input.copies = request.copies;
   input.batch = inputs.batch;
   input.threads = inputs.threads;
@@ -308,7 +285,6 @@ Result predict(const PredictionRequest& request) {
   check_size(request);
   const bool trains = strategies().find(request.strategy).trains;  // before any file is read
   Inputs inputs = load_inputs(request, trains);
-  if (inputs.backend == "nccl") inputs.nccl_graphs.emplace(inputs.cluster);
   TrainingConfig training = request.training;
   training.batch = inputs.batch;
   if (inputs.trace) training.segment_times = inputs.trace->median_segment_times();
@@ -317,6 +293,7 @@ Result predict(const PredictionRequest& request) {
     throw UsageError("--micro-batches " + std::to_string(training.micro_batches) + " of " +
                      std::to_string(inputs.model.segments.size()) +
                      " segments are more than 10000000 operations; take fewer");
+  const Place& place = inputs.place;
   const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
   check_outputs(inputs.model, schedule);
 
@@ -325,25 +302,18 @@ Result predict(const PredictionRequest& request) {
     const double single = schedule.world_size == 1 && request.strategy == "single"
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
-    const AlphaBeta line = message_line(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-    add_trivial_predictions(result, schedule, line, single);
+    add_trivial_predictions(result, schedule, message_line(place.costs(), place.cluster), single);
   }
   if (inputs.model.per == "batch" && request.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
   if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
-  result.origin = Origin::kPredicted;
-  result.configuration = configuration_of(schedule, inputs.model, training);
-  result.configuration.add_option("algorithm", to_text(inputs.algorithms));
-  result.configuration.threads = inputs.threads;
-  if (!inputs.backend.empty()) result.configuration.backend = inputs.backend;
-  result.configuration.cluster = inputs.cluster.specification;
+  result.configuration.add_option("algorithm", to_text(place.algorithms));
+  result.configuration.cluster = place.cluster.specification;
+  result.configuration.steps *= request.replicas;
   if (request.compute_waits) result.configuration.compute = "replayed";
-  if (trains)
-    result.notes.merge(communication_notes(inputs.backend, inputs.calibration.has_value(), inputs.cluster,
-                                           place_ranks(inputs.cluster, schedule.world_size)));
-  if (const int cores = shared_cores(inputs.calibration ? &*inputs.calibration : nullptr, inputs.cluster);
-      cores > 0)
+  if (trains) result.notes.merge(place.communication_notes(place_ranks(place.cluster, schedule.world_size)));
+  if (const int cores = shared_cores(place.costs(), place.cluster); cores > 0)
     result.notes["hosts"] = "share " + std::to_string(cores) + " cores of one machine";
   if (inputs.device != nullptr) {
     result.configuration.device = inputs.device->name;
@@ -351,8 +321,6 @@ Result predict(const PredictionRequest& request) {
     if (!warning.empty()) inputs.notes["memory"] = warning;
   }
   result.notes.merge(inputs.notes);
-  result.configuration.steps = request.steps * request.replicas;
-  result.configuration.warmup_steps = request.warmup_steps;
   result.lineage = std::move(inputs.lineage);
   return result;
 }

@@ -11,13 +11,10 @@ RankRun::RankRun(ReplayWorld& world, int rank)
       rank_(rank),
       program_(world.input.schedule->program(rank)),
       followers_(program_.ops.size()) {
-  if (world.input.calibration != nullptr)
-    queue(Stream::kComm).limit = std::max(1, world.input.calibration->collectives_in_flight);
   for (const Op& each : program_.ops) starts_.push_back(operation_of(each).start);
   for (std::size_t i = 0; i < program_.ops.size(); ++i)
     if (starts_[i] != Start::kInTurn)
-      for (const int before : program_.ops[i].after)
-        followers_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
+      for (const int before : program_.ops[i].after) followers_[before].push_back(static_cast<int>(i));
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
   places_ = world.costs.places(rank);
   follows_ = StepTimes::followers(program_);
@@ -25,9 +22,11 @@ RankRun::RankRun(ReplayWorld& world, int rank)
 
 RankRun::Queue& RankRun::queue_of(const Op& op) {
   const auto* collective = std::get_if<Collective>(&op.action);
-  const bool by_group =
-      collective != nullptr && op.stream == Stream::kComm && world_.collectives.stream_per_group();
-  return by_group ? group_queues_[collective->group] : queue(op.stream);
+  const bool by_group = collective != nullptr && world_.collectives.stream_per_group();
+  const auto [found, is_new] = queues_.try_emplace({op.stream, by_group ? collective->group : -1});
+  if (is_new && !by_group && op.stream == Stream::kComm && world_.input.calibration != nullptr)
+    found->second.limit = std::max(1, world_.input.calibration->collectives_in_flight);
+  return found->second;
 }
 
 void RankRun::start() {
@@ -37,9 +36,8 @@ void RankRun::start() {
 
 bool RankRun::ready(int index) const {
   const Op& which = op(index);
-  return std::all_of(which.after.begin(), which.after.end(), [&](int before) {
-    return before == which.within || states_[static_cast<std::size_t>(before)] == State::kDone;
-  });
+  return std::all_of(which.after.begin(), which.after.end(),
+                     [&](int before) { return before == which.within || states_[before] == State::kDone; });
 }
 
 double RankRun::place(int micro_batch) const {
@@ -49,8 +47,7 @@ double RankRun::place(int micro_batch) const {
 }
 
 Job RankRun::job(int index) const {
-  return world_.costs.job(op(index), rank_, place(micro_batch_of(op(index))),
-                          follows_[static_cast<std::size_t>(index)] != 0);
+  return world_.costs.job(op(index), rank_, place(micro_batch_of(op(index))), follows_[index] != 0);
 }
 
 /// Hooks follow their operation with nothing but other streams' operations between.
@@ -89,8 +86,7 @@ void RankRun::wake() {
   while (std::exchange(wake_again_, false)) {
     if (finished()) break;
     advance_main();
-    for (Queue& one : queues_) advance_queue(one);
-    for (auto& [group, one] : group_queues_) advance_queue(one);
+    for (auto& [stream, one] : queues_) advance_queue(one);
     start_due();
     if (open_ops_ > 0 || closing_ || finished()) continue;
     closing_ = main_busy_ = true;
@@ -178,7 +174,7 @@ void RankRun::issue(int index) {
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
-    issued_[static_cast<std::size_t>(index)] = 1;
+    issued_[index] = 1;
     if (ready(index)) due_.push_back(index);
   }
   wake_again_ = true;
@@ -216,41 +212,42 @@ void RankRun::start_due() {
   std::vector<int> due = std::exchange(due_, {});
   std::sort(due.begin(), due.end());
   for (const int index : due) {
-    if (states_[static_cast<std::size_t>(index)] != State::kIdle) continue;
+    if (states_[index] != State::kIdle) continue;
     begin(index);
     perform(index);
   }
 }
 
 void RankRun::begin(int index) {
-  states_[static_cast<std::size_t>(index)] = State::kStarted;
-  now_dates_[static_cast<std::size_t>(index)].start = world_.clock.now();
+  states_[index] = State::kStarted;
+  now_dates_[index].start = world_.clock.now();
 }
 
 bool RankRun::run_job(const Job& job, Callback ended) {
   if (job.seconds <= 0.0) return false;
-  world_.processors.run(world_.input.node_of_rank[static_cast<std::size_t>(rank_)], job, std::move(ended));
+  world_.processors.run(world_.input.node_of_rank[rank_], job, std::move(ended));
   return true;
 }
 
 void RankRun::perform(int index) {
   const auto done = [this, index] { finish(index); };
-  std::visit(
-      Overloaded{
-          [&](const Collective& collective) { perform_collective(index, collective); },
-          [&](const Send& send) {
-            world_.point_to_point.post(true, rank_, rank_ + send.offset, send.tag, send.message, done);
-          },
-          [&](const Recv& recv) {
-            world_.point_to_point.post(false, rank_ + recv.offset, rank_, recv.tag, recv.message, done);
-          },
-          [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
-          [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory, UpdateUnit,
-                          Synchronize> auto&) {
-            if (!run_job(job(index), done)) finish(index);
-          },
-      },
-      op(index).action);
+  std::visit(Overloaded{
+                 [&](const Collective& collective) { perform_collective(index, collective); },
+                 [&](const Send& send) {
+                   world_.point_to_point.post(true, rank_, rank_ + send.offset, send.tag,
+                                              send.message.count(), done);
+                 },
+                 [&](const Recv& recv) {
+                   world_.point_to_point.post(false, rank_ + recv.offset, rank_, recv.tag,
+                                              recv.message.count(), done);
+                 },
+                 [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
+                 [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
+                                 UpdateUnit, Synchronize> auto&) {
+                   if (!run_job(job(index), done)) finish(index);
+                 },
+             },
+             op(index).action);
 }
 
 /// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes
@@ -268,16 +265,16 @@ void RankRun::perform_collective(int index, const Collective& collective) {
 }
 
 void RankRun::finish(int index) {
-  states_[static_cast<std::size_t>(index)] = State::kDone;
-  now_dates_[static_cast<std::size_t>(index)].end = world_.clock.now();
+  states_[index] = State::kDone;
+  now_dates_[index].end = world_.clock.now();
   --open_ops_;
   if (op(index).stream == Stream::kCompute || index == staging_)
     main_busy_ = false;
   else if (starts(index) == Start::kInTurn)
     --queue_of(op(index)).under_way;
   if (index == staging_) staging_ = -1;
-  for (const int follower : followers_[static_cast<std::size_t>(index)])
-    if (issued_[static_cast<std::size_t>(follower)] != 0 && ready(follower)) due_.push_back(follower);
+  for (const int follower : followers_[index])
+    if (issued_[follower] != 0 && ready(follower)) due_.push_back(follower);
   wake();
 }
 
@@ -298,25 +295,18 @@ std::string RankRun::partner(const Op& which) const {
 
 std::vector<std::string> RankRun::waiting() const {
   std::vector<std::string> lines;
-  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
-    const Op& which = program_.ops[i];
-    if (states_[i] == State::kStarted) {
-      if (static_cast<int>(i) == backward_) continue;
-      lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + partner(which));
-    } else if (states_[i] == State::kIdle && static_cast<int>(i) == next_) {
-      for (const int before : which.after)
-        if (states_[static_cast<std::size_t>(before)] != State::kDone)
-          lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " +
-                          op(before).name);
-    }
-  }
-  const auto add_queue = [&](const Queue& one) {
-    if (!one.issued.empty() && ready(one.issued.front()))
-      lines.push_back("rank " + std::to_string(rank_) + ": " + op(one.issued.front()).name +
-                      " waits for its turn in the stream");
+  const auto add = [&](const Op& which, const std::string& what) {
+    lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + what);
   };
-  for (const Queue& one : queues_) add_queue(one);
-  for (const auto& [group, one] : group_queues_) add_queue(one);
+  for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
+    if (states_[i] == State::kStarted && i != backward_) add(op(i), partner(op(i)));
+    if (states_[i] != State::kIdle || i != next_) continue;
+    for (const int before : op(i).after)
+      if (states_[before] != State::kDone) add(op(i), op(before).name);
+  }
+  for (const auto& [stream, one] : queues_)
+    if (!one.issued.empty() && ready(one.issued.front()))
+      add(op(one.issued.front()), "its turn in the stream");
   return lines;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/replay/collectives.hpp"
@@ -60,9 +60,7 @@ class RankRun {
   /// Dates at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
   /// Operation dates of measured step `step` < recorded_steps.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
-    return recorded_[static_cast<std::size_t>(step)];
-  }
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[step]; }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
@@ -76,10 +74,9 @@ class RankRun {
   };
 
   [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
-  [[nodiscard]] const Op& op(int index) const { return program_.ops[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] Start starts(int index) const { return starts_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const Op& op(int index) const { return program_.ops[index]; }
+  [[nodiscard]] Start starts(int index) const { return starts_[index]; }
   [[nodiscard]] std::string partner(const Op& which) const;
-  [[nodiscard]] Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   [[nodiscard]] Queue& queue_of(const Op& op);
   [[nodiscard]] bool ready(int index) const;
   /// Where among the measured steps this one's time is taken from.
@@ -119,13 +116,12 @@ class RankRun {
   bool closing_ = false;    ///< the rest of the step's host time passes
   int backward_ = -1;       ///< backward operation whose hooks run; -1: none
   Job backward_job_;
-  double backward_done_ = 0.0;  ///< part of its time that has passed
-  std::array<Queue, 4> queues_;
-  std::map<int, Queue> group_queues_;        ///< NCCL's streams, by group
-  int staging_ = -1;                         ///< copy for whose end the main thread waits; -1: none
-  std::vector<std::vector<int>> followers_;  ///< by operation: messages and copies that come after it
-  std::vector<char> issued_;                 ///< by operation, of messages and copies
-  std::vector<int> due_;                     ///< of these, issued and ready to start
+  double backward_done_ = 0.0;                      ///< part of its time that has passed
+  std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
+  int staging_ = -1;                                ///< copy for whose end the main thread waits; -1: none
+  std::vector<std::vector<int>> followers_;         ///< by operation: messages and copies that come after it
+  std::vector<char> issued_;                        ///< by operation, of messages and copies
+  std::vector<int> due_;                            ///< of these, issued and ready to start
 
   bool waking_ = false;
   bool wake_again_ = false;

@@ -13,6 +13,7 @@
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
 #include "sim/schedule/operations.hpp"
+#include "sim/strategies/strategy.hpp"
 #include "topologies/token_bucket.hpp"
 
 namespace stepcast {
@@ -29,7 +30,7 @@ class Replay {
       : input_(input),
         backend_(backend(input)),
         cluster_(replayed_cluster(input)),
-        platform_(cluster_, used_nodes(input, cluster_)),
+        platform_(Platform::of(cluster_, used_nodes(input, cluster_))),
         network_(clock_, platform_, cluster_, connection(input)),
         processors_(processors()),
         transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
@@ -79,7 +80,7 @@ class Replay {
   /// By node: the cores of a host belong to its first socket, a device is one that all its work shares.
   static std::vector<int> cores(const Cluster& cluster) {
     std::vector<int> result(cluster.nodes.size(), 1);
-    for (const Host& host : cluster.hosts) result[static_cast<std::size_t>(host.node)] = host.cores;
+    for (const Host& host : cluster.hosts) result[host.node] = host.cores;
     return result;
   }
 
@@ -102,9 +103,11 @@ class Replay {
   /// Hosts that are parts of one machine divide its cores among them, where there are enough for all.
   [[nodiscard]] Processors processors() {
     const SharingCost sharing = input_.calibration == nullptr ? SharingCost{} : input_.calibration->sharing;
-    const int machine = cluster_.shared_cores;
-    if (machine == 0) return {clock_, cores(*input_.cluster), cores_per_rank(input_), sharing};
-    return {clock_, input_.cluster->nodes.size(), machine, machine / input_.schedule->world_size, sharing};
+    const int shared = cluster_.shared_cores;
+    std::vector<std::size_t> machine(input_.cluster->nodes.size(), 0);
+    if (shared > 0) return {clock_, {shared}, {shared / input_.schedule->world_size}, machine, sharing};
+    std::iota(machine.begin(), machine.end(), 0);
+    return {clock_, cores(*input_.cluster), cores_per_rank(input_), machine, sharing};
   }
 
   /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
@@ -113,7 +116,7 @@ class Replay {
     std::vector<int> result(input.cluster->nodes.size(), 0);
     if (input.calibration == nullptr || input.calibration->context.binding != "core") return result;
     std::vector<int> ranks(result.size(), 0);
-    for (const int node : input.node_of_rank) ++ranks[static_cast<std::size_t>(node)];
+    for (const int node : input.node_of_rank) ++ranks[node];
     const std::vector<int> cores_of = cores(*input.cluster);
     for (std::size_t i = 0; i < result.size(); ++i)
       if (ranks[i] > 0) result[i] = cores_of[i] / ranks[i];
@@ -123,8 +126,7 @@ class Replay {
   static int recorded_steps(const ReplayInput& input) {
     double operations = 1.0;
     for (const int program : input.schedule->program_of_rank)
-      operations +=
-          static_cast<double>(input.schedule->programs[static_cast<std::size_t>(program)].ops.size());
+      operations += static_cast<double>(input.schedule->programs[program].ops.size());
     return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input.steps);
   }
 
@@ -149,7 +151,12 @@ class Replay {
   Result result() const {
     Result result;
     result.origin = Origin::kPredicted;
-    configure(result.configuration);
+    result.configuration = configuration_of(*input_.schedule, *input_.model, {.batch = input_.batch});
+    result.configuration.threads = input_.threads;
+    if (!backend_.empty()) result.configuration.backend = backend_;
+    result.configuration.cluster = input_.cluster->name;
+    result.configuration.steps = input_.steps;
+    result.configuration.warmup_steps = input_.warmup_steps;
     const auto warmup = static_cast<std::size_t>(input_.warmup_steps);
     for (const auto& rank : ranks_) {
       std::vector<double> times = rank->step_ends();
@@ -176,20 +183,6 @@ class Replay {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
       most = std::max(most, transport_.bytes_sent()[rank] + copies_.bytes_moved()[rank]);
     return most / (input_.steps + input_.warmup_steps);
-  }
-
-  void configure(Configuration& configuration) const {
-    configuration.model = input_.model->specification;
-    configuration.strategy = input_.schedule->strategy;
-    configuration.world_size = input_.schedule->world_size;
-    configuration.batch = input_.batch;
-    configuration.data_parallel = input_.schedule->data_parallel;
-    configuration.micro_batches = input_.schedule->micro_batches;
-    configuration.threads = input_.threads;
-    if (!backend_.empty()) configuration.backend = backend_;
-    configuration.cluster = input_.cluster->name;
-    configuration.steps = input_.steps;
-    configuration.warmup_steps = input_.warmup_steps;
   }
 
   [[nodiscard]] int slowest_rank(int step) const {
@@ -229,15 +222,15 @@ class Replay {
     }
   }
 
-  [[nodiscard]] const RankRun& rank(int number) const { return *ranks_[static_cast<std::size_t>(number)]; }
+  [[nodiscard]] const RankRun& rank(int number) const { return *ranks_[number]; }
   /// Start of measured step `step` on one rank.
   [[nodiscard]] double step_start(const RankRun& rank, int step) const {
     const int index = input_.warmup_steps + step;
-    return index == 0 ? 0.0 : rank.step_ends()[static_cast<std::size_t>(index) - 1];
+    return index == 0 ? 0.0 : rank.step_ends()[index - 1];
   }
   [[nodiscard]] double length(const RankRun& rank, int step) const {
     const int index = input_.warmup_steps + step;
-    return rank.step_ends()[static_cast<std::size_t>(index)] - step_start(rank, step);
+    return rank.step_ends()[index] - step_start(rank, step);
   }
 
   /// All spans of one rank and step, counted from `origin`.
@@ -256,7 +249,7 @@ class Replay {
   const std::string backend_;
   std::optional<NcclGraphs> own_graphs_;  ///< where NCCL runs and nobody shares a search
   const Cluster cluster_;
-  Platform platform_;
+  Platform& platform_;
   Clock clock_;
   Network network_;
   Processors processors_;

@@ -29,7 +29,7 @@ const PathCost& first_class(const Calibration& calibration, const std::vector<co
 
 }  // namespace
 
-Transport::Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
+Transport::Transport(Clock& clock, Network& network, Platform& platform, Processors& processors,
                      const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank)
     : clock_(clock),
       network_(network),
@@ -71,11 +71,11 @@ std::string Transport::stand_ins() const {
 }
 
 double Transport::wire_latency_s(int from, int to) const {
-  return remote(from, to) ? platform_.latency_s(node(from), node(to)) : 0.0;
+  return remote(from, to) ? platform_.way(node(from), node(to)).latency_s : 0.0;
 }
 
 double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
-  return platform_.bandwidth_bytes_per_s(node(from), node(to));
+  return platform_.way(node(from), node(to)).bandwidth_bytes_per_s;
 }
 
 void Transport::move(Transfer transfer) {
@@ -128,8 +128,8 @@ void Transport::move_by_nccl(Transfer transfer) {
 void Transport::begin(const MessagePtr& message) {
   const int from = message->transfer.from;
   const int to = message->transfer.to;
-  engines_[static_cast<std::size_t>(from)].waiting.push_back({message, true, false});
-  engines_[static_cast<std::size_t>(to)].waiting.push_back({message, false, false});
+  engines_[from].waiting.push_back({message, true, false});
+  engines_[to].waiting.push_back({message, false, false});
   message->open_parts = 2;
   if (network_.in_order() && crosses_wire(*message)) message->open_sends = 2;
   serve(from);
@@ -138,7 +138,7 @@ void Transport::begin(const MessagePtr& message) {
 
 /// Starts the engine of `rank` on what waits first. A message of no gap holds no engine.
 void Transport::serve(int rank) {
-  Engine& engine = engines_[static_cast<std::size_t>(rank)];
+  Engine& engine = engines_[rank];
   while (!engine.busy && !engine.waiting.empty()) {
     const auto next = std::find_if(engine.waiting.begin(), engine.waiting.end(), [this](const Service& one) {
       return one.sending && crosses_wire(*one.message);
@@ -228,7 +228,7 @@ void Transport::send_first(Connection& connection, double ahead) {
 }
 
 void Transport::engine_done(int rank, const Service& service) {
-  if (service.holds_engine) engines_[static_cast<std::size_t>(rank)].busy = false;
+  if (service.holds_engine) engines_[rank].busy = false;
   if (service.sending) send_over(*service.message);
   part_over(*service.message);
   serve(rank);

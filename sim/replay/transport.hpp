@@ -11,7 +11,7 @@
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/records/calibration.hpp"
 #include "sim/replay/network.hpp"
-#include "sim/replay/processors.hpp"
+#include "sim/replay/shared_host.hpp"
 
 namespace stepcast {
 
@@ -49,7 +49,7 @@ class Transport {
  public:
   /// \param calibration null: endpoints are free
   /// \param nccl of the backend `nccl`, whose messages cost what NCCL's formulas say; null: another backend
-  Transport(Clock& clock, Network& network, const Platform& platform, Processors& processors,
+  Transport(Clock& clock, Network& network, Platform& platform, Processors& processors,
             const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
@@ -68,10 +68,10 @@ class Transport {
   [[nodiscard]] double wire_bandwidth_bytes_per_s(int from, int to) const;
   [[nodiscard]] double wire_bytes(double bytes) const { return bytes + preamble_bytes_; }
   /// Where a rank sits in the cluster.
-  [[nodiscard]] int node(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int node(int rank) const { return node_of_rank_[rank]; }
   /// Bytes that each rank has sent so far, without preambles.
   [[nodiscard]] const std::vector<double>& bytes_sent() const { return bytes_sent_; }
-  void count_sent(int rank, double bytes) { bytes_sent_[static_cast<std::size_t>(rank)] += bytes; }
+  void count_sent(int rank, double bytes) { bytes_sent_[rank] += bytes; }
 
  private:
   struct Message {
@@ -112,7 +112,7 @@ class Transport {
 
   Clock& clock_;
   Network& network_;
-  const Platform& platform_;
+  Platform& platform_;
   Processors& processors_;
   NcclGraphs* nccl_;
   std::vector<int> node_of_rank_;

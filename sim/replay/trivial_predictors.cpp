@@ -63,7 +63,7 @@ Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Se
       total += Seconds(line.alpha_s + send->message.count() * line.beta_s_per_byte);
     const auto* collective = std::get_if<Collective>(&op.action);
     if (collective == nullptr) continue;
-    const auto& ranks = schedule.groups[static_cast<std::size_t>(collective->group)].ranks;
+    const auto& ranks = schedule.groups[collective->group].ranks;
     total += alpha_beta_time(*collective, static_cast<int>(ranks.size()), line);
   }
   return total;

@@ -77,18 +77,16 @@ Operation operation_of(const Op& op) {
 }
 
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model) {
-  const auto gradient = [&](int tensor) { return model.parameters[static_cast<std::size_t>(tensor)].size; };
+  const auto gradient = [&](int tensor) { return model.parameters[tensor].size; };
   return std::visit(Overloaded{
                         [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
-                        [&](const CopyOut& copy) {
-                          return LocalPass{schedule.buckets[static_cast<std::size_t>(copy.bucket)].size};
-                        },
+                        [&](const CopyOut& copy) { return LocalPass{schedule.buckets[copy.bucket].size}; },
                         [&](const Combine& combine) {
                           return LocalPass{gradient(combine.tensor), combine.inputs - 1};
                         },
                         [&](const ScaleUnit& scale) {
-                          const FsdpUnit& unit = schedule.units[static_cast<std::size_t>(scale.unit)];
-                          return LocalPass{scale.shard ? (1.0 / unit.shards) * unit.size() : unit.size()};
+                          const FsdpUnit& unit = schedule.units[scale.unit];
+                          return LocalPass{scale.shard ? unit.shard() : unit.size()};
                         },
                         [](const OneOf<LoadInput, Compute, Collective, UnitMemory, UpdateUnit, Send, Recv,
                                        Copy, Synchronize> auto&) { return LocalPass{}; },

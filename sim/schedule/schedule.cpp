@@ -12,26 +12,22 @@
 namespace stepcast {
 
 const char* to_text(Stream stream) {
-  constexpr std::array<const char*, 4> kNames{"compute", "comm", "copy", "host"};
-  return kNames[static_cast<std::size_t>(stream)];
+  return std::array{"compute", "comm", "copy", "host"}[static_cast<std::size_t>(stream)];
 }
 
 const char* to_text(Phase phase) {
-  constexpr std::array<const char*, 6> kNames{"forward", "recompute", "backward",
-                                              "loss",    "zero_grad", "optimizer"};
-  return kNames[static_cast<std::size_t>(phase)];
+  return std::array{
+      "forward", "recompute", "backward", "loss", "zero_grad", "optimizer"}[static_cast<std::size_t>(phase)];
 }
 
 const char* to_text(CollectiveKind kind) {
-  constexpr std::array<const char*, 7> kNames{"all_reduce", "gather",         "scatter",   "broadcast",
-                                              "all_gather", "reduce_scatter", "all_to_all"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return std::array{"all_reduce", "gather",         "scatter",   "broadcast",
+                    "all_gather", "reduce_scatter", "all_to_all"}[static_cast<std::size_t>(kind)];
 }
 
 const char* to_text(MemoryCategory category) {
-  constexpr std::array<const char*, 5> kNames{"parameters", "gradients", "optimizer_state", "activations",
-                                              "communication_buffers"};
-  return kNames[static_cast<std::size_t>(category)];
+  return std::array{"parameters", "gradients", "optimizer_state", "activations",
+                    "communication_buffers"}[static_cast<std::size_t>(category)];
 }
 
 namespace {
@@ -50,7 +46,7 @@ void check_hook(const Program& program, std::size_t index) {
   const Op& op = program.ops[index];
   if (op.within >= static_cast<int>(index))
     violated("is a hook of an operation that does not come before it", op);
-  const Op& host = program.ops[static_cast<std::size_t>(op.within)];
+  const Op& host = program.ops[op.within];
   if (!is_backward(host) || host.stream != op.stream)
     violated("is a hook of something else than a backward", op);
   for (std::size_t i = static_cast<std::size_t>(op.within) + 1; i < index; ++i)
@@ -74,7 +70,7 @@ void check_program(const Schedule& schedule, const Program& program) {
     if (const auto* call = std::get_if<Collective>(&op.action)) {
       if (call->group < 0 || call->group >= static_cast<int>(schedule.groups.size()))
         violated("names a group that does not exist", op);
-      const auto size = static_cast<int>(schedule.groups[static_cast<std::size_t>(call->group)].ranks.size());
+      const auto size = static_cast<int>(schedule.groups[call->group].ranks.size());
       if (call->root < 0 || call->root >= size) violated("has a root outside its group", op);
     }
   }
@@ -117,7 +113,7 @@ void check_collectives(const Schedule& schedule) {
       by_program[static_cast<int>(p)] = calls_of(schedule.programs[p], static_cast<int>(g));
     const std::vector<CallKey>* first = nullptr;
     for (int rank = 0; rank < schedule.world_size; ++rank) {
-      const auto& calls = by_program[schedule.program_of_rank[static_cast<std::size_t>(rank)]];
+      const auto& calls = by_program[schedule.program_of_rank[rank]];
       if (!members.contains(rank)) {
         if (!calls.empty())
           throw std::logic_error("schedule: rank " + std::to_string(rank) + " calls a foreign group");

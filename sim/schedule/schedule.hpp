@@ -218,10 +218,10 @@ struct MemoryChange {
 };
 
 struct Op {
-  std::string name;  ///< unique in its program and stable: `backward/layer4.1`, `all_reduce/bucket0`
+  std::string name{};  ///< unique in its program and stable: `backward/layer4.1`, `all_reduce/bucket0`
   Stream stream = Stream::kCompute;
-  Action action;
-  std::vector<int> after;  ///< indices of earlier operations of the same program
+  Action action{};
+  std::vector<int> after{};  ///< indices of earlier operations of the same program
 
   /// A hook: this operation runs in the middle of the backward operation `within` (an index), on its thread,
   /// at the instant when the gradient of `ready_tensor` is accumulated; the rest of `within` waits for it.
@@ -229,7 +229,7 @@ struct Op {
   int within = -1;
   int ready_tensor = -1;
 
-  Bytes memory_traffic;  ///< bytes read plus written, for the sharing of memory bandwidth; 0 where unknown
+  Bytes memory_traffic{};  ///< bytes read plus written, for the sharing of memory bandwidth; 0 where unknown
   std::vector<MemoryChange> memory{};
 };
 
@@ -263,6 +263,7 @@ struct FsdpUnit {
   int shards = 1;             ///< ranks that share it
   bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
   [[nodiscard]] Bytes size() const { return Bytes(4.0 * static_cast<double>(elements)); }
+  [[nodiscard]] Bytes shard() const { return (1.0 / shards) * size(); }
 };
 
 struct Schedule {
@@ -282,12 +283,8 @@ struct Schedule {
   int data_parallel = 1;        ///< how many batches a step trains on; 0: it only moves data
   std::vector<int> data_index;  ///< by rank: which of them it works on; empty: rank r on batch r
 
-  [[nodiscard]] int data_index_of(int rank) const {
-    return data_index.empty() ? rank : data_index[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const Program& program(int rank) const {
-    return programs[static_cast<std::size_t>(program_of_rank[static_cast<std::size_t>(rank)])];
-  }
+  [[nodiscard]] int data_index_of(int rank) const { return data_index.empty() ? rank : data_index[rank]; }
+  [[nodiscard]] const Program& program(int rank) const { return programs[program_of_rank[rank]]; }
 };
 
 /// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the

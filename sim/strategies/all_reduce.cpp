@@ -11,10 +11,7 @@ namespace {
 /// the one before. At world size 1 there is neither communication nor division.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   LocalStep step(model, config);
-  step.prepare();
-  step.accumulate();
-  step.forward_all(step.last_micro_batch());
-  step.backward_all(step.last_micro_batch());
+  step.train();
   if (config.world_size > 1) {
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
@@ -23,12 +20,10 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
           "all_reduce/" + parameter.name,
           {.kind = CollectiveKind::kAllReduce, .message = parameter.size, .payload = GradientArray{tensor}},
           step.latest());
-      Op divide;
-      divide.name = "divide/" + parameter.name;
-      divide.action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size};
-      divide.after = {reduced};
-      divide.memory_traffic = 2.0 * parameter.size;
-      step.add(std::move(divide));
+      step.add({.name = "divide/" + parameter.name,
+                .action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size},
+                .after = {reduced},
+                .memory_traffic = 2.0 * parameter.size});
     }
   }
   step.optimizer(step.latest());

@@ -30,78 +30,73 @@ class BroadcastCopies {
   BroadcastCopies(int world_size, const StrategyOptions& options)
       : world_size_(world_size), buffer_(options.bytes("buffer")), pinned_(options.flag("pinned")) {}
 
-  Program sequential() {
+  void sequential() {
     int before = kNone;
-    for (int rank = 0; rank < world_size_; ++rank) before = from_host(rank, buffer_, "", {before});
-    return std::move(program_);
+    for (int rank = 0; rank < world_size_; ++rank) before = from_host(rank, buffer_, "", before);
   }
 
-  Program relay() {
-    int before = from_host(0, buffer_, "", {});
+  void relay() {
+    int before = from_host(0, buffer_, "", kNone);
     for (int rank = 1; rank < world_size_; ++rank) before = from_device(rank, buffer_, "", {before});
-    return std::move(program_);
   }
 
-  Program chunked(Bytes largest) {
+  void chunked(Bytes largest) {
     int arrived = kNone;
-    std::vector<int> passed(static_cast<std::size_t>(world_size_), kNone);
+    std::vector<int> passed(world_size_, kNone);
     Bytes left = buffer_;
     for (int i = 0; left > Bytes(0); ++i) {
       const Bytes chunk = std::min(left, largest);
       left -= chunk;
       const std::string suffix = "/chunk" + std::to_string(i);
-      arrived = from_host(0, chunk, suffix, {arrived});
-      for (int rank = 1; rank < world_size_; ++rank) {
-        int& before = passed[static_cast<std::size_t>(rank)];
-        before = from_device(rank, chunk, suffix, {arrived, before});
-      }
+      arrived = from_host(0, chunk, suffix, arrived);
+      for (int rank = 1; rank < world_size_; ++rank)
+        passed[rank] = from_device(rank, chunk, suffix, {arrived, passed[rank]});
     }
-    return std::move(program_);
   }
+
+  Program take() { return std::move(program_); }
 
  private:
   static constexpr int kNone = -1;  // nothing comes before
 
-  int from_host(int rank, Bytes message, const std::string& suffix, std::vector<int> after) {
-    return add("host_to_gpu" + std::to_string(rank) + suffix,
-               {.from = {}, .to = device(rank), .message = message}, std::move(after));
+  int from_host(int rank, Bytes message, const std::string& suffix, int after) {
+    return add("host_to_gpu" + std::to_string(rank) + suffix, {{}, device(rank), message, pinned_}, {after});
   }
   int from_device(int rank, Bytes message, const std::string& suffix, std::vector<int> after) {
-    return add("gpu0_to_gpu" + std::to_string(rank) + suffix,
-               {.from = device(0), .to = device(rank), .message = message}, std::move(after));
+    return add("gpu0_to_gpu" + std::to_string(rank) + suffix, {device(0), device(rank), message, pinned_},
+               std::move(after));
   }
   static MemoryPlace device(int rank) { return {MemoryPlace::Kind::kDevice, rank}; }
 
   int add(std::string name, Copy copy, std::vector<int> after) {
     std::erase(after, kNone);
-    copy.pinned = pinned_;
-    Op op;
-    op.name = std::move(name);
-    op.stream = Stream::kCopy;
-    op.action = copy;
-    op.after = std::move(after);
-    program_.ops.push_back(std::move(op));
+    program_.ops.push_back(
+        {.name = std::move(name), .stream = Stream::kCopy, .action = copy, .after = std::move(after)});
     return static_cast<int>(program_.ops.size()) - 1;
   }
 
   int world_size_;
   Bytes buffer_;
   bool pinned_;
-  Program program_;
+  Program program_{};
 };
 
 Program copies_of(int world_size, StrategyOptions& options) {
   BroadcastCopies copies(world_size, options);
   const std::string method = options.text("method");
-  if (method != "chunked") {
-    options.refuse({"chunk"}, "with --method " + method + "; chunked takes it");
-    return method == "relay" ? copies.relay() : copies.sequential();
+  if (method != "chunked") options.refuse({"chunk"}, "with --method " + method + "; chunked takes it");
+  if (method == "sequential") {
+    copies.sequential();
+  } else if (method == "relay") {
+    copies.relay();
+  } else {
+    const Bytes chunk = options.bytes("chunk");
+    if (options.bytes("buffer") / chunk > kMostChunks)
+      throw UsageError("--chunk " + options.text("chunk") + " cuts --buffer " + options.text("buffer") +
+                       " into more than 10000 chunks; take larger ones");
+    copies.chunked(chunk);
   }
-  const Bytes chunk = options.bytes("chunk");
-  if (options.bytes("buffer") / chunk > kMostChunks)
-    throw UsageError("--chunk " + options.text("chunk") + " cuts --buffer " + options.text("buffer") +
-                     " into more than 10000 chunks; take larger ones");
-  return copies.chunked(chunk);
+  return copies.take();
 }
 
 /// A buffer in host memory goes to the devices of all ranks. One process drives them all: the operations are

@@ -36,10 +36,10 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
   std::vector<Bucket> buckets;
   Bucket open;
   for (const int tensor : model.ready_order) {
-    const int segment = model.parameters[static_cast<std::size_t>(tensor)].segment;
+    const int segment = model.parameters[tensor].segment;
     if (std::find(segments.begin(), segments.end(), segment) == segments.end()) continue;
     open.tensors.push_back(tensor);
-    open.size += model.parameters[static_cast<std::size_t>(tensor)].size;
+    open.size += model.parameters[tensor].size;
     if (open.size < (buckets.empty() ? first_cap : cap)) continue;
     buckets.push_back(std::exchange(open, {}));
   }
@@ -57,8 +57,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
       bucket_of_(step.model().parameters.size()) {
   for (Bucket& bucket : assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap)) {
     bucket.half = limits.half;
-    for (const int tensor : bucket.tensors)
-      bucket_of_[static_cast<std::size_t>(tensor)] = schedule.buckets.size();
+    for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();
     step.hold(MemoryCategory::kCommunication, bucket.message());
     schedule.buckets.push_back(std::move(bucket));
   }
@@ -68,24 +67,22 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
 
 int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> after) {
   const int backward = step_.backward(segment, micro_batch, std::move(after));
-  for (const int tensor : step_.model().segments[static_cast<std::size_t>(segment)].parameters)
-    copy_in(tensor, backward);
+  for (const int tensor : step_.model().segments[segment].parameters) copy_in(tensor, backward);
   return backward;
 }
 
 /// The hook of one gradient; launches the bucket that it fills.
 void BucketedReduction::copy_in(int tensor, int backward) {
-  const Parameter& parameter = step_.model().parameters[static_cast<std::size_t>(tensor)];
-  const std::size_t number = bucket_of_[static_cast<std::size_t>(tensor)];
+  const Parameter& parameter = step_.model().parameters[tensor];
+  const std::size_t number = bucket_of_[tensor];
   const std::size_t own = number - first_;
   const Bucket& bucket = schedule_.buckets[number];
-  Op op;
-  op.name = "copy_in/" + parameter.name;
-  op.action = CopyIn{.bucket = static_cast<int>(number), .tensor = tensor, .scale = 1.0 / ranks_};
-  op.within = backward;
-  op.ready_tensor = tensor;
-  op.memory_traffic = (bucket.half ? 1.5 : 2.0) * parameter.size;
-  copied_in_[own].push_back(step_.add(std::move(op)));
+  copied_in_[own].push_back(step_.add(
+      {.name = "copy_in/" + parameter.name,
+       .action = CopyIn{.bucket = static_cast<int>(number), .tensor = tensor, .scale = 1.0 / ranks_},
+       .within = backward,
+       .ready_tensor = tensor,
+       .memory_traffic = (bucket.half ? 1.5 : 2.0) * parameter.size}));
   if (copied_in_[own].size() < bucket.tensors.size()) return;
   reduced_[own] = copied_in_[own];
   if (ranks_ == 1) return;
@@ -100,12 +97,11 @@ void BucketedReduction::copy_in(int tensor, int backward) {
 void BucketedReduction::copy_out() {
   for (std::size_t own = 0; own < reduced_.size(); ++own) {
     const std::size_t number = first_ + own;
-    Op op;
-    op.name = "copy_out/bucket" + std::to_string(number);
-    op.action = CopyOut{.bucket = static_cast<int>(number)};
-    op.after = reduced_[own];
-    op.memory_traffic = (schedule_.buckets[number].half ? 1.5 : 2.0) * schedule_.buckets[number].size;
-    step_.add(std::move(op));
+    const Bucket& bucket = schedule_.buckets[number];
+    step_.add({.name = "copy_out/bucket" + std::to_string(number),
+               .action = CopyOut{.bucket = static_cast<int>(number)},
+               .after = reduced_[own],
+               .memory_traffic = (bucket.half ? 1.5 : 2.0) * bucket.size});
   }
 }
 

@@ -19,7 +19,7 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
     const Bytes size = step.model().buffer_bytes(dtype);
     if (size <= Bytes(0)) continue;
     calls.push_back(step.add_collective(
-        std::string("broadcast/buffers.") + kTypes[static_cast<std::size_t>(dtype)],
+        std::string("broadcast/buffers.") + kTypes[dtype],
         {.kind = CollectiveKind::kBroadcast, .message = size, .payload = BufferArray{dtype}}, before));
   }
   return calls;

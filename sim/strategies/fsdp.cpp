@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,7 +79,7 @@ class Fsdp {
     if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = 0; u < schedule_.units.size(); ++u)
-      for (const int segment : schedule_.units[u].segments) unit_of_[static_cast<std::size_t>(segment)] = u;
+      for (const int segment : schedule_.units[u].segments) unit_of_[segment] = u;
     gathered_.assign(schedule_.units.size(), -1);
     gradients_.assign(schedule_.units.size(), false);
     in_flight_.assign(schedule_.units.size(), false);
@@ -117,9 +118,8 @@ class Fsdp {
     if (!sharded_) return;
     step_.forget_resident();
     for (const FsdpUnit& each : schedule_.units) {
-      const Bytes shard = (1.0 / each.shards) * each.size();
-      step_.hold(MemoryCategory::kParameters, shard);
-      step_.hold(MemoryCategory::kGradients, shard);
+      step_.hold(MemoryCategory::kParameters, each.shard());
+      step_.hold(MemoryCategory::kGradients, each.shard());
       step_.hold(
           MemoryCategory::kOptimizerState,
           LocalStep::optimizer_state(model_.optimizer, static_cast<double>(each.elements) / each.shards));
@@ -134,14 +134,12 @@ class Fsdp {
   /// Issues the all-gather of a unit that is not there.
   void gather(std::size_t index) {
     if (!sharded_ || gathered_[index] >= 0) return;
-    Op op;
-    op.name = numbered("all_gather/" + unit(index).name);
-    op.stream = Stream::kComm;
-    op.action = Collective{.kind = CollectiveKind::kAllGather,
-                           .message = unit(index).size(),
-                           .payload = UnitParameters{static_cast<int>(index)}};
-    op.memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}};
-    gathered_[index] = step_.add(std::move(op));
+    gathered_[index] =
+        step_.add({.name = numbered("all_gather/" + unit(index).name),
+                   .action = Collective{.kind = CollectiveKind::kAllGather,
+                                        .message = unit(index).size(),
+                                        .payload = UnitParameters{static_cast<int>(index)}},
+                   .memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}}});
     in_flight_[index] = unit(index).name != "root";
   }
 
@@ -149,14 +147,12 @@ class Fsdp {
     return gathered_[index] >= 0 ? std::vector<int>{gathered_[index]} : std::vector<int>{};
   }
 
-  int memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
-                double sign, std::vector<int> after = {}) {
-    Op op;
-    op.name = numbered(verb + "/" + unit(index).name);
-    op.action = UnitMemory{.unit = static_cast<int>(index), .what = what};
-    op.after = std::move(after);
-    op.memory = {{.category = category, .size = sign * unit(index).size()}};
-    return step_.add(std::move(op));
+  void memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
+                 double sign, std::vector<int> after = {}) {
+    step_.add({.name = numbered(verb + "/" + unit(index).name),
+               .action = UnitMemory{.unit = static_cast<int>(index), .what = what},
+               .after = std::move(after),
+               .memory = {{.category = category, .size = sign * unit(index).size()}}});
   }
 
   void free_parameters(std::size_t index) {
@@ -166,21 +162,20 @@ class Fsdp {
   }
 
   /// The unit that is needed next by segments `from`, `from + direction`, ...
-  [[nodiscard]] int next_missing(int from, int direction) const {
+  [[nodiscard]] std::optional<std::size_t> next_missing(int from, int direction) const {
     for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction)
-      if (gathered_[unit_of_[static_cast<std::size_t>(i)]] < 0)
-        return static_cast<int>(unit_of_[static_cast<std::size_t>(i)]);
-    return -1;
+      if (gathered_[unit_of_[i]] < 0) return unit_of_[i];
+    return std::nullopt;
   }
 
   /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the one
   /// that computes, at least one, and none beyond the limit.
   void prefetch(int from, int direction) {
     for (std::size_t deep = 0; deep < std::max<std::size_t>(1, limit_ - 1); ++deep) {
-      const int next = next_missing(from, direction);
+      const auto next = next_missing(from, direction);
       const auto waiting = static_cast<std::size_t>(std::count(in_flight_.begin(), in_flight_.end(), true));
-      if (next < 0 || waiting >= limit_) return;
-      gather(static_cast<std::size_t>(next));
+      if (!next || waiting >= limit_) return;
+      gather(*next);
     }
   }
 
@@ -188,7 +183,7 @@ class Fsdp {
     const int count = static_cast<int>(model_.segments.size());
     gather(0);  // the root, or the first unit
     for (int i = 0; i < count; ++i) {
-      const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
+      const std::size_t index = unit_of_[i];
       gather(index);
       if (forward_prefetch_) prefetch(i + 1, 1);
       step_.forward(i, micro_batch, wait_for(index));
@@ -202,7 +197,7 @@ class Fsdp {
   void backward(int micro_batch) {
     const bool reduces = micro_batch == step_.last_micro_batch();
     for (int i = static_cast<int>(model_.segments.size()) - 1; i >= 0; --i) {
-      const std::size_t index = unit_of_[static_cast<std::size_t>(i)];
+      const std::size_t index = unit_of_[i];
       gather(index);
       take_gradients(index, wait_for(index));
       if (backward_prefetch_ == "pre") prefetch(i - 1, -1);
@@ -230,14 +225,11 @@ class Fsdp {
     return factor;
   }
 
-  void scale(std::size_t index, double factor, bool shard, std::vector<int> after = {}) {
+  void scale(std::size_t index, double factor, bool shard) {
     if (factor == 1.0) return;
-    Op op;
-    op.name = (shard ? "divide_shard/" : "divide/") + unit(index).name;
-    op.action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard};
-    op.after = std::move(after);
-    op.memory_traffic = 2.0 * (shard ? (1.0 / unit(index).shards) * unit(index).size() : unit(index).size());
-    step_.add(std::move(op));
+    step_.add({.name = (shard ? "divide_shard/" : "divide/") + unit(index).name,
+               .action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard},
+               .memory_traffic = 2.0 * (shard ? unit(index).shard() : unit(index).size())});
   }
 
   void reduce(std::size_t index) {
@@ -273,12 +265,8 @@ class Fsdp {
       step_.optimizer(reduced_);
       return;
     }
-    for (std::size_t u = 0; u < schedule_.units.size(); ++u) {
-      Op op;
-      op.name = "optimizer/" + unit(u).name;
-      op.action = UpdateUnit{static_cast<int>(u)};
-      step_.add(std::move(op));
-    }
+    for (std::size_t u = 0; u < schedule_.units.size(); ++u)
+      step_.add({.name = "optimizer/" + unit(u).name, .action = UpdateUnit{static_cast<int>(u)}});
   }
 
   const Model& model_;

@@ -15,36 +15,26 @@ constexpr int kRoot = 0;
 /// it does not scale. At world size 1 there is neither communication nor mean.
 Program build_program(const Model& model, const TrainingConfig& config, bool is_root) {
   LocalStep step(model, config);
-  step.prepare();
-  step.accumulate();
-  step.forward_all(step.last_micro_batch());
-  step.backward_all(step.last_micro_batch());
+  step.train();
   const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
   for (std::size_t i = 0; i < exchanged; ++i) {
     const Parameter& parameter = model.parameters[i];
     const int tensor = static_cast<int>(i);
     const Bytes message = static_cast<double>(config.world_size) * parameter.size;
-    step.add_collective("gather/" + parameter.name,
-                        {.kind = CollectiveKind::kGather,
-                         .message = message,
-                         .root = kRoot,
-                         .payload = GradientArray{tensor}},
-                        step.latest());
+    const auto exchange = [&](CollectiveKind kind) {
+      step.add_collective(std::string(to_text(kind)) + "/" + parameter.name,
+                          {kind, message, 0, kRoot, GradientArray{tensor}}, step.latest());
+    };
+    exchange(CollectiveKind::kGather);
     if (is_root) {
       step.hold(MemoryCategory::kCommunication, message);
-      Op mean;
-      mean.name = "mean/" + parameter.name;
-      mean.action = Combine{.tensor = tensor, .inputs = config.world_size, .scale = 1.0 / config.world_size};
-      mean.after = step.latest();
-      mean.memory_traffic = message + parameter.size;
-      step.add(std::move(mean));
+      step.add(
+          {.name = "mean/" + parameter.name,
+           .action = Combine{.tensor = tensor, .inputs = config.world_size, .scale = 1.0 / config.world_size},
+           .after = step.latest(),
+           .memory_traffic = message + parameter.size});
     }
-    step.add_collective("scatter/" + parameter.name,
-                        {.kind = CollectiveKind::kScatter,
-                         .message = message,
-                         .root = kRoot,
-                         .payload = GradientArray{tensor}},
-                        step.latest());
+    exchange(CollectiveKind::kScatter);
   }
   step.optimizer(step.latest());
   return step.take();

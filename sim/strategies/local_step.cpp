@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "sim/schedule/operations.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -26,7 +28,7 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
   program_.segments = std::move(segments);
   for (const int index : this->segments())
     for (const int tensor : segment(index).tied)
-      if (!holds(model.parameters[static_cast<std::size_t>(tensor)].segment)) tied_.push_back(tensor);
+      if (!holds(model.parameters[tensor].segment)) tied_.push_back(tensor);
   hold_model();
 }
 
@@ -38,7 +40,7 @@ Bytes LocalStep::optimizer_state(const Optimizer& optimizer, double elements) {
 void LocalStep::hold_model() {
   Bytes parameters;
   for (const int index : segments()) parameters += model_.parameter_bytes(segment(index));
-  for (const int tensor : tied_) parameters += model_.parameters[static_cast<std::size_t>(tensor)].size;
+  for (const int tensor : tied_) parameters += model_.parameters[tensor].size;
   Bytes buffers;
   for (const Buffer& buffer : model_.buffers)
     if (holds(buffer.segment)) buffers += buffer.size;
@@ -57,32 +59,26 @@ bool LocalStep::holds(int segment) const {
 }
 
 int LocalStep::add(Op op) {
+  op.stream = operation_of(op).stream;
   program_.ops.push_back(std::move(op));
   return static_cast<int>(program_.ops.size()) - 1;
 }
 
 int LocalStep::add_collective(const std::string& name, const Collective& collective, std::vector<int> after) {
-  Op op;
-  op.name = name;
-  op.stream = Stream::kComm;
-  op.action = collective;
-  op.after = std::move(after);
-  return add(std::move(op));
+  return add({.name = name, .action = collective, .after = std::move(after)});
 }
 
-int LocalStep::add_compute(const std::string& name, Compute compute, Bytes traffic, std::vector<int> after,
+int LocalStep::add_compute(Compute compute, Bytes traffic, std::vector<int> after,
                            std::vector<MemoryChange> memory) {
-  Op op;
-  op.name = name;
-  op.action = compute;
-  op.after = std::move(after);
-  op.memory_traffic = traffic;
-  op.memory = std::move(memory);
-  return add(std::move(op));
-}
-
-std::string LocalStep::suffix(int micro_batch) const {
-  return config_.micro_batches == 1 ? "" : "/mb" + std::to_string(micro_batch);
+  std::string name = to_text(compute.phase);
+  if (compute.segment >= 0) name += "/" + segment(compute.segment).name;
+  const bool of_step = compute.phase == Phase::kZeroGrad || compute.phase == Phase::kOptimizer;
+  if (config_.micro_batches > 1 && !of_step) name += "/mb" + std::to_string(compute.micro_batch);
+  return add({.name = std::move(name),
+              .action = compute,
+              .after = std::move(after),
+              .memory_traffic = traffic,
+              .memory = std::move(memory)});
 }
 
 Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
@@ -91,24 +87,24 @@ void LocalStep::load_input() {
   if (model_.input_kind == "none") return;
   const Bytes input = static_cast<double>(config_.batch) * model_.input_bytes();
   hold(MemoryCategory::kActivations, input);
-  Op op;
-  op.name = "load_input";
-  op.action = LoadInput{};
-  op.memory_traffic = 2.0 * input;
-  add(std::move(op));
+  add({.name = "load_input", .action = LoadInput{}, .memory_traffic = 2.0 * input});
 }
 
-void LocalStep::zero_grad() {
+void LocalStep::update(Phase phase, double accesses, std::vector<int> after) {
   if (model_.optimizer.kind == "none") return;
   if (segments().size() == model_.segments.size()) {
-    add_compute("zero_grad", {.phase = Phase::kZeroGrad}, model_.parameter_bytes(), {});
+    add_compute({.phase = phase}, accesses * model_.parameter_bytes(), std::move(after));
     return;
   }
-  for (const int index : updated())
+  std::vector<int> updated = segments();
+  for (const int tensor : tied_) updated.push_back(model_.parameters[tensor].segment);
+  for (const int index : updated)
     if (!segment(index).parameters.empty())
-      add_compute("zero_grad/" + segment(index).name, {.phase = Phase::kZeroGrad, .segment = index},
-                  model_.parameter_bytes(segment(index)), {});
+      add_compute({.phase = phase, .segment = index}, accesses * model_.parameter_bytes(segment(index)),
+                  std::exchange(after, {}));
 }
+
+void LocalStep::zero_grad() { update(Phase::kZeroGrad, 1.0); }
 
 void LocalStep::prepare() {
   load_input();
@@ -118,18 +114,15 @@ void LocalStep::prepare() {
 int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool checkpointed) {
   const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
-  if (checkpointed || forward_only_) {
+  const bool keeps_nothing = checkpointed || forward_only_;
+  if (keeps_nothing) {
     memory.push_back({.size = output_bytes(index)});
     if (holds(index - 1)) memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   } else {
     memory.push_back({.segment = index, .saved = 1.0});
   }
-  return add_compute("forward/" + segment(index).name + suffix(micro_batch),
-                     {.phase = Phase::kForward,
-                      .segment = index,
-                      .micro_batch = micro_batch,
-                      .checkpointed = checkpointed || forward_only_},
-                     traffic, std::move(after), std::move(memory));
+  return add_compute({Phase::kForward, index, micro_batch, keeps_nothing}, traffic, std::move(after),
+                     std::move(memory));
 }
 
 int LocalStep::loss(int micro_batch, bool checkpointed) {
@@ -138,8 +131,8 @@ int LocalStep::loss(int micro_batch, bool checkpointed) {
   const int last = static_cast<int>(model_.segments.size()) - 1;
   std::vector<MemoryChange> memory{{.size = output_bytes(last)}};
   if (checkpointed) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
-  return add_compute("loss" + suffix(micro_batch), {.phase = Phase::kLoss, .micro_batch = micro_batch},
-                     2.0 * output_bytes(last), {}, std::move(memory));
+  return add_compute({.phase = Phase::kLoss, .micro_batch = micro_batch}, 2.0 * output_bytes(last), {},
+                     std::move(memory));
 }
 
 void LocalStep::forward_all(int micro_batch, std::vector<int> after) {
@@ -149,9 +142,8 @@ void LocalStep::forward_all(int micro_batch, std::vector<int> after) {
 
 int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
   const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
-  return add_compute("recompute/" + segment(index).name + suffix(micro_batch),
-                     {.phase = Phase::kRecompute, .segment = index, .micro_batch = micro_batch}, traffic,
-                     std::move(after), {{.segment = index, .saved = 1.0}});
+  return add_compute({Phase::kRecompute, index, micro_batch}, traffic, std::move(after),
+                     {{.segment = index, .saved = 1.0}});
 }
 
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after) {
@@ -160,9 +152,7 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after) {
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
   if (!last || model_.loss != "none") memory.push_back({.size = -1.0 * output_bytes(index), .at_end = true});
   if (index > 0) memory.push_back({.size = output_bytes(index - 1), .at_end = true});
-  return add_compute("backward/" + segment(index).name + suffix(micro_batch),
-                     {.phase = Phase::kBackward, .segment = index, .micro_batch = micro_batch}, traffic,
-                     std::move(after), std::move(memory));
+  return add_compute({Phase::kBackward, index, micro_batch}, traffic, std::move(after), std::move(memory));
 }
 
 void LocalStep::backward_all(int micro_batch) {
@@ -176,24 +166,15 @@ void LocalStep::accumulate(std::vector<int> after) {
   }
 }
 
-void LocalStep::optimizer(std::vector<int> after) {
-  if (model_.optimizer.kind == "none") return;
-  const double accesses = model_.optimizer.update_accesses();
-  if (segments().size() == model_.segments.size()) {
-    add_compute("optimizer", {.phase = Phase::kOptimizer}, accesses * model_.parameter_bytes(),
-                std::move(after));
-    return;
-  }
-  for (const int index : updated())
-    if (!segment(index).parameters.empty())
-      add_compute("optimizer/" + segment(index).name, {.phase = Phase::kOptimizer, .segment = index},
-                  accesses * model_.parameter_bytes(segment(index)), std::exchange(after, {}));
+void LocalStep::train() {
+  prepare();
+  accumulate();
+  forward_all(last_micro_batch());
+  backward_all(last_micro_batch());
 }
 
-std::vector<int> LocalStep::updated() const {
-  std::vector<int> all = segments();
-  for (const int tensor : tied_) all.push_back(model_.parameters[static_cast<std::size_t>(tensor)].segment);
-  return all;
+void LocalStep::optimizer(std::vector<int> after) {
+  update(Phase::kOptimizer, model_.optimizer.update_accesses(), std::move(after));
 }
 
 std::vector<int> LocalStep::latest() const {
@@ -203,7 +184,7 @@ std::vector<int> LocalStep::latest() const {
 
 std::vector<int> LocalStep::latest_compute() const {
   for (auto i = static_cast<int>(program_.ops.size()); i-- > 0;)
-    if (program_.ops[static_cast<std::size_t>(i)].stream == Stream::kCompute) return {i};
+    if (program_.ops[i].stream == Stream::kCompute) return {i};
   return {};
 }
 
@@ -217,8 +198,8 @@ Schedule make_schedule(const std::string& strategy, const TrainingConfig& config
   schedule.strategy = strategy;
   schedule.world_size = config.world_size;
   schedule.micro_batches = config.micro_batches;
-  schedule.program_of_rank.assign(static_cast<std::size_t>(config.world_size), 0);
-  Group world{"world", std::vector<int>(static_cast<std::size_t>(config.world_size))};
+  schedule.program_of_rank.assign(config.world_size, 0);
+  Group world{"world", std::vector<int>(config.world_size)};
   std::iota(world.ranks.begin(), world.ranks.end(), 0);
   schedule.data_parallel = config.world_size;
   schedule.data_index = world.ranks;

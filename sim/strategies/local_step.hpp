@@ -36,7 +36,7 @@ class LocalStep {
   LocalStep(const Model& model, const TrainingConfig& config, std::vector<int> segments,
             bool forward_only = false);
 
-  /// Adds any operation; returns its index.
+  /// Adds any operation, on the stream of its kind; returns its index.
   int add(Op op);
   /// Adds a collective on the communication stream.
   int add_collective(const std::string& name, const Collective& collective, std::vector<int> after);
@@ -59,15 +59,15 @@ class LocalStep {
   void backward_all(int micro_batch);
   /// Forward, loss and backward of every micro-batch but the last: gradients accumulate, nothing is sent.
   void accumulate(std::vector<int> after = {});
+  /// All of a step that communicates only after its last backward: prepare() to that backward.
+  void train();
   [[nodiscard]] int last_micro_batch() const { return config_.micro_batches - 1; }
   /// The optimizer, after `after` and everything before it on the compute stream; segment by segment where
   /// the rank holds a part of the model.
   void optimizer(std::vector<int> after = {});
 
   /// Adds to what an operation takes or gives up.
-  void change_memory(int op, const MemoryChange& change) {
-    program_.ops[static_cast<std::size_t>(op)].memory.push_back(change);
-  }
+  void change_memory(int op, const MemoryChange& change) { program_.ops[op].memory.push_back(change); }
   /// Memory held all the time.
   void hold(MemoryCategory category, Bytes size);
   /// Holds nothing so far, after all (a strategy that shards).
@@ -86,18 +86,15 @@ class LocalStep {
   [[nodiscard]] Program take() { return std::move(program_); }
 
  private:
-  int add_compute(const std::string& name, Compute compute, Bytes traffic, std::vector<int> after,
+  int add_compute(Compute compute, Bytes traffic, std::vector<int> after,
                   std::vector<MemoryChange> memory = {});
-  [[nodiscard]] const Segment& segment(int index) const {
-    return model_.segments[static_cast<std::size_t>(index)];
-  }
-  [[nodiscard]] std::string suffix(int micro_batch) const;
+  [[nodiscard]] const Segment& segment(int index) const { return model_.segments[index]; }
+  /// Parameters once over: of the whole model, or segment by segment, of those held and of owners of tied ones.
+  void update(Phase phase, double accesses, std::vector<int> after = {});
   [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;
   void hold_model();
-  /// Segments whose parameters are updated here: those held, and owners of tied ones.
-  [[nodiscard]] std::vector<int> updated() const;
 
   const Model& model_;
   const TrainingConfig& config_;

@@ -3,17 +3,9 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "sim/strategies/options.hpp"
 
 namespace stepcast {
-namespace {
-
-[[noreturn]] void refuse(const std::string& mesh, const std::vector<std::string>& reason) {
-  std::string message = "--mesh " + mesh + ": ";
-  for (const std::string& part : reason) message += part;
-  throw UsageError(message);
-}
-
-}  // namespace
 
 int Mesh::size(const std::string& dimension) const {
   for (const auto& [name, size] : dimensions)
@@ -45,25 +37,19 @@ Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std:
     mesh.dimensions.emplace_back(known.front(), world_size);
     return mesh;
   }
+  const std::string what = "--mesh " + text + ": ";
   long long product = 1;
-  for (std::size_t start = 0; start <= text.size();) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    const std::string part = text.substr(start, end - start);
+  for (const std::string& part : parts_of(text, ',')) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
-    const std::string digits = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError("--mesh " + text + ": " + unknown_name("dimension", name, known));
-    const bool number =
-        !digits.empty() && digits.size() <= 6 &&
-        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!number || std::stoi(digits) < 1)
-      refuse(text, {"'", part, "' needs a size of at least 1, such as ", name, "=2"});
-    for (const auto& [other, size] : mesh.dimensions)
-      if (other == name) refuse(text, {"dimension '", name, "' stands twice"});
-    mesh.dimensions.emplace_back(name, std::stoi(digits));
-    product *= mesh.dimensions.back().second;
-    start = end + 1;
+      throw UsageError(what + unknown_name("dimension", name, known));
+    const auto size = equals == std::string::npos ? std::nullopt : positive_number(part.substr(equals + 1));
+    if (!size) throw UsageError(what + "'" + part + "' needs a size of at least 1, such as " + name + "=2");
+    for (const auto& [other, its_size] : mesh.dimensions)
+      if (other == name) throw UsageError(what + "dimension '" + name + "' stands twice");
+    mesh.dimensions.emplace_back(name, *size);
+    product *= *size;
   }
   if (product != world_size)
     throw UsageError("--mesh " + text + " is " + std::to_string(product) + " ranks, the world size is " +

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include "core/error.hpp"
 
@@ -37,6 +38,21 @@ std::string exact_text(Bytes size) {
     if (const std::string text = print("%.0f", count) + unit; text.size() < shortest.size()) shortest = text;
   }
   return shortest;
+}
+
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream rest(text + separator);
+  for (std::string part; std::getline(rest, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+std::optional<int> positive_number(const std::string& text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || read != end || number < 1 || text.size() > 6) return std::nullopt;
+  return number;
 }
 
 StrategyOption StrategyOption::choice(std::string name, std::vector<std::string> choices, std::string help) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@ using OptionTexts = std::map<std::string, std::string>;
 
 /// The shortest text that is exactly this size: `25MiB`, `1GB`, `3kB`.
 std::string exact_text(Bytes size);
+
+/// What stands between the separators of a text, empty parts too.
+std::vector<std::string> parts_of(const std::string& text, char separator);
+/// A whole number above 0, of at most six digits.
+std::optional<int> positive_number(const std::string& text);
 
 enum class OptionKind : std::uint8_t { kText, kNumber, kBytes, kFlag };
 

@@ -39,9 +39,7 @@ struct Pipeline {
   }
 
   [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks.size()); }
-  [[nodiscard]] const std::vector<int>& segments(int chunk) const {
-    return chunks[static_cast<std::size_t>(chunk)];
-  }
+  [[nodiscard]] const std::vector<int>& segments(int chunk) const { return chunks[chunk]; }
 };
 
 /// The program of one stage: a message per boundary and micro-batch between the chunks.
@@ -97,57 +95,54 @@ class StageProgram {
     return (chunk % pipeline_.shape.ranks - stage_) * pipeline_.mesh.stride("pipeline");
   }
 
-  /// Unique per boundary (behind `chunk`), micro-batch and direction.
-  [[nodiscard]] int tag(int chunk, int micro_batch, bool gradient) const {
-    return 2 * (chunk * pipeline_.shape.micro_batches + micro_batch) + (gradient ? 1 : 0);
+  /// What crosses the boundary behind `chunk` in one micro-batch and direction.
+  struct Crossing {
+    int chunk;
+    int micro_batch;
+    bool gradient;
+  };
+  [[nodiscard]] int boundary_segment(const Crossing& one) const {
+    return pipeline_.segments(one.chunk).back();
+  }
+  [[nodiscard]] int tag(const Crossing& one) const {
+    return 2 * (one.chunk * pipeline_.shape.micro_batches + one.micro_batch) + (one.gradient ? 1 : 0);
   }
 
-  [[nodiscard]] std::string message_name(const char* verb, int chunk, int micro_batch, bool gradient) const {
-    return std::string(verb) + (gradient ? "/gradient/" : "/activation/") +
-           pipeline_.model.segments[static_cast<std::size_t>(pipeline_.segments(chunk).back())].name + "/mb" +
-           std::to_string(micro_batch);
-  }
-
-  [[nodiscard]] Boundary boundary(int chunk, int micro_batch, bool gradient) const {
-    return {pipeline_.segments(chunk).back(), micro_batch, gradient};
+  /// A Send or Recv. \param peer the chunk on the other side
+  template <class Message>
+  int add_message(const char* verb, const Crossing& one, int peer, std::vector<int> after,
+                  MemoryChange memory) {
+    const int segment = boundary_segment(one);
+    Op op{.name = verb + std::string(one.gradient ? "/gradient/" : "/activation/") +
+                  pipeline_.model.segments[segment].name + "/mb" + std::to_string(one.micro_batch),
+          .action = Message{offset_to(peer),
+                            step_.output_bytes(segment),
+                            tag(one),
+                            {segment, one.micro_batch, one.gradient}},
+          .after = std::move(after)};
+    if (memory.size != Bytes(0)) op.memory = {memory};
+    return step_.add(std::move(op));
   }
 
   /// Posts what `action` receives, once.
   void post_receive(const PipelineAction& action) {
     const bool gradient = !action.forward;
-    const int behind = gradient ? action.chunk : action.chunk - 1;  // the boundary behind this chunk
-    if (behind < 0 || behind + 1 == pipeline_.chunk_count()) return;
-    const int number = tag(behind, action.micro_batch, gradient);
-    if (received_.contains(number)) return;
-    const Bytes size = step_.output_bytes(pipeline_.segments(behind).back());
-    Op op;
-    op.name = message_name("recv", behind, action.micro_batch, gradient);
-    op.stream = Stream::kComm;
-    op.action = Recv{.offset = offset_to(gradient ? behind + 1 : behind),
-                     .message = size,
-                     .tag = number,
-                     .payload = boundary(behind, action.micro_batch, gradient)};
-    op.memory = {{.size = size}};
-    received_[number] = step_.add(std::move(op));
+    const Crossing one{gradient ? action.chunk : action.chunk - 1, action.micro_batch, gradient};
+    if (one.chunk < 0 || one.chunk + 1 == pipeline_.chunk_count() || received_.contains(tag(one))) return;
+    const int peer = gradient ? one.chunk + 1 : one.chunk;
+    received_[tag(one)] =
+        add_message<Recv>("recv", one, peer, {}, {.size = step_.output_bytes(boundary_segment(one))});
   }
 
-  [[nodiscard]] std::vector<int> received(int chunk, int micro_batch, bool gradient) const {
-    const auto found = received_.find(tag(chunk, micro_batch, gradient));
+  [[nodiscard]] std::vector<int> received(const Crossing& one) const {
+    const auto found = received_.find(tag(one));
     return found == received_.end() ? std::vector<int>{} : std::vector<int>{found->second};
   }
 
-  void send(int chunk, int micro_batch, bool gradient, int after, bool frees) {
-    const Bytes size = step_.output_bytes(pipeline_.segments(chunk).back());
-    Op op;
-    op.name = message_name("send", chunk, micro_batch, gradient);
-    op.stream = Stream::kComm;
-    op.action = Send{.offset = offset_to(gradient ? chunk : chunk + 1),
-                     .message = size,
-                     .tag = tag(chunk, micro_batch, gradient),
-                     .payload = boundary(chunk, micro_batch, gradient)};
-    op.after = {after};
-    if (frees) op.memory = {{.size = -1.0 * size, .at_end = true}};
-    step_.add(std::move(op));
+  void send(const Crossing& one, int after, bool frees) {
+    const Bytes freed = frees ? -1.0 * step_.output_bytes(boundary_segment(one)) : Bytes(0);
+    add_message<Send>("send", one, one.gradient ? one.chunk : one.chunk + 1, {after},
+                      {.size = freed, .at_end = true});
   }
 
   /// The received input of a chunk is given up when `op` ends.
@@ -159,7 +154,7 @@ class StageProgram {
 
   void forward(const PipelineAction& action) {
     const bool keeps_nothing = checkpointed(action.micro_batch) || pipeline_.forward_only;
-    std::vector<int> after = received(action.chunk - 1, action.micro_batch, false);
+    std::vector<int> after = received({action.chunk - 1, action.micro_batch, false});
     int latest = -1;
     for (const int segment : pipeline_.segments(action.chunk)) {
       latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
@@ -167,7 +162,7 @@ class StageProgram {
         release_input(action.chunk, latest);
     }
     if (action.chunk + 1 < pipeline_.chunk_count())
-      send(action.chunk, action.micro_batch, false, latest, keeps_nothing);
+      send({action.chunk, action.micro_batch, false}, latest, keeps_nothing);
     else if (pipeline_.forward_only)
       step_.change_memory(latest, {.size = -1.0 * step_.output_bytes(pipeline_.segments(action.chunk).back()),
                                    .at_end = true});
@@ -179,14 +174,14 @@ class StageProgram {
     const std::vector<int>& segments = pipeline_.segments(action.chunk);
     if (checkpointed(action.micro_batch))
       for (const int segment : segments) step_.recompute(segment, action.micro_batch);
-    std::vector<int> after = received(action.chunk, action.micro_batch, true);
+    std::vector<int> after = received({action.chunk, action.micro_batch, true});
     const bool reduces = reduction_ && last_backward_.at(action.chunk) == action.micro_batch;
     int latest = -1;
     for (std::size_t i = segments.size(); i-- > 0;)
       latest = reduces ? reduction_->backward(segments[i], action.micro_batch, std::exchange(after, {}))
                        : step_.backward(segments[i], action.micro_batch, std::exchange(after, {}));
     release_input(action.chunk, latest);
-    if (action.chunk > 0) send(action.chunk - 1, action.micro_batch, true, latest, true);
+    if (action.chunk > 0) send({action.chunk - 1, action.micro_batch, true}, latest, true);
   }
 
   /// Tied tensors that this stage or another one has a copy of: the sum of both gradients.
@@ -195,7 +190,7 @@ class StageProgram {
     for (std::size_t i = 0; i < pipeline_.ties.size(); ++i) {
       const auto& [tensor, stages] = pipeline_.ties[i];
       if (stages.first != stage_ && stages.second != stage_) continue;
-      const Parameter& parameter = pipeline_.model.parameters[static_cast<std::size_t>(tensor)];
+      const Parameter& parameter = pipeline_.model.parameters[tensor];
       calls.push_back(step_.add_collective("all_reduce/" + parameter.name,
                                            {.kind = CollectiveKind::kAllReduce,
                                             .message = parameter.size,
@@ -218,8 +213,7 @@ class StageProgram {
 void find_ties(Pipeline& pipeline) {
   for (std::size_t i = 0; i < pipeline.model.segments.size(); ++i)
     for (const int tensor : pipeline.model.segments[i].tied) {
-      const int owner =
-          pipeline.stage_of(pipeline.model.parameters[static_cast<std::size_t>(tensor)].segment);
+      const int owner = pipeline.stage_of(pipeline.model.parameters[tensor].segment);
       const int user = pipeline.stage_of(static_cast<int>(i));
       if (owner != user) pipeline.ties.emplace_back(tensor, std::pair(owner, user));
     }
@@ -281,13 +275,13 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   if (!pipeline.forward_only) find_ties(pipeline);
   pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
   for (const auto& [tensor, pair] : pipeline.ties)
-    schedule.groups.push_back({"copies of " + model.parameters[static_cast<std::size_t>(tensor)].name,
+    schedule.groups.push_back({"copies of " + model.parameters[tensor].name,
                                {std::min(pair.first, pair.second), std::max(pair.first, pair.second)}});
   for (int rank = 0; rank < config.world_size; ++rank) {
     const int stage = pipeline.mesh.index("pipeline", rank);
-    schedule.program_of_rank[static_cast<std::size_t>(rank)] = stage;
-    schedule.data_index[static_cast<std::size_t>(rank)] = pipeline.mesh.index("data", rank);
-    if (replicas > 1) schedule.groups[static_cast<std::size_t>(stage) + 1].ranks.push_back(rank);
+    schedule.program_of_rank[rank] = stage;
+    schedule.data_index[rank] = pipeline.mesh.index("data", rank);
+    if (replicas > 1) schedule.groups[stage + 1].ranks.push_back(rank);
   }
   for (int stage = 0; stage < stages; ++stage)
     schedule.programs.push_back(StageProgram(pipeline, schedule, stage).build());

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "sim/strategies/options.hpp"
 
 namespace stepcast {
 namespace {
@@ -27,30 +28,22 @@ std::string joined(const std::vector<int>& counts) {
   return text;
 }
 
-[[noreturn]] void no_number(const std::string& split, const std::string& part) {
-  throw UsageError("--split " + split + ": '" + part +
-                   "' is no positive number; say 3-3-3-3, even, ratio:2-1-1 or balanced");
-}
-
 /// `6-2-2-2`. \throws UsageError for anything but positive whole numbers joined by '-'
 std::vector<int> parse_counts(const std::string& text, const std::string& split) {
   std::vector<int> counts;
-  std::size_t start = 0;
-  while (start <= text.size()) {
-    const std::size_t end = std::min(text.find('-', start), text.size());
-    const std::string part = text.substr(start, end - start);
-    const bool number = !part.empty() && part.size() <= 6 &&
-                        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!number || std::stoi(part) == 0) no_number(split, part);
-    counts.push_back(std::stoi(part));
-    start = end + 1;
+  for (const std::string& part : parts_of(text, '-')) {
+    const auto count = positive_number(part);
+    if (!count)
+      throw UsageError("--split " + split + ": '" + part +
+                       "' is no positive number; say 3-3-3-3, even, ratio:2-1-1 or balanced");
+    counts.push_back(*count);
   }
   return counts;
 }
 
 std::vector<int> even_counts(int blocks, int parts) {
   std::vector<int> counts(static_cast<std::size_t>(parts), blocks / parts);
-  for (int i = 0; i < blocks % parts; ++i) ++counts[static_cast<std::size_t>(i)];
+  for (int i = 0; i < blocks % parts; ++i) ++counts[i];
   return counts;
 }
 
@@ -102,12 +95,8 @@ std::vector<int> balanced_counts(const std::vector<int>& blocks, int parts,
                                  const std::vector<double>& times) {
   const std::size_t count = blocks.size();
   std::vector<double> until(count + 1, 0.0);  // time before block i, riders before the first included
-  const auto time_before = [&](std::size_t block) {
-    if (block == 0) return 0.0;
-    const auto end = block == count ? times.end() : times.begin() + blocks[block];
-    return std::accumulate(times.begin(), end, 0.0);
-  };
-  for (std::size_t i = 0; i <= count; ++i) until[i] = time_before(i);
+  for (std::size_t i = 1; i <= count; ++i)
+    until[i] = std::accumulate(times.begin(), i == count ? times.end() : times.begin() + blocks[i], 0.0);
   const auto n = static_cast<std::size_t>(parts);
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(n + 1, std::vector<double>(count + 1, kNever));

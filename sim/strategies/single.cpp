@@ -11,10 +11,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     throw UsageError("strategy 'single' trains on one rank; world size is " +
                      std::to_string(config.world_size));
   LocalStep step(model, config);
-  step.prepare();
-  step.accumulate();
-  step.forward_all(step.last_micro_batch());
-  step.backward_all(step.last_micro_batch());
+  step.train();
   step.optimizer();
   Schedule schedule = make_schedule("single", config);
   schedule.programs.push_back(step.take());

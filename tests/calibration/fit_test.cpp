@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "calibration/judge_hosts.hpp"
-#include "calibration/non_negative.hpp"
 
 namespace stepcast::fit_test {
 
@@ -83,9 +82,7 @@ TEST_CASE("one measured size is a constant cost", "[calibration]") {
 TEST_CASE("non-negative least squares sets to zero what would be negative", "[calibration]") {
   // Unconstrained, x = (2, -1) solves this; with x >= 0 the best is x = (1.5, 0): minimise (x - 2)^2 + (x -
   // 1)^2.
-  Eigen::MatrixXd a(2, 2);
-  a << 1.0, 0.0, 1.0, 1.0;
-  const Eigen::VectorXd x = non_negative_least_squares(a, Eigen::Vector2d(2.0, 1.0));
+  const std::vector<double> x = fit_non_negative({{1.0, 0.0}, {1.0, 1.0}}, {2.0, 1.0});
   CHECK(x[0] == Approx(1.5));
   CHECK(x[1] == 0.0);
 }

@@ -5,7 +5,6 @@
 
 #include "core/error.hpp"
 #include "sim/replay/prediction.hpp"
-#include "sim/replay/roofline.hpp"
 
 namespace stepcast::device_scaling_test {
 namespace {
@@ -77,8 +76,8 @@ TEST_CASE("a layer is bound by computing or by memory, and a segment is the sum 
   const Model model = two_layers();
   const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
   // 100/10 and 100/10, where the whole segment's flop and bytes would take 11.
-  CHECK(roofline_time(model, 0, WorkPhase::kForward, 1, rates).count() == Approx(20.0));
-  CHECK(roofline_time(model, 0, WorkPhase::kForward, 3, rates).count() == Approx(60.0));
+  CHECK(roofline_time(model, 0, Phase::kForward, 1, rates).count() == Approx(20.0));
+  CHECK(roofline_time(model, 0, Phase::kForward, 3, rates).count() == Approx(60.0));
 }
 
 TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and none moves nothing") {
@@ -88,14 +87,14 @@ TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and n
   const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
   const auto seconds = [&](const std::string& kind, double momentum) {
     model.optimizer = {.kind = kind, .momentum = momentum};
-    return roofline_time(model, 0, WorkPhase::kOptimizer, 1, rates).count();
+    return roofline_time(model, 0, Phase::kOptimizer, 1, rates).count();
   };
   CHECK(seconds("sgd", 0.0) == Approx(12.0));
   CHECK(seconds("sgd", 0.9) == Approx(20.0));
   CHECK(seconds("adam", 0.0) == Approx(28.0));
-  CHECK(kernels_of(model, 0, WorkPhase::kOptimizer) == 2);
+  CHECK(kernels_of(model, 0, Phase::kOptimizer) == 2);
   CHECK(seconds("none", 0.0) == 0.0);
-  CHECK(kernels_of(model, 0, WorkPhase::kOptimizer) == 0);
+  CHECK(kernels_of(model, 0, Phase::kOptimizer) == 0);
 }
 
 TEST_CASE("a trace keeps its measured distance from the roofline on another device") {
@@ -139,8 +138,8 @@ TEST_CASE("ResNet-18 launches 67 kernels in its forward and 107 in its backward"
   int forward = 0;
   int backward = 0;
   for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
-    forward += kernels_of(model, i, WorkPhase::kForward);
-    backward += kernels_of(model, i, WorkPhase::kBackward);
+    forward += kernels_of(model, i, Phase::kForward);
+    backward += kernels_of(model, i, Phase::kBackward);
   }
   CHECK(forward == 20 + 20 + 17 + 8 + 2);      // convolutions, norms, ReLU, additions, pooling and fc
   CHECK(backward == 2 * 41 - 1 + 17 + 8 + 1);  // no gradient of the images

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "sim/collectives/nccl_tuning.hpp"
-#include "sim/replay/backend.hpp"
+#include "sim/replay/place.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 #include "tests/replay/small_world.hpp"
 

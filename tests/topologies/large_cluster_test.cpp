@@ -28,12 +28,12 @@ TEST_CASE("a cluster of 1024 GPUs is built with the routes of a ring within 0.5 
     const Cluster cluster = load_cluster(name);
     const std::vector<int> gpus = cluster.places();
     REQUIRE(gpus.size() == 1024);
-    const Platform platform(cluster, gpus);
+    Platform& platform = Platform::of(cluster, gpus);
     for (std::size_t i = 0; i < gpus.size(); ++i) platform.need_route(gpus[i], gpus[(i + 1) % gpus.size()]);
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     const double bytes = resident_bytes() - before;
     CAPTURE(seconds, bytes);
-    CHECK(platform.latency_s(gpus[1023], gpus[0]) > 0.0);
+    CHECK(platform.way(gpus[1023], gpus[0]).latency_s > 0.0);
 #if !defined(__SANITIZE_ADDRESS__)  // which slows down and fills memory
     CHECK(seconds < 0.5);
     CHECK(bytes < 300e6);

@@ -1,4 +1,4 @@
-#include "sim/replay/implied_cluster.hpp"
+#include "sim/replay/place.hpp"
 
 #include <algorithm>
 #include <set>
@@ -85,11 +85,50 @@ Cluster implied_cluster(const KnownPlace& place) {
   return one_host(place.threads, "a host");
 }
 
-std::map<std::string, std::string> communication_notes(const std::string& backend, bool calibrated,
-                                                       const Cluster& cluster,
-                                                       const std::vector<int>& node_of_rank) {
+std::string backend_for(const std::string& asked, const Calibration* calibration, const Cluster& cluster) {
+  if (!asked.empty() && asked != "gloo" && asked != "nccl")
+    throw UsageError(unknown_name("backend", asked, {"gloo", "nccl"}));
+  if (calibration != nullptr) {
+    if (!asked.empty() && asked != calibration->backend)
+      throw UsageError("--backend " + asked + " goes without a calibration of " + calibration->backend);
+    if (asked.empty() && calibration->backend != "nccl" && cluster.has_devices())
+      throw UsageError("cluster '" + cluster.specification + "' has GPUs, whose ranks talk NCCL, but the " +
+                       "calibration is of " + calibration->backend + "; leave it out, or say --backend " +
+                       calibration->backend);
+    return calibration->backend;
+  }
+  if (!asked.empty()) return asked;
+  return cluster.has_devices() ? "nccl" : "";
+}
+
+void Place::load(const PlaceRequest& request, KnownPlace known) {
+  if (!request.calibration.empty()) calibration = load_calibration(request.calibration);
+  known.calibration = costs();
+  known.calibration_path = request.calibration;
+  cluster = request.cluster.empty() ? implied_cluster(known) : load_cluster(request.cluster);
+}
+
+void Place::choose_backend(const PlaceRequest& request) {
+  backend = backend_for(request.backend, costs(), cluster);
+  algorithms = parse_algorithms(request.algorithms, backend);
+}
+
+ReplayInput Place::replay_input(const PlaceRequest& request, int world_size) {
+  if (backend == "nccl" && !nccl_graphs) nccl_graphs.emplace(cluster);
+  ReplayInput input;
+  input.cluster = &cluster;
+  input.node_of_rank = place_ranks(cluster, world_size);
+  input.calibration = costs();
+  input.backend = backend;
+  input.algorithms = algorithms;
+  input.nccl_graphs = nccl_graphs ? &*nccl_graphs : nullptr;
+  input.fidelity = request.fidelity;
+  return input;
+}
+
+std::map<std::string, std::string> Place::communication_notes(const std::vector<int>& node_of_rank) const {
   std::map<std::string, std::string> notes;
-  if (!calibrated && backend != "nccl" && node_of_rank.size() > 1)
+  if (!calibration && backend != "nccl" && node_of_rank.size() > 1)
     notes["endpoints"] =
         "free: without a calibration, sending and receiving cost nothing and only the wire is charged, so "
         "the "
