@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.hpp"
@@ -48,18 +49,12 @@ ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, B
   if (draws) random_.emplace((std::uint64_t{*draws} << 32U) + static_cast<std::uint64_t>(backend.rank()));
   compile(model.parameters.size(),
           Overloaded{
-              [&](const Send& send, std::size_t index) {
-                return CompiledOp{.launch = [this, array = message(index, send.message),
-                                             peer = backend_.rank() + send.offset,
-                                             tag = static_cast<std::uint32_t>(send.tag)] {
-                  return backend_.send(array, peer, tag);
-                }};
-              },
-              [&](const Recv& recv, std::size_t index) {
-                return CompiledOp{.launch = [this, array = message(index, recv.message),
-                                             peer = backend_.rank() + recv.offset,
-                                             tag = static_cast<std::uint32_t>(recv.tag)] {
-                  return backend_.recv(array, peer, tag);
+              [&]<OneOf<Send, Recv> Message>(const Message& action, std::size_t index) {
+                return CompiledOp{.launch = [this, array = message(index, action.message),
+                                             peer = backend_.rank() + action.offset,
+                                             tag = static_cast<std::uint32_t>(action.tag)] {
+                  constexpr bool kSends = std::is_same_v<Message, Send>;
+                  return kSends ? backend_.send(array, peer, tag) : backend_.recv(array, peer, tag);
                 }};
               },
               [&](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto& pass, std::size_t) {

@@ -30,7 +30,7 @@ namespace stepcast {
 /// runs the hook, and goes on. Gradients, buckets, buffers, FSDP units and boundary tensors are arrays in
 /// memory of the size that training has, float32 or half; copies and sums of them are done, collectives and
 /// messages carry them. Their values mean nothing (zero at the start): nothing is trained.
-class ReplayedProgram : public ProgramRunner {
+class ReplayedProgram final : public ProgramRunner {
  public:
   /// \pre all outlive this. The calling thread alone runs the steps. \throws CapabilityError for operations
   /// that are not executed

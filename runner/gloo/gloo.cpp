@@ -116,6 +116,7 @@ class GlooBackend : public Backend {
 
   WorkPtr scatter(std::vector<Array> in, Array out, int root) override {
     std::vector<char*> parts;
+    parts.reserve(in.size());
     for (const Array& part : in) parts.push_back(static_cast<char*>(part.data));
     return push_call({CollectiveKind::kScatter, out.bytes() * ranks(), root}, &gloo::scatter,
                      [parts, out, is_root = rank() == root](auto& options) mutable {

@@ -131,10 +131,8 @@ std::vector<int> GlooConnection::closed_peers() {
   std::vector<int> closed;
   char nothing = 0;
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer == rank()) continue;
     try {
-      auto probe = context_->createUnboundBuffer(&nothing, 0);
-      probe->send(peer, kProbeSlot);
+      if (peer != rank()) context_->createUnboundBuffer(&nothing, 0)->send(peer, kProbeSlot);
     } catch (const gloo::Exception&) {
       closed.push_back(rank_of_job(peer));
     }
@@ -143,9 +141,8 @@ std::vector<int> GlooConnection::closed_peers() {
 }
 
 std::vector<int> GlooConnection::peers() const {
-  std::vector<int> result;
-  for (const int peer : ranks_of_job_)
-    if (peer != rank_of_job(rank())) result.push_back(peer);
+  std::vector<int> result = ranks_of_job_;
+  result.erase(result.begin() + rank());
   return result;
 }
 

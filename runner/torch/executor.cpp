@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,7 +31,7 @@ Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) 
 
 /// One rank's program as LibTorch computes it: which tensors every operation works on, resolved before the
 /// first step.
-class CompiledProgram : public ProgramRunner {
+class CompiledProgram final : public ProgramRunner {
  public:
   /// \throws CapabilityError for operations that are not executed
   CompiledProgram(const Schedule& schedule, TorchModel& model, const Dataset& data, Backend& backend,
@@ -113,22 +113,14 @@ class CompiledProgram : public ProgramRunner {
   }
 
   Function resolve(const Compute& action) {
-    std::vector<std::size_t> segments{static_cast<std::size_t>(action.segment)};
-    if (action.segment < 0) {
-      segments.resize(model_.segments());
-      std::iota(segments.begin(), segments.end(), 0);
-    }
-    const std::size_t segment = segments.front();
+    const auto segment = static_cast<std::size_t>(action.segment);
+    const auto updated = action.segment < 0 ? std::nullopt : std::optional(segment);
     SegmentedPass* const on = &pass(action.micro_batch);
     switch (action.phase) {
       case Phase::kZeroGrad:
-        return [this, segments] {
-          for (const std::size_t one : segments) model_.zero_grad(one);
-        };
+        return [this, updated] { model_.zero_grad(updated); };
       case Phase::kOptimizer:
-        return [this, segments] {
-          for (const std::size_t one : segments) model_.optimizer_step(one);
-        };
+        return [this, updated] { model_.optimizer_step(updated); };
       case Phase::kForward:
         return [on, segment, checkpointed = action.checkpointed] { on->forward(segment, checkpointed); };
       case Phase::kRecompute:

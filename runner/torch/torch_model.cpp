@@ -371,22 +371,18 @@ torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor&
                    unknown_name("loss", model_.loss, {"binary_cross_entropy", "cross_entropy"}));
 }
 
-void TorchModel::zero_grad() {
-  for (std::size_t segment = 0; segment < optimizers_.size(); ++segment) zero_grad(segment);
+void TorchModel::zero_grad(std::optional<std::size_t> segment) {
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (segment.value_or(i) != i) continue;
+    for (const int index : model_.segments[i].parameters)
+      if (const torch::Tensor& parameter = parameters_[static_cast<std::size_t>(index)]; parameter.defined())
+        parameter.mutable_grad().zero_();  // in place: the optimizer's own way detaches, which views refuse
+  }
 }
 
-void TorchModel::zero_grad(std::size_t segment) {
-  for (const int index : model_.segments[segment].parameters)
-    if (const torch::Tensor& parameter = parameters_[static_cast<std::size_t>(index)]; parameter.defined())
-      parameter.mutable_grad().zero_();  // in place: the optimizer's own way detaches, which views refuse
-}
-
-void TorchModel::optimizer_step() {
-  for (std::size_t segment = 0; segment < optimizers_.size(); ++segment) optimizer_step(segment);
-}
-
-void TorchModel::optimizer_step(std::size_t segment) {
-  if (optimizers_[segment] != nullptr) optimizers_[segment]->step();
+void TorchModel::optimizer_step(std::optional<std::size_t> segment) {
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    if (segment.value_or(i) == i && optimizers_[i] != nullptr) optimizers_[i]->step();
 }
 
 }  // namespace stepcast

@@ -56,11 +56,9 @@ class TorchModel {
   /// Mean over the batch, and over positions where there is one prediction per position.
   [[nodiscard]] torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) const;
 
-  /// Of all segments, or of one.
-  void zero_grad();
-  void zero_grad(std::size_t segment);
-  void optimizer_step();
-  void optimizer_step(std::size_t segment);
+  /// Of one segment, or of all.
+  void zero_grad(std::optional<std::size_t> segment = std::nullopt);
+  void optimizer_step(std::optional<std::size_t> segment = std::nullopt);
   /// The model's optimizer over other tensors (shards of its parameters).
   [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const std::vector<torch::Tensor>& tensors) const;
