@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "sim/replay/collective_run.hpp"
-#include "sim/replay/point_to_point.hpp"
 
 namespace stepcast {
 namespace {
