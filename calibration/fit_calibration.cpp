@@ -30,6 +30,10 @@ const SampleSet* only_set(const Calibration& calibration, const std::string& pro
   return sets.empty() ? nullptr : sets.front();
 }
 
+CostFit fit_points(const std::vector<CostPoint>& points) {
+  return points.empty() ? CostFit{} : fit_cost(points);
+}
+
 /// The cost of one end of a message when both ends of `probe` together make up `ends` of them.
 CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
                   double ends = 1.0) {
@@ -38,7 +42,7 @@ CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool proce
     const double time = median(processor_time ? set->cpu_s : set->time_s);
     if (time > 0.0) points.push_back({set->bytes, time / ends});
   }
-  return points.empty() ? CostFit{} : fit_cost(points);
+  return fit_points(points);
 }
 
 /// How much longer messages of `longer` take than those of `shorter`: the median over the sizes up to 16 KiB,
@@ -81,7 +85,7 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
     const double on_wire = wire.s_per_byte * std::max(0.0, set->bytes - wire.at_once);
     if (time > 0.0) points.push_back({set->bytes, std::max(time - on_wire, least)});
   }
-  return points.empty() ? CostFit{} : fit_cost(points);
+  return fit_points(points);
 }
 
 /// In an exchange each endpoint is busy with one send and one receive per message of one way: two gaps. Where
@@ -94,7 +98,7 @@ CostFit fit_gap(const Calibration& calibration, const std::string& path_class, c
     const bool waits = 2.0 * wire.s_per_byte * set->bytes > time;
     if (time > 0.0) points.push_back({set->bytes, (waits ? median(set->cpu_s) : time) / kEnds});
   }
-  return points.empty() ? CostFit{} : fit_cost(points);
+  return fit_points(points);
 }
 
 /// \param bandwidth of the wire; 0: unknown, or none

@@ -1,6 +1,5 @@
 #include "sim/collectives/nccl_flows.hpp"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

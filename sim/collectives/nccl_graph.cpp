@@ -226,14 +226,14 @@ class GraphOfGroup {
   }
 
  private:
-  [[nodiscard]] int place(int rank) const { return places_[rank]; }
-  [[nodiscard]] const std::vector<int>& host(std::size_t index) const { return hosts_[index]; }
   [[nodiscard]] bool several_hosts() const { return hosts_.size() > 1; }
+  const Path& path(int from, int to) { return graphs_.path(places_[from], places_[to]); }
+  const NcclPair& pair(int from, int to) { return graphs_.pair(places_[from], places_[to]); }
 
   void group_by_host() {
     std::map<int, std::size_t> known;
     for (int rank = 0; rank < graph_.ranks; ++rank) {
-      const auto [found, is_new] = known.try_emplace(cluster_.node(place(rank)).host, hosts_.size());
+      const auto [found, is_new] = known.try_emplace(cluster_.node(places_[rank]).host, hosts_.size());
       if (is_new) hosts_.emplace_back();
       hosts_[found->second].push_back(rank);
       graph_.node_of_rank.push_back(static_cast<int>(found->second));
@@ -252,37 +252,35 @@ class GraphOfGroup {
   [[nodiscard]] bool all_alike() {
     std::set<int> middles;
     std::set<double> bandwidths;
-    for (const int from : host(0))
-      for (const int to : host(0)) {
+    for (const int from : hosts_[0])
+      for (const int to : hosts_[0]) {
         if (from == to) continue;
-        const Path& path = graphs_.path(place(from), place(to));
-        if (path.size() != 2) return host(0).size() <= 2;
-        middles.insert(arrival(cluster_, path.front()));
-        for (const Hop& hop : path) bandwidths.insert(cluster_.links[hop.link].bandwidth.count());
+        const Path& way = path(from, to);
+        if (way.size() != 2) return hosts_[0].size() <= 2;
+        middles.insert(arrival(cluster_, way.front()));
+        for (const Hop& hop : way) bandwidths.insert(cluster_.links[hop.link].bandwidth.count());
       }
     return middles.size() <= 1 && bandwidths.size() <= 1;
-  }
-
-  NcclWay way_between(int from, int to) {
-    return {&graphs_.path(place(from), place(to)), graphs_.pair(place(from), place(to)).overhead};
   }
 
   /// In the first host, with the edges to the second.
   NcclRings search() {
     NcclRingSearch request;
-    request.gpus = static_cast<int>(host(0).size());
+    request.gpus = static_cast<int>(hosts_[0].size());
     request.several_hosts = several_hosts();
     request.all_alike = all_alike();
     for (const Link& link : cluster_.links)
       request.capacity.insert(request.capacity.end(), 2, nominal_rate(link).count());
-    const std::size_t gpus = host(0).size();
+    const std::size_t gpus = hosts_[0].size();
     std::vector<NcclWay> known(2 * gpus * gpus);
     request.way = [this, gpus, &known](int from, int to, bool leaves) {
       const auto here = static_cast<std::size_t>(from);
       const auto there = static_cast<std::size_t>(to);
       NcclWay& way = known[(2 * here + (leaves ? 1 : 0)) * gpus + there];
-      const std::vector<int>& next = host(leaves ? 1 : 0);
-      if (way.path == nullptr) way = way_between(host(0)[here], next[there % next.size()]);
+      const std::vector<int>& next = hosts_[leaves ? 1 : 0];
+      const int to_rank = next[there % next.size()];
+      if (way.path == nullptr)
+        way = {&path(hosts_[0][here], to_rank), pair(hosts_[0][here], to_rank).overhead};
       return way;
     };
     NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
@@ -335,16 +333,16 @@ class GraphOfGroup {
     const double speed = graph_.bandwidth.count() * graph_.channels;
     for (const NcclRing& ring : graph_.rings) {
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
-        const int from = place(ring.order[i]);
-        const int to = place(ring.order[(i + 1) % ring.order.size()]);
-        const NcclPair& pair = graphs_.pair(from, to);
-        if (pair.hardware == NcclHardware::kNetwork) {
-          graph_.network_latency = std::max(graph_.network_latency, pair.latency);
-          graph_.through_socket = graph_.through_socket || pair.through_socket;
+        const int from = ring.order[i];
+        const int to = ring.order[(i + 1) % ring.order.size()];
+        const NcclPair& edge = pair(from, to);
+        if (edge.hardware == NcclHardware::kNetwork) {
+          graph_.network_latency = std::max(graph_.network_latency, edge.latency);
+          graph_.through_socket = graph_.through_socket || edge.through_socket;
         } else {
-          graph_.intra = std::max(graph_.intra, pair.hardware);
+          graph_.intra = std::max(graph_.intra, edge.hardware);
         }
-        for (const Hop& hop : graphs_.path(from, to)) used[slot(hop)] += speed * ring.share * pair.overhead;
+        for (const Hop& hop : path(from, to)) used[slot(hop)] += speed * ring.share * edge.overhead;
       }
     }
     double pace = none_fits_ ? std::numeric_limits<double>::infinity() : 1.0;
@@ -368,8 +366,7 @@ class GraphOfGroup {
   /// All ways inside a host lead through its NVSwitch.
   [[nodiscard]] bool at_nvswitch() {
     const auto at_switch = [this](int from, int to) {
-      const Path& path = graphs_.path(place(from), place(to));
-      return cluster_.node(arrival(cluster_, path.front())).kind == NodeKind::kNvSwitch;
+      return cluster_.node(arrival(cluster_, path(from, to).front())).kind == NodeKind::kNvSwitch;
     };
     for (const std::vector<int>& ranks : hosts_)
       for (std::size_t i = 0; i < ranks.size(); ++i)
@@ -381,13 +378,12 @@ class GraphOfGroup {
   /// room for on every GPU's NVLink. Between hosts the heads share what the rings found.
   void add_nvls() {
     if (graph_.compute_capability < kHopper) return;
-    const auto heads = static_cast<int>(host(0).size());
-    double nvlink = graphs_.pair(place(host(0)[0]), place(host(0)[1])).bandwidth.count();
+    const auto heads = static_cast<int>(hosts_[0].size());
+    double nvlink = std::numeric_limits<double>::infinity();
     for (const std::vector<int>& ranks : hosts_) {
       if (static_cast<int>(ranks.size()) != heads) return;
       for (std::size_t i = 0; i < ranks.size(); ++i)
-        nvlink = std::min(
-            nvlink, graphs_.pair(place(ranks[i]), place(ranks[(i + 1) % ranks.size()])).bandwidth.count());
+        nvlink = std::min(nvlink, pair(ranks[i], ranks[(i + 1) % ranks.size()]).bandwidth.count());
     }
     for (const double speed : speeds(graph_.compute_capability, several_hosts())) {
       if (heads * speed > nvlink) continue;

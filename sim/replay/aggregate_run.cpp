@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "sim/replay/collective_run.hpp"
 

@@ -65,11 +65,12 @@ Schedule ping_pong_schedule(Bytes message, int world_size) {
   return schedule;
 }
 
+/// By step.
 std::vector<double> slowest_rank(const Result& result) {
   std::vector<double> times = result.step_time_s.front();
   for (const auto& rank : result.step_time_s)
-    for (std::size_t i = 0; i < std::min(times.size(), rank.size()); ++i)
-      times[i] = std::max(times[i], rank[i]);
+    std::transform(times.begin(), times.end(), rank.begin(), times.begin(),
+                   [](double a, double b) { return std::max(a, b); });
   return times;
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
@@ -26,7 +27,12 @@ struct CollectiveWorld {
     return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->copy.at(Bytes(bytes)).count();
   }
   /// Work of a communication thread of `rank`; `traffic` is what it moves through memory, in bytes.
-  void run_job(int rank, double seconds, double traffic, Callback ended) const;
+  void run_job(int rank, double seconds, double traffic, Callback ended) const {
+    processors.run(
+        transport.node(rank),
+        {.seconds = seconds, .memory_bytes_per_s = traffic / seconds, .rank = rank, .communication = true},
+        std::move(ended));
+  }
 };
 
 /// One call of a collective by all ranks of a group, under way.
@@ -54,7 +60,13 @@ class CollectiveRun {
 class JointRun : public CollectiveRun {
  public:
   using CollectiveRun::CollectiveRun;
-  void join(int index, Callback done) final;
+  void join(int /*index*/, Callback done) final {
+    waiting_.push_back(std::move(done));
+    if (waiting_.size() < ranks_.size()) return;
+    part_begins();
+    begin();
+    part_over();
+  }
 
  protected:
   /// Starts the parts. It is one itself, so that those that end at once do not end the whole.
@@ -62,7 +74,11 @@ class JointRun : public CollectiveRun {
   /// What is left to do at the end, before the ranks go on.
   virtual void end() {}
   void part_begins() { ++open_parts_; }
-  void part_over();
+  void part_over() {
+    if (--open_parts_ > 0) return;
+    end();
+    for (const Callback& done : std::exchange(waiting_, {})) done();
+  }
 
  private:
   std::vector<Callback> waiting_;

@@ -1,7 +1,6 @@
 #include "sim/replay/collectives.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace stepcast {
 

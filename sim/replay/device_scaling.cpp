@@ -20,18 +20,10 @@ Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
   return std::max(flop / rates.peak, traffic / rates.memory);
 }
 
-const Segment& segment_of(const Model& model, int segment) { return model.segments[segment]; }
-
-std::string names(const DeviceModel& device) {
+std::string names(const auto& things, const auto& name_of) {
   std::string text;
-  for (const auto& [dtype, rate] : device.peak) text += (text.empty() ? "" : ", ") + dtype;
+  for (const auto& thing : things) text += (text.empty() ? "" : ", ") + name_of(thing);
   return text;
-}
-
-std::string known_devices() {
-  std::string names;
-  for (const DeviceModel& device : device_models()) names += (names.empty() ? "" : ", ") + device.name;
-  return names;
 }
 
 void check_describes_work(const Model& model) {
@@ -73,7 +65,8 @@ STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size
 DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int threads) {
   const auto found = device.peak.find(dtype);
   if (found == device.peak.end())
-    throw InputError("device '" + device.name + "' computes no " + dtype + "; it knows " + names(device));
+    throw InputError("device '" + device.name + "' computes no " + dtype + "; it knows " +
+                     names(device.peak, [](const auto& peak) { return peak.first; }));
   const double share = device.gpu ? 1.0 : static_cast<double>(threads) / device.multiprocessors;
   return {share * found->second, share * device.memory_bandwidth, device.kernel_launch};
 }
@@ -84,7 +77,7 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     const auto outputs = static_cast<double>(numel(model.segments.back().output));
     return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
   }
-  const Segment& all = segment_of(model, segment);
+  const Segment& all = model.segments[segment];
   if (phase == Phase::kZeroGrad) return model.parameter_bytes(all) / rates.memory;
   if (phase == Phase::kOptimizer)
     return model.optimizer.update_accesses() * model.parameter_bytes(all) / rates.memory;
@@ -101,7 +94,7 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
 int kernels_of(const Model& model, int segment, Phase phase) {
   if (phase == Phase::kLoss) return kLossKernels;
   if (phase == Phase::kZeroGrad) return 0;
-  const Segment& all = segment_of(model, segment);
+  const Segment& all = model.segments[segment];
   if (phase == Phase::kOptimizer)
     return model.optimizer.kind == "none" ? 0 : static_cast<int>(all.parameters.size());
   int kernels = 0;
@@ -122,7 +115,7 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
   throw InputError(
       path + ": was measured on '" + trace.device +
       "', which is none of the known devices; name the one that is most like it with --trace-device: " +
-      known_devices());
+      names(device_models(), [](const DeviceModel& device) { return device.name; }));
 }
 
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,

@@ -1,7 +1,6 @@
 #include "sim/replay/fifo_ports.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace stepcast {
 namespace {

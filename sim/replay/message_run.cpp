@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "sim/replay/collective_run.hpp"
-#include "sim/replay/point_to_point.hpp"
 
 namespace stepcast {
 namespace {
@@ -12,9 +11,7 @@ class MessageRun : public CollectiveRun {
  public:
   MessageRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
              const std::vector<int>& ranks)
-      : CollectiveRun(world, algorithm, call, ranks),
-        members_(ranks.size()),
-        messages_(world.clock, world.transport) {}
+      : CollectiveRun(world, algorithm, call, ranks), members_(ranks.size()), inbox_(ranks.size()) {}
 
   void join(int index, Callback done) override {
     Member& member = members_[index];
@@ -42,6 +39,13 @@ class MessageRun : public CollectiveRun {
     bool finished = false;
     std::vector<std::uint8_t> open_parts;  ///< by step: sends and receives that are not over
   };
+  /// A posted side of a message that waits for the other side; lies in the inbox of the receiver.
+  struct Posted {
+    int peer = 0;  ///< the sender
+    int step = 0;
+    bool is_send = false;
+    double date = 0.0;
+  };
 
   void post(int index) {
     Member& member = members_[index];
@@ -52,10 +56,29 @@ class MessageRun : public CollectiveRun {
       const bool sends = step.to >= 0 && step.sent.count() > 0.0;
       const bool receives = step.from >= 0 && step.received.count() > 0.0;
       member.open_parts[number] = static_cast<std::uint8_t>((sends ? 1 : 0) + (receives ? 1 : 0));
-      const auto over = [this, index, number] { part_over(index, number); };
-      if (receives) messages_.post(false, rank(step.from), rank(index), 0, step.received.count(), over);
-      if (sends) messages_.post(true, rank(index), rank(step.to), 0, step.sent.count(), over);
+      if (receives) offer(step.from, index, number, false, step.received.count());
+      if (sends) offer(index, step.to, number, true, step.sent.count());
     }
+  }
+
+  /// Posts one side of a message; when the other side waits already, the message moves.
+  void offer(int from, int to, int step, bool is_send, double bytes) {
+    std::vector<Posted>& inbox = inbox_[to];
+    const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Posted& one) {
+      return one.peer == from && one.is_send != is_send;
+    });
+    const double now = world_.clock.now();
+    if (found == inbox.end()) {
+      inbox.push_back({from, step, is_send, now});
+      return;
+    }
+    const int send_step = is_send ? step : found->step;
+    const int receive_step = is_send ? found->step : step;
+    const double receive_posted = is_send ? found->date : now;
+    inbox.erase(found);
+    world_.transport.move({rank(from), rank(to), bytes, receive_posted,
+                           [this, from, send_step] { part_over(from, send_step); },
+                           [this, to, receive_step] { part_over(to, receive_step); }});
   }
 
   void part_over(int index, int step) {
@@ -100,7 +123,7 @@ class MessageRun : public CollectiveRun {
   }
 
   std::vector<Member> members_;
-  PointToPoint messages_;
+  std::vector<std::vector<Posted>> inbox_;
 };
 
 }  // namespace

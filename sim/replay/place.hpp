@@ -27,7 +27,7 @@ struct KnownPlace {
 /// rank, the one that was traced if there is a trace, and without either a host with a core per thread. It has
 /// a specification that says so and no path.
 /// \throws UsageError where that is not known: for GPUs, for several ranks without a calibration, for one of
-/// several hosts or of a lab; it names the shipped clusters that fit
+/// several hosts or of a machine that played several; it names the shipped clusters that fit
 Cluster implied_cluster(const KnownPlace& place);
 
 /// The communication library that a prediction is for: the one asked for, else the calibration's, else `nccl`

@@ -9,7 +9,6 @@
 #include <memory>
 #include <simgrid/s4u.hpp>
 #include <string>
-#include <utility>
 
 #include "topologies/network.hpp"
 

@@ -1,7 +1,6 @@
 #include "sim/replay/rank_run.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/overloaded.hpp"
 

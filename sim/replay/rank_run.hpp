@@ -10,7 +10,6 @@
 #include "sim/replay/collectives.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
-#include "sim/replay/point_to_point.hpp"
 #include "sim/schedule/operations.hpp"
 
 namespace stepcast {

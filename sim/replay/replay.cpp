@@ -167,12 +167,10 @@ class Replay {
     }
     result.bytes_sent_per_rank = bytes_per_step();
     result.notes["collective_fidelity"] = collectives_.fidelity_used();
-    if (const std::string used = collectives_.algorithms_used(); !used.empty())
-      result.notes["algorithms"] = used;
-    if (const std::string choices = collectives_.nccl_choices(); !choices.empty())
-      result.notes["nccl"] = choices;
-    if (const std::string others = transport_.stand_ins(); !others.empty())
-      result.notes["path_classes"] = others;
+    for (const auto& [about, what] : {std::pair{"algorithms", collectives_.algorithms_used()},
+                                      {"nccl", collectives_.nccl_choices()},
+                                      {"path_classes", transport_.stand_ins()}})
+      if (!what.empty()) result.notes[about] = what;
     add_details(result);
     return result;
   }

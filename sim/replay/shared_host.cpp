@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 namespace stepcast {
 namespace {
@@ -132,11 +131,7 @@ void Processors::run(int host, const Job& job, Callback ended) {
 
 int Processors::occupy(int host, double cores, int rank) {
   const std::size_t index = machine(host);
-  Job job;
-  job.seconds = std::numeric_limits<double>::infinity();
-  job.cores = cores;
-  job.rank = rank;
-  job.communication = true;
+  const Job job{.seconds = kInfinite, .cores = cores, .rank = rank, .communication = true};
   const int id = hosts_[index].shared.add(job, clock_.now());
   arm(index);
   return id;

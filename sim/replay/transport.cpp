@@ -1,7 +1,6 @@
 #include "sim/replay/transport.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "sim/collectives/nccl_tuning.hpp"
 
@@ -14,16 +13,11 @@ constexpr std::size_t kHere = 0;             // path classes from near to far
 constexpr std::size_t kNear = 1;
 constexpr std::size_t kFar = 2;
 
-const PathCost* find_class(const Calibration& calibration, const std::string& name) {
-  for (const PathCost& path : calibration.paths)
-    if (path.path_class == name) return &path;
-  return nullptr;
-}
-
 /// The first of `names` that is calibrated; else the first class there is.
 const PathCost& first_class(const Calibration& calibration, const std::vector<const char*>& names) {
   for (const char* name : names)
-    if (const PathCost* found = find_class(calibration, name)) return *found;
+    for (const PathCost& path : calibration.paths)
+      if (path.path_class == name) return path;
   return calibration.paths.front();
 }
 
@@ -240,6 +234,20 @@ void Transport::send_over(Message& message) {
 
 void Transport::part_over(Message& message) {
   if (--message.open_parts == 0) message.transfer.arrived();
+}
+
+void PointToPoint::post(bool is_send, int from, int to, int tag, double bytes, Callback done) {
+  auto& queue = waiting_[{from, to, tag}];
+  if (queue.empty() || queue.front().is_send == is_send) {
+    queue.push_back({is_send, clock_.now(), std::move(done)});
+    return;
+  }
+  Posted other = std::move(queue.front());
+  queue.erase(queue.begin());
+  const double receive_posted = is_send ? other.date : clock_.now();
+  Callback& sent = is_send ? done : other.done;
+  Callback& arrived = is_send ? other.done : done;
+  transport_.move({from, to, bytes, receive_posted, std::move(sent), std::move(arrived)});
 }
 
 }  // namespace stepcast

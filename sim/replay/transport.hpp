@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -129,6 +130,36 @@ class Transport {
   std::vector<Engine> engines_;                            ///< by rank
   std::map<std::pair<int, int>, Connection> connections_;  ///< by sender and receiver
   std::vector<double> bytes_sent_;
+};
+
+/// Sends and receives: matched by sender, receiver and tag, in the order in which they are posted.
+class PointToPoint {
+ public:
+  PointToPoint(Clock& clock, Transport& transport) : clock_(clock), transport_(transport) {}
+
+  /// Posts one side. `done` of the sender is called when its array is free again, of the receiver at the
+  /// arrival.
+  void post(bool is_send, int from, int to, int tag, double bytes, Callback done);
+
+ private:
+  struct Posted {
+    bool is_send = false;
+    double date = 0.0;
+    Callback done;
+  };
+  Clock& clock_;
+  Transport& transport_;
+  struct Ends {
+    int from, to, tag;
+    bool operator==(const Ends&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Ends& ends) const {
+      return (static_cast<std::size_t>(ends.tag) << 40) ^ (static_cast<std::size_t>(ends.from) << 20) ^
+             static_cast<std::size_t>(ends.to);
+    }
+  };
+  std::unordered_map<Ends, std::vector<Posted>, Hash> waiting_;  ///< all of a queue are of the same side
 };
 
 }  // namespace stepcast

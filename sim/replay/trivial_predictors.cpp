@@ -48,10 +48,7 @@ AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster) {
 
 Seconds alpha_beta_time(const Collective& collective, int group_size, const AlphaBeta& line) {
   if (group_size == 1) return Seconds(0);
-  CollectiveCall call;
-  call.message = collective.message;
-  call.ranks = group_size;
-  call.root = collective.root;
+  const CollectiveCall call{collective.message, group_size, collective.root};
   const LinkCost link{Seconds(line.alpha_s), BytesPerSecond(1.0 / line.beta_s_per_byte)};
   return algorithm_for(collective.kind, "").time(call, link);
 }

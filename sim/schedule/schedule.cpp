@@ -1,8 +1,6 @@
 #include "sim/schedule/schedule.hpp"
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <set>
 #include <stdexcept>
 #include <tuple>

@@ -61,8 +61,7 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
     step.hold(MemoryCategory::kCommunication, bucket.message());
     schedule.buckets.push_back(std::move(bucket));
   }
-  copied_in_.resize(schedule.buckets.size() - first_);
-  reduced_.resize(schedule.buckets.size() - first_);
+  pending_.resize(schedule.buckets.size() - first_);
 }
 
 int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> after) {
@@ -75,32 +74,26 @@ int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> a
 void BucketedReduction::copy_in(int tensor, int backward) {
   const Parameter& parameter = step_.model().parameters[tensor];
   const std::size_t number = bucket_of_[tensor];
-  const std::size_t own = number - first_;
+  std::vector<int>& pending = pending_[number - first_];
   const Bucket& bucket = schedule_.buckets[number];
-  copied_in_[own].push_back(step_.add(
-      {.name = "copy_in/" + parameter.name,
-       .action = CopyIn{.bucket = static_cast<int>(number), .tensor = tensor, .scale = 1.0 / ranks_},
-       .within = backward,
-       .ready_tensor = tensor,
-       .memory_traffic = (bucket.half ? 1.5 : 2.0) * parameter.size}));
-  if (copied_in_[own].size() < bucket.tensors.size()) return;
-  reduced_[own] = copied_in_[own];
-  if (ranks_ == 1) return;
-  reduced_[own] = {step_.add_collective("all_reduce/bucket" + std::to_string(number),
-                                        {.kind = CollectiveKind::kAllReduce,
-                                         .message = bucket.message(),
-                                         .group = group_,
-                                         .payload = BucketArray{static_cast<int>(number)}},
-                                        copied_in_[own])};
+  const auto index = static_cast<int>(number);
+  pending.push_back(step_.add({.name = "copy_in/" + parameter.name,
+                               .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
+                               .within = backward,
+                               .ready_tensor = tensor,
+                               .memory_traffic = (bucket.half ? 1.5 : 2.0) * parameter.size}));
+  if (pending.size() < bucket.tensors.size() || ranks_ == 1) return;
+  const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};
+  pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call, pending)};
 }
 
 void BucketedReduction::copy_out() {
-  for (std::size_t own = 0; own < reduced_.size(); ++own) {
+  for (std::size_t own = 0; own < pending_.size(); ++own) {
     const std::size_t number = first_ + own;
     const Bucket& bucket = schedule_.buckets[number];
     step_.add({.name = "copy_out/bucket" + std::to_string(number),
                .action = CopyOut{.bucket = static_cast<int>(number)},
-               .after = reduced_[own],
+               .after = pending_[own],
                .memory_traffic = (bucket.half ? 1.5 : 2.0) * bucket.size});
   }
 }

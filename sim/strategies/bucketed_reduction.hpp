@@ -61,10 +61,10 @@ class BucketedReduction {
   Schedule& schedule_;
   int group_;
   int ranks_;
-  std::size_t first_;                        // of its buckets in the Schedule
-  std::vector<std::size_t> bucket_of_;       // by parameter
-  std::vector<std::vector<int>> copied_in_;  // by own bucket: its copies so far
-  std::vector<std::vector<int>> reduced_;    // by own bucket: what its copy back waits for
+  std::size_t first_;                   // of its buckets in the Schedule
+  std::vector<std::size_t> bucket_of_;  // by parameter
+  /// By own bucket: its copies so far; when it is full, what its copy back waits for.
+  std::vector<std::vector<int>> pending_;
 };
 
 }  // namespace stepcast

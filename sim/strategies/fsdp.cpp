@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,9 +79,7 @@ class Fsdp {
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = 0; u < schedule_.units.size(); ++u)
       for (const int segment : schedule_.units[u].segments) unit_of_[segment] = u;
-    gathered_.assign(schedule_.units.size(), -1);
-    gradients_.assign(schedule_.units.size(), false);
-    in_flight_.assign(schedule_.units.size(), false);
+    states_.resize(schedule_.units.size());
   }
 
   Schedule build() {
@@ -100,6 +97,13 @@ class Fsdp {
   }
 
  private:
+  /// Of a unit.
+  struct State {
+    int gathered = -1;       // its all-gather; -1: not there
+    bool in_flight = false;  // gathered, and its turn is not over
+    bool gradients = false;  // whole ones are there
+  };
+
   void read_prefetching(const StrategyOptions& options) {
     forward_prefetch_ = options.flag("forward-prefetch");
     backward_prefetch_ = options.text("backward-prefetch");
@@ -133,18 +137,19 @@ class Fsdp {
 
   /// Issues the all-gather of a unit that is not there.
   void gather(std::size_t index) {
-    if (!sharded_ || gathered_[index] >= 0) return;
-    gathered_[index] =
+    if (!sharded_ || states_[index].gathered >= 0) return;
+    states_[index].gathered =
         step_.add({.name = numbered("all_gather/" + unit(index).name),
                    .action = Collective{.kind = CollectiveKind::kAllGather,
                                         .message = unit(index).size(),
                                         .payload = UnitParameters{static_cast<int>(index)}},
                    .memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}}});
-    in_flight_[index] = unit(index).name != "root";
+    states_[index].in_flight = unit(index).name != "root";
   }
 
   [[nodiscard]] std::vector<int> wait_for(std::size_t index) const {
-    return gathered_[index] >= 0 ? std::vector<int>{gathered_[index]} : std::vector<int>{};
+    const int gathered = states_[index].gathered;
+    return gathered >= 0 ? std::vector<int>{gathered} : std::vector<int>{};
   }
 
   void memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
@@ -158,24 +163,20 @@ class Fsdp {
   void free_parameters(std::size_t index) {
     if (!sharded_) return;
     memory_op("reshard", index, UnitMemory::What::kFreeParameters, MemoryCategory::kParameters, -1.0);
-    gathered_[index] = -1;
-  }
-
-  /// The unit that is needed next by segments `from`, `from + direction`, ...
-  [[nodiscard]] std::optional<std::size_t> next_missing(int from, int direction) const {
-    for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction)
-      if (gathered_[unit_of_[i]] < 0) return unit_of_[i];
-    return std::nullopt;
+    states_[index].gathered = -1;
   }
 
   /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the one
   /// that computes, at least one, and none beyond the limit.
   void prefetch(int from, int direction) {
-    for (std::size_t deep = 0; deep < std::max<std::size_t>(1, limit_ - 1); ++deep) {
-      const auto next = next_missing(from, direction);
-      const auto waiting = static_cast<std::size_t>(std::count(in_flight_.begin(), in_flight_.end(), true));
-      if (!next || waiting >= limit_) return;
-      gather(*next);
+    std::size_t deep = 0;
+    for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction) {
+      if (states_[unit_of_[i]].gathered >= 0) continue;
+      const auto waiting =
+          std::count_if(states_.begin(), states_.end(), [](const State& one) { return one.in_flight; });
+      if (static_cast<std::size_t>(waiting) >= limit_ || deep++ == std::max<std::size_t>(1, limit_ - 1))
+        return;
+      gather(unit_of_[i]);
     }
   }
 
@@ -188,7 +189,7 @@ class Fsdp {
       if (forward_prefetch_) prefetch(i + 1, 1);
       step_.forward(i, micro_batch, wait_for(index));
       if (unit(index).segments.back() != i) continue;
-      in_flight_[index] = false;
+      states_[index].in_flight = false;
       if (!stays(index)) free_parameters(index);
     }
     step_.loss(micro_batch);
@@ -203,7 +204,7 @@ class Fsdp {
       if (backward_prefetch_ == "pre") prefetch(i - 1, -1);
       step_.backward(i, micro_batch, wait_for(index));
       if (unit(index).segments.front() != i) continue;
-      in_flight_[index] = false;
+      states_[index].in_flight = false;
       if (reduces || !stays(index)) free_parameters(index);
       if (backward_prefetch_ == "post") prefetch(i - 1, -1);
       if (reduces) reduce(index);
@@ -212,10 +213,10 @@ class Fsdp {
 
   /// Gradients of a unit come into being at its first backward.
   void take_gradients(std::size_t index, std::vector<int> after) {
-    if (!sharded_ || gradients_[index]) return;
+    if (!sharded_ || states_[index].gradients) return;
     memory_op("zero_grad", index, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients, 1.0,
               std::move(after));
-    gradients_[index] = true;
+    states_[index].gradients = true;
   }
 
   [[nodiscard]] double predivide_factor() const {
@@ -254,7 +255,7 @@ class Fsdp {
       }
       memory_op("free_grad", index, UnitMemory::What::kFreeGradients, MemoryCategory::kGradients, -1.0,
                 {call});
-      gradients_[index] = false;
+      states_[index].gradients = false;
       scale(index, predivide_factor() / config_.world_size, true);
     }
   }
@@ -279,9 +280,7 @@ class Fsdp {
   Schedule schedule_;
   LocalStep step_;
   std::vector<std::size_t> unit_of_;                   // by segment
-  std::vector<int> gathered_;                          // by unit: its all-gather; -1: not there
-  std::vector<bool> in_flight_;                        // by unit: gathered, and its turn is not over
-  std::vector<bool> gradients_;                        // by unit: whole gradients are there
+  std::vector<State> states_;                          // by unit
   std::vector<std::pair<std::size_t, int>> reducing_;  // unit and its call
   std::vector<int> reduced_;                           // calls that the optimizer waits for
   std::map<std::string, int> named_;

@@ -8,9 +8,7 @@
 #include "core/error.hpp"
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
-#include "sim/strategies/mesh.hpp"
-#include "sim/strategies/pipeline_order.hpp"
-#include "sim/strategies/pipeline_split.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {

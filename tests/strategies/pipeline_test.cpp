@@ -5,9 +5,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "sim/strategies/mesh.hpp"
-#include "sim/strategies/pipeline_order.hpp"
-#include "sim/strategies/pipeline_split.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast::pipeline_test {

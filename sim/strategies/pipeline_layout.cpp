@@ -1,4 +1,4 @@
-#include "sim/strategies/pipeline_split.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -119,7 +119,72 @@ std::vector<int> balanced_counts(const std::vector<int>& blocks, int parts,
   return counts;
 }
 
+using Order = std::vector<PipelineAction>;
+
+/// `warmup` forwards, then pairs, then what is left.
+Order woven(const Order& forwards, const Order& backwards, std::size_t warmup, bool backward_first) {
+  Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
+  std::size_t backward = 0;
+  for (std::size_t forward = warmup; forward < forwards.size(); ++forward, ++backward) {
+    if (backward_first) order.push_back(backwards[backward]);
+    order.push_back(forwards[forward]);
+    if (!backward_first) order.push_back(backwards[backward]);
+  }
+  order.insert(order.end(), backwards.begin() + static_cast<std::ptrdiff_t>(backward), backwards.end());
+  return order;
+}
+
 }  // namespace
+
+int Mesh::size(const std::string& dimension) const {
+  for (const auto& [name, size] : dimensions)
+    if (name == dimension) return size;
+  return 1;
+}
+
+int Mesh::stride(const std::string& dimension) const {
+  int stride = 1;
+  for (auto it = dimensions.rbegin(); it != dimensions.rend() && it->first != dimension; ++it)
+    stride *= it->second;
+  return stride;
+}
+
+int Mesh::index(const std::string& dimension, int rank) const {
+  return size(dimension) == 1 ? 0 : rank / stride(dimension) % size(dimension);
+}
+
+std::string Mesh::text() const {
+  std::string text;
+  for (const auto& [name, size] : dimensions)
+    if (size > 1) text += (text.empty() ? "" : ",") + name + "=" + std::to_string(size);
+  return text;
+}
+
+Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std::string>& known) {
+  Mesh mesh;
+  if (text.empty()) {
+    mesh.dimensions.emplace_back(known.front(), world_size);
+    return mesh;
+  }
+  const std::string what = "--mesh " + text + ": ";
+  long long product = 1;
+  for (const std::string& part : parts_of(text, ',')) {
+    const std::size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw UsageError(what + unknown_name("dimension", name, known));
+    const auto size = equals == std::string::npos ? std::nullopt : positive_number(part.substr(equals + 1));
+    if (!size) throw UsageError(what + "'" + part + "' needs a size of at least 1, such as " + name + "=2");
+    for (const auto& [other, its_size] : mesh.dimensions)
+      if (other == name) throw UsageError(what + "dimension '" + name + "' stands twice");
+    mesh.dimensions.emplace_back(name, *size);
+    product *= *size;
+  }
+  if (product != world_size)
+    throw UsageError("--mesh " + text + " is " + std::to_string(product) + " ranks, the world size is " +
+                     std::to_string(world_size));
+  return mesh;
+}
 
 std::vector<std::vector<int>> split_model(const Model& model, const std::string& split, int parts,
                                           const std::vector<double>& segment_times) {
@@ -160,6 +225,39 @@ std::string split_text(const Model& model, const std::vector<std::vector<int>>& 
       return block >= part.front() && block <= part.back();
     })));
   return joined(counts);
+}
+
+Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
+  const int ranks = shape.ranks;
+  const int parts = shape.virtual_stages;
+  const bool interleaved = shape.schedule == "interleaved";
+  if (!interleaved && parts != 1)
+    throw UsageError("--virtual-stages goes with --schedule interleaved, not with " + shape.schedule);
+  if (interleaved && (parts < 2 || ranks < 2))
+    throw UsageError("--schedule interleaved needs at least two ranks and --virtual-stages of at least 2");
+  const int rounds = interleaved ? std::max(1, shape.micro_batches / ranks) : 1;
+  if (shape.micro_batches % rounds != 0)
+    throw UsageError("--schedule interleaved: " + std::to_string(shape.micro_batches) +
+                     " micro-batches do not form " + std::to_string(rounds) + " equal rounds over " +
+                     std::to_string(ranks) + " ranks; take a multiple of the ranks");
+  const int group = shape.micro_batches / rounds;
+  Order forwards;
+  Order backwards;
+  for (int first = 0; first < shape.micro_batches; first += group)
+    for (int part = 0; part < parts; ++part)
+      for (int i = first; i < first + group; ++i) {
+        forwards.push_back({true, part * ranks + rank, i});
+        backwards.push_back({false, (parts - 1 - part) * ranks + rank, i});
+      }
+  if (forward_only) return forwards;
+  int warmup = shape.micro_batches;  // gpipe
+  if (interleaved)
+    warmup = std::min(static_cast<int>(forwards.size()), (parts - 1) * group + 2 * (ranks - 1 - rank));
+  else if (shape.schedule == "1f1b")
+    warmup = std::min(shape.micro_batches, ranks - rank);
+  else
+    std::reverse(backwards.begin(), backwards.end());
+  return woven(forwards, backwards, static_cast<std::size_t>(warmup), !interleaved);
 }
 
 }  // namespace stepcast

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.hpp"
+
+/// How ranks are arranged, how a model is cut into stages, and in which order a stage works.
+namespace stepcast {
+
+/// Ranks arranged in dimensions, the last one running fastest: in `pipeline=2,data=3` rank r is stage r / 3,
+/// replica r % 3.
+struct Mesh {
+  std::vector<std::pair<std::string, int>> dimensions;
+
+  [[nodiscard]] int size(const std::string& dimension) const;  ///< 1 when the mesh has no such dimension
+  [[nodiscard]] int index(const std::string& dimension, int rank) const;
+  /// From one index of the dimension to the next, in ranks.
+  [[nodiscard]] int stride(const std::string& dimension) const;
+
+  /// `pipeline=2,data=3`, without dimensions of size 1.
+  [[nodiscard]] std::string text() const;
+
+  /// \param text `pipeline=2,data=2`; "" is {known.front(), world_size} alone
+  /// \throws UsageError for unknown or repeated dimensions, sizes below 1, or a product that is not
+  /// world_size
+  static Mesh parse(const std::string& text, int world_size, const std::vector<std::string>& known);
+};
+
+/// The segments of each part of a model that is cut into `parts` consecutive ones.
+///
+///     3-3-3-3         so many blocks each; they must add up to the model's
+///     even            as equal as can be, the first ones larger
+///     ratio:2-1-1     shares, rounded so that every boundary is as close as can be
+///     balanced        the cut with the shortest longest part, by measured time (`segment_times`)
+///
+/// Blocks are the model's repeated segments; what comes before them (an embedding) rides with the first part,
+/// what comes after (a head) with the last. A model that repeats nothing counts every segment as a block.
+/// `balanced` weighs all segments, riders included.
+///
+/// \param segment_times by segment, for `balanced`; empty elsewhere
+/// \throws UsageError for a split that does not add up (it names the sum, the model's count and what would
+/// fit), for another number of parts, and for parts without a block
+std::vector<std::vector<int>> split_model(const Model& model, const std::string& split, int parts,
+                                          const std::vector<double>& segment_times);
+
+/// `3-3-3-3`: the blocks of each part.
+std::string split_text(const Model& model, const std::vector<std::vector<int>>& parts);
+
+/// One micro-batch through one chunk of the model, forward or backward.
+struct PipelineAction {
+  bool forward = true;
+  int chunk = 0;  ///< of all `ranks * virtual_stages`; chunk c lives on rank c % ranks
+  int micro_batch = 0;
+  bool operator==(const PipelineAction&) const = default;
+};
+
+struct PipelineShape {
+  std::string schedule = "1f1b";
+  int ranks = 1;
+  int micro_batches = 1;
+  int virtual_stages = 1;
+};
+
+/// What one rank of a pipeline computes, in order.
+///
+/// - `gpipe`: all forwards 0 ... m-1, then all backwards m-1 ... 0. Huang et al., 2019; torch's Pipe.
+/// - `1f1b`: rank r runs min(m, p - r) forwards, then alternates backward and forward, then the backwards
+/// left.
+///   PipeDream-flush: Narayanan et al., ICML 2021.
+/// - `interleaved`: v chunks per rank. Forwards come in groups of g = m / max(1, m / p) micro-batches, chunk
+/// after
+///   chunk; (v - 1) g + 2 (p - 1 - r) of them before the first pair of forward and backward. Backwards in the
+///   same groups, last chunk first. Narayanan et al., SC 2021; torch.distributed.pipelining.
+///
+/// Makespan with F and B per rank and micro-batch, no communication: m (F + B) + (p - 1)(F + B) for `gpipe`
+/// and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`; peak live micro-batches on rank r: m, min(m,
+/// p - r), and min(m v, (v - 1) p + 2 (p - 1 - r) + 1) chunks of size 1/v.
+///
+/// \pre the schedule is one of these
+/// \throws UsageError for `interleaved` on one rank or with one virtual stage, or
+/// with m not a multiple of max(1, m / p); for virtual stages with another schedule
+std::vector<PipelineAction> pipeline_order(const PipelineShape& shape, int rank, bool forward_only);
+
+}  // namespace stepcast
