@@ -222,9 +222,7 @@ struct Bundle {
     bandwidth += link.bandwidth;
     what.insert(std::string(to_text(link.kind)) + " " + to_text(link.bandwidth));
   }
-  [[nodiscard]] std::string text() const {
-    return counted(links, "link") + " (" + joined({what.begin(), what.end()}) + ")";
-  }
+  [[nodiscard]] std::string text() const { return counted(links, "link") + " (" + joined(what) + ")"; }
 };
 
 std::string network_text(const Cluster& cluster) {

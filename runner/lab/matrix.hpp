@@ -39,7 +39,7 @@ class LabMatrix {
 
  private:
   [[nodiscard]] LabPoint point(std::map<std::string, std::string> chosen,
-                                 std::vector<std::string> keys) const;
+                               std::vector<std::string> keys) const;
 
   std::vector<YamlNode> files_;  ///< its own, then the one that it is like
 };

@@ -76,12 +76,12 @@ TEST_CASE("ranks of a lab fill host after host and know where rank 0 is") {
 }
 
 TEST_CASE("the matrix of lab validate holds what it promises") {
-  const std::vector<StudyPoint> all = Study("lab").points();
+  const std::vector<LabPoint> all = LabMatrix("lab").points();
   std::set<std::string> names;
   std::set<std::string> hosts;
   std::set<double> rates;
   int replayed = 0;
-  for (const StudyPoint& one : all) {
+  for (const LabPoint& one : all) {
     INFO(one.name);
     CHECK(names.insert(one.name).second);
     hosts.insert(one.settings.at("world-size"));
@@ -98,8 +98,8 @@ TEST_CASE("the matrix of lab validate holds what it promises") {
   CHECK(static_cast<int>(all.size()) - replayed >= 12);
   CHECK(hosts == std::set<std::string>{"2", "4", "8"});
   CHECK(rates == std::set<double>{12.5e6, 125e6, 312.5e6, 625e6});
-  CHECK(Study("lab-quick").points().size() == 12);
-  for (const YamlNode& change : Study("lab").at("changes").items()) {
+  CHECK(LabMatrix("lab-quick").points().size() == 12);
+  for (const YamlNode& change : LabMatrix("lab").at("changes").items()) {
     CHECK(names.contains(change.at("plain").text()));
     CHECK(names.contains(change.at("changed").text()));
   }
@@ -108,7 +108,7 @@ TEST_CASE("the matrix of lab validate holds what it promises") {
 TEST_CASE("the matrix of lab validate is the one of the reference, in its order") {
   std::ostringstream all;
   for (const std::string study : {"lab", "lab-quick"})
-    for (const StudyPoint& one : Study(study).points()) {
+    for (const LabPoint& one : LabMatrix(study).points()) {
       all << (study == "lab" ? "lab " : "quick ") << one.name;
       for (const std::string key : {"cluster", "world-size", "model", "batch", "compute"})
         all << " --" << key << " " << one.settings.at(key);
@@ -117,14 +117,14 @@ TEST_CASE("the matrix of lab validate is the one of the reference, in its order"
       all << " # " << parse_bytes_per_second(one.settings.at("rate"), "rate").count() << " B/s, "
           << distance_of(one) << "\n";
     }
-  for (const YamlNode& change : Study("lab").at("changes").items())
+  for (const YamlNode& change : LabMatrix("lab").at("changes").items())
     all << "change " << change.at("name").text() << ": " << change.at("plain").text() << " to "
         << change.at("changed").text() << "\n";
   CHECK(all.str() == read_file(STEPCAST_SOURCE_DIR "/tests/runner/reference/lab-matrix.txt"));
 }
 
 TEST_CASE("a case is as far from the calibration as its farthest property") {
-  StudyPoint one{"one", {{"kind", "lab-star"}, {"world-size", "2"}, {"rate", "1Gb/s"}}, {}};
+  LabPoint one{"one", {{"kind", "lab-star"}, {"world-size", "2"}, {"rate", "1Gb/s"}}, {}};
   CHECK(distance_of(one) == kSeenRateSeenSize);
   one.settings["rate"] = "100Mb/s";
   CHECK(distance_of(one) == kNewRate);
