@@ -28,7 +28,8 @@ void declare(po::options_description& options) {
       ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
       ("engine", text_value("schedule"),
        "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-       "ProcessGroupGloo around one backward (strategies ddp and single)")
+       "ProcessGroupGloo around one backward (strategies single, ddp, all_reduce and "
+       "gather_scatter)")
       ("trace", text_value(), "measured times: what --compute replayed waits for and --split balanced weighs")
       ("compute", text_value("real")->value_name("KIND"),
        "real: train; replayed: communicate for real, but wait for the times of --trace instead of computing, "

@@ -94,6 +94,24 @@ void add_errors(Case& one) {
   add_memory(one);
 }
 
+/// A prediction says how long the step takes, whoever runs it: where the reference engine alone has run it, that
+/// run is what it is held against.
+void match_reference_runs(std::vector<Case>& cases) {
+  for (Case& run : cases) {
+    if (run.configuration.engine == "schedule" || run.prediction) continue;
+    Configuration scheduled = run.configuration;
+    scheduled.engine = "schedule";
+    const auto predicted = std::find_if(cases.begin(), cases.end(), [&](const Case& one) {
+      return one.prediction && one.launches.empty() && same_case(one.configuration, scheduled);
+    });
+    if (predicted == cases.end()) continue;
+    run.prediction = predicted->prediction;
+    run.name += ", " + run.configuration.engine + " engine";
+    predicted->prediction.reset();
+  }
+  std::erase_if(cases, [](const Case& one) { return !one.prediction && one.launches.empty(); });
+}
+
 }  // namespace
 
 std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
@@ -112,6 +130,7 @@ std::vector<Case> group_cases(const std::vector<ResultFile>& files) {
       throw InputError(found->prediction->path + " and " + file.path + ": both predict " +
                        describe(configuration) + "; give one of them");
   }
+  match_reference_runs(cases);
   for (Case& one : cases) add_errors(one);
   add_nearest_measured(cases);
   return cases;

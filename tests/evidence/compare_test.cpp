@@ -64,6 +64,17 @@ TEST_CASE("a Schedule of 3 s against the reference engine's 2 s: 50 % slower, th
   CHECK(pair_json()["reference"]["step_time_s"] == 2.0);
 }
 
+TEST_CASE("where the reference engine alone has run a case, the prediction is held against that run",
+          "[compare]") {
+  std::vector<ResultFile> files = {measured("gather_scatter", 4, 8, 2.0, "a"),
+                                   predicted("gather_scatter", 4, 8, 2.5, "p")};
+  files[0].result.configuration.engine = "reference";
+  const std::vector<Case> cases = group_cases(files);
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].relative_error() == Approx(0.25));
+  CHECK(cases[0].name == "gather_scatter, reference engine");
+}
+
 TEST_CASE("the reference engine's run of the same case is not what a trivial predictor copies from",
           "[compare]") {
   std::vector<ResultFile> files = {measured("ddp", 2, 8, 3.0, "a"), predicted("ddp", 2, 8, 3.0, "p"),
