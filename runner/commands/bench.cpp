@@ -82,7 +82,7 @@ void print_table(const Bench& bench) {
 }
 
 ExitCode report(const po::variables_map& options, const Bench& bench) {
-  if (!write_output(options, to_file_text(bench))) print_table(bench);
+  if (!write_output(options, [&] { return to_file_text(bench); })) print_table(bench);
   for (const BenchRow& row : bench.rows)
     if (row.wrong != 0)
       throw RunError(row.collective + " of " + to_text(Bytes(row.message_bytes)) + " gave " +

@@ -118,7 +118,7 @@ void print_host(const Calibration& calibration) {
 }
 
 void report(const po::variables_map& options, const Calibration& calibration) {
-  if (write_output(options, to_file_text(calibration))) return;
+  if (write_output(options, [&] { return to_file_text(calibration); })) return;
   print_hosts(calibration);
   print_messages(calibration);
   print_host(calibration);

@@ -151,7 +151,9 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
                                        values["seed"].as<unsigned>());
   trace.device = trace.context.cpu_model;
   trace.lineage = {make_ancestor("model", model.path)};
-  if (write_output(values, to_file_text(trace), values["append"].as<bool>())) return;
+  if (write_output(
+          values, [&] { return to_file_text(trace); }, values["append"].as<bool>()))
+    return;
   std::cout << trace.model << " on " << trace.device << ", " << trace.context.blas << '\n';
   for (const TraceEntry& entry : trace.entries) print_entry(entry);
 }

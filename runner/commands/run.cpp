@@ -180,7 +180,7 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.context.binding = session.binding;
   result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
-  if (!write_output(values, to_file_text(result))) print_summary(result);
+  if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
 }
 
 ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {

@@ -79,11 +79,14 @@ void check_output(const po::variables_map& values, bool replaces) {
     check_writable(values["output"].as<std::string>(), replaces || values["force"].as<bool>());
 }
 
-bool write_output(const po::variables_map& values, const std::string& json, bool replaces) {
+bool write_output(const po::variables_map& values, const std::function<std::string()>& json, bool replaces) {
+  const bool prints = values["json"].as<bool>();
+  if (values.count("output") == 0 && !prints) return false;
+  const std::string text = json();
   if (values.count("output") != 0)
-    write_file(values["output"].as<std::string>(), json, replaces || values["force"].as<bool>());
-  if (values["json"].as<bool>()) std::cout << json;
-  return values["json"].as<bool>();
+    write_file(values["output"].as<std::string>(), text, replaces || values["force"].as<bool>());
+  if (prints) std::cout << text;
+  return prints;
 }
 
 }  // namespace stepcast

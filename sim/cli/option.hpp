@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/units.hpp"
@@ -63,6 +64,8 @@ void check_output(const po::variables_map& values, bool replaces = false);
 
 /// Writes the result to its file, if it has one, and prints it if --json asks for that. \returns whether it is
 /// printed; else the command shows a summary
-bool write_output(const po::variables_map& values, const std::string& json, bool replaces = false);
+/// \param json makes its text; called where one of both is asked for
+bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
+                  bool replaces = false);
 
 }  // namespace stepcast

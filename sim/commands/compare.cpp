@@ -63,7 +63,7 @@ void require_complete(const std::vector<Case>& cases, const std::vector<EnginePa
 
 void write_comparison(const po::variables_map& values, nlohmann::json comparison) {
   comparison["context"] = make_run_context("stepcast.compare/1", command_line());
-  write_output(values, to_file_text(comparison));
+  write_output(values, [&] { return to_file_text(comparison); });
 }
 
 /// Whether a prediction, or the Schedule beside the reference engine, is off by more than `limit` and outside

@@ -170,7 +170,7 @@ ExitCode predict_step(const po::variables_map& values) {
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
-  const bool printed = write_output(values, to_file_text(result));
+  const bool printed = write_output(values, [&] { return to_file_text(result); });
   if (values.count("timeline") != 0)
     write_file(values["timeline"].as<std::string>(), perfetto_json(result), force);
   if (!printed) print_summary(result);
@@ -197,7 +197,7 @@ ExitCode predict_bench(const po::variables_map& values) {
   const std::vector<std::string> warnings = std::move(bench.context.warnings);
   bench.context = make_run_context("stepcast.bench/1", command_line());
   bench.context.warnings = warnings;
-  if (write_output(values, to_file_text(bench))) return ExitCode::kDone;
+  if (write_output(values, [&] { return to_file_text(bench); })) return ExitCode::kDone;
   const bool chosen = std::any_of(bench.rows.begin(), bench.rows.end(),
                                   [](const BenchRow& row) { return !row.algorithm.empty(); });
   std::vector<std::string> columns{"collective", "message", "time", "algbw", "busbw"};

@@ -162,7 +162,7 @@ ExitCode run(const po::variables_map& values) {
   all["lineage"] = nlohmann::json::array({make_ancestor("published cases", published_path())});
   if (values.count("cases") != 0)
     all["lineage"].push_back(make_ancestor("cases", values["cases"].as<std::string>()));
-  write_output(values, to_file_text(all));
+  write_output(values, [&] { return to_file_text(all); });
   return ExitCode::kDone;
 }
 
