@@ -25,9 +25,10 @@ struct Ring {
   [[nodiscard]] int round_steps(const CollectiveCall& call) const { return rounds * (call.ranks - 1); }
 
   [[nodiscard]] Exchange step(const CollectiveCall& call, int rank, int index) const {
+    const int k = parts == 1 ? index : index / parts;
     const Bytes part = shard(call) / static_cast<double>(parts);
-    const Bytes into = part * (index % parts);
-    const int block = rank - first - index / parts;
+    const Bytes into = part * (index - k * parts);
+    const int block = rank - first - k;
     return {.to = rank_at(call, rank + 1),
             .sent = part,
             .sent_at = block_at(call, block) + into,
