@@ -8,11 +8,14 @@
 #include <thread>
 
 #include "core/file.hpp"
+#include "core/program.hpp"
+#include "core/yaml.hpp"
 #include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -77,19 +80,34 @@ Result ask(const StudyPoint& point) {
   return commands().find(kAsked).answer(parse_words(kAsked, point.words));
 }
 
+/// Adds the file that a value names, with or without settings behind it, and what that includes.
+void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& inputs) {
+  std::error_code none;
+  if (inputs.contains(path.string()) || !std::filesystem::is_regular_file(path, none)) return;
+  inputs[path.string()] = sha1(read_file(path));
+  if (path.extension() != ".yaml") return;
+  const YamlNode file = YamlNode::load(path.string());
+  if (file.has("include")) add_inputs(path.parent_path() / file.at("include").text(), inputs);
+}
+
 /// Who answers, and from which files: answers of others are not mixed with these.
 std::string header_of(const Study& study) {
   const RunContext context = make_run_context(kStudySchema, {});
   nlohmann::ordered_json json{{"schema", kStudySchema},
                               {"stepcast_version", context.stepcast_version},
                               {"git_revision", context.git_revision},
+                              {"program", sha1(read_file(kOwnProgram))},
                               {"inputs", nlohmann::json::object()}};
   for (const StudyPoint& point : study.points)
-    for (const auto& [name, value] : point.assigned.values()) {
-      std::error_code none;
-      if (!json["inputs"].contains(value) && std::filesystem::is_regular_file(value, none))
-        json["inputs"][value] = sha1(read_file(value));
-    }
+    for (const auto& [name, value] : point.assigned.values())
+      add_inputs(value.substr(0, value.find(':')), json["inputs"]);
+  std::map<std::string, std::string> shipped;
+  for (const char* folder : {"models", "topologies", "calibration/data"})
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(home_folder() / folder))
+      if (entry.is_regular_file()) shipped[entry.path().string()] = sha1(read_file(entry.path()));
+  std::string all;
+  for (const auto& [path, digest] : shipped) all += digest;
+  json["shipped"] = sha1(all);
   return json.dump() + "\n";
 }
 
@@ -288,14 +306,19 @@ ExitCode run(const po::variables_map& values) {
   run.jobs = jobs;
   std::tie(run.shard, run.shards) = shard_option(values);
   run.force = values["force"].as<bool>();
+  if (run.force && run.shards > 1)
+    throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
   std::optional<Progress> progress;
   std::size_t shown = 0;
   run.on_progress = [&](std::size_t done, std::size_t total) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
     for (; shown < done; ++shown) progress->advance();
   };
-  const auto rows = answer_study(study, run, header_of(study),
-                                 [](const StudyPoint& point) { return row_of(point, ask(point)); });
+  const auto rows = answer_study(study, run, header_of(study), [](const StudyPoint& point) {
+    const Result result = ask(point);
+    const std::string& device = result.configuration.device;
+    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
+  });
   progress.reset();
   const auto answered = std::count_if(study.points.begin(), study.points.end(),
                                       [&](const StudyPoint& point) { return rows.contains(point.key); });

@@ -23,14 +23,15 @@ void FifoPorts::start(int from, int to, const std::vector<Port>& way, double byt
   if (is_new) {
     std::seed_seq seed{from, to};
     message->connection->draws.seed(seed);
+    if (windows_.empty()) message->connection->buffer = buffer_;
   }
   message->left = message->to_arrive = bytes;
-  message->buffer = buffer_ > 0.0 ? buffer_ : bytes;
   message->in_socket = std::move(in_socket);
   message->arrived = std::move(arrived);
+  for (const std::size_t port : message->ports) ++ports_[port].messages;
   clock_.at(clock_.now(), [this, message] {
-    tell_sender(message);
     fill_window(message);
+    tell_sender(message);
   });
 }
 
@@ -44,7 +45,10 @@ void FifoPorts::fill_window(const MessagePtr& message) {
     const double bytes = std::min(kSegment, message->left);
     Connection& connection = *message->connection;
     if (!windows_.empty() && connection.until_renewal <= 0.0) {
-      connection.window = windows_[connection.draws() % windows_.size()];
+      int sharing = 1;
+      for (const std::size_t port : message->ports) sharing = std::max(sharing, ports_[port].messages);
+      connection.window = windows_[connection.draws() % windows_.size()] / sharing;
+      connection.buffer = std::max(connection.buffer, buffer_ * connection.window / windows_.back());
       connection.until_renewal = kWindowRoundTrips * connection.window;
     }
     if (!has_room(*message, bytes)) return;
@@ -79,11 +83,13 @@ void FifoPorts::deliver(const MessagePtr& message, double bytes) {
       fill_window(message);
     });
   tell_sender(message);
-  if (is_last) std::exchange(message->arrived, nullptr)();
+  if (!is_last) return;
+  for (const std::size_t port : message->ports) --ports_[port].messages;
+  std::exchange(message->arrived, nullptr)();
 }
 
 void FifoPorts::tell_sender(const MessagePtr& message) {
-  if (message->in_socket && message->to_arrive <= message->buffer)
+  if (message->in_socket && (buffer_ <= 0.0 || message->to_arrive <= message->connection->buffer))
     std::exchange(message->in_socket, nullptr)();
 }
 

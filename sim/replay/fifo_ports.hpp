@@ -22,8 +22,10 @@ namespace stepcast {
 /// connection's window W has room; room comes with the arrival of a segment, the way back later. Connections
 /// have windows of their own, drawn from those that were measured, and after ten of them, as many round trips,
 /// another one: as long as BBR looks back for its bandwidth (draft-cardwell-iccrg-bbr-congestion-control-00,
-/// 4.1.1.3). A port of
-/// rate r behind a token bucket of depth D (0: none) serves segment after segment, in the order of their
+/// 4.1.1.3). They were measured alone; a window is twice what a connection's own rate sends in a round trip (4.2.3.2),
+/// so that of m messages which share a port each has the m-th part. The kernel lets the socket's buffer grow with the
+/// largest window there was (tcp_sndbuf_expand), so a connection that never had its port for itself has a smaller one,
+/// and its sender waits longer. A port of rate r behind a token bucket of depth D (0: none) serves segment after segment, in the order of their
 /// first bytes. One of s bytes, of which the first byte comes at f and the last at l, leaves:
 ///
 ///     v     <-  max(v, f) + s / r           the port's backlog
@@ -62,6 +64,7 @@ class FifoPorts {
   struct Connection {
     std::minstd_rand draws;
     double window = 0.0;
+    double buffer = 0.0;         ///< of the sender's socket
     double until_renewal = 0.0;  ///< bytes
   };
   struct Message {
@@ -70,7 +73,6 @@ class FifoPorts {
     double left = 0.0;       ///< bytes that have not left the host
     double under_way = 0.0;  ///< that have, and whose arrival the sender does not know of
     double to_arrive = 0.0;
-    double buffer = 0.0;  ///< of the sender's socket
     Callback in_socket;
     Callback arrived;
   };
@@ -78,6 +80,7 @@ class FifoPorts {
   struct Backlog {
     Port port;
     double empty = 0.0;  ///< date at which the port would have served everything at its rate
+    int messages = 0;    ///< that have yet to arrive
   };
   struct Segment {
     double bytes = 0.0;

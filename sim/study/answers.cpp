@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -31,14 +32,21 @@ namespace fs = std::filesystem;
 constexpr int kPointsOfAProcess = 256;
 constexpr auto kSyncInterval = std::chrono::milliseconds(500);
 constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr int kLockTries = 40;
 constexpr int kAnswered = 0, kMoreLeft = 10, kDiskFull = 11;
 
 std::string rows_name(const StudyRun& run) {
-  return "rows." + std::to_string(run.shard) + "-of-" + std::to_string(run.shards) + ".jsonl";
+  return "rows." + std::to_string(run.shard) + "-of-" + std::to_string(run.shards);
 }
 
-/// Rows of one file; `clean` tells whether all its lines are whole.
-std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::string& header, bool& clean) {
+bool is_rows_file(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with("rows.") && name.ends_with(".jsonl");
+}
+
+/// Rows of one file but for lost ones; `clean` tells whether all its lines are whole, and none is lost.
+std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::string& header, bool drop_lost,
+                                             bool& clean) {
   std::map<std::string, StudyRow> rows;
   std::istringstream lines(read_file(path));
   std::string line;
@@ -53,9 +61,9 @@ std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::st
                      "this program; --force begins anew");
   while (std::getline(lines, line)) {
     std::optional<StudyRow> row = row_of_line(line);
-    const bool whole = row && !lines.eof();
-    clean = clean && whole;
-    if (whole) rows.insert_or_assign(row->key, std::move(*row));
+    const bool keep = row && !lines.eof() && !(drop_lost && row->lost);
+    clean = clean && keep;
+    if (keep) rows.insert_or_assign(row->key, std::move(*row));
   }
   return rows;
 }
@@ -91,6 +99,31 @@ class SharedMemory {
  private:
   std::size_t size_;
   void* memory_ = nullptr;
+};
+
+/// One run at a time answers a shard. Held by the processes that it forks as well, and let go with the last of them.
+class ShardLock {
+ public:
+  explicit ShardLock(const fs::path& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (file_ < 0) throw RunError(path.string() + ": " + std::strerror(errno));
+    // Processes of a run that was just killed take a moment to end.
+    for (int i = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++i) {
+      if (i == kLockTries) {
+        ::close(file_);
+        throw InputError(path.string() +
+                         ": another run is answering this part of the study; wait for its end");
+      }
+      ::poll(nullptr, 0, static_cast<int>(kLook.count()));
+    }
+  }
+  ~ShardLock() { ::close(file_); }
+  ShardLock(const ShardLock&) = delete;
+  ShardLock& operator=(const ShardLock&) = delete;
+  ShardLock(ShardLock&&) = delete;
+  ShardLock& operator=(ShardLock&&) = delete;
+
+ private:
+  int file_;
 };
 
 /// Lines appended to a file that several processes write.
@@ -141,9 +174,9 @@ int answer_some(const StudyWork& work, int job) {
     try {
       row = work.answer(point);
     } catch (const std::bad_alloc&) {
-      row = {point.key, {}, "out of memory"};
+      row = {point.key, {}, "out of memory", true};
     } catch (const std::exception& error) {
-      row = {point.key, {}, printable(error.what())};
+      row = {point.key, {}, printable(error.what()), false};
     }
     if (!lines.add(line_of(row))) return kDiskFull;
     work.shared.at(job) = work.points.size();
@@ -181,7 +214,7 @@ bool take_end(const StudyWork& work, int job, int status) {
     const std::string how = WIFSIGNALED(status)
                                 ? "was ended by signal " + std::to_string(WTERMSIG(status))
                                 : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-    Lines(work.path).add(line_of({work.points[index]->key, {}, "its process " + how}));
+    Lines(work.path).add(line_of({work.points[index]->key, {}, "its process " + how, true}));
     ++work.shared->done;
   }
   return true;
@@ -212,32 +245,35 @@ void answer_all(const StudyWork& work, const StudyRun& run) {
   }
 }
 
-}  // namespace
-
-std::map<std::string, StudyRow> read_rows(const std::string& folder, const std::string& header) {
+std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const std::string& header,
+                                               bool drop_lost) {
   std::map<std::string, StudyRow> rows;
-  if (!fs::exists(folder)) return rows;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
     bool clean = true;
-    if (name.starts_with("rows.") && name.ends_with(".jsonl"))
-      rows.merge(rows_of_file(entry.path(), header, clean));
+    if (!is_rows_file(entry.path())) continue;
+    for (auto& [key, row] : rows_of_file(entry.path(), header, drop_lost, clean)) {
+      const auto [known, is_new] = rows.try_emplace(key, row);
+      if (!is_new && known->second.lost) known->second = row;  // another shard has an answer
+    }
   }
   return rows;
 }
 
+}  // namespace
+
 std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
                                              const std::string& header,
                                              const std::function<StudyRow(const StudyPoint&)>& answer) {
-  const fs::path path = fs::path(run.folder) / rows_name(run);
+  const fs::path path = fs::path(run.folder) / (rows_name(run) + ".jsonl");
   fs::create_directories(run.folder);
+  const ShardLock lock(fs::path(run.folder) / (rows_name(run) + ".lock"));
   if (run.force)
     for (const fs::directory_entry& entry : fs::directory_iterator(run.folder))
-      if (entry.path().filename().string().starts_with("rows.")) fs::remove(entry.path());
-  const std::map<std::string, StudyRow> known = read_rows(run.folder, header);
+      if (is_rows_file(entry.path())) fs::remove(entry.path());
+  const std::map<std::string, StudyRow> known = rows_of_folder(run.folder, header, true);
   bool clean = fs::exists(path);
   if (clean) {
-    const std::map<std::string, StudyRow> own = rows_of_file(path, header, clean);
+    const std::map<std::string, StudyRow> own = rows_of_file(path, header, true, clean);
     if (!clean) {
       std::string whole = header;
       for (const auto& [key, row] : own) whole += line_of(row);
@@ -255,7 +291,7 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
       points.push_back(&point);
   const SharedMemory shared(run.jobs);
   if (!points.empty()) answer_all({points, answer, shared, path}, run);
-  std::map<std::string, StudyRow> rows = read_rows(run.folder, header);
+  std::map<std::string, StudyRow> rows = rows_of_folder(run.folder, header, false);
   std::erase_if(rows, [&](const auto& row) { return !asked.contains(row.first); });
   return rows;
 }

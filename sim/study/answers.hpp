@@ -22,16 +22,15 @@ struct StudyRun {
 
 /// Answers what `folder` does not hold yet. Every answer is one line that is appended to
 /// `rows.SHARD-of-SHARDS.jsonl` at once; a line that an interrupted run left unfinished is dropped and its point
-/// answered again. A point that fails is a row with its error, also one whose process dies. Processes are
-/// forked, so that what `answer` has loaded before serves all, and end with this one.
+/// answered again. A point that fails is a row with its error; one whose process dies or that runs out of memory is
+/// lost, and asked again by the next run. Processes are forked, so that what `answer` has loaded before serves all,
+/// and end with this one.
 /// \param header first line of the file: who wrote it, and for which study. Rows of another header are refused
-/// \throws InputError when the folder holds rows of another header; RunError when the disk is full
+/// \throws InputError when the folder holds rows of another header, or another run answers the same shard; RunError
+/// when the disk is full
 /// \returns all rows of the folder whose points are the study's, by key
 std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
                                              const std::string& header,
                                              const std::function<StudyRow(const StudyPoint&)>& answer);
-
-/// The rows of all shards in a folder. \throws InputError as above
-std::map<std::string, StudyRow> read_rows(const std::string& folder, const std::string& header);
 
 }  // namespace stepcast

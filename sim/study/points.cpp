@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "core/units.hpp"
 
 namespace stepcast {
 namespace {
@@ -85,12 +86,30 @@ std::optional<long long> whole(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-/// Of a number with or without a unit: `25MiB` counts as 25.
-std::optional<double> leading_number(const std::string& text) {
+/// A number, and what it counts: "", "bytes", "bytes per second" or "seconds".
+struct Quantity {
+  std::string kind;
   double value = 0.0;
-  return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc()
-             ? std::optional(value)
-             : std::nullopt;
+};
+
+template <typename Parse>
+std::optional<double> parsed(const Parse& parse, const std::string& text) {
+  try {
+    return parse(text, "").count();
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Quantity> quantity(const std::string& text) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  if (end == text.data() + text.size()) return Quantity{"", number};
+  if (const auto bytes = parsed(parse_bytes, text)) return Quantity{"bytes", *bytes};
+  if (const auto rate = parsed(parse_bytes_per_second, text)) return Quantity{"bytes per second", *rate};
+  if (const auto time = parsed(parse_seconds, text)) return Quantity{"seconds", *time};
+  return std::nullopt;
 }
 
 std::function<bool(const std::string&)> comparison(const YamlNode& node) {
@@ -101,15 +120,16 @@ std::function<bool(const std::string&)> comparison(const YamlNode& node) {
   const std::size_t start = length == std::string::npos ? length : text.find_first_not_of(' ', length);
   const std::string operand = start == std::string::npos ? "" : text.substr(start);
   if (sign == "!=") return [operand](const std::string& value) { return value != operand; };
-  const std::optional<double> limit = leading_number(operand);
+  const std::optional<Quantity> limit = quantity(operand);
   if (!limit || (sign != "<" && sign != "<=" && sign != ">" && sign != ">="))
     node.fail("expected a value, or <, <=, > or >= and a number, found '" + text + "'");
-  return [sign, limit](const std::string& value) {
-    const std::optional<double> number = leading_number(value);
-    if (!number) return false;
-    if (sign == "<") return *number < *limit;
-    if (sign == "<=") return *number <= *limit;
-    return sign == ">" ? *number > *limit : *number >= *limit;
+  return [sign, limit, text](const std::string& value) {
+    const std::optional<Quantity> found = quantity(value);
+    if (!found || found->kind != limit->kind)
+      throw InputError("'" + value + "' cannot be compared with '" + text + "'");
+    if (sign == "<") return found->value < limit->value;
+    if (sign == "<=") return found->value <= limit->value;
+    return sign == ">" ? found->value > limit->value : found->value >= limit->value;
   };
 }
 
@@ -200,8 +220,10 @@ FilledText fill_in(const std::string& text, const Assignment& point) {
   return result;
 }
 
-Condition::Condition(const YamlNode& when) {
+Condition::Condition(const YamlNode& when, const std::vector<std::string>& names) {
   for (const std::string& key : when.keys()) {
+    if (std::find(names.begin(), names.end(), key) == names.end())
+      when.at(key).fail(unknown_name("name", key, names));
     std::vector<std::function<bool(const std::string&)>> any;
     for (const YamlNode& one : one_or_more(when.at(key))) any.push_back(comparison(one));
     tests_.emplace_back(key, [any](const std::string& value) {
@@ -215,12 +237,6 @@ bool Condition::holds(const Assignment& point) const {
     const std::string* value = point.find(test.first);
     return value != nullptr && test.second(*value);
   });
-}
-
-std::vector<std::string> Condition::names() const {
-  std::vector<std::string> names;
-  for (const auto& test : tests_) names.push_back(test.first);
-  return names;
 }
 
 }  // namespace stepcast

@@ -46,13 +46,14 @@ struct FilledText {
 FilledText fill_in(const std::string& text, const Assignment& point);
 
 /// One rule: `{when: {strategy: [single, ddp], world-size: "> 8"}, because: "..."}`; it holds where every key
-/// does. A value is one of those listed, or is compared with a number: < <= > >= !=.
+/// does. A value is one of those listed, or is compared with a number: < <= > >= !=. Both may have a unit, the same
+/// kind of one: `> 100MiB` holds for 1GiB.
 class Condition {
  public:
-  /// \throws InputError that names file, line and key
-  explicit Condition(const YamlNode& when);
+  /// \param names that points assign \throws InputError that names file, line and key
+  Condition(const YamlNode& when, const std::vector<std::string>& names);
+  /// \throws InputError when a value cannot be compared with the number that is asked for
   [[nodiscard]] bool holds(const Assignment& point) const;
-  [[nodiscard]] std::vector<std::string> names() const;
 
  private:
   std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> tests_;

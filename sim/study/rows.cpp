@@ -9,14 +9,14 @@ namespace {
 
 /// Mean over the ranks.
 template <double Breakdown::*part>
-std::optional<double> mean_part(const Result& result) {
+std::optional<double> mean_part(const Result& result, Bytes /*capacity*/) {
   if (result.breakdown.empty()) return std::nullopt;
   const double sum = std::accumulate(result.breakdown.begin(), result.breakdown.end(), 0.0,
                                      [](double before, const Breakdown& one) { return before + one.*part; });
   return sum / static_cast<double>(result.breakdown.size());
 }
 
-std::optional<double> efficiency(const Result& result) {
+std::optional<double> efficiency(const Result& result, Bytes /*capacity*/ = {}) {
   const auto ideal = result.trivial_step_time_s.find("ideal_scaling");
   if (ideal == result.trivial_step_time_s.end()) return std::nullopt;
   return ideal->second / result.median_step_time_s();
@@ -26,13 +26,13 @@ std::optional<double> times(std::optional<double> value, double factor) {
   return value ? std::optional(*value * factor) : std::nullopt;
 }
 
-std::optional<double> peak_memory(const Result& result) {
+std::optional<double> peak_memory(const Result& result, Bytes /*capacity*/) {
   double most = 0.0;
   for (const MemoryUse& one : result.memory) most = std::max(most, one.peak_bytes);
   return most > 0.0 ? std::optional(most) : std::nullopt;
 }
 
-std::optional<double> samples_per_s(const Result& result) {
+std::optional<double> samples_per_s(const Result& result, Bytes /*capacity*/) {
   return result.configuration.data_parallel > 0 ? std::optional(result.throughput_samples_per_s())
                                                 : std::nullopt;
 }
@@ -50,11 +50,11 @@ std::string csv_cell(const std::string& text) {
 const std::vector<StudyColumn>& study_columns() {
   static const std::vector<StudyColumn> kColumns{
       {"step_time_s", "step time (s)", "median over the steps of the slowest rank's step time, in seconds",
-       [](const Result& r) { return std::optional(r.median_step_time_s()); }},
+       [](const Result& r, Bytes) { return std::optional(r.median_step_time_s()); }},
       {"throughput_samples_per_s", "samples per second", "samples of all ranks' batches over the step time",
        samples_per_s},
       {"speed_up", "speed-up over one rank", "throughput over that of one rank with the same batch",
-       [](const Result& r) { return times(efficiency(r), r.configuration.world_size); }},
+       [](const Result& r, Bytes) { return times(efficiency(r), r.configuration.world_size); }},
       {"efficiency", "efficiency", "speed-up over the number of ranks", efficiency},
       {"compute_s", "compute (s)", "forward, loss and backward, mean over the ranks",
        mean_part<&Breakdown::compute_s>},
@@ -73,14 +73,15 @@ const std::vector<StudyColumn>& study_columns() {
        mean_part<&Breakdown::idle_s>},
       {"bubble_fraction", "bubble, part of the step",
        "part of the step in which ranks are idle or wait for messages, mean over the ranks",
-       [](const Result& r) { return std::optional(r.bubble_fraction()); }},
+       [](const Result& r, Bytes) { return std::optional(r.bubble_fraction()); }},
       {"bytes_sent_per_rank", "bytes sent per rank", "bytes that the busiest rank sends in a step",
-       [](const Result& r) { return std::optional(r.bytes_sent_per_rank); }},
+       [](const Result& r, Bytes) { return std::optional(r.bytes_sent_per_rank); }},
       {"peak_memory_bytes", "peak memory (bytes)", "most bytes that any rank holds", peak_memory},
       {"fits", "fits", "1 where that is within the memory of --device, 0 where it is not",
-       [](const Result& r) {
-         return r.configuration.device.empty() ? std::nullopt
-                                               : std::optional(r.notes.contains("memory") ? 0.0 : 1.0);
+       [](const Result& r, Bytes capacity) {
+         const std::optional<double> peak = peak_memory(r, capacity);
+         return peak && capacity > Bytes(0) ? std::optional(*peak <= capacity.count() ? 1.0 : 0.0)
+                                            : std::nullopt;
        }},
   };
   return kColumns;
@@ -92,10 +93,10 @@ std::vector<std::string> study_column_names() {
   return names;
 }
 
-StudyRow row_of(const StudyPoint& point, const Result& result) {
-  StudyRow row{.key = point.key, .values = {}, .error = {}};
+StudyRow row_of(const StudyPoint& point, const Result& result, Bytes capacity) {
+  StudyRow row{.key = point.key};
   for (const StudyColumn& column : study_columns())
-    if (const std::optional<double> value = column.value(result)) row.values[column.name] = *value;
+    if (const std::optional<double> value = column.value(result, capacity)) row.values[column.name] = *value;
   return row;
 }
 
@@ -103,6 +104,7 @@ std::string line_of(const StudyRow& row) {
   nlohmann::ordered_json json;
   json["point"] = row.key;
   if (!row.error.empty()) json["error"] = row.error;
+  if (row.lost) json["lost"] = true;
   for (const auto& [name, value] : row.values) json[name] = value;
   return json.dump() + "\n";
 }
@@ -116,6 +118,8 @@ std::optional<StudyRow> row_of_line(const std::string& line) {
       row.key = value.get<std::string>();
     else if (name == "error")
       row.error = value.get<std::string>();
+    else if (name == "lost")
+      row.lost = value.get<bool>();
     else
       row.values[name] = value.get<double>();
   }

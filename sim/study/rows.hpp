@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/units.hpp"
 #include "sim/records/result.hpp"
 #include "sim/study/study.hpp"
 
@@ -20,7 +21,8 @@ struct StudyColumn {
   std::string name;   ///< with its unit: `step_time_s`
   std::string label;  ///< of an axis: `step time (s)`
   std::string meaning;
-  std::function<std::optional<double>(const Result&)> value;  ///< nothing where it means nothing
+  /// Nothing where it means nothing. \param capacity memory of the device; 0 B: not known
+  std::function<std::optional<double>(const Result&, Bytes capacity)> value;
 };
 const std::vector<StudyColumn>& study_columns();
 std::vector<std::string> study_column_names();
@@ -28,11 +30,13 @@ std::vector<std::string> study_column_names();
 /// An answer, or why there is none.
 struct StudyRow {
   std::string key;  ///< of its point
-  std::map<std::string, double> values;
-  std::string error;  ///< what `stepcast predict` says instead
+  std::map<std::string, double> values{};
+  std::string error{};  ///< what `stepcast predict` says instead
+  bool lost = false;    ///< the machine failed, not the question: the next run asks again
 };
 
-StudyRow row_of(const StudyPoint& point, const Result& result);
+/// \param capacity memory of the device; 0 B: not known
+StudyRow row_of(const StudyPoint& point, const Result& result, Bytes capacity);
 /// `{"point": key, "error": ..., or each column}` on one line, with its line break. The same row is the same line.
 std::string line_of(const StudyRow& row);
 /// Nothing where the line is not whole.

@@ -28,17 +28,18 @@ struct SkipRule {
   std::string because;
 };
 
-std::vector<SkipRule> skip_rules(const YamlNode& file) {
+std::vector<SkipRule> skip_rules(const YamlNode& file, const std::vector<std::string>& names) {
   std::vector<SkipRule> rules;
   if (!file.has("skip")) return rules;
   for (const YamlNode& rule : file.at("skip").items()) {
     rule.allow_only({"when", "because"});
-    rules.push_back({Condition(rule.at("when")), rule.at("because").text()});
+    rules.push_back({Condition(rule.at("when"), names), rule.at("because").text()});
   }
   return rules;
 }
 
-Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& columns) {
+Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
+                           const std::vector<std::string>& columns) {
   node.allow_only({"where", "column", "at_least", "at_most"});
   Expectation one;
   one.column = node.at("column").text();
@@ -54,7 +55,7 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   }
   if (!one.at_least && !one.at_most) node.fail("expected at_least, at_most or both");
   if (!node.has("where")) return one;
-  one.where.emplace(node.at("where"));
+  one.where.emplace(node.at("where"), names);
   one.text += " where";
   for (const std::string& key : node.at("where").keys()) {
     const YamlNode value = node.at("where").at(key);
@@ -74,7 +75,8 @@ std::vector<std::string> names_of(const YamlNode& node, const std::string& key) 
   return names;
 }
 
-StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vector<std::string>& columns) {
+StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vector<std::string>& assigned,
+                      const std::vector<std::string>& columns) {
   node.allow_only({"file", "x", "y", "series", "panels", "log", "where"});
   StudyFigure one{.file = node.at("file").text(),
                   .x = node.at("x").text(),
@@ -92,7 +94,7 @@ StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vecto
   names.push_back(one.x);
   for (const std::string& name : names)
     if (!holds(study.names, name)) node.fail(unknown_name("name", name, study.names));
-  if (node.has("where")) one.where.emplace(node.at("where"));
+  if (node.has("where")) one.where.emplace(node.at("where"), assigned);
   return one;
 }
 
@@ -102,31 +104,36 @@ class Builder {
       : study_(study), vocabulary_(vocabulary), rules_(std::move(rules)) {}
 
   void add(const Assignment& assigned) {
+    Assignment filled;
+    std::string problem;
+    for (const auto& [name, value] : assigned.values()) {
+      const FilledText text = fill_in(value, assigned);
+      used_.insert(text.used.begin(), text.used.end());
+      if (problem.empty()) problem = text.problem;
+      filled.set(name, text.text);
+    }
     for (const SkipRule& rule : rules_)
-      if (rule.when.holds(assigned)) return leave_out(rule.because);
-    StudyPoint point{.assigned = assigned, .words = {}, .key = {}};
+      if (rule.when.holds(filled)) return leave_out(rule.because);
+    if (!problem.empty()) return leave_out(problem);
+    StudyPoint point{.assigned = filled, .words = {}, .key = {}};
     std::vector<std::string> parts;
     bool dropped = false;
-    for (const auto& [name, value] : assigned.values()) {
-      const FilledText filled = fill_in(value, assigned);
-      used_.insert(filled.used.begin(), filled.used.end());
-      if (!filled.problem.empty()) return leave_out(filled.problem);
-      point.assigned.set(name, filled.text);
+    for (const auto& [name, value] : filled.values()) {
       if (!holds(vocabulary_.options, name)) continue;
-      if (!vocabulary_.matters(name, assigned)) {
+      if (!vocabulary_.matters(name, filled)) {
         point.assigned.erase(name);
         dropped = true;
         continue;
       }
       const std::string option = "--" + name;
       if (holds(vocabulary_.switches, name)) {
-        if (filled.text == "false" || filled.text == "no") continue;
+        if (value == "false" || value == "no") continue;
         point.words.push_back(option);
         parts.push_back(option);
         continue;
       }
-      point.words.insert(point.words.end(), {option, filled.text});
-      parts.push_back(option + "=" + filled.text);
+      point.words.insert(point.words.end(), {option, value});
+      parts.push_back(option + "=" + value);
     }
     std::sort(parts.begin(), parts.end());
     for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
@@ -178,12 +185,15 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (file.has("about")) study.about = file.at("about").text();
   const YamlNode blocks = file.at("points");
   const Assignment base = base_of(file, vocabulary);
-  Builder builder(study, vocabulary, skip_rules(file));
-  std::set<std::string> seen;
   std::vector<Assignment> points = expand_points(blocks);
-  for (Assignment& point : points) {
+  std::set<std::string> seen;
+  for (const Assignment& point : points)
     for (const auto& [name, value] : point.values())
       if (seen.insert(name).second) study.names.push_back(name);
+  std::vector<std::string> assigned = study.names;
+  for (const auto& [name, value] : base.values()) assigned.push_back(name);
+  Builder builder(study, vocabulary, skip_rules(file, assigned));
+  for (Assignment& point : points) {
     point.add_missing(base);
     try {
       builder.add(point);
@@ -198,10 +208,20 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (study.points.empty()) blocks.fail("no point is left");
   if (file.has("expect"))
     for (const YamlNode& node : file.at("expect").items())
-      study.expectations.push_back(expectation_of(node, columns));
+      study.expectations.push_back(expectation_of(node, assigned, columns));
   if (file.has("plot"))
     for (const YamlNode& node : file.at("plot").items())
-      study.figures.push_back(figure_of(node, study, columns));
+      study.figures.push_back(figure_of(node, study, assigned, columns));
+  for (const StudyPoint& point : study.points) {  // what cannot be compared shows now, not after hours
+    try {
+      for (const Expectation& one : study.expectations)
+        if (one.where) static_cast<void>(one.where->holds(point.assigned));
+      for (const StudyFigure& one : study.figures)
+        if (one.where) static_cast<void>(one.where->holds(point.assigned));
+    } catch (const InputError& error) {
+      blocks.fail(error.what());
+    }
+  }
   return study;
 }
 

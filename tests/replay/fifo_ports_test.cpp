@@ -84,10 +84,10 @@ TEST_CASE("all-reduces take as long at first-in first-out ports as at fair ones,
   }
 }
 
-TEST_CASE("windows take turns: with windows of W, peer k is done (m - k) W before the last of m") {
-  const double window = 1'048'576.0;
+TEST_CASE("windows take turns: with windows of W, peer k is done (m - k) W / m before the last of m") {
+  const double window = 1'048'576.0;  // of each, of one that was measured alone
   const double array = 64 * window;
-  const Calibration costs = windows({window}, 0.0);
+  const Calibration costs = windows({3 * window}, 0.0);
   const std::vector<double> end =
       ends(CollectiveKind::kScatter, 4, 4 * array, in_order(star(4, kRate, 0.0)), &costs);
   for (int peer = 1; peer <= 3; ++peer)
@@ -112,6 +112,18 @@ TEST_CASE("a sender is done when its socket has taken what it has not sent") {
     CHECK(ends(CollectiveKind::kScatter, 2, 2 * array, in_order(star(2, kRate, 0.0)), &costs).front() ==
           Approx((array - buffer) / kRate).margin(1e-12));
   }
+}
+
+TEST_CASE("the socket's buffer grows with the window, which is the smaller the more share a port") {
+  const double array = 64 * 65'536.0;
+  const Calibration costs = windows({65'536.0, 131'072.0}, 0.5 * array);
+  const double alone =
+      ends(CollectiveKind::kScatter, 2, 2 * array, in_order(star(2, kRate, 0.0)), &costs).front();
+  CHECK(alone >= (0.5 - 1e-9) * array / kRate);
+  CHECK(alone <= 0.75 * array / kRate);
+  const double together =
+      ends(CollectiveKind::kScatter, 5, 5 * array, in_order(star(5, kRate, 0.0)), &costs).front();
+  CHECK(together >= 4 * (1.0 - 0.5 / 4) * array / kRate);  // no buffer above a fourth of the measured one
 }
 
 TEST_CASE("a token bucket lets its depth through at once, and as much again after a pause") {

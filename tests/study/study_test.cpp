@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <thread>
@@ -125,7 +126,7 @@ Study numbered(int points) {
 
 StudyRow square(const StudyPoint& point) {
   const double batch = std::stod(*point.assigned.find("batch"));
-  return {point.key, {{"step_time_s", batch * batch / 3.0}}, ""};
+  return {point.key, {{"step_time_s", batch * batch / 3.0}}, "", false};
 }
 
 std::vector<std::string> sorted_lines(const std::string& folder) {
@@ -156,15 +157,13 @@ TEST_CASE("a study that is killed ten times ends with the rows of one that is no
     std::this_thread::sleep_for(std::chrono::milliseconds(7 + 3 * kill));
     ::kill(process, SIGKILL);
     ::waitpid(process, nullptr, 0);
-    // Those who answer end with it, but not before their line; what they leave behind is one more row.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   answer_study(study, {.folder = killed.path(), .jobs = 2}, kHeader, square);
   CHECK(sorted_lines(killed.path()) == sorted_lines(undisturbed.path()));
   CHECK(sorted_lines(killed.path()).size() == 401);
 }
 
-TEST_CASE("a point that fails, or whose process dies, is a row with its error", "[study]") {
+TEST_CASE("a point that fails is a row with its error; one whose process dies is asked again", "[study]") {
   const Study study = numbered(20);
   const TemporaryFolder folder;
   const auto rows =
@@ -181,6 +180,51 @@ TEST_CASE("a point that fails, or whose process dies, is a row with its error", 
   CHECK(errors ==
         std::map<std::string, std::string>{{"--batch=7 --strategy=ddp", "its process was ended by signal 9"},
                                            {"--batch=9 --strategy=ddp", "no such batch\\x1b"}});
+  const auto again = answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader, square);
+  CHECK(again.at("--batch=7 --strategy=ddp").error.empty());
+  CHECK(again.at("--batch=9 --strategy=ddp").error == "no such batch\\x1b");
+  CHECK(sorted_lines(folder.path()).size() == 21);
+}
+
+TEST_CASE("one run at a time answers a shard", "[study]") {
+  const Study study = numbered(3);
+  const TemporaryFolder folder;
+  const pid_t first = ::fork();
+  if (first == 0) {
+    answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader, [](const StudyPoint& point) {
+      std::this_thread::sleep_for(std::chrono::seconds(60));
+      return square(point);
+    });
+    ::_exit(0);
+  }
+  while (!std::filesystem::exists(folder.path() + "/rows.1-of-1.jsonl"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK_THROWS_WITH(answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader, square),
+                    Catch::Contains("another run is answering"));
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  CHECK(answer_study(study, {.folder = folder.path(), .jobs = 1}, kHeader, square).size() == 3);
+}
+
+TEST_CASE("conditions compare what has the same unit, as the point says it", "[study]") {
+  const std::string start =
+      "study: x\npredict: {strategy: ddp}\npoints:\n  - grid: {bucket-cap: [900KiB, 25MiB, 1GiB]}\n";
+  const auto left = [&](const std::string& when) {
+    return study_of(start + "skip: [{when: {" + when + "}, because: x}]\n").points.size();
+  };
+  CHECK(left("bucket-cap: '> 100MiB'") == 2);
+  CHECK(left("bucket-cap: '<= 25MiB'") == 1);
+  CHECK_THAT(refusal(start + "skip: [{when: {bucket-cap: '> 100'}, because: x}]\n"),
+             Catch::Contains("'900KiB' cannot be compared with '> 100'"));
+  CHECK_THAT(refusal(start + "skip: [{when: {bukcet-cap: 25MiB}, because: x}]\n"),
+             Catch::Contains("did you mean 'bucket-cap'"));
+  CHECK_THAT(refusal(start + "plot: [{file: a.svg, x: bucket-cap, y: step_time_s, where: {wold: 1}}]\n"),
+             Catch::Contains("unknown name 'wold'"));
+  const Study filled = study_of(
+      "study: x\npredict: {strategy: '{way}'}\npoints:\n  - grid: {way: [ddp, fsdp], "
+      "bucket-cap: [1MiB, 2MiB]}\nskip: [{when: {strategy: fsdp}, because: not this}]\n");
+  CHECK(filled.points.size() == 2);
+  CHECK(filled.left_out.front().reason == "not this");
 }
 
 TEST_CASE("shards divide the points, and answers of another program are refused", "[study]") {
