@@ -9,12 +9,14 @@
 
 #include "core/file.hpp"
 #include "core/program.hpp"
+#include "core/statistics.hpp"
 #include "core/yaml.hpp"
 #include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
+#include "sim/study/experiment.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -52,7 +54,11 @@ void declare(po::options_description& options) {
           "together")  //
       ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
           "columns", po::bool_switch(), describe_columns().c_str())  //
-      ("force", po::bool_switch(), "begin anew in a folder that holds other answers");
+      ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")(
+          "only", text_value(""), "of a study that runs: the points with this in their names")  //
+      ("launches", po::value<int>(), "of a study that runs: runs of every point; default: the study's")(
+          "lab", text_value("study"), "name of the virtual clusters that a study builds")(
+          "force", po::bool_switch(), "begin anew in a folder that holds other answers or measurements");
 }
 
 StudyVocabulary vocabulary() {
@@ -123,8 +129,11 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
 
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
-            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point")
-            << '\n';
+            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
+  if (study.parts)
+    std::cout << ", each predicted, then run "
+              << counted(static_cast<std::size_t>(study.parts->launches), "time");
+  std::cout << '\n';
   for (const LeftOut& one : study.left_out)
     std::cout << counted(one.points, "point") << " left out: " << one.reason << '\n';
 }
@@ -204,32 +213,50 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
     std::cout << counted(count, "point") << " without answer: " << error << '\n';
 }
 
+/// Whether a value is where it is expected.
+bool meets(const Expectation& one, double value) {
+  return (!one.at_least || value >= *one.at_least) && (!one.at_most || value <= *one.at_most);
+}
+
+struct Judgement {
+  bool met = false;
+  std::string text;
+};
+
+Judgement verdict_on(const Expectation& one, const Study& study,
+                     const std::map<std::string, StudyRow>& rows) {
+  std::vector<double> values;
+  std::size_t asked = 0;
+  std::size_t missed = 0;
+  std::string worst;
+  for (const StudyPoint& point : study.points) {
+    if (one.where && !one.where->holds(point.assigned)) continue;
+    const auto& known = rows.at(point.key).values;
+    const auto value = known.find(one.column);
+    const bool has_value = value != known.end();
+    if (!has_value && one.quantile) continue;
+    ++asked;
+    if (has_value) values.push_back(value->second);
+    if (has_value && meets(one, value->second)) continue;
+    ++missed;
+    if (worst.empty())
+      worst = "; first " + (has_value ? short_number(value->second) : "without a value") + " at " + point.key;
+  }
+  if (asked == 0) return {false, "no point is there"};
+  if (one.quantile) {
+    const double value = quantile(values, *one.quantile);
+    return {meets(one, value), short_number(value) + " of " + counted(asked, "point")};
+  }
+  return {missed == 0, std::to_string(asked - missed) + " of " + counted(asked, "point") + worst};
+}
+
 /// \returns whether all hold
 bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows) {
   bool all = true;
   for (const Expectation& one : study.expectations) {
-    std::size_t asked = 0;
-    std::size_t missed = 0;
-    std::string worst;
-    for (const StudyPoint& point : study.points) {
-      if (one.where && !one.where->holds(point.assigned)) continue;
-      ++asked;
-      const auto& known = rows.at(point.key).values;
-      const auto value = known.find(one.column);
-      const bool met = value != known.end() && (!one.at_least || value->second >= *one.at_least) &&
-                       (!one.at_most || value->second <= *one.at_most);
-      if (met) continue;
-      ++missed;
-      if (worst.empty())
-        worst = "; first " + (value == known.end() ? "without a value" : short_number(value->second)) +
-                " at " + point.key;
-    }
-    const bool holds = asked > 0 && missed == 0;
-    all = all && holds;
-    std::cout << (holds ? "met:    " : "MISSED: ") << one.text << ": "
-              << (asked == 0 ? "no point is there"
-                             : std::to_string(asked - missed) + " of " + counted(asked, "point"))
-              << worst << '\n';
+    const Judgement verdict = verdict_on(one, study, rows);
+    all = all && verdict.met;
+    std::cout << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
   }
   return all;
 }
@@ -283,42 +310,145 @@ void draw_figure(const Study& study, const StudyFigure& figure, const std::map<s
   std::cout << path.string() << '\n';
 }
 
-ExitCode run(const po::variables_map& values) {
-  if (values["columns"].as<bool>()) {
-    Table table({"column", "meaning"});
-    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
-    std::cout << table.text();
-    return ExitCode::kDone;
+/// Another command's words, in this process. \returns its exit code
+ExitCode say(const std::string& command, const std::vector<std::string>& words) {
+  return commands().find(command).run(parse_words(command, words));
+}
+
+/// Answers what is not known yet.
+std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& run,
+                                           const std::vector<StudyPoint>& points,
+                                           const StudyExperiment* experiment) {
+  Study asked = study;
+  asked.points = points;
+  return answer_study(asked, run, header_of(study), [&](const StudyPoint& point) {
+    std::vector<std::string> words = point.words;
+    if (experiment != nullptr) {
+      const std::vector<std::string> more = experiment->measured_words(point);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+    Result result = commands().find(kAsked).answer(parse_words(kAsked, words));
+    if (experiment != nullptr) {
+      result.context = make_run_context(kResultSchema, command_line());
+      result.context.threads = result.configuration.threads;
+      write_file(experiment->predicted_path(point), to_file_text(result), true);
+    }
+    const std::string& device = result.configuration.device;
+    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
+  });
+}
+
+void draw_evidence(const StudyExperiment& experiment, const EvidenceFigure& figure) {
+  std::vector<std::string> words{figure.figure};
+  std::vector<const StudyPoint*> points = experiment.points_run();
+  std::erase_if(points,
+                [&](const StudyPoint* one) { return figure.where && !figure.where->holds(one->assigned); });
+  for (const bool baselines : {false, true}) {
+    if (baselines && !figure.with_baselines) continue;
+    const std::vector<std::string> files = experiment.files_of(points, baselines, figure.one_launch);
+    words.insert(words.end(), files.begin(), files.end());
   }
-  if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
-  const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
-  const Study study = load_study(path, vocabulary(), study_column_names());
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
-  print_plan(study);
-  if (values["dry-run"].as<bool>()) {
-    print_duration(study, jobs);
-    return ExitCode::kDone;
+  if (words.size() == 1) return;
+  words.insert(words.end(), figure.words.begin(), figure.words.end());
+  words.insert(words.end(), {"-o", experiment.path(figure.file), "--force"});
+  say("plot", words);
+}
+
+/// The report of a virtual cluster, which other programs read as stepcast.lab/1, and its figures.
+bool report_lab(const Study& study, const StudyExperiment& experiment) {
+  LabReport report = lab_report_of(study, experiment);
+  report.context = make_run_context(kLabSchema, command_line());
+  const std::string file = experiment.path("compare.json");
+  write_file(file, to_file_text(report), true);
+  std::cout << '\n' << to_text(report);
+  for (const std::string figure : {"accuracy", "speedup", "error"})
+    say("plot", {"lab-" + figure, file, "-o", experiment.path(figure + ".svg"), "--force"});
+  const std::vector<LabGoal> reached = goals(report);
+  return std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
+}
+
+void compare_points(const StudyExperiment& experiment, const std::vector<const StudyPoint*>& points,
+                    const std::string& output) {
+  std::vector<std::string> words = experiment.files_of(points, false);
+  const std::vector<std::string> baselines = experiment.files_of(points, true);
+  if (words.empty()) return;
+  if (!output.empty()) words.insert(words.end(), {"-o", experiment.path(output), "--force"});
+  if (!baselines.empty()) {
+    words.emplace_back("--baseline");
+    words.insert(words.end(), baselines.begin(), baselines.end());
   }
-  if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
-  StudyRun run;
-  run.folder = values["output"].as<std::string>();
-  run.jobs = jobs;
-  std::tie(run.shard, run.shards) = shard_option(values);
-  run.force = values["force"].as<bool>();
-  if (run.force && run.shards > 1)
-    throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
+  say("compare", words);
+}
+
+ExitCode run_experiment(const Study& study, const StudyRun& run) {
+  const std::filesystem::path folder = run.folder;
+  if (run.force)
+    for (const char* name : {"traces", "predicted", "runs", "calibration.json", "predicted-bench.json",
+                             "bench.json", "compare.json", "compare-bench.json"})
+      std::filesystem::remove_all(folder / name);
+  std::optional<Progress> progress;
+  const StudyExperiment* self = nullptr;
+  ExperimentCalls calls;
+  StudyRun asking = run;
+  calls.program = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all{program_beside("stepcast")};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program_file(all);
+  };
+  calls.predict = [&](const std::vector<StudyPoint>& points) {
+    auto rows = answers_of(study, asking, points, self);
+    asking.force = false;
+    return rows;
+  };
+  calls.on_progress = [&](int /*done*/, int total, const std::string& now) {
+    if (!progress) progress.emplace("study", total);
+    progress->advance(now);
+  };
+  calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
+    std::cout << "\nThe first points, one launch each:\n\n";
+    compare_points(*self, points, "");
+    std::cout.flush();
+  };
+  StudyExperiment experiment(study, run.folder, calls);
+  self = &experiment;
+  const auto rows = experiment.run();
+  progress.reset();
+  if (experiment.programs() == 0)
+    std::cout << "all was there, nothing was measured anew; --force begins anew\n";
+  for (const LeftOut& one : experiment.left_out())
+    std::cout << counted(one.points, "point") << " not run: " << one.reason << '\n';
+  for (const auto& [key, row] : rows)
+    if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
+  write_file(folder / "results.csv", csv_of(study, rows), true);
+  bool met = true;
+  if (study.parts->bench) {
+    std::cout << "\nCollectives, predicted from point-to-point messages alone:\n\n";
+    say("compare", {experiment.path("predicted-bench.json"), experiment.path("bench.json"), "-o",
+                    experiment.path("compare-bench.json"), "--force"});
+  }
+  if (study.parts->bench)
+    say("plot", {"bandwidth", experiment.path("bench.json"), experiment.path("predicted-bench.json"), "-o",
+                 experiment.path("bandwidth.svg"), "--force"});
+  if (study.parts->lab_report) {
+    met = report_lab(study, experiment);
+  } else {
+    std::cout << "\nTraining steps, predicted before they ran:\n\n";
+    compare_points(experiment, experiment.points_run(), "compare.json");
+  }
+  for (const EvidenceFigure& figure : study.parts->figures) draw_evidence(experiment, figure);
+  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
+  for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
+  return print_expectations(study, rows) && met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
+ExitCode answer_points(const Study& study, StudyRun run) {
   std::optional<Progress> progress;
   std::size_t shown = 0;
   run.on_progress = [&](std::size_t done, std::size_t total) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
     for (; shown < done; ++shown) progress->advance();
   };
-  const auto rows = answer_study(study, run, header_of(study), [](const StudyPoint& point) {
-    const Result result = ask(point);
-    const std::string& device = result.configuration.device;
-    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
-  });
+  const auto rows = answers_of(study, run, study.points, nullptr);
   progress.reset();
   const auto answered = std::count_if(study.points.begin(), study.points.end(),
                                       [&](const StudyPoint& point) { return rows.contains(point.key); });
@@ -331,6 +461,42 @@ ExitCode run(const po::variables_map& values) {
   print_rows(study, rows);
   for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
   return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values["columns"].as<bool>()) {
+    Table table({"column", "meaning"});
+    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
+    std::cout << table.text();
+    return ExitCode::kDone;
+  }
+  if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
+  const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
+  Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
+                           values["only"].as<std::string>());
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
+  if (values.count("launches") != 0) {
+    if (!study.parts) throw UsageError("--launches goes with studies that run");
+    study.parts->launches = int_option(values, "launches", 1);
+  }
+  print_plan(study);
+  if (values["dry-run"].as<bool>()) {
+    if (!study.parts) print_duration(study, jobs);
+    return ExitCode::kDone;
+  }
+  if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
+  StudyRun run;
+  run.folder = values["output"].as<std::string>();
+  run.jobs = jobs;
+  std::tie(run.shard, run.shards) = shard_option(values);
+  run.force = values["force"].as<bool>();
+  if (run.force && run.shards > 1)
+    throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
+  if (!study.parts) return answer_points(study, run);
+  study.parts->lab_name = values["lab"].as<std::string>();
+  if (run.shards > 1) throw UsageError("--shard goes with studies that only predict");
+  return run_experiment(study, run);
 }
 
 const Registration<Command> kStudy{

@@ -7,6 +7,9 @@
 namespace stepcast {
 namespace {
 
+/// Of runs, not of what is predicted.
+std::optional<double> nothing(const Result& /*result*/, Bytes /*capacity*/) { return std::nullopt; }
+
 /// Mean over the ranks.
 template <double Breakdown::*part>
 std::optional<double> mean_part(const Result& result, Bytes /*capacity*/) {
@@ -83,6 +86,11 @@ const std::vector<StudyColumn>& study_columns() {
          return peak && capacity > Bytes(0) ? std::optional(*peak <= capacity.count() ? 1.0 : 0.0)
                                             : std::nullopt;
        }},
+      {"measured_s", "measured step time (s)", "of studies that run: median over the launches", nothing},
+      {"measured_low_s", "fastest launch (s)", "the fastest of them", nothing},
+      {"measured_high_s", "slowest launch (s)", "the slowest of them", nothing},
+      {"error", "error", "step_time_s over measured_s, less 1", nothing},
+      {"absolute_error", "absolute error", "the same without its sign", nothing},
   };
   return kColumns;
 }

@@ -68,7 +68,7 @@ const std::vector<Module>& module_table() {
       {"plots", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
       {"sim/validation", kValidation},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
-      {"sim/study", {"core", "sim/schedule", "sim/records"}},
+      {"sim/study", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
       {"sim/commands", kSimCommands},
       {"sim", kSimCommands + Folders{"sim/commands"}},
       {"runner/launch", {"core"}},

@@ -183,8 +183,10 @@ TEST_CASE("lab validate predicts, runs, compares and draws the cases that are as
       CHECK_THAT(shell.read(std::string("lab/runs/") + name + launch), Contains("step_time_s"));
   for (const char* figure : {"accuracy", "speedup", "error"})
     CHECK_THAT(shell.read(std::string("lab/") + figure + ".svg"), Contains("<svg"));
-  CHECK_THAT(shell.run("stepcast lab validate --quick --folder lab").err, Contains("--force"));
-  CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err, Contains("no case"));
+  const Outcome again = shell.run(validate);
+  CHECK_THAT(again.out, Contains("nothing was measured anew"));
+  CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
+  CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err, Contains("no point has 'resnet5'"));
   CHECK(spaces(shell).empty());
 }
 
