@@ -34,6 +34,13 @@ Seconds seconds_option(const po::variables_map& values, const std::string& name)
   return parsed(values, name, parse_seconds);
 }
 
+double budget_option(const po::variables_map& values) {
+  const double budget_s = seconds_option(values, "budget").count();
+  if (!(budget_s >= 0.0))
+    throw UsageError("--budget must be at least 0s, got " + values["budget"].as<std::string>());
+  return budget_s;
+}
+
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
   const int value = values[name].as<int>();
   if (value > most || value < least)

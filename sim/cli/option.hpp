@@ -25,6 +25,9 @@ Bytes bytes_option(const po::variables_map& values, const std::string& name);
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
 Seconds seconds_option(const po::variables_map& values, const std::string& name);
 
+/// Seconds of --budget, the time that may be spent. \throws UsageError below 0
+double budget_option(const po::variables_map& values);
+
 constexpr int kMostOfAnything = 10'000'000;  ///< more is a slip that would fill the memory
 constexpr int kMostThreads = 1024;           ///< threads of a rank, and processes that are started at once
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
@@ -20,6 +21,7 @@ STEPCAST_JSON_MEMBERS(Configuration,
                        cluster, steps, warmup_steps, options, label),
                       (device, compute, engine))
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
 
 const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
@@ -50,16 +52,40 @@ std::string Result::problem() const {
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
+  if (machine.steps < 0 || !machine.log.valid())
+    return "key 'machine': expected a speed above 0 and a part of [0, 1] for so many steps each";
   return "";
 }
 
-double Result::median_step_time_s() const {
+namespace {
+
+/// By step, of the slowest rank.
+std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_time_s) {
   if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: holds no step times");
   std::vector<double> slowest = step_time_s.front();
   for (const auto& rank : step_time_s)
     for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
       slowest[i] = std::max(slowest[i], rank[i]);
-  return median(std::move(slowest));
+  return slowest;
+}
+
+}  // namespace
+
+double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
+
+std::optional<double> Result::step_time_at_speed(double speed) const {
+  if (machine.steps < 1 || !(speed > 0.0) || configuration.compute != "real") return std::nullopt;
+  const std::vector<double> slowest = slowest_steps(step_time_s);
+  const auto block = static_cast<std::size_t>(machine.steps);
+  std::vector<double> times;
+  for (std::size_t i = 0; i < machine.log.size() && i * block < slowest.size(); ++i) {
+    const auto begin = slowest.begin() + static_cast<std::ptrdiff_t>(i * block);
+    const auto count = std::min(block, slowest.size() - i * block);
+    const double sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
+    times.push_back(sum / static_cast<double>(count) * (1.0 - machine.log.taken[i]));
+  }
+  if (times.empty()) return std::nullopt;
+  return median(times) * median(machine.log.probe_per_s) / speed;
 }
 
 double Result::throughput_samples_per_s() const {
@@ -197,6 +223,8 @@ void for_each_member(Record& r, Visit visit) {
 
 void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
+  if (!r.machine.log.empty()) json["machine"] = r.machine;
+  if (!r.input_speeds.empty()) json["input_speeds"] = r.input_speeds;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -207,6 +235,8 @@ void to_json(nlohmann::json& json, const Result& r) {
 
 void from_json(const nlohmann::json& json, Result& r) {
   for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
+  if (json.contains("machine")) json["machine"].get_to(r.machine);
+  if (json.contains("input_speeds")) json["input_speeds"].get_to(r.input_speeds);
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/statistics.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/records/run_context.hpp"
 #include "sim/schedule/schedule.hpp"
 
@@ -57,6 +59,13 @@ struct MemoryUse {
   std::vector<double> live_bytes;  ///< from that time on
 };
 
+/// The machine beside the measured steps of a run: entry i holds for the steps [i k, (i + 1) k), k being `steps`,
+/// of the rank that was given least.
+struct RunMachine {
+  int steps = 0;  ///< 0: unknown, as in files of older versions
+  MachineLog log;
+};
+
 /// What was run or predicted: equal configurations are comparable.
 struct Configuration {
   std::string model{};  ///< full specification
@@ -102,11 +111,23 @@ struct Result {
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
   /// `alpha_beta`.
   std::map<std::string, double> trivial_step_time_s;
+  RunMachine machine;  ///< of measured runs
+  /// Of a prediction: what the machine gave while its inputs were measured: `measuring`, `calibrating`.
+  std::map<std::string, MachineSpeed> input_speeds;
 
   /// The first key whose value cannot be of a run or a prediction; "" where all can.
   [[nodiscard]] std::string problem() const;
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
+  /// Of a run: the machine over all measured steps.
+  [[nodiscard]] MachineSpeed machine_speed() const { return speed_of({&machine.log}, context.cpu_model); }
+  /// The measured step on a machine that gives `speed`:
+  ///
+  ///     median over the entries of `machine` (mean step of the slowest rank * (1 - taken)) * median probe / speed
+  ///
+  /// Means, because what takes time from a few steps alone is taken off all of them. Nothing where the run does
+  /// not know its machine, and where ranks only waited.
+  [[nodiscard]] std::optional<double> step_time_at_speed(double speed) const;
   /// Samples of all batches over the median step time.
   [[nodiscard]] double throughput_samples_per_s() const;
   /// The part of the step in which ranks stand idle or wait for messages of others, mean over the ranks.

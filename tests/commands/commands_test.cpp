@@ -185,6 +185,44 @@ TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script aga
   CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.pdf").exit_code == 2);
 }
 
+TEST_CASE("doctor --watch says once a second how fast the machine is and what others take", "[commands]") {
+  const tests::Shell shell;
+  const tests::Outcome watched = shell.run("stepcast doctor --watch --seconds 2 --json");
+  CHECK(watched.exit_code == 0);
+  std::istringstream lines(watched.out);
+  int seconds = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    CHECK(json.at("second") == ++seconds);
+    CHECK(json.at("probe_per_s").get<double>() > 0.0);
+    for (const char* part : {"taken", "stolen"}) {
+      CHECK(json.at(part).get<double>() >= 0.0);
+      CHECK(json.at(part).get<double>() <= 1.0);
+    }
+  }
+  CHECK(seconds == 2);
+  CHECK_THAT(shell.run("stepcast doctor --seconds 2").err, Catch::Contains("--seconds goes with --watch"));
+}
+
+TEST_CASE("a forecast from a calibration that did not converge says by how much it may be too long",
+          "[commands]") {
+  const tests::Shell shell;
+  nlohmann::json calibration = nlohmann::json::parse(
+      std::ifstream(STEPCAST_SOURCE_DIR "/calibration/data/two-cores.calibration.json"));
+  const std::string predict =
+      "stepcast predict --model synthetic --strategy all_reduce --cluster laptop --world-size 2 --steps 1 "
+      "--warmup 0 "
+      "--calibration ";
+  const auto said = [&] {
+    shell.write("c.json", calibration.dump());
+    return shell.run(predict + "c.json").out;
+  };
+  CHECK_THAT(said(), !Catch::Contains("converge"));
+  calibration["sampling"] = {{"disturbed", 3}, {"excess", 0.25}};
+  CHECK_THAT(said(),
+             Catch::Contains("did not converge: some costs may be 25 % too high or more, the step between"));
+}
+
 TEST_CASE("doctor names what is missing and how to mend it", "[commands]") {
   const Shell shell;
   const Outcome outcome =
