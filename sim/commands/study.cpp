@@ -4,18 +4,19 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "core/file.hpp"
 #include "core/program.hpp"
 #include "core/yaml.hpp"
-#include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/study_output.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
-#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -28,6 +29,12 @@ std::string describe_columns() {
   std::string text = "print the columns of results.csv:";
   for (const StudyColumn& column : study_columns()) text += "\n" + column.name + ": " + column.meaning;
   return text;
+}
+
+std::string column_table() {
+  Table table({"column", "meaning"});
+  for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
+  return table.text();
 }
 
 std::string describe_studies() {
@@ -52,15 +59,16 @@ void declare(po::options_description& options) {
           "together")  //
       ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
           "columns", po::bool_switch(), describe_columns().c_str())  //
-      ("force", po::bool_switch(), "begin anew in a folder that holds other answers");
+      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")(
+          "force", po::bool_switch(), "begin anew in a folder that holds other answers");
 }
 
 StudyVocabulary vocabulary() {
   StudyVocabulary words;
   po::options_description table;
   commands().find(kAsked).declare(table);
-  static const std::vector<std::string> kOfPoints{"output",      "json", "force", "timeline",
-                                                  "collectives", "min",  "max",   "factor"};
+  static const std::vector<std::string> kOfPoints{
+      "output", "json", "force", "timeline", "timeline-ranks", "collectives", "min", "max", "factor"};
   for (const auto& option : table.options()) {
     if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
     words.options.push_back(option->long_name());
@@ -160,10 +168,7 @@ void print_duration(const Study& study, int jobs) {
 std::string cell(const StudyRow& row, const std::string& column) {
   const auto value = row.values.find(column);
   if (value == row.values.end()) return "-";
-  if (column == "efficiency") return percent_text(value->second);
-  if (column == "fits") return value->second > 0.0 ? "yes" : "no";
-  if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value->second));
-  return column.ends_with("_bytes") ? to_text(Bytes(value->second)) : short_number(value->second);
+  return column_text(column, value->second);
 }
 
 void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows) {
@@ -205,7 +210,7 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
 }
 
 /// \returns whether all hold
-bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows) {
+bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows, std::ostream& out) {
   bool all = true;
   for (const Expectation& one : study.expectations) {
     std::size_t asked = 0;
@@ -226,73 +231,24 @@ bool print_expectations(const Study& study, const std::map<std::string, StudyRow
     }
     const bool holds = asked > 0 && missed == 0;
     all = all && holds;
-    std::cout << (holds ? "met:    " : "MISSED: ") << one.text << ": "
-              << (asked == 0 ? "no point is there"
-                             : std::to_string(asked - missed) + " of " + counted(asked, "point"))
-              << worst << '\n';
+    out << (holds ? "met:    " : "MISSED: ") << one.text << ": "
+        << (asked == 0 ? "no point is there"
+                       : std::to_string(asked - missed) + " of " + counted(asked, "point"))
+        << worst << '\n';
   }
   return all;
 }
 
-/// `ddp, 25MiB` of the point's values for these names.
-std::string words_of(const StudyPoint& point, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    const std::string* value = point.assigned.find(name);
-    if (value != nullptr) text += (text.empty() ? "" : ", ") + *value;
-  }
-  return text;
-}
-
-std::string label_of_column(const std::string& name) {
-  const auto& columns = study_columns();
-  return std::find_if(columns.begin(), columns.end(),
-                      [&](const StudyColumn& one) { return one.name == name; })
-      ->label;
-}
-
-void draw_figure(const Study& study, const StudyFigure& figure, const std::map<std::string, StudyRow>& rows,
-                 const std::string& folder) {
-  CurveSheet sheet{.title = study.title,
-                   .x_label = figure.x,
-                   .y_label = label_of_column(figure.y),
-                   .log_y = figure.log_y,
-                   .points = {}};
-  for (const StudyPoint& point : study.points) {
-    const auto& known = rows.at(point.key).values;
-    const auto value = known.find(figure.y);
-    const std::string* x = point.assigned.find(figure.x);
-    if (value == known.end() || x == nullptr || (figure.where && !figure.where->holds(point.assigned)))
-      continue;
-    CurvePoint one{words_of(point, figure.panels), words_of(point, figure.series), *x, value->second};
-    const auto same = [&](const CurvePoint& other) {
-      return other.panel == one.panel && other.series == one.series && other.x == one.x;
-    };
-    if (std::any_of(sheet.points.begin(), sheet.points.end(), same))
-      throw InputError(study.path + ": plot: " + figure.file + ": several points have " + figure.x + " " +
-                       one.x + (one.series.empty() ? "" : ", " + one.series) +
-                       (one.panel.empty() ? "" : ", " + one.panel) +
-                       "; name what else they differ in under series, panels or where");
-    sheet.points.push_back(std::move(one));
-  }
-  const RunContext context = make_run_context("", command_line());
-  const std::filesystem::path path = std::filesystem::path(folder) / figure.file;
-  check_renderable(path, true);
-  render(draw_curves(sheet), path,
-         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), predicted", true);
-  std::cout << path.string() << '\n';
-}
-
 ExitCode run(const po::variables_map& values) {
   if (values["columns"].as<bool>()) {
-    Table table({"column", "meaning"});
-    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
-    std::cout << table.text();
+    std::cout << column_table();
     return ExitCode::kDone;
   }
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
   const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
-  const Study study = load_study(path, vocabulary(), study_column_names());
+  Study study = load_study(path, vocabulary(), study_column_names());
+  if (values.count("epoch-samples") != 0)
+    study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
   print_plan(study);
@@ -314,10 +270,9 @@ ExitCode run(const po::variables_map& values) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
     for (; shown < done; ++shown) progress->advance();
   };
-  const auto rows = answer_study(study, run, header_of(study), [](const StudyPoint& point) {
+  auto rows = answer_study(study, run, header_of(study), [](const StudyPoint& point) {
     const Result result = ask(point);
-    const std::string& device = result.configuration.device;
-    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
+    return row_of(point, result, point_facts(point, result));
   });
   progress.reset();
   const auto answered = std::count_if(study.points.begin(), study.points.end(),
@@ -327,10 +282,14 @@ ExitCode run(const po::variables_map& values) {
               << " are there; a run without --shard puts all together\n";
     return ExitCode::kDone;
   }
+  derive_columns(rows, study.cost);
   write_file(std::filesystem::path(run.folder) / "results.csv", csv_of(study, rows), true);
   print_rows(study, rows);
-  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
-  return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  std::ostringstream verdicts;
+  const bool met = print_expectations(study, rows, verdicts);
+  write_study_output(study, rows, run.folder, verdicts.str());
+  std::cout << verdicts.str();
+  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 const Registration<Command> kStudy{
@@ -341,7 +300,8 @@ const Registration<Command> kStudy{
                .run = run,
                .positional = "file",
                .usage = "stepcast study FILE.yaml -o DIR [options]",
-               .group = "Predict and compare"},
+               .group = "Predict and compare",
+               .topics = {{"columns", column_table}}},
      .order = 25}};
 
 }  // namespace
