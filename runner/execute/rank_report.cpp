@@ -117,14 +117,8 @@ class RankLog {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
       const Stamp& stamp = stamps_[step * program_.ops.size() + i];
-      Span span;
-      span.rank = rank_;
-      span.stream = op.stream;
-      span.kind = operation_of(op).span;
-      span.name = op.name;
-      span.start_s = to_seconds(stamp.start) - origin_s;
-      span.end_s = to_seconds(stamp.end) - origin_s;
-      result.push_back(std::move(span));
+      result.push_back(
+          span_of(rank_, op, to_seconds(stamp.start) - origin_s, to_seconds(stamp.end) - origin_s));
     }
     return result;
   }

@@ -4,20 +4,22 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "core/file.hpp"
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/yaml.hpp"
-#include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/study_evidence.hpp"
+#include "sim/commands/study_output.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
 #include "sim/study/experiment.hpp"
-#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -30,6 +32,12 @@ std::string describe_columns() {
   std::string text = "print the columns of results.csv:";
   for (const StudyColumn& column : study_columns()) text += "\n" + column.name + ": " + column.meaning;
   return text;
+}
+
+std::string column_table() {
+  Table table({"column", "meaning"});
+  for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
+  return table.text();
 }
 
 std::string describe_studies() {
@@ -53,7 +61,8 @@ void declare(po::options_description& options) {
           "all "
           "together")  //
       ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
-          "columns", po::bool_switch(), describe_columns().c_str())  //
+          "columns", po::bool_switch(), describe_columns().c_str())                                       //
+      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")  //
       ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")(
           "only", text_value(""), "of a study that runs: the points with this in their names")  //
       ("launches", po::value<int>(), "of a study that runs: runs of every point; default: the study's")(
@@ -65,8 +74,8 @@ StudyVocabulary vocabulary() {
   StudyVocabulary words;
   po::options_description table;
   commands().find(kAsked).declare(table);
-  static const std::vector<std::string> kOfPoints{"output",      "json", "force", "timeline",
-                                                  "collectives", "min",  "max",   "factor"};
+  static const std::vector<std::string> kOfPoints{
+      "output", "json", "force", "timeline", "timeline-ranks", "collectives", "min", "max", "factor"};
   for (const auto& option : table.options()) {
     if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
     words.options.push_back(option->long_name());
@@ -82,8 +91,8 @@ StudyVocabulary vocabulary() {
   return words;
 }
 
-Result ask(const StudyPoint& point) {
-  return commands().find(kAsked).answer(parse_words(kAsked, point.words));
+Result answer(const std::vector<std::string>& words) {
+  return commands().find(kAsked).answer(parse_words(kAsked, words));
 }
 
 /// Adds the file that a value names, with or without settings behind it, and what that includes.
@@ -152,7 +161,7 @@ void print_duration(const Study& study, int jobs) {
     const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(asked), 1.0);
     const auto index = static_cast<std::size_t>(part * static_cast<double>(study.points.size()));
     try {
-      static_cast<void>(ask(study.points[index]));
+      static_cast<void>(answer(study.points[index].words));
     } catch (const Error& error) {
       ++failed;
       failure = "for example '" + study.points[index].key + "': " + error.what();
@@ -169,10 +178,7 @@ void print_duration(const Study& study, int jobs) {
 std::string cell(const StudyRow& row, const std::string& column) {
   const auto value = row.values.find(column);
   if (value == row.values.end()) return "-";
-  if (column == "efficiency") return percent_text(value->second);
-  if (column == "fits") return value->second > 0.0 ? "yes" : "no";
-  if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value->second));
-  return column.ends_with("_bytes") ? to_text(Bytes(value->second)) : short_number(value->second);
+  return column_text(column, value->second);
 }
 
 void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows) {
@@ -251,68 +257,14 @@ Judgement verdict_on(const Expectation& one, const Study& study,
 }
 
 /// \returns whether all hold
-bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows) {
+bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows, std::ostream& out) {
   bool all = true;
   for (const Expectation& one : study.expectations) {
     const Judgement verdict = verdict_on(one, study, rows);
     all = all && verdict.met;
-    std::cout << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
+    out << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
   }
   return all;
-}
-
-/// `ddp, 25MiB` of the point's values for these names.
-std::string words_of(const StudyPoint& point, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    const std::string* value = point.assigned.find(name);
-    if (value != nullptr) text += (text.empty() ? "" : ", ") + *value;
-  }
-  return text;
-}
-
-std::string label_of_column(const std::string& name) {
-  const auto& columns = study_columns();
-  return std::find_if(columns.begin(), columns.end(),
-                      [&](const StudyColumn& one) { return one.name == name; })
-      ->label;
-}
-
-void draw_figure(const Study& study, const StudyFigure& figure, const std::map<std::string, StudyRow>& rows,
-                 const std::string& folder) {
-  CurveSheet sheet{.title = study.title,
-                   .x_label = figure.x,
-                   .y_label = label_of_column(figure.y),
-                   .log_y = figure.log_y,
-                   .points = {}};
-  for (const StudyPoint& point : study.points) {
-    const auto& known = rows.at(point.key).values;
-    const auto value = known.find(figure.y);
-    const std::string* x = point.assigned.find(figure.x);
-    if (value == known.end() || x == nullptr || (figure.where && !figure.where->holds(point.assigned)))
-      continue;
-    CurvePoint one{words_of(point, figure.panels), words_of(point, figure.series), *x, value->second};
-    const auto same = [&](const CurvePoint& other) {
-      return other.panel == one.panel && other.series == one.series && other.x == one.x;
-    };
-    if (std::any_of(sheet.points.begin(), sheet.points.end(), same))
-      throw InputError(study.path + ": plot: " + figure.file + ": several points have " + figure.x + " " +
-                       one.x + (one.series.empty() ? "" : ", " + one.series) +
-                       (one.panel.empty() ? "" : ", " + one.panel) +
-                       "; name what else they differ in under series, panels or where");
-    sheet.points.push_back(std::move(one));
-  }
-  const RunContext context = make_run_context("", command_line());
-  const std::filesystem::path path = std::filesystem::path(folder) / figure.file;
-  check_renderable(path, true);
-  render(draw_curves(sheet), path,
-         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), predicted", true);
-  std::cout << path.string() << '\n';
-}
-
-/// Another command's words, in this process. \returns its exit code
-ExitCode say(const std::string& command, const std::vector<std::string>& words) {
-  return commands().find(command).run(parse_words(command, words));
 }
 
 /// Answers what is not known yet.
@@ -327,57 +279,26 @@ std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& r
       const std::vector<std::string> more = experiment->measured_words(point);
       words.insert(words.end(), more.begin(), more.end());
     }
-    Result result = commands().find(kAsked).answer(parse_words(kAsked, words));
+    Result result = answer(words);
     if (experiment != nullptr) {
       result.context = make_run_context(kResultSchema, command_line());
       result.context.threads = result.configuration.threads;
       write_file(experiment->predicted_path(point), to_file_text(result), true);
     }
-    const std::string& device = result.configuration.device;
-    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
+    return row_of(point, result, point_facts(point, result));
   });
 }
 
-void draw_evidence(const StudyExperiment& experiment, const EvidenceFigure& figure) {
-  std::vector<std::string> words{figure.figure};
-  std::vector<const StudyPoint*> points = experiment.points_run();
-  std::erase_if(points,
-                [&](const StudyPoint* one) { return figure.where && !figure.where->holds(one->assigned); });
-  for (const bool baselines : {false, true}) {
-    if (baselines && !figure.with_baselines) continue;
-    const std::vector<std::string> files = experiment.files_of(points, baselines, figure.one_launch);
-    words.insert(words.end(), files.begin(), files.end());
-  }
-  if (words.size() == 1) return;
-  words.insert(words.end(), figure.words.begin(), figure.words.end());
-  words.insert(words.end(), {"-o", experiment.path(figure.file), "--force"});
-  say("plot", words);
-}
-
-/// The report of a virtual cluster, which other programs read as stepcast.lab/1, and its figures.
-bool report_lab(const Study& study, const StudyExperiment& experiment) {
-  LabReport report = lab_report_of(study, experiment);
-  report.context = make_run_context(kLabSchema, command_line());
-  const std::string file = experiment.path("compare.json");
-  write_file(file, to_file_text(report), true);
-  std::cout << '\n' << to_text(report);
-  for (const std::string figure : {"accuracy", "speedup", "error"})
-    say("plot", {"lab-" + figure, file, "-o", experiment.path(figure + ".svg"), "--force"});
-  const std::vector<LabGoal> reached = goals(report);
-  return std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
-}
-
-void compare_points(const StudyExperiment& experiment, const std::vector<const StudyPoint*>& points,
-                    const std::string& output) {
-  std::vector<std::string> words = experiment.files_of(points, false);
-  const std::vector<std::string> baselines = experiment.files_of(points, true);
-  if (words.empty()) return;
-  if (!output.empty()) words.insert(words.end(), {"-o", experiment.path(output), "--force"});
-  if (!baselines.empty()) {
-    words.emplace_back("--baseline");
-    words.insert(words.end(), baselines.begin(), baselines.end());
-  }
-  say("compare", words);
+/// The table, figures and report, and what became of the expectations. \returns whether all hold
+bool write_results(const Study& study, std::map<std::string, StudyRow>& rows, const std::string& folder,
+                   const std::vector<ReportFigure>& evidence) {
+  derive_columns(rows, study.cost);
+  write_file(std::filesystem::path(folder) / "results.csv", csv_of(study, rows), true);
+  std::ostringstream verdicts;
+  const bool met = print_expectations(study, rows, verdicts);
+  write_study_output(study, rows, folder, verdicts.str(), evidence);
+  std::cout << verdicts.str();
+  return met;
 }
 
 ExitCode run_experiment(const Study& study, const StudyRun& run) {
@@ -411,7 +332,8 @@ ExitCode run_experiment(const Study& study, const StudyRun& run) {
   };
   StudyExperiment experiment(study, run.folder, calls);
   self = &experiment;
-  const auto rows = experiment.run();
+  calls.predict({});  // answers of others are refused before anything is measured
+  auto rows = experiment.run();
   progress.reset();
   if (experiment.programs() == 0)
     std::cout << "all was there, nothing was measured anew; --force begins anew\n";
@@ -419,26 +341,10 @@ ExitCode run_experiment(const Study& study, const StudyRun& run) {
     std::cout << counted(one.points, "point") << " not run: " << one.reason << '\n';
   for (const auto& [key, row] : rows)
     if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
-  write_file(folder / "results.csv", csv_of(study, rows), true);
-  bool met = true;
-  if (study.parts->bench) {
-    std::cout << "\nCollectives, predicted from point-to-point messages alone:\n\n";
-    say("compare", {experiment.path("predicted-bench.json"), experiment.path("bench.json"), "-o",
-                    experiment.path("compare-bench.json"), "--force"});
-  }
-  if (study.parts->bench)
-    say("plot", {"bandwidth", experiment.path("bench.json"), experiment.path("predicted-bench.json"), "-o",
-                 experiment.path("bandwidth.svg"), "--force"});
-  if (study.parts->lab_report) {
-    met = report_lab(study, experiment);
-  } else {
-    std::cout << "\nTraining steps, predicted before they ran:\n\n";
-    compare_points(experiment, experiment.points_run(), "compare.json");
-  }
-  for (const EvidenceFigure& figure : study.parts->figures) draw_evidence(experiment, figure);
-  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
+  const Evidence evidence = write_evidence(study, experiment);
   for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
-  return print_expectations(study, rows) && met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  return write_results(study, rows, run.folder, evidence.figures) && evidence.met ? ExitCode::kDone
+                                                                                  : ExitCode::kOutOfTolerance;
 }
 
 ExitCode answer_points(const Study& study, StudyRun run) {
@@ -448,7 +354,7 @@ ExitCode answer_points(const Study& study, StudyRun run) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
     for (; shown < done; ++shown) progress->advance();
   };
-  const auto rows = answers_of(study, run, study.points, nullptr);
+  auto rows = answers_of(study, run, study.points, nullptr);
   progress.reset();
   const auto answered = std::count_if(study.points.begin(), study.points.end(),
                                       [&](const StudyPoint& point) { return rows.contains(point.key); });
@@ -457,23 +363,21 @@ ExitCode answer_points(const Study& study, StudyRun run) {
               << " are there; a run without --shard puts all together\n";
     return ExitCode::kDone;
   }
-  write_file(std::filesystem::path(run.folder) / "results.csv", csv_of(study, rows), true);
   print_rows(study, rows);
-  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
-  return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  return write_results(study, rows, run.folder, {}) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 ExitCode run(const po::variables_map& values) {
   if (values["columns"].as<bool>()) {
-    Table table({"column", "meaning"});
-    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
-    std::cout << table.text();
+    std::cout << column_table();
     return ExitCode::kDone;
   }
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
   const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
   Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
                            values["only"].as<std::string>());
+  if (values.count("epoch-samples") != 0)
+    study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
   if (values.count("launches") != 0) {
@@ -507,7 +411,8 @@ const Registration<Command> kStudy{
                .run = run,
                .positional = "file",
                .usage = "stepcast study FILE.yaml -o DIR [options]",
-               .group = "Predict and compare"},
+               .group = "Predict and compare",
+               .topics = {{"columns", column_table}}},
      .order = 25}};
 
 }  // namespace

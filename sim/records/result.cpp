@@ -6,6 +6,8 @@
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/overloaded.hpp"
+#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 
@@ -20,8 +22,46 @@ STEPCAST_JSON_MEMBERS(Configuration,
                       (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
                        cluster, steps, warmup_steps, options, label),
                       (device, compute, engine))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log)
+
+/// What no message has is left out: files hold thousands of spans.
+void to_json(nlohmann::json& json, const Span& span) {
+  json = {{"rank", span.rank}, {"stream", span.stream},   {"kind", span.kind},
+          {"name", span.name}, {"start_s", span.start_s}, {"end_s", span.end_s}};
+  if (span.bytes > 0.0) json["bytes"] = span.bytes;
+  if (span.to >= 0) json["to"] = span.to;
+  if (span.from >= 0) json["from"] = span.from;
+  if (span.tag != 0) json["tag"] = span.tag;
+}
+void from_json(const nlohmann::json& json, Span& span) {
+  span = {json.at("rank"), json.at("stream"),  json.at("kind"),
+          json.at("name"), json.at("start_s"), json.at("end_s")};
+  span.bytes = json.value("bytes", 0.0);
+  span.to = json.value("to", -1);
+  span.from = json.value("from", -1);
+  span.tag = json.value("tag", 0);
+}
+
+Span span_of(int rank, const Op& op, double start_s, double end_s) {
+  Span span{rank, op.stream, operation_of(op).span, op.name, start_s, end_s};
+  const auto message = [&](Bytes bytes, int tag) {
+    span.bytes = bytes.count();
+    span.tag = tag;
+  };
+  std::visit(Overloaded{[&](const Send& send) {
+                          message(send.message, send.tag);
+                          span.to = rank + send.offset;
+                        },
+                        [&](const Recv& recv) {
+                          message(recv.message, recv.tag);
+                          span.from = rank + recv.offset;
+                        },
+                        [&](const OneOf<Collective, Copy> auto& moved) { message(moved.message, 0); },
+                        [](const auto&) {}},
+             op.action);
+  return span;
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
 
 const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {

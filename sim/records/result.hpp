@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,13 @@ struct Span {
   std::string name;
   double start_s = 0.0;
   double end_s = 0.0;
+  double bytes = 0.0;  ///< of the message, copy or collective array; 0 where nothing travels
+  int to = -1;         ///< rank that the message is sent to; -1: none is
+  int from = -1;       ///< rank that it is received from
+  int tag = 0;         ///< by which both ends match
 };
+/// How an operation of one rank went.
+Span span_of(int rank, const Op& op, double start_s, double end_s);
 
 /// Where a step's time went on one rank. The exclusive parts sum to the step time:
 ///
@@ -144,12 +152,18 @@ const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts(
 /// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
 
-/// The spans of a Result as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per
-/// stream. Slices of one thread nest: where a stream runs operations at once that overlap without nesting
-/// (two collectives in flight), it gets as many threads as it needs. Times are microseconds, rounded to
-/// nanoseconds before nesting is decided. What each rank holds is a counter track of its process, `live
-/// memory`, where the Result knows it over time. Same Result, same bytes.
-std::string perfetto_json(const Result& result);
+/// The spans of Results as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per stream;
+/// of several Results the same rank's processes stand below each other, and all steps start at 0. Slices of one
+/// thread nest: where a stream runs operations at once that overlap without nesting (two collectives in flight),
+/// it gets as many threads as it needs. Times are microseconds, rounded to nanoseconds before nesting is decided.
+/// An arrow leads from each send to the receive of the same message, unless clocks say that it ended before it
+/// began. Counter tracks of a process: `live memory`, where the Result knows it over time, and `bytes in flight`
+/// of the sends, collectives and copies that the rank has under way. Same Results, same bytes.
+/// \param ranks that are shown; none: all. \throws InputError where no Result has spans of them
+std::string perfetto_json(const std::vector<const Result*>& results, const std::set<int>& ranks = {});
+/// The same in a file, compressed where its name ends in `.gz`.
+void write_timeline(const std::filesystem::path& path, const std::vector<const Result*>& results,
+                    const std::set<int>& ranks, bool force);
 
 void to_json(nlohmann::json& json, Origin origin);
 void from_json(const nlohmann::json& json, Origin& origin);

@@ -327,6 +327,9 @@ void StudyExperiment::add_measured(const StudyPoint& point) {
   row.values["measured_high_s"] = one.measured->high;
   row.values["error"] = one.relative_error();
   row.values["absolute_error"] = std::abs(one.relative_error());
+  if (!one.has_error_at_equal_speed()) return;
+  row.values["error_at_equal_speed"] = one.error_at_equal_speed();
+  row.values["absolute_error_at_equal_speed"] = std::abs(one.error_at_equal_speed());
 }
 
 std::map<std::string, StudyRow> StudyExperiment::run() {

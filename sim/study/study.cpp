@@ -33,9 +33,9 @@ class StudyFile {
       files_.push_back(YamlNode::load((std::filesystem::path(path).parent_path() / other).string()));
     }
     for (const YamlNode& file : files_)
-      file.allow_only({"study", "about", "like", "predict", "every", "values", "classes", "points", "skip",
-                       "expect", "plot", "name", "first", "baseline", "calibrate", "measure", "bench", "run",
-                       "compare"});
+      file.allow_only({"study",    "about",     "cost",    "like",   "predict", "every",  "values",
+                       "classes",  "points",    "skip",    "expect", "plot",    "name",   "first",
+                       "baseline", "calibrate", "measure", "bench",  "run",     "compare"});
   }
   [[nodiscard]] bool has(const std::string& key) const {
     return std::any_of(files_.begin(), files_.end(), [&](const YamlNode& file) { return file.has(key); });
@@ -91,36 +91,19 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   return one;
 }
 
-std::vector<std::string> names_of(const YamlNode& node, const std::string& key) {
-  std::vector<std::string> names;
-  if (!node.has(key)) return names;
-  const YamlNode value = node.at(key);
-  for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
-    names.push_back(one.text());
-  return names;
-}
-
-StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vector<std::string>& assigned,
-                      const std::vector<std::string>& columns) {
-  node.allow_only({"file", "x", "y", "series", "panels", "log", "where"});
-  StudyFigure one{.file = node.at("file").text(),
-                  .x = node.at("x").text(),
-                  .y = node.at("y").text(),
-                  .series = names_of(node, "series"),
-                  .panels = names_of(node, "panels"),
-                  .log_y = node.has("log") && node.at("log").boolean(),
-                  .where = {}};
-  if (!one.file.ends_with(".svg") && !one.file.ends_with(".png"))
-    node.at("file").fail("found '" + one.file + "', expected a name that ends in .svg or .png");
-  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
-  if (!holds(columns, one.y)) node.at("y").fail(unknown_name("column", one.y, columns));
-  std::vector<std::string> names = one.series;
-  names.insert(names.end(), one.panels.begin(), one.panels.end());
-  names.push_back(one.x);
-  for (const std::string& name : names)
-    if (!holds(study.names, name)) node.fail(unknown_name("name", name, study.names));
-  if (node.has("where")) one.where.emplace(node.at("where"), assigned);
-  return one;
+StudyCost study_cost(const auto& file) {
+  StudyCost cost;
+  if (!file.has("cost")) return cost;
+  const YamlNode node = file.at("cost");
+  node.allow_only({"per_device_hour", "epoch_samples"});
+  const auto read = [&](const char* key, std::optional<double>& value) {
+    if (!node.has(key)) return;
+    value = node.at(key).number();
+    if (!(*value > 0.0)) node.at(key).fail("expected a number above 0");
+  };
+  read("per_device_hour", cost.per_device_hour);
+  read("epoch_samples", cost.epoch_samples);
+  return cost;
 }
 
 /// Without folders, and without dots that part nothing: `ddp...` is `ddp`.
@@ -352,9 +335,10 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (file.has("expect"))
     for (const YamlNode& node : file.at("expect").items())
       study.expectations.push_back(expectation_of(node, assigned, columns));
+  study.cost = study_cost(file);
   if (file.has("plot"))
     for (const YamlNode& node : file.at("plot").items())
-      study.figures.push_back(figure_of(node, study, assigned, columns));
+      study.figures.push_back(study_figure(node, study.names, assigned, columns));
   for (const StudyPoint& point : study.points) {  // what cannot be compared shows now, not after hours
     try {
       for (const Expectation& one : study.expectations)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/study/figures.hpp"
 #include "sim/study/points.hpp"
 
 /// A study: questions to `stepcast predict`, told by one file.
@@ -88,14 +89,10 @@ struct StudyParts {
   std::vector<EvidenceFigure> figures;
 };
 
-/// A figure of a study: one column over the values of one name.
-struct StudyFigure {
-  std::string file;  ///< in the folder of the answers
-  std::string x;
-  std::string y;                            ///< a column
-  std::vector<std::string> series, panels;  ///< names whose values make a curve, or a panel, of its own
-  bool log_y = false;
-  std::optional<Condition> where;
+/// What devices and an epoch are, for columns that follow from others.
+struct StudyCost {
+  std::optional<double> per_device_hour;  ///< in whatever currency
+  std::optional<double> epoch_samples;
 };
 
 struct Study {
@@ -106,6 +103,7 @@ struct Study {
   std::vector<StudyPoint> points;
   std::vector<LeftOut> left_out;
   std::vector<Expectation> expectations;
+  StudyCost cost;
   std::vector<StudyFigure> figures;
   std::optional<StudyParts> parts;  ///< of a study that runs
 };
@@ -129,14 +127,15 @@ struct StudyVocabulary {
 ///       - {when: {strategy: fsdp, world-size: "> 16"}, because: no such job is planned}
 ///     expect:
 ///       - {where: {strategy: ddp}, column: efficiency, at_least: 0.5}
+///     cost: {per_device_hour: 2.5, epoch_samples: 1281167}
 ///     plot:
 ///       - {file: caps.svg, x: bucket-cap, y: step_time_s, series: world-size, panels: strategy}
 ///
-/// More keys: `every` holds what points assign unless they say otherwise (an option whose value is empty is left away); `values` and `classes` see add_values() and
-/// add_classes(); those of studies that run see StudyParts. `like` names another study in the same folder, from which
-/// keys are taken that the file does not have.
+/// More keys: `every` holds what points assign unless they say otherwise (an option whose value is empty is left
+/// away); `values` and `classes` see add_values() and add_classes(); those of studies that run see StudyParts. `like`
+/// names another study in the same folder, from which keys are taken that the file does not have.
 ///
-/// `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
+/// For `plot` see study_figure(). `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
 /// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
 /// leaves a rest, and those that differ from another only in an option that means nothing there. Points that
 /// differ in names alone share a key, and an answer.

@@ -109,6 +109,7 @@ const std::vector<Library>& library_table() {
       {"Eigen/", {"calibration"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/uuid/", {"core"}, true},
+      {"boost/iostreams/", {"sim/records"}, true},
       {"simgrid/", {"sim/replay"}, true},
       {"xbt/", {"sim/replay"}, true},
       {"torch/", kTorch, true},

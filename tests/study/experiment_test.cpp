@@ -100,7 +100,7 @@ struct Bench {
       for (const StudyPoint& point : points) {
         const Result result = result_of(*point.assigned.find("strategy"), Origin::kPredicted, 1.0);
         write_file(self->predicted_path(point), to_file_text(result), true);
-        rows[point.key] = row_of(point, result, Bytes(0));
+        rows[point.key] = row_of(point, result, {});
         asked.push_back("predict " + point.name + " " + joined(self->measured_words(point), " "));
       }
       return rows;
