@@ -287,8 +287,8 @@ ExitCode run(const po::variables_map& values) {
   print_rows(study, rows);
   std::ostringstream verdicts;
   const bool met = print_expectations(study, rows, verdicts);
-  write_study_output(study, rows, run.folder, verdicts.str());
   std::cout << verdicts.str();
+  write_study_output(study, rows, run.folder, verdicts.str());
   return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
