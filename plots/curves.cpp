@@ -35,7 +35,7 @@ std::string curve_axis(const CurveSheet& sheet, double low, double high) {
 }
 
 style::Panel curve_panel(const CurveSheet& sheet, const std::string& name,
-                         const std::vector<std::string>& series, double width, int& below) {
+                         const std::vector<std::string>& series, double width, style::PlaceTics& most) {
   std::vector<CurvePoint> points = sheet.points;
   std::erase_if(points, [&](const CurvePoint& point) { return point.panel != name; });
   const std::vector<std::string> places = in_order(points, &CurvePoint::x);
@@ -51,7 +51,8 @@ style::Panel curve_panel(const CurveSheet& sheet, const std::string& name,
   }
   cover(sheet.target.value_or(low));
   const style::PlaceTics tics = style::place_tics(places, width / static_cast<double>(places.size()));
-  below = std::max(below, tics.below);
+  most.below = std::max(most.below, tics.below);
+  most.beside = std::max(most.beside, tics.beside);
   style::Panel panel{.title = style::shortened(name, 60)};
   if (const auto second = sheet.subtitles.find(name); second != sheet.subtitles.end())
     panel.title += "\n" + style::shortened(second->second, 90);
@@ -96,11 +97,14 @@ Drawing draw_curves(const CurveSheet& sheet) {
   drawn.columns = std::min<std::size_t>(2, names.size());
   if (names.size() == 1) drawn.width = 640;
   if (!sheet.subtitles.empty()) drawn.top += 14;
-  int below = 0;
+  drawn.left = 96;
+  style::PlaceTics most;
   for (const std::string& name : names)
-    drawn.panels.push_back(curve_panel(sheet, name, series, drawn.width - drawn.left - drawn.right, below));
-  drawn.bottom += below;
-  drawn.height += below;
+    drawn.panels.push_back(curve_panel(sheet, name, series, drawn.width - drawn.left - drawn.right, most));
+  drawn.bottom += most.below;
+  drawn.height += most.below;
+  drawn.right += most.beside;
+  drawn.width += most.beside;
   return drawn.drawing();
 }
 

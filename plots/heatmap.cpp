@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kRowHeight = 34, kNarrowestColumn = 62, kAxes = 74;  // points
 constexpr std::size_t kLongestRowName = 34, kMostPlaces = 40;
-constexpr const char* kNoAnswer = "fs pattern 1 border lc rgb '#777777'";
-constexpr const char* kNoRoom = "fs pattern 4 border lc rgb '#777777'";
+constexpr const char* kNoAnswer = "lc rgb '#777777' fs pattern 1 border lc rgb '#777777'";
+constexpr const char* kNoRoom = "lc rgb '#777777' fs pattern 4 border lc rgb '#777777'";
 constexpr const char* kFrame = "fs empty border lw 3 lc rgb '#CC3311'";
 
 /// Cividis at ten equal steps. Source: Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018.
@@ -169,8 +169,9 @@ Drawing draw_heatmap(const HeatSheet& sheet) {
   drawn.left = 26 + static_cast<int>(6.2 * static_cast<double>(widest));
   drawn.columns = std::min<std::size_t>(2, names.size());
   const int across = std::max(names.size() == 1 ? 520 : 330, kNarrowestColumn * static_cast<int>(xs.size()));
-  drawn.width = drawn.left + across + drawn.right;
   const style::PlaceTics tics = style::place_tics(xs, across / static_cast<double>(xs.size()));
+  drawn.right += tics.beside;
+  drawn.width = drawn.left + across + drawn.right;
   drawn.bottom += tics.below;
   drawn.height = kAxes + tics.below + 30 + kRowHeight * static_cast<int>(ys.size());
   drawn.setup =

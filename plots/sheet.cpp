@@ -14,6 +14,8 @@ std::size_t characters_of(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
 }
 
+/// Points of a character of the title.
+constexpr double kTitleCharacter = 10.3;
 constexpr int kSmallestWidth = 640;
 /// Points of the title and two rows of legend; of a further row; of a note.
 constexpr int kHead = 76, kLegendRow = 14, kNote = 15;
@@ -135,7 +137,8 @@ std::string shortened(const std::string& text, std::size_t characters) {
 }
 
 PlaceTics place_tics(const std::vector<std::string>& places, double room) {
-  constexpr double kCharacter = 6.0, kSlope = 0.5;  // points of a character; sine of 30 degrees
+  constexpr double kCharacter = 6.0;  // points
+  constexpr double kSine = 0.5, kCosine = 0.87;
   constexpr std::size_t kLongest = 32;
   constexpr int kLine = 12;
   const auto most = static_cast<std::size_t>(std::max(3.0, room / kCharacter - 1.0));
@@ -159,10 +162,16 @@ PlaceTics place_tics(const std::vector<std::string>& places, double room) {
     }
     all.push_back({static_cast<double>(all.size()), label});
   }
-  if (fits) return {"set xtics norotate " + tics(all) + "\n", two_lines ? kLine : 0};
+  if (fits)
+    return {std::string("set xtics norotate ") + tics(all) + "\nset xlabel offset 0," +
+                (two_lines ? "-0.6" : "0.4") + "\n",
+            two_lines ? kLine : 0, 0};
   for (Tic& tic : all) std::replace(tic.label.begin(), tic.label.end(), '\n', ' ');
-  return {"set xtics rotate by -30 left " + tics(all) + "\n",
-          static_cast<int>(kSlope * kCharacter * static_cast<double>(longest))};
+  const double longest_points = kCharacter * static_cast<double>(longest);
+  return {"set xtics rotate by -30 left " + tics(all) + "\nset xlabel offset 0,0.4\n",
+          static_cast<int>(kSine * longest_points) + 2 * kLine,
+          static_cast<int>(std::max(
+              0.0, kCosine * kCharacter * static_cast<double>(all.back().label.size()) - 0.5 * room))};
 }
 
 std::size_t Panel::block(std::string_view columns, const std::vector<std::string>& rows) {
@@ -199,7 +208,9 @@ Drawing Sheet::drawing() const {
   // The legend is a plot of its own without axes: a key inside a panel would be as narrow as the panel.
   Drawing result{"", "set multiplot\n", whole_width, whole_height};
   std::string& script = result.script;
-  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, left / w, 1.0 - 20.0 / h});
+  const double title_at =
+      std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(title)), 10.0, 1.0 * left);
+  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, title_at / w, 1.0 - 20.0 / h});
   for (std::size_t i = 0; i < notes.size(); ++i)
     script +=
         fill("set label {} {q} at screen {},{} left font ',9'\n",

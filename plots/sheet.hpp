@@ -67,8 +67,9 @@ std::string log_tics(double low, double high);
 /// Tics at 0, 1, 2, ... whose labels stand side by side where there is room, in two lines where blanks allow it,
 /// slanted otherwise; long ones are cut.
 struct PlaceTics {
-  std::string command;  ///< `set xtics ...`
+  std::string command;  ///< `set xtics ...`, and where the label of the axis stands then
   int below = 0;        ///< points that they need more than a line of text
+  int beside = 0;       ///< points that they need beyond the right end of the axis
 };
 /// \param room points from one place to the next
 PlaceTics place_tics(const std::vector<std::string>& places, double room);

@@ -296,8 +296,8 @@ bool write_results(const Study& study, std::map<std::string, StudyRow>& rows, co
   write_file(std::filesystem::path(folder) / "results.csv", csv_of(study, rows), true);
   std::ostringstream verdicts;
   const bool met = print_expectations(study, rows, verdicts);
-  write_study_output(study, rows, folder, verdicts.str(), evidence);
   std::cout << verdicts.str();
+  write_study_output(study, rows, folder, verdicts.str(), evidence);
   return met;
 }
 

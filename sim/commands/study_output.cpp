@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <iostream>
 #include <sstream>
 
@@ -150,7 +151,7 @@ StudyDrawing draw_study_curves(const Study& study, const StudyFigure& figure, co
       .title = study.title, .x_label = figure.x, .y_label = axis.label, .log_y = figure.log, .points = {}};
   if (figure.target) sheet.target = axis.factor * *figure.target;
   for (const StudyPoint* point : points) {
-    CurvePoint one{words_of(*point, figure.panels), words_of(*point, figure.series),
+    CurvePoint one{named_words_of(*point, figure.panels), named_words_of(*point, figure.series),
                    word_of(*point, figure.x), axis.factor * *value_of(rows, *point, figure.y)};
     const auto same = [&](const CurvePoint& other) {
       return other.panel == one.panel && other.series == one.series && other.x == one.x;
@@ -185,7 +186,8 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       }};
   for (const StudyPoint* point : points) {
     if (point->assigned.find(figure.x) == nullptr || point->assigned.find(figure.y) == nullptr) continue;
-    HeatCell cell{words_of(*point, figure.panels), word_of(*point, figure.x), word_of(*point, figure.y)};
+    HeatCell cell{named_words_of(*point, figure.panels), word_of(*point, figure.x),
+                  word_of(*point, figure.y)};
     if (const auto value = value_of(rows, *point, figure.value)) {
       cell.value = axis.factor * *value;
       cell.text = sheet.text_of(*cell.value);
@@ -218,7 +220,7 @@ StudyDrawing draw_study_front(const Study& study, const StudyFigure& figure, con
                     .points = {}};
   const std::vector<std::string>& labels = figure.labels.empty() ? study.names : figure.labels;
   for (const StudyPoint* point : points)
-    sheet.points.push_back({words_of(*point, figure.panels), words_of(*point, figure.series),
+    sheet.points.push_back({named_words_of(*point, figure.panels), named_words_of(*point, figure.series),
                             named_words_of(*point, labels), x.factor * *value_of(rows, *point, figure.x),
                             y.factor * *value_of(rows, *point, figure.y),
                             value_of(rows, *point, "fits").value_or(1.0) > 0.0});
@@ -263,16 +265,25 @@ PointFacts point_facts(const StudyPoint& point, const Result& result) {
 
 void write_study_output(const Study& study, const Rows& rows, const std::string& folder,
                         const std::string& verdicts, const std::vector<ReportFigure>& evidence) {
-  StudyReport report{.context = make_run_context("", command_line()), .verdicts = {}, .figures = evidence};
+  StudyReport report{
+      .context = make_run_context("", command_line()), .verdicts = {}, .figures = evidence, .problems = {}};
   std::istringstream lines(verdicts);
   for (std::string line; std::getline(lines, line);) report.verdicts.push_back(line);
   const std::string footer =
       "stepcast " + report.context.stepcast_version + " (" + report.context.git_revision + "), predicted";
-  for (const StudyFigure& figure : study.figures)
-    report.figures.push_back(draw_study_figure(study, figure, rows, folder, footer));
+  std::exception_ptr problem;
+  for (const StudyFigure& figure : study.figures) {
+    try {
+      report.figures.push_back(draw_study_figure(study, figure, rows, folder, footer));
+    } catch (const Error& error) {  // the page shows the rest
+      report.problems.push_back(figure.file + ": " + error.what());
+      problem = std::current_exception();
+    }
+  }
   const std::filesystem::path page = std::filesystem::path(folder) / "report.html";
   write_file(page, report_html(study, rows, report), true);
   std::cout << page.string() << '\n';
+  if (problem) std::rethrow_exception(problem);
 }
 
 }  // namespace stepcast

@@ -10,6 +10,7 @@ PointFacts point_facts(const StudyPoint& point, const Result& result);
 
 /// Draws the study's figures and writes `report.html`, which replaces an earlier one; prints their paths.
 /// \param verdicts a line per expectation \param evidence figures of runs, drawn already
+/// \throws Error of a figure that cannot be drawn, after the page has the others
 void write_study_output(const Study& study, const std::map<std::string, StudyRow>& rows,
                         const std::string& folder, const std::string& verdicts,
                         const std::vector<ReportFigure>& evidence);

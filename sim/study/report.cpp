@@ -142,7 +142,7 @@ class ReportWriter {
     return result;
   }
 
-  /// By the first of these columns that there is.
+  /// By throughput; without those that do not fit, where others do.
   [[nodiscard]] std::string best() const {
     static const std::vector<std::string> kShown{"step_time_s",
                                                  "throughput_samples_per_s",
@@ -171,11 +171,16 @@ class ReportWriter {
       const double left = value(a, "throughput_samples_per_s"), right = value(b, "throughput_samples_per_s");
       return left != right ? left > right : value(a, "step_time_s") < value(b, "step_time_s");
     });
+    const auto no_room = [&](const StudyPoint* point) {
+      const auto& values = rows_.at(point->key).values;
+      return values.contains("fits") && values.at("fits") == 0.0;
+    };
+    if (!std::all_of(sorted.begin(), sorted.end(), no_room)) std::erase_if(sorted, no_room);
     if (sorted.size() > kBestRows) sorted.resize(kBestRows);
     std::vector<std::vector<std::string>> lines;
     for (const StudyPoint* point : sorted) lines.push_back(cells(*point, shown));
-    return "<h2>The " + (sorted.size() < kBestRows ? "rows" : std::to_string(sorted.size())) +
-           " of most throughput</h2>\n" + html_table(header(shown, true), lines, study_.names.size());
+    return "<h2>The " + counted(sorted.size(), "row") + " of most throughput</h2>\n" +
+           html_table(header(shown, true), lines, study_.names.size());
   }
 
   [[nodiscard]] std::string figures() const {
@@ -192,6 +197,7 @@ class ReportWriter {
                 "</details>\n";
       text += "</figure>\n";
     }
+    for (const std::string& problem : report_.problems) text += element("p", "Not drawn: " + problem) + "\n";
     return text.empty() ? "" : "<h2>Figures</h2>\n" + text;
   }
 

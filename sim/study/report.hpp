@@ -23,6 +23,7 @@ struct StudyReport {
   RunContext context;
   std::vector<std::string> verdicts;  ///< a line per expectation; `met: ...` or `MISSED: ...`
   std::vector<ReportFigure> figures;
+  std::vector<std::string> problems{};  ///< figures that could not be drawn, and why
 };
 
 /// Title, points and why some were left out, expectations, the best rows by throughput (or step time), figures, all

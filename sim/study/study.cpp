@@ -337,8 +337,13 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
       study.expectations.push_back(expectation_of(node, assigned, columns));
   study.cost = study_cost(file);
   if (file.has("plot"))
-    for (const YamlNode& node : file.at("plot").items())
+    for (const YamlNode& node : file.at("plot").items()) {
       study.figures.push_back(study_figure(node, study.names, assigned, columns));
+      const auto stem = [](const StudyFigure& one) { return std::filesystem::path(one.file).stem(); };
+      for (const StudyFigure& other : study.figures)
+        if (&other != &study.figures.back() && stem(other) == stem(study.figures.back()))
+          node.at("file").fail("another figure has this name, and so its script and data");
+    }
   for (const StudyPoint& point : study.points) {  // what cannot be compared shows now, not after hours
     try {
       for (const Expectation& one : study.expectations)

@@ -45,6 +45,7 @@ Example example() {
                                  {{"curve", "fraction"}, {"x<y", "1 %"}},
                                  "a & b"});
   it.report.verdicts = {"met:    efficiency at least 0.5", "MISSED: efficiency < 0.9"};
+  it.report.problems = {"third.svg: x > y"};
   it.report.context.command_line = "stepcast study 'it.yaml' -o x";
   it.report.context.git_revision = "abc123";
   return it;
@@ -94,7 +95,7 @@ TEST_CASE("a report escapes what it shows, and says what was left out, missed an
   for (const char* text :
        {"&lt;script&gt;alert(1)", "3 points: because 1 &lt; 2", "model &#39;&lt;bert&gt;&#39; &amp; co ?",
         "class=\"verdict missed\">MISSED: efficiency &lt; 0.9", "shows &lt;this&gt;", "x&lt;y",
-        "2 points answered, 1 without an answer", "abc123", "250 ms"})
+        "2 points answered, 1 without an answer", "abc123", "250 ms", "Not drawn: third.svg: x &gt; y"})
     CHECK_THAT(html, Catch::Contains(text));
 }
 
