@@ -25,7 +25,7 @@ void declare(po::options_description& options) {
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
       ("launches", int_value(1), "times that the measurement is started anew; launches vary more than steps")
-      ("budget", text_value("60s")->value_name("TIME"),
+      ("budget", text_value("30s")->value_name("TIME"),
        "of each launch, for repeating steps that were disturbed: others took processor time, or the machine was slow")
       ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
       ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")

@@ -54,9 +54,9 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its
 /// own autograd graph, as Schedules are executed) and native ones (the whole graph at once) alternate one by
 /// one; steps that wait for another thread take a turn of their own. The machine is looked at
-/// between turns, ten times a second at most. Disturbed steps are set aside and repeated, until of each entry there
-/// are as many undisturbed ones as asked for, or `budget_s` is over; where there are fewer than a third of that,
-/// so many of the least disturbed ones are kept, and the entry says so. Saved bytes are observed in a pass of
+/// between turns, ten times a second at most. Disturbed steps are set aside and repeated until each entry
+/// has as many undisturbed ones as asked for or `budget_s` is over; then the least disturbed ones fill up, and an
+/// entry of which fewer than two thirds were undisturbed says so. Saved bytes are observed in a pass of
 /// their own, by an allocator that counts. Holds: input + zero_grad + forwards + loss + backwards + optimizer
 /// + host = step, for each segmented step.
 Trace measure_trace(const Model& model, const MeasureOptions& options);

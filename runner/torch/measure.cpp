@@ -264,23 +264,19 @@ double best_probe_of(const std::vector<BatchBench>& benches) {
   return best_probe(std::move(probes));
 }
 
-/// Those that have fewer than `steps` undisturbed ones.
-std::vector<BatchBench*> lacking_steps(std::vector<BatchBench>& benches, int steps) {
-  const double best = best_probe_of(benches);
-  std::vector<BatchBench*> lacking;
-  for (BatchBench& bench : benches) {
-    const std::vector<char> clean = undisturbed(bench.machine(), best);
-    if (std::count(clean.begin(), clean.end(), 1) < steps) lacking.push_back(&bench);
-  }
-  return lacking;
+/// How many undisturbed steps are missing to `steps`.
+int lacking_steps(const BatchBench& bench, double best, int steps) {
+  const std::vector<char> clean = undisturbed(bench.machine(), best);
+  return steps - static_cast<int>(std::count(clean.begin(), clean.end(), 1));
 }
 
 /// Splits the steps of an entry into those that a forecast may stand on and those that were disturbed.
 void add_undisturbed(const TraceEntry& all, double best, int steps, Trace& trace) {
-  const auto least = static_cast<std::size_t>((steps + 2) / 3);
-  const std::vector<char> keep = least_disturbed(all.machine, best, least);
+  constexpr int kFew = 2;  // of three
+  const std::vector<char> clean = undisturbed(all.machine, best);
+  const std::vector<char> keep = least_disturbed(all.machine, best, static_cast<std::size_t>(steps));
   trace.entries.push_back(marked(all, keep));
-  trace.entries.back().disturbed = undisturbed(all.machine, best) != keep;
+  trace.entries.back().disturbed = 3 * std::count(clean.begin(), clean.end(), 1) < kFew * steps;
   if (TraceEntry aside = marked(all, keep, false); aside.steps() > 0)
     trace.set_aside.push_back(std::move(aside));
 }
@@ -344,9 +340,14 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   look(0.0);
   for (const Clock::time_point start = Clock::now();
        seconds_between(start, Clock::now()) < options.budget_s;) {
-    const std::vector<BatchBench*> lacking = lacking_steps(benches, options.steps);
-    if (lacking.empty()) break;
-    for (BatchBench* bench : lacking) turn(*bench, kStepsPerTurn);
+    const double best = best_probe_of(benches);
+    bool lacks = false;
+    for (BatchBench& bench : benches)
+      if (const int lacking = lacking_steps(bench, best, options.steps); lacking > 0) {
+        turn(bench, std::min(lacking, kStepsPerTurn));
+        lacks = true;
+      }
+    if (!lacks) break;
     look(0.0);
   }
   Trace trace;

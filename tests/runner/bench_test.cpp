@@ -105,7 +105,7 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
       return [=] { std::transform(from, from + count, to, [&](float value) { return scale * value; }); };
     };
     settings.rounds = 2;
-    settings.budget_s = 5.0;
+    settings.budget_s = 20.0;
     const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
     if (session.ranks.rank == 0) sets = own.sets;
   });
@@ -153,7 +153,7 @@ TEST_CASE(
     settings.pairs = {{kSameHost, {1, 2}}, {kSameSwitch, {3, 0}}};
     settings.ring = {0, 3, 1};
     settings.rounds = 2;
-    settings.budget_s = 5.0;
+    settings.budget_s = 20.0;
     const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
     if (session.ranks.rank == 2) sets = own.sets;
   });
