@@ -17,7 +17,7 @@ struct StudyPoint {
   Assignment assigned;             ///< what the file assigns, names of its own included
   std::vector<std::string> words;  ///< of the command line: {"--strategy", "ddp", ...}
   std::string key;                 ///< the same words, sorted: equal questions have equal keys
-  std::string name;                ///< of its files, where it is run
+  std::string name{};              ///< of its files, where it is run
 };
 
 /// Points that are left out, and why.
