@@ -260,21 +260,20 @@ class Prober {
     notes_.clear();
   }
 
-  /// Whether the budget lasts for a warm-up and the fewest rounds of one more size, which takes at most so many times
-  /// as long as the one before as it is larger. A size that adds next to nothing to a round is not what uses it up.
+  /// Whether the budget lasts for a warm-up and the fewest rounds of one more size, which takes at most twice as
+  /// long as the one before. The smallest is always measured, and one that adds next to nothing to a round is not what
+  /// uses the budget up.
   [[nodiscard]] bool affords(std::size_t size) const {
     constexpr double kNextToNothing = 0.1;
-    double round_s = 0.0, before = 0.0, before_s = 0.0;
+    double round_s = 0.0, before_s = 0.0;
     for (const Item& item : items_) {
       round_s += item.cost_s;
-      if (!item.message || item.set.bytes >= static_cast<double>(size)) continue;
-      if (item.set.bytes > before) before_s = 0.0;
-      if (item.set.bytes >= before) before_s += item.cost_s;
-      before = std::max(before, item.set.bytes);
+      if (item.message && 2.0 * item.set.bytes == static_cast<double>(size)) before_s += item.cost_s;
     }
-    if (before == 0.0) return true;
-    const double next_s = before_s * static_cast<double>(size) / before;
-    return next_s <= kNextToNothing * round_s || next_s + kFewestRounds * (round_s + next_s) <= left_s();
+    const double next_s = 2.0 * before_s;
+    const bool is_little = before_s > 0.0 && next_s <= kNextToNothing * round_s;
+    return size == settings_.message_sizes.front() || is_little ||
+           next_s + kFewestRounds * (round_s + next_s) <= left_s();
   }
 
   [[nodiscard]] std::vector<std::size_t> lacking_items() const {

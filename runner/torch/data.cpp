@@ -147,7 +147,7 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);
   } else if (batch.input.scalar_type() != torch::kInt64) {
     batch.input = batch.input.to(dtype);
-    batch.target = batch.target.to(dtype);
+    if (batch.target.scalar_type() != torch::kInt64) batch.target = batch.target.to(dtype);
   }
   return batch;
 }
