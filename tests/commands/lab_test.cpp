@@ -186,7 +186,8 @@ TEST_CASE("lab validate predicts, runs, compares and draws the cases that are as
   const Outcome again = shell.run(validate);
   CHECK_THAT(again.out, Contains("nothing was measured anew"));
   CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
-  CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err, Contains("no point has 'resnet5'"));
+  CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err,
+             Contains("no point has 'resnet5'"));
   CHECK(spaces(shell).empty());
 }
 
