@@ -105,6 +105,20 @@ void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& input
   if (file.has("include")) add_inputs(path.parent_path() / file.at("include").text(), inputs);
 }
 
+/// What is measured and how it runs: another is another experiment, whatever its points are called.
+std::string words_of(const StudyParts& parts) {
+  std::string text = parts.calibrate_lab + "\n" + parts.run_lab + "\n";
+  for (const auto* part : {&parts.calibrate, &parts.measure, &parts.bench, &parts.run}) {
+    if (*part)
+      for (const auto& [name, value] : (*part)->values()) text += "--" + name + "=" + value + "\n";
+    text += "\n";
+  }
+  if (parts.steps)
+    text += short_number(parts.steps->seconds) + " " + std::to_string(parts.steps->at_least) + " " +
+            std::to_string(parts.steps->at_most);
+  return text;
+}
+
 /// Who answers, and from which files: answers of others are not mixed with these.
 std::string header_of(const Study& study) {
   const RunContext context = make_run_context(kStudySchema, {});
@@ -123,6 +137,7 @@ std::string header_of(const Study& study) {
   std::string all;
   for (const auto& [path, digest] : shipped) all += digest;
   json["shipped"] = sha1(all);
+  if (study.parts) json["parts"] = sha1(words_of(*study.parts));
   return json.dump() + "\n";
 }
 
@@ -234,9 +249,11 @@ Judgement verdict_on(const Expectation& one, const Study& study,
   std::vector<double> values;
   std::size_t asked = 0;
   std::size_t missed = 0;
+  std::size_t failed = 0;
   std::string worst;
   for (const StudyPoint& point : study.points) {
     if (one.where && !one.where->holds(point.assigned)) continue;
+    if (!rows.at(point.key).error.empty()) ++failed;
     const auto& known = rows.at(point.key).values;
     const auto value = known.find(one.column);
     const bool has_value = value != known.end();
@@ -251,7 +268,9 @@ Judgement verdict_on(const Expectation& one, const Study& study,
   if (asked == 0) return {false, "no point is there"};
   if (one.quantile) {
     const double value = quantile(values, *one.quantile);
-    return {meets(one, value), short_number(value) + " of " + counted(asked, "point")};
+    return {failed == 0 && meets(one, value),
+            short_number(value) + " of " + counted(asked, "point") +
+                (failed == 0 ? "" : ", and " + counted(failed, "point") + " failed")};
   }
   return {missed == 0, std::to_string(asked - missed) + " of " + counted(asked, "point") + worst};
 }
@@ -276,6 +295,9 @@ std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& r
   return answer_study(asked, run, header_of(study), [&](const StudyPoint& point) {
     std::vector<std::string> words = point.words;
     if (experiment != nullptr) {
+      if (!experiment->run_paths(point).empty())
+        throw InputError(experiment->run_paths(point).front() +
+                         ": is a run of another question by the name of this point; --force begins anew");
       const std::vector<std::string> more = experiment->measured_words(point);
       words.insert(words.end(), more.begin(), more.end());
     }

@@ -100,7 +100,9 @@ StudyExperiment::StudyExperiment(const Study& study, std::string folder, const E
 }
 
 std::string StudyExperiment::trace_path(const std::string& model) const {
-  return path("traces/" + fs::path(model.substr(0, model.find(':'))).stem().string() + ".trace.json");
+  std::string name = model;  // with its settings: another setting is another trace
+  std::replace(name.begin(), name.end(), '/', '_');
+  return path("traces/" + name + ".trace.json");
 }
 
 std::string StudyExperiment::predicted_path(const StudyPoint& point) const {
@@ -212,9 +214,10 @@ void StudyExperiment::measure(const Points& points) {
 
 void StudyExperiment::calibrate() {
   if (!parts_.calibrate) return;
+  const int before = programs_;
   make(path("calibration.json"), joined_words({"calibrate"}, words_of_part(*parts_.calibrate, {})),
        parts_.calibrate_lab);
-  machine_.calibrated_copy_s = seconds_to_copy_1_mib();
+  if (programs_ > before) machine_.calibrated_copy_s = seconds_to_copy_1_mib();
 }
 
 /// Collectives predicted from what messages cost, then measured.
@@ -296,11 +299,11 @@ void StudyExperiment::run_once(const Points& points, int launch) {
   std::string lab;
   for (const StudyPoint* point : order) {
     const std::string here = fill_in(parts_.run_lab, point->assigned).text;
-    if (here != lab || machine_.copy_s.empty()) machine_.copy_s.push_back(seconds_to_copy_1_mib());
-    lab = here;
     const std::string file = run_path(*point, launch);
     StudyRow& row = rows_.at(point->key);
     if (!fs::exists(file) && row.error.empty()) {
+      if (here != lab || machine_.copy_s.empty()) machine_.copy_s.push_back(seconds_to_copy_1_mib());
+      lab = here;
       const Words words = joined_words(run_words(*point), {"-o", file});
       const ProgramOutput output = start(lab, words);
       if (output.exit_code == kBadUsage)

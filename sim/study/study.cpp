@@ -129,6 +129,7 @@ class Builder {
       if (problem.empty()) problem = text.problem;
       filled.set(name, text.text);
     }
+    if (study_.parts) use_in_parts(*study_.parts, assigned);
     for (const SkipRule& rule : rules_)
       if (rule.when.holds(filled)) return leave_out(rule.because);
     if (!problem.empty()) return leave_out(problem);
@@ -153,22 +154,38 @@ class Builder {
       parts.push_back(option + "=" + value);
     }
     std::sort(parts.begin(), parts.end());
+    for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
+    if (!assigned_.insert(point.assigned.values()).second)
+      return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
+                               : "are the same as others");
     if (study_.parts) {
       point.name = file_name(fill_in(study_.parts->name, filled).text);
       if (point.name.find(only) == std::string::npos) return;
       if (!names_.insert(point.name).second)
         throw InputError("two points are called '" + point.name + "': 'name' leaves out what they differ in");
+      if (!keys_.insert(point.key).second)
+        throw InputError("'" + point.name +
+                         "' asks what another point asks: runs of the same prediction need one point");
     }
-    for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
-    if (!assigned_.insert(point.assigned.values()).second)
-      return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
-                               : "are the same as others");
     study_.points.push_back(std::move(point));
   }
 
   [[nodiscard]] bool is_used(const std::string& name) const { return used_.contains(name); }
 
  private:
+  /// Names that what is measured or run uses.
+  void use_in_parts(const StudyParts& parts, const Assignment& point) {
+    const auto use = [&](const std::string& text) {
+      const FilledText filled = fill_in(text, point);
+      used_.insert(filled.used.begin(), filled.used.end());
+    };
+    use(parts.name);
+    use(parts.run_lab);
+    for (const auto* part : {&parts.measure, &parts.run})
+      if (*part)
+        for (const auto& [name, value] : (*part)->values()) use(value);
+  }
+
   void leave_out(const std::string& reason) {
     for (LeftOut& one : study_.left_out)
       if (one.reason == reason) {
@@ -182,7 +199,7 @@ class Builder {
   const StudyVocabulary& vocabulary_;
   std::vector<SkipRule> rules_;
   std::set<std::vector<std::pair<std::string, std::string>>> assigned_;
-  std::set<std::string> used_, names_;
+  std::set<std::string> used_, names_, keys_;
 };
 
 void add_steps(const YamlNode& node, StudyParts& parts) {

@@ -193,6 +193,25 @@ run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --war
   }
 }
 
+TEST_CASE("runs of one question need one point, and files have names of their own", "[study]") {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& name, const std::string& points) {
+    try {
+      static_cast<void>(study_of(folder.write(
+          "two.yaml", "study: x\nname: '" + name +
+                          "'\npredict: {model: tiny, batch: 8}\nrun: {engine: '{engine}'}\n" + points)));
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string engines = "points: [{grid: {strategy: ddp, engine: [schedule, reference]}}]\n";
+  const std::string sizes = "points: [{grid: {strategy: ddp, engine: schedule, world-size: [2, 4]}}]\n";
+  CHECK(refusal("{strategy}.{world-size}", sizes).empty());
+  CHECK_THAT(refusal("{strategy}", sizes), Catch::Contains("two points are called 'ddp'"));
+  CHECK_THAT(refusal("{engine}", engines), Catch::Contains("asks what another point asks"));
+}
+
 TEST_CASE("a study that runs goes on where it stopped, and a run that fails is its point's error",
           "[study]") {
   Bench bench;
