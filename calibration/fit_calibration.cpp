@@ -186,9 +186,29 @@ double compute_noise(const Calibration& calibration) {
   return values.empty() ? 0.0 : (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
 }
 
+/// Of the probes beside all samples, disturbed ones among them. \see best_probe
+double best_probe(const Calibration& calibration) {
+  std::vector<double> probes;
+  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
+    for (const SampleSet& set : *sets)
+      probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
+  return stepcast::best_probe(std::move(probes));
+}
+
+/// By how much the median of these samples may be too high: what the machine lacked while they were taken, or
+/// their own spread where that is larger.
+double excess(const SampleSet& set, double best_probe_per_s) {
+  std::vector<double> lacking;
+  for (std::size_t i = 0; i < set.machine.size(); ++i)
+    lacking.push_back(1.0 - set.machine.speed(i) / best_probe_per_s);
+  return std::max(lacking.empty() ? 0.0 : median(lacking),
+                  1.0 - quantile(set.time_s, 0.0) / median(set.time_s));
+}
+
 /// What the fits stand on.
 void count_sets(Calibration& calibration) {
   Sampling& sampling = calibration.sampling;
+  const double best = best_probe(calibration);
   sampling.sets = static_cast<int>(calibration.samples.size());
   sampling.left_out = sampling.disturbed = 0;
   sampling.excess = 0.0;
@@ -201,7 +221,7 @@ void count_sets(Calibration& calibration) {
       continue;
     }
     ++sampling.disturbed;
-    excesses.push_back(1.0 - quantile(set.time_s, 0.0) / median(set.time_s));
+    excesses.push_back(excess(set, best));
   }
   if (!excesses.empty()) sampling.excess = median(excesses);
 }
@@ -286,10 +306,7 @@ void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside)
 }  // namespace
 
 void set_disturbed_aside(Calibration& calibration) {
-  std::vector<double> probes;
-  for (const SampleSet& set : calibration.samples)
-    probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
-  const double best = best_probe(std::move(probes));
+  const double best = best_probe(calibration);
   for (SampleSet& set : calibration.samples) {
     if (set.machine.empty()) continue;
     SampleSet kept, aside;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/file.hpp"
+#include "core/table.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {
@@ -36,6 +38,21 @@ void draw_figure(const StudyExperiment& experiment, const EvidenceFigure& figure
   if (words.size() == 1) return;
   words.insert(words.end(), figure.words.begin(), figure.words.end());
   draw(experiment, words, figure.file, evidence);
+}
+
+/// How much slower than the traces the machine was beside the runs, by the traced models themselves.
+void say_slowdowns(const StudyExperiment& experiment) {
+  Table table({"model", "reference steps over the trace's, by launch"});
+  std::set<std::string> seen;
+  for (const StudyPoint* point : experiment.points_run()) {
+    const std::vector<double> slower = experiment.slowdowns(*point);
+    const std::string& model = *point->assigned.find("model");
+    if (slower.empty() || !seen.insert(model).second) continue;
+    std::vector<std::string> texts;
+    for (const double one : slower) texts.push_back(formatted("%.2f", one));
+    table.add({model, joined(texts)});
+  }
+  if (!seen.empty()) std::cout << '\n' << table.text();
 }
 
 /// The report of a virtual cluster, which other programs read as stepcast.lab/1, and its figures.
@@ -80,6 +97,7 @@ Evidence write_evidence(const Study& study, const StudyExperiment& experiment) {
   } else {
     std::cout << "\nTraining steps, predicted before they ran:\n\n";
     compare_points(experiment, experiment.points_run(), "compare.json");
+    say_slowdowns(experiment);
   }
   for (const EvidenceFigure& figure : study.parts->figures) draw_figure(experiment, figure, evidence);
   return evidence;

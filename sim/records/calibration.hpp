@@ -116,7 +116,9 @@ struct Sampling {
   int sets = 0;         ///< probes and sizes
   int left_out = 0;     ///< of them, without enough undisturbed samples, and others of the probe do without
   int disturbed = 0;    ///< of them, the same, and the fits had to use them
-  double excess = 0.0;  ///< by how much these may be too slow: 1 - fastest / median sample, median over them
+  /// By how much these may be too slow, median over them: the larger of 1 - speed / best speed of the machine while
+  /// they were taken (median of the samples), and 1 - fastest / median sample.
+  double excess = 0.0;
   double largest_bytes_given_up = 0.0;  ///< messages from which on the budget did not last; 0: none
 
   /// Every cost stands on undisturbed samples. Files of older versions do not tell.

@@ -82,6 +82,22 @@ Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
   return all;
 }
 
+/// A model with its settings: another setting is another trace.
+std::string file_stem(std::string model) {
+  std::replace(model.begin(), model.end(), '/', '_');
+  return model;
+}
+
+/// Of one batch, undisturbed or not.
+double median_step_s(const Trace& trace, int batch) {
+  std::vector<double> times;
+  for (const std::vector<TraceEntry>* entries : {&trace.entries, &trace.set_aside})
+    for (const TraceEntry& entry : *entries)
+      if (entry.batch == batch && entry.pace == Pace::kContinuous)
+        times.insert(times.end(), entry.step_s.begin(), entry.step_s.end());
+  return median(times);
+}
+
 /// Of a batch in a trace.
 int launches_in(const std::string& path, int batch) {
   if (!fs::exists(path)) return 0;
@@ -96,13 +112,15 @@ int launches_in(const std::string& path, int batch) {
 
 StudyExperiment::StudyExperiment(const Study& study, std::string folder, const ExperimentCalls& calls)
     : study_(study), parts_(*study.parts), folder_(std::move(folder)), calls_(calls) {
-  for (const char* name : {"traces", "predicted", "runs"}) fs::create_directories(path(name));
+  for (const char* name : {"traces", "predicted", "references", "runs"}) fs::create_directories(path(name));
 }
 
 std::string StudyExperiment::trace_path(const std::string& model) const {
-  std::string name = model;  // with its settings: another setting is another trace
-  std::replace(name.begin(), name.end(), '/', '_');
-  return path("traces/" + name + ".trace.json");
+  return path("traces/" + file_stem(model) + ".trace.json");
+}
+
+std::string StudyExperiment::reference_path(const std::string& model, int launch) const {
+  return path("references/" + file_stem(model) + "." + std::to_string(launch) + ".trace.json");
 }
 
 std::string StudyExperiment::predicted_path(const StudyPoint& point) const {
@@ -291,11 +309,42 @@ std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) con
   return words;
 }
 
+bool StudyExperiment::has_reference(const StudyPoint& point) const {
+  return parts_.measure && point.assigned.find("trace") == nullptr &&
+         value_of(point, "compute", "real") == "real";
+}
+
+/// So that how fast the machine is now, beside these runs, is known of the very computation that was traced.
+void StudyExperiment::take_reference_steps(const Points& points, int launch) {
+  for (const StudyPoint* point : points) {
+    const std::string model = value_of(*point, "model"), file = reference_path(model, launch);
+    if (!has_reference(*point) || fs::exists(file) || fs::exists(run_path(*point, launch))) continue;
+    ask("", {"measure", "--model", model, "--batch", value_of(*point, "batch", "32"), "--steps", "5",
+             "--warmup", "2", "--budget", "0s", "-o", file});
+  }
+}
+
+std::vector<double> StudyExperiment::slowdowns(const StudyPoint& point) const {
+  std::vector<double> result;
+  if (!has_reference(point)) return result;
+  const std::string model = value_of(point, "model");
+  const Trace trace = load_trace(trace_path(model));
+  for (int launch = 1; launch <= parts_.launches; ++launch) {
+    const std::string file = reference_path(model, launch);
+    if (!fs::exists(file) || !fs::exists(run_path(point, launch))) continue;
+    const Trace reference = load_trace(file);
+    const int batch = reference.entries.front().batch;
+    result.push_back(median_step_s(reference, batch) / median(trace.at(batch, 1, true).step_s));
+  }
+  return result;
+}
+
 /// Every point once. Points whose compute is real come first: their traces grow old.
 void StudyExperiment::run_once(const Points& points, int launch) {
   Points order = points;
   std::stable_partition(order.begin(), order.end(),
                         [](const StudyPoint* one) { return value_of(*one, "compute", "real") == "real"; });
+  take_reference_steps(order, launch);
   std::string lab;
   for (const StudyPoint* point : order) {
     const std::string here = fill_in(parts_.run_lab, point->assigned).text;
@@ -330,6 +379,8 @@ void StudyExperiment::add_measured(const StudyPoint& point) {
   row.values["measured_high_s"] = one.measured->high;
   row.values["error"] = one.relative_error();
   row.values["absolute_error"] = std::abs(one.relative_error());
+  if (const std::vector<double> slower = slowdowns(point); !slower.empty())
+    row.values["reference_slowdown"] = median(slower);
   if (!one.has_error_at_equal_speed()) return;
   row.values["error_at_equal_speed"] = one.error_at_equal_speed();
   row.values["absolute_error_at_equal_speed"] = std::abs(one.error_at_equal_speed());

@@ -25,7 +25,7 @@ struct ExperimentCalls {
   std::function<void(const std::vector<const StudyPoint*>&)> on_first = nullptr;
 };
 
-/// One experiment in its folder: traces/, calibration.json, predicted/ and runs/. A file that is there is not made
+/// One experiment in its folder: traces/, calibration.json, predicted/, references/ and runs/. A file that is there is not made
 /// again, so that an experiment that was interrupted goes on where it stopped. All programs run one after the other:
 /// they measure.
 class StudyExperiment {
@@ -44,6 +44,9 @@ class StudyExperiment {
   /// Of the launches that were run.
   [[nodiscard]] std::vector<std::string> run_paths(const StudyPoint& point) const;
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  /// By launch that was run: the time of a few steps of the point's model on one rank, taken before that launch's runs,
+  /// over the trace's. No forecast sees them. Empty where the study measured no trace, or the compute is not real.
+  [[nodiscard]] std::vector<double> slowdowns(const StudyPoint& point) const;
 
   /// Predictions and runs of those of the points that are baselines, or of those that are not.
   [[nodiscard]] std::vector<std::string> files_of(const std::vector<const StudyPoint*>& points,
@@ -66,12 +69,15 @@ class StudyExperiment {
   void bench();
   void predict(const Points& points);
   void run_once(const Points& points, int launch);
+  void take_reference_steps(const Points& points, int launch);
   void make(const std::string& file, const Words& words, const std::string& lab = "");
   ProgramOutput start(const std::string& lab, const Words& words);
   void ask(const std::string& lab, const Words& words);
   [[nodiscard]] bool is_baseline(const StudyPoint& point) const;
   [[nodiscard]] std::string trace_path(const std::string& model) const;
+  [[nodiscard]] std::string reference_path(const std::string& model, int launch) const;
   [[nodiscard]] std::string run_path(const StudyPoint& point, int launch) const;
+  [[nodiscard]] bool has_reference(const StudyPoint& point) const;
   [[nodiscard]] Words run_words(const StudyPoint& point) const;
   [[nodiscard]] int count(const Points& points, int launches) const;
   void add_measured(const StudyPoint& point);

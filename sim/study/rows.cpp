@@ -174,6 +174,10 @@ const std::vector<StudyColumn>& study_columns() {
       {"measured_high_s", "slowest launch (s)", "the slowest of them", Better::kLess, nullptr},
       {"error", "error", "step_time_s over measured_s, less 1", Better::kNeither, nullptr},
       {"absolute_error", "absolute error", "the same without its sign", Better::kLess, nullptr},
+      {"reference_slowdown", "slowdown of reference steps",
+       "time of a few steps of the model on one rank, taken before every launch's runs, over the trace's: "
+       "median over the launches",
+       Better::kNeither, nullptr},
       {"error_at_equal_speed", "error at equal machine speed",
        "the same against what the runs would have taken on the machine as it was while the trace was "
        "measured",

@@ -105,6 +105,7 @@ TEST_CASE(
   const Calibration calibration = fitted(sampled(always));
   CHECK_FALSE(calibration.sampling.converged());
   CHECK(calibration.sampling.disturbed > kSizes);
+  CHECK(calibration.sampling.excess == Approx(0.5).margin(0.05));  // all samples took twice as long
   REQUIRE_FALSE(calibration.verdicts.empty());
   CHECK_THAT(calibration.verdicts.front(),
              Catch::Contains("did not converge") && Catch::Contains("budget of 60.0 s"));
