@@ -1,11 +1,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -17,6 +17,7 @@
 #include "sim/cli/option.hpp"
 #include "sim/commands/study_evidence.hpp"
 #include "sim/commands/study_output.hpp"
+#include "sim/commands/study_plan.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
 #include "sim/study/experiment.hpp"
@@ -58,8 +59,11 @@ void declare(po::options_description& options) {
       ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that answer at once")(
           "shard", po::value<std::string>()->default_value("1/1"),
           "answer the i-th of n parts, as 3/8, into the same folder; afterwards a run without --shard puts "
-          "all "
-          "together")  //
+          "all together")  //
+      ("merge", po::value<std::vector<std::string>>()->multitoken(),
+       "folders with answers of the same study, from other machines: join them in the folder of --output")(
+          "print-sbatch", po::value<int>(),
+          "print a Slurm job array of so many jobs (with --jobs processes each) that answers the study")  //
       ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
           "columns", po::bool_switch(), describe_columns().c_str())                                       //
       ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")  //
@@ -127,9 +131,10 @@ std::string header_of(const Study& study) {
                               {"git_revision", context.git_revision},
                               {"program", sha1(read_file(kOwnProgram))},
                               {"inputs", nlohmann::json::object()}};
+  std::set<std::string> seen;
   for (const StudyPoint& point : study.points)
     for (const auto& [name, value] : point.assigned.values())
-      add_inputs(value.substr(0, value.find(':')), json["inputs"]);
+      if (seen.insert(value).second) add_inputs(value.substr(0, value.find(':')), json["inputs"]);
   std::map<std::string, std::string> shipped;
   for (const char* folder : {"models", "topologies", "calibration/data"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(home_folder() / folder))
@@ -151,51 +156,6 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
   return {part, parts};
 }
 
-void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
-  for (const LeftOut& one : all) {
-    std::cout << counted(one.points, "point") << " " << what << ": " << one.reason << '\n';
-    for (const std::string& name : one.names) std::cout << "  " << name << '\n';
-  }
-}
-
-void print_plan(const Study& study) {
-  std::cout << study.title << '\n'
-            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
-  if (study.parts)
-    std::cout << ", each predicted, then run "
-              << counted(static_cast<std::size_t>(study.parts->launches), "time");
-  std::cout << '\n';
-  print_left_out(study.left_out, "left out");
-}
-
-/// Asks a few points, spread over all, for at most some seconds.
-void print_duration(const Study& study, int jobs) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::size_t kSamples = 16;
-  constexpr auto kBudget = std::chrono::seconds(4);
-  const auto start = Clock::now();
-  std::size_t asked = 0;
-  std::size_t failed = 0;
-  std::string failure;
-  for (; asked < std::min(kSamples, study.points.size()) && Clock::now() - start < kBudget; ++asked) {
-    // A golden-ratio sequence meets every part of the list soon.
-    const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(asked), 1.0);
-    const auto index = static_cast<std::size_t>(part * static_cast<double>(study.points.size()));
-    try {
-      static_cast<void>(answer(study.points[index].words));
-    } catch (const Error& error) {
-      ++failed;
-      failure = "for example '" + study.points[index].key + "': " + error.what();
-    }
-  }
-  const double each =
-      std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(asked);
-  std::cout << "about " << to_text(Seconds(each * static_cast<double>(study.points.size()) / jobs))
-            << " with " << counted(static_cast<std::size_t>(jobs), "job") << ", by "
-            << counted(asked, "point") << " of them that took " << to_text(Seconds(each)) << " each\n";
-  if (failed > 0) std::cout << failed << " of these cannot be answered, " << failure << '\n';
-}
-
 std::string cell(const StudyRow& row, const std::string& column) {
   const auto value = row.values.find(column);
   if (value == row.values.end()) return "-";
@@ -207,13 +167,15 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
   for (const StudyPoint& point : study.points)
     if (rows.at(point.key).error.empty()) shown.push_back(&point);
   if (shown.size() > kMostLines) {
-    const auto rate = [&](const StudyPoint* point) {
+    std::multimap<double, const StudyPoint*, std::greater<>> by_rate;
+    for (const StudyPoint* point : shown) {
       const auto& known = rows.at(point->key).values;
       const auto found = known.find("throughput_samples_per_s");
-      return found == known.end() ? 0.0 : found->second;
-    };
-    std::stable_sort(shown.begin(), shown.end(), [&](auto* a, auto* b) { return rate(a) > rate(b); });
-    shown.resize(kBest);
+      by_rate.emplace(found == known.end() ? 0.0 : found->second, point);
+      if (by_rate.size() > kBest) by_rate.erase(std::prev(by_rate.end()));
+    }
+    shown.clear();
+    for (const auto& [rate, point] : by_rate) shown.push_back(point);
     std::cout << "the " << kBest << " of most throughput; all stand in results.csv\n";
   }
   static const std::vector<std::string> kShown{"step_time_s",       "throughput_samples_per_s",
@@ -296,25 +258,29 @@ bool print_expectations(const Study& study, const std::map<std::string, StudyRow
 std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& run,
                                            const std::vector<StudyPoint>& points,
                                            const StudyExperiment* experiment) {
-  Study asked = study;
-  asked.points = points;
-  return answer_study(asked, run, header_of(study), [&](const StudyPoint& point) {
-    std::vector<std::string> words = point.words;
-    if (experiment != nullptr) {
-      if (!experiment->run_paths(point).empty())
-        throw InputError(experiment->run_paths(point).front() +
-                         ": is a run of another question by the name of this point; --force begins anew");
-      const std::vector<std::string> more = experiment->measured_words(point);
-      words.insert(words.end(), more.begin(), more.end());
-    }
-    Result result = answer(words);
-    if (experiment != nullptr) {
-      result.context = make_run_context(kResultSchema, command_line());
-      result.context.threads = result.configuration.threads;
-      write_file(experiment->predicted_path(point), to_file_text(result), true);
-    }
-    return row_of(point, result, point_facts(point, result));
-  });
+  Study part;  // where these are not all
+  if (&points != &study.points) {
+    part = study;
+    part.points = points;
+  }
+  return answer_study(
+      &points == &study.points ? study : part, run, header_of(study), [&](const StudyPoint& point) {
+        std::vector<std::string> words = point.words();
+        if (experiment != nullptr) {
+          if (!experiment->run_paths(point).empty())
+            throw InputError(experiment->run_paths(point).front() +
+                             ": is a run of another question by the name of this point; --force begins anew");
+          const std::vector<std::string> more = experiment->measured_words(point);
+          words.insert(words.end(), more.begin(), more.end());
+        }
+        Result result = answer(words);
+        if (experiment != nullptr) {
+          result.context = make_run_context(kResultSchema, command_line());
+          result.context.threads = result.configuration.threads;
+          write_file(experiment->predicted_path(point), to_file_text(result), true);
+        }
+        return row_of(point, result, point_facts(point, result));
+      });
 }
 
 /// The table, figures and report, and what became of the expectations. \returns whether all hold
@@ -399,6 +365,18 @@ ExitCode answer_points(const Study& study, StudyRun run) {
   return write_results(study, rows, run.folder, {}) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
+/// What the jobs of an array are told as this command was.
+std::vector<std::string> words_of_array(const po::variables_map& values) {
+  if (values.count("output") == 0)
+    throw UsageError("--output is missing: a folder that all jobs of the array can write");
+  std::vector<std::string> words{values["file"].as<std::string>(), "-o", values["output"].as<std::string>()};
+  if (!values["seed"].defaulted())
+    words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (values.count("epoch-samples") != 0)
+    words.insert(words.end(), {"--epoch-samples", std::to_string(values["epoch-samples"].as<int>())});
+  return words;
+}
+
 ExitCode run(const po::variables_map& values) {
   if (values["columns"].as<bool>()) {
     std::cout << column_table();
@@ -416,9 +394,17 @@ ExitCode run(const po::variables_map& values) {
     if (!study.parts) throw UsageError("--launches goes with studies that run");
     study.parts->launches = int_option(values, "launches", 1);
   }
+  const AskPoint ask = [](const StudyPoint& point) { static_cast<void>(answer(point.words())); };
+  if (values.count("print-sbatch") != 0) {
+    std::cout << job_array(
+        study,
+        {.jobs = int_option(values, "print-sbatch", 1), .processes = jobs, .words = words_of_array(values)},
+        ask);
+    return ExitCode::kDone;
+  }
   print_plan(study);
   if (values["dry-run"].as<bool>()) {
-    if (!study.parts) print_duration(study, jobs);
+    if (!study.parts) print_duration(study, jobs, ask);
     return ExitCode::kDone;
   }
   if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
@@ -427,6 +413,9 @@ ExitCode run(const po::variables_map& values) {
   run.jobs = jobs;
   std::tie(run.shard, run.shards) = shard_option(values);
   run.force = values["force"].as<bool>();
+  if (values.count("merge") != 0) run.merged = values["merge"].as<std::vector<std::string>>();
+  if (!run.merged.empty() && (study.parts || run.shards > 1 || run.force))
+    throw UsageError("--merge goes with studies that only predict, and without --shard and --force");
   if (run.force && run.shards > 1)
     throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
   if (!study.parts) return answer_points(study, run);

@@ -1,9 +1,11 @@
 #include "sim/commands/study_output.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <iostream>
+#include <set>
 #include <sstream>
 
 #include "core/error.hpp"
@@ -150,13 +152,11 @@ StudyDrawing draw_study_curves(const Study& study, const StudyFigure& figure, co
   CurveSheet sheet{
       .title = study.title, .x_label = figure.x, .y_label = axis.label, .log_y = figure.log, .points = {}};
   if (figure.target) sheet.target = axis.factor * *figure.target;
+  std::set<std::array<std::string, 3>> seen;
   for (const StudyPoint* point : points) {
     CurvePoint one{named_words_of(*point, figure.panels), named_words_of(*point, figure.series),
                    word_of(*point, figure.x), axis.factor * *value_of(rows, *point, figure.y)};
-    const auto same = [&](const CurvePoint& other) {
-      return other.panel == one.panel && other.series == one.series && other.x == one.x;
-    };
-    if (std::any_of(sheet.points.begin(), sheet.points.end(), same))
+    if (!seen.insert({one.panel, one.series, one.x}).second)
       refuse_several(study, figure,
                      figure.x + " " + one.x + (one.series.empty() ? "" : ", " + one.series) +
                          (one.panel.empty() ? "" : ", " + one.panel));
@@ -184,6 +184,7 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       .text_of = [percent = figure.value == "efficiency" || figure.value == "bubble_fraction"](double value) {
         return percent ? percent_text(value, 0) : formatted("%.3g", value);
       }};
+  std::set<std::array<std::string, 3>> seen;
   for (const StudyPoint* point : points) {
     if (point->assigned.find(figure.x) == nullptr || point->assigned.find(figure.y) == nullptr) continue;
     HeatCell cell{named_words_of(*point, figure.panels), word_of(*point, figure.x),
@@ -193,10 +194,7 @@ StudyDrawing draw_study_heatmap(const Study& study, const StudyFigure& figure, c
       cell.text = sheet.text_of(*cell.value);
     }
     cell.fits = value_of(rows, *point, "fits").value_or(1.0) > 0.0;
-    const auto same = [&](const HeatCell& other) {
-      return other.panel == cell.panel && other.x == cell.x && other.y == cell.y;
-    };
-    if (std::any_of(sheet.cells.begin(), sheet.cells.end(), same))
+    if (!seen.insert({cell.panel, cell.x, cell.y}).second)
       refuse_several(study, figure,
                      figure.x + " " + cell.x + ", " + figure.y + " " + cell.y +
                          (cell.panel.empty() ? "" : ", " + cell.panel));

@@ -8,20 +8,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
+#include <unordered_set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
@@ -44,11 +49,26 @@ bool is_rows_file(const fs::path& path) {
   return name.starts_with("rows.") && name.ends_with(".jsonl");
 }
 
+/// In what a header differs: `git_revision is "1", expected "2"`.
+std::string difference_of(const std::string& found, const std::string& expected) {
+  const auto theirs = nlohmann::json::parse(found, nullptr, false);
+  const auto ours = nlohmann::json::parse(expected, nullptr, false);
+  if (!theirs.is_object() || !ours.is_object()) return "its first line is no header";
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : ours.items())
+    if (!theirs.contains(name) || theirs.at(name) != value)
+      parts.push_back(name + " is " + (theirs.contains(name) ? theirs.at(name).dump() : "missing") +
+                      ", expected " + value.dump());
+  for (const auto& [name, value] : theirs.items())
+    if (!ours.contains(name)) parts.push_back(name + " is " + value.dump() + ", expected none");
+  return joined(parts, "; ");
+}
+
 /// Rows of one file but for lost ones; `clean` tells whether all its lines are whole, and none is lost.
 std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::string& header, bool drop_lost,
                                              bool& clean) {
   std::map<std::string, StudyRow> rows;
-  std::istringstream lines(read_file(path));
+  std::ifstream lines(path, std::ios::binary);
   std::string line;
   clean = true;
   if (!std::getline(lines, line)) {
@@ -58,7 +78,7 @@ std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::st
   if (line + "\n" != header)
     throw InputError(path.string() +
                      ": holds answers of another study, or of another version of it, of its files or of " +
-                     "this program; --force begins anew");
+                     "this program (" + difference_of(line, header) + "); --force begins anew");
   while (std::getline(lines, line)) {
     std::optional<StudyRow> row = row_of_line(line);
     const bool keep = row && !lines.eof() && !(drop_lost && row->lost);
@@ -252,11 +272,95 @@ std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const 
     bool clean = true;
     if (!is_rows_file(entry.path())) continue;
     for (auto& [key, row] : rows_of_file(entry.path(), header, drop_lost, clean)) {
-      const auto [known, is_new] = rows.try_emplace(key, row);
-      if (!is_new && known->second.lost) known->second = row;  // another shard has an answer
+      const auto [known, is_new] = rows.try_emplace(key, std::move(row));
+      if (!is_new && known->second.lost) known->second = std::move(row);  // another shard has an answer
     }
   }
   return rows;
+}
+
+/// `1/4, 3/4`: the shards whose part these places of the study's points are; "" where files are not all of n shards.
+std::string shards_of(const std::set<fs::path>& files, const std::vector<std::size_t>& places) {
+  std::size_t shards = 0;
+  for (const fs::path& file : files) {
+    std::size_t part = 0, of = 0;
+    if (std::sscanf(file.filename().c_str(), "rows.%zu-of-%zu.", &part, &of) != 2 || of < 2) return "";
+    if (shards != 0 && of != shards) return "";
+    shards = of;
+  }
+  if (shards == 0) return "";
+  std::set<std::size_t> parts;
+  for (const std::size_t place : places) parts.insert(place % shards + 1);
+  std::string text;
+  for (const std::size_t part : parts)
+    text += (text.empty() ? "" : ", ") + std::to_string(part) + "/" + std::to_string(shards);
+  return text;
+}
+
+constexpr double kClockRounding = 1e-6;
+
+/// But for the rounding of a simulated clock, which a process starts once and not at every point.
+bool says_the_same(const StudyRow& a, const StudyRow& b) {
+  return a.error == b.error &&
+         std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(),
+                    [](const auto& one, const auto& other) {
+                      return one.first == other.first &&
+                             std::abs(one.second - other.second) <=
+                                 kClockRounding * std::max(std::abs(one.second), std::abs(other.second)) +
+                                     1e-9;
+                    });
+}
+
+/// Answers of several folders as one file of the run's own folder, in the order of the study.
+void merge_answers(const Study& study, const StudyRun& run, const std::string& header, const fs::path& path) {
+  std::map<std::string, StudyRow> rows;
+  std::map<std::string, fs::path> from;
+  std::set<fs::path> files;
+  std::vector<std::string> folders = run.merged;
+  folders.push_back(run.folder);
+  for (const std::string& folder : folders) {
+    if (!fs::is_directory(folder)) throw InputError(folder + ": is no folder; name those with answers");
+    std::size_t found = 0;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (!is_rows_file(entry.path())) continue;
+      ++found;
+      if (!files.insert(fs::canonical(entry.path())).second) continue;
+      bool clean = true;
+      for (auto& [key, row] : rows_of_file(entry.path(), header, true, clean)) {
+        const auto known = rows.find(key);
+        if (known != rows.end() && !says_the_same(known->second, row))
+          throw InputError(entry.path().string() + ": answers '" + key + "' otherwise than " +
+                           from.at(key).string());
+        if (known != rows.end()) continue;
+        rows.emplace(key, std::move(row));
+        from.emplace(key, entry.path());
+      }
+    }
+    if (found == 0 && folder != run.folder)
+      throw InputError(folder + ": holds no answers: no file is called rows.K-of-N.jsonl");
+  }
+  std::string text = header;
+  std::set<std::string> asked;
+  std::vector<std::size_t> missing;
+  std::string such_as;
+  for (const StudyPoint& point : study.points) {
+    const std::size_t place = asked.size();
+    if (!asked.insert(point.key).second) continue;
+    if (const auto row = rows.find(point.key); row != rows.end()) {
+      text += line_of(row->second);
+      continue;
+    }
+    if (missing.empty()) such_as = point.key;
+    missing.push_back(place);
+  }
+  write_file(path, text, true);
+  if (missing.empty()) return;
+  const std::string shards = shards_of(files, missing);
+  throw InputError(counted(missing.size(), "point") + " of " + std::to_string(asked.size()) +
+                   (missing.size() == 1 ? " is" : " are") + " missing, such as '" + such_as + "'" +
+                   (shards.empty() ? "" : " (of --shard " + shards + ")") +
+                   "; what is there was taken, and 'stepcast study " + study.path + " -o " + run.folder +
+                   "' answers the rest and puts all together");
 }
 
 }  // namespace
@@ -270,7 +374,9 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
   if (run.force)
     for (const fs::directory_entry& entry : fs::directory_iterator(run.folder))
       if (is_rows_file(entry.path())) fs::remove(entry.path());
-  const std::map<std::string, StudyRow> known = rows_of_folder(run.folder, header, true);
+  if (!run.merged.empty()) merge_answers(study, run, header, path);
+  std::set<std::string> known;
+  for (const auto& [key, row] : rows_of_folder(run.folder, header, true)) known.insert(key);
   bool clean = fs::exists(path);
   if (clean) {
     const std::map<std::string, StudyRow> own = rows_of_file(path, header, true, clean);
@@ -283,12 +389,13 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
     write_file(path, header, true);
   }
   std::vector<const StudyPoint*> points;
-  std::set<std::string> asked;
+  std::unordered_set<std::string_view> asked;
   for (const StudyPoint& point : study.points)
     if (asked.insert(point.key).second &&
         static_cast<int>((asked.size() - 1) % static_cast<std::size_t>(run.shards)) == run.shard - 1 &&
         !known.contains(point.key))
       points.push_back(&point);
+  known.clear();
   const SharedMemory shared(run.jobs);
   if (!points.empty()) answer_all({points, answer, shared, path}, run);
   std::map<std::string, StudyRow> rows = rows_of_folder(run.folder, header, false);

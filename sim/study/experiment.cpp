@@ -78,7 +78,7 @@ int whole_number(const StudyPoint& point, const std::string& name, const std::st
 /// Numbers as conditions read them.
 Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
   Assignment all = point.assigned;
-  for (const auto& [name, value] : row.values) all.set(name, formatted("%.17g", value));
+  for (const auto& [name, value] : row.values) all.set(std::string(name), formatted("%.17g", value));
   return all;
 }
 
@@ -284,13 +284,11 @@ std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) con
                                                 "dtype",    "fidelity",      "replicas",    "extrapolate",
                                                 "resample", "pageable-rate", "pcie-rate",   "copy-launch"};
   Words words{"run"};
-  for (std::size_t i = 0; i < point.words.size(); ++i) {
-    const bool has_value = i + 1 < point.words.size() && !point.words[i + 1].starts_with("--");
-    const std::string name = point.words[i].substr(2);
-    if (!kNotOfRuns.contains(name) && parts_.run->find(name) == nullptr)
-      words.insert(words.end(), point.words.begin() + static_cast<std::ptrdiff_t>(i),
-                   point.words.begin() + static_cast<std::ptrdiff_t>(i) + (has_value ? 2 : 1));
-    if (has_value) ++i;
+  for (const auto& [option, value] : point.options.values()) {
+    const std::string name = option.substr(2);
+    if (kNotOfRuns.contains(name) || parts_.run->find(name) != nullptr) continue;
+    words.push_back(option);
+    if (!value.empty()) words.push_back(value);
   }
   words = joined_words(words, words_of_part(*parts_.run, point.assigned));
   if (value_of(point, "compute") == "replayed")

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <random>
+#include <unordered_set>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -174,28 +175,38 @@ std::function<bool(const std::string&)> comparison(const YamlNode& node) {
 
 }  // namespace
 
+namespace {
+
+/// The same text for equal ones, as long as the program runs.
+const std::string* kept(const std::string& text) {
+  static std::unordered_set<std::string> all;
+  return &*all.insert(text).first;
+}
+
+}  // namespace
+
 const std::string* Assignment::find(const std::string& name) const {
   const auto found =
-      std::find_if(values_.begin(), values_.end(), [&](const auto& one) { return one.first == name; });
-  return found == values_.end() ? nullptr : &found->second;
+      std::find_if(values_.begin(), values_.end(), [&](const auto& one) { return *one.first == name; });
+  return found == values_.end() ? nullptr : found->second;
 }
 
 void Assignment::set(const std::string& name, const std::string& value) {
   for (auto& one : values_)
-    if (one.first == name) {
-      one.second = value;
+    if (*one.first == name) {
+      one.second = kept(value);
       return;
     }
-  values_.emplace_back(name, value);
+  values_.emplace_back(kept(name), kept(value));
 }
 
 void Assignment::erase(const std::string& name) {
-  std::erase_if(values_, [&](const auto& one) { return one.first == name; });
+  std::erase_if(values_, [&](const auto& one) { return *one.first == name; });
 }
 
 void Assignment::add_missing(const Assignment& others) {
   for (const auto& [name, value] : others.values())
-    if (find(name) == nullptr) values_.emplace_back(name, value);
+    if (find(name) == nullptr) set(name, value);
 }
 
 Assignment assignment_of(const YamlNode& map) {

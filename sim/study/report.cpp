@@ -168,10 +168,11 @@ class ReportWriter {
       const auto found = values.find(column);
       return found == values.end() ? 0.0 : found->second;
     };
-    std::stable_sort(sorted.begin(), sorted.end(), [&](const StudyPoint* a, const StudyPoint* b) {
-      const double left = value(a, "throughput_samples_per_s"), right = value(b, "throughput_samples_per_s");
-      return left != right ? left > right : value(a, "step_time_s") < value(b, "step_time_s");
-    });
+    std::map<const StudyPoint*, std::pair<double, double>> order;
+    for (const StudyPoint* point : sorted)
+      order[point] = {-value(point, "throughput_samples_per_s"), value(point, "step_time_s")};
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const StudyPoint* a, const StudyPoint* b) { return order.at(a) < order.at(b); });
     const auto no_room = [&](const StudyPoint* point) {
       const auto& values = rows_.at(point->key).values;
       return values.contains("fits") && values.at("fits") == 0.0;

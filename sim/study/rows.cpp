@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -71,6 +72,8 @@ template <CostKind kind>
 std::optional<double> per_million_tokens(const ColumnValues& values, const StudyCost& cost) {
   return cost_of<kind>(seconds_for(1e6, known(values, "tokens_per_s")), values, cost);
 }
+
+constexpr std::size_t kSample = 1000;  // lines whose length foretells that of all
 
 /// `"a, ""b"""` where a text has a separator, a quote or a line break.
 std::string csv_cell(const std::string& text) {
@@ -231,14 +234,19 @@ std::string line_of(const StudyRow& row) {
   json["point"] = row.key;
   if (!row.error.empty()) json["error"] = row.error;
   if (row.lost) json["lost"] = true;
-  for (const auto& [name, value] : row.values) json[name] = value;
+  for (const auto& [name, value] : row.values) json[std::string(name)] = value;
   return json.dump() + "\n";
 }
 
 std::optional<StudyRow> row_of_line(const std::string& line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("point")) return std::nullopt;
+  static const std::set<std::string, std::less<>> kNames = [] {
+    const std::vector<std::string> names = study_column_names();
+    return std::set<std::string, std::less<>>(names.begin(), names.end());
+  }();
   StudyRow row;
+  row.values.reserve(json.size());
   for (const auto& [name, value] : json.items()) {
     if (name == "point")
       row.key = value.get<std::string>();
@@ -246,8 +254,10 @@ std::optional<StudyRow> row_of_line(const std::string& line) {
       row.error = value.get<std::string>();
     else if (name == "lost")
       row.lost = value.get<bool>();
+    else if (const auto known = kNames.find(name); known != kNames.end() && value.is_number())
+      row.values[*known] = value.get<double>();
     else
-      row.values[name] = value.get<double>();
+      return std::nullopt;
   }
   return row;
 }
@@ -257,7 +267,9 @@ std::string csv_of(const Study& study, const std::map<std::string, StudyRow>& ro
   for (const std::string& name : study.names) text += csv_cell(name) + ",";
   for (const StudyColumn& column : study_columns()) text += column.name + ",";
   text += "error\n";
+  std::size_t lines = 0;
   for (const StudyPoint& point : study.points) {
+    if (++lines == kSample) text.reserve(text.size() / kSample * (study.points.size() + kSample));
     const auto found = rows.find(point.key);
     if (found == rows.end()) continue;
     for (const std::string& name : study.names) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <boost/container/flat_map.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/units.hpp"
@@ -25,7 +27,8 @@ struct PointFacts {
 };
 
 enum class Better : std::uint8_t { kNeither, kMore, kLess };
-using ColumnValues = std::map<std::string, double>;
+/// By names of study_columns(), which outlive it; small, since there may be 100,000 of them.
+using ColumnValues = boost::container::flat_map<std::string_view, double>;
 
 /// A number of a point: one that its Result says, or one that follows from others and the study's `cost`, which
 /// is not kept with the answers, so that another price asks nothing anew.
@@ -57,7 +60,7 @@ StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts&
 void derive_columns(std::map<std::string, StudyRow>& rows, const StudyCost& cost);
 /// `{"point": key, "error": ..., or each column}` on one line, with its line break. The same row is the same line.
 std::string line_of(const StudyRow& row);
-/// Nothing where the line is not whole.
+/// Nothing where the line is not whole or has an unknown column.
 std::optional<StudyRow> row_of_line(const std::string& line);
 
 /// A line per point in the order of the study: its names, its columns, its error; empty where there is none.

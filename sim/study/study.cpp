@@ -137,7 +137,7 @@ class Builder {
     for (const SkipRule& rule : rules_)
       if (rule.when.holds(filled)) return leave(rule.because);
     if (!problem.empty()) return leave(problem);
-    StudyPoint point{.assigned = filled, .words = {}, .key = {}, .name = {}};
+    StudyPoint point{.assigned = filled, .options = {}, .key = {}, .name = {}};
     std::vector<std::string> parts;
     bool dropped = false;
     for (const auto& [name, value] : filled.values()) {
@@ -150,16 +150,16 @@ class Builder {
       const std::string option = "--" + name;
       if (holds(vocabulary_.switches, name)) {
         if (value == "false" || value == "no") continue;
-        point.words.push_back(option);
+        point.options.set(option, "");
         parts.push_back(option);
         continue;
       }
-      point.words.insert(point.words.end(), {option, value});
+      point.options.set(option, value);
       parts.push_back(option + "=" + value);
     }
     std::sort(parts.begin(), parts.end());
     for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
-    if (!assigned_.insert(point.assigned.values()).second)
+    if (!assigned_.insert(point.assigned).second)
       return leave(dropped ? "differ from others in options that mean nothing to their strategy"
                            : "are the same as others");
     if (study_.parts) {
@@ -193,7 +193,7 @@ class Builder {
   Study& study_;
   const StudyVocabulary& vocabulary_;
   std::vector<SkipRule> rules_;
-  std::set<std::vector<std::pair<std::string, std::string>>> assigned_;
+  std::set<Assignment> assigned_;
   std::set<std::string> used_, names_, keys_;
 };
 
@@ -301,6 +301,15 @@ void leave_out(std::vector<LeftOut>& all, const std::string& reason, const std::
   if (!name.empty()) found->names.push_back(name);
 }
 
+std::vector<std::string> StudyPoint::words() const {
+  std::vector<std::string> words;
+  for (const auto& [option, value] : options.values()) {
+    words.push_back(option);
+    if (!value.empty()) words.push_back(value);
+  }
+  return words;
+}
+
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns, unsigned seed, const std::string& only) {
   const StudyFile file(path);
@@ -339,9 +348,10 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   Builder builder(study, vocabulary, skip_rules(file, assigned));
   if (file.has("run")) study.parts = parts_of(file, assigned, columns);
   if (!study.parts && !only.empty()) throw UsageError("--only goes with studies that run");
-  for (const Assignment& point : points) {
+  study.points.reserve(points.size());
+  for (Assignment& point : points) {
     try {
-      builder.add(point, only);
+      builder.add(std::exchange(point, {}), only);
     } catch (const InputError& error) {
       blocks.fail(error.what());
     }

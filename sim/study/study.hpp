@@ -14,10 +14,13 @@ namespace stepcast {
 
 /// One question.
 struct StudyPoint {
-  Assignment assigned;             ///< what the file assigns, names of its own included
-  std::vector<std::string> words;  ///< of the command line: {"--strategy", "ddp", ...}
-  std::string key;                 ///< the same words, sorted: equal questions have equal keys
-  std::string name{};              ///< of its files, where it is run
+  Assignment assigned;  ///< what the file assigns, names of its own included
+  Assignment options;   ///< of the command line, by `--strategy`; switches have no value
+  std::string key;      ///< the same as words, sorted: equal questions have equal keys
+  std::string name{};   ///< of its files, where it is run
+
+  /// {"--strategy", "ddp", ...}
+  [[nodiscard]] std::vector<std::string> words() const;
 };
 
 /// Points that are left out, and why.

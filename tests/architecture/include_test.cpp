@@ -108,6 +108,7 @@ const std::vector<Library>& library_table() {
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
+      {"boost/container/", {"sim/study"}},
       {"boost/uuid/", {"core"}, true},
       {"boost/iostreams/", {"sim/records"}, true},
       {"simgrid/", {"sim/replay"}, true},

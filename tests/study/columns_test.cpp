@@ -22,7 +22,7 @@ Result four_ranks() {
 
 std::map<std::string, StudyRow> rows_of(const PointFacts& facts, const StudyCost& cost) {
   std::map<std::string, StudyRow> rows;
-  rows["it"] = row_of({.assigned = {}, .words = {}, .key = "it"}, four_ranks(), facts);
+  rows["it"] = row_of({.assigned = {}, .options = {}, .key = "it"}, four_ranks(), facts);
   derive_columns(rows, cost);
   return rows;
 }
@@ -71,7 +71,7 @@ TEST_CASE("a column that is not known is left out, and nothing is invented for i
 }
 
 TEST_CASE("what follows from a price is not kept with the answers", "[study]") {
-  const StudyRow row = row_of({.assigned = {}, .words = {}, .key = "it"}, four_ranks(), {});
+  const StudyRow row = row_of({.assigned = {}, .options = {}, .key = "it"}, four_ranks(), {});
   for (const StudyColumn& column : study_columns())
     if (column.derived) CHECK_FALSE(row.values.contains(column.name));
   CHECK_THROWS_WITH(study_column("step_tim_s"), Catch::Contains("did you mean 'step_time_s'"));

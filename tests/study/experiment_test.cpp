@@ -137,10 +137,10 @@ TEST_CASE("the trainings of the lab's study are those of the reference, in its o
       all << (study == &lab ? "lab " : "quick ") << one.name;
       for (const std::string key : {"cluster", "world-size", "model", "batch", "compute"})
         all << " --" << key << " " << value(one, key);
-      for (std::size_t i = 0; i + 1 < one.words.size(); i += 2)
+      for (const auto& [option, given] : one.options.values())
         if (!std::set<std::string>{"--cluster", "--world-size", "--model", "--batch", "--compute"}.contains(
-                one.words[i]))
-          all << " " << one.words[i] << " " << one.words[i + 1];
+                option))
+          all << " " << option << " " << given;
       all << " # " << parse_bytes_per_second(value(one, "rate"), "rate").count() << " B/s, "
           << value(one, "distance") << "\n";
     }

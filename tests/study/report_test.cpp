@@ -27,7 +27,7 @@ Example example() {
   it.study.names = {"strategy", "world-size"};
   it.study.left_out = {{"because 1 < 2", 3}};
   for (const char* ranks : {"2", "4", "8"}) {
-    StudyPoint point{.assigned = {}, .words = {}, .key = std::string("--world-size=") + ranks};
+    StudyPoint point{.assigned = {}, .options = {}, .key = std::string("--world-size=") + ranks};
     point.assigned.set("strategy", "ddp");
     point.assigned.set("world-size", ranks);
     it.study.points.push_back(point);

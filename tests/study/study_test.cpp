@@ -69,10 +69,10 @@ points:
   // The cluster 'laptop' does not depend on rate and latency: points that differ in them share an answer.
   const std::vector<std::string> all = keys(study);
   CHECK(std::set<std::string>(all.begin(), all.end()).size() == 2 * 2 * 2 + 2 * 2);
-  CHECK(study.points.front().words == std::vector<std::string>{"--world-size", "2", "--batch", "8",
-                                                               "--cluster",
-                                                               "star:bandwidth=1GB/s,latency=50us",
-                                                               "--bucket-cap", "5MiB", "--strategy", "ddp"});
+  CHECK(study.points.front().words() ==
+        std::vector<std::string>{"--world-size", "2", "--batch", "8", "--cluster",
+                                 "star:bandwidth=1GB/s,latency=50us", "--bucket-cap", "5MiB", "--strategy",
+                                 "ddp"});
   CHECK(study.points[1].key.find("--pinned ") != std::string::npos);
 }
 
