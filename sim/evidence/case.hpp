@@ -64,6 +64,7 @@ struct Case {
   Standing standing = Standing::kJudged;
   std::optional<Estimate> measured{};       ///< median, fastest and slowest launch
   std::optional<Estimate> predicted{};      ///< with what assumptions leave open
+  std::optional<Estimate> blind{};          ///< forecast before the measurement was known
   std::map<std::string, double> trivial{};  ///< by name, see trivial.hpp
   std::vector<PhaseError> phases{};
   std::vector<MemoryError> memory{};  ///< one per rank that both sides know
@@ -149,7 +150,7 @@ std::vector<Case> worst_first(std::vector<Case> cases);
 
 /// The table that every comparison prints, one row per case. Columns: `case`, `row`, `model`, `strategy`,
 /// `ranks`, `batch`, `threads`, `compute`, `cluster`, `distance`, `what`, `measured`, `launches`, `low`,
-/// `high`, `predicted`, `error`, `in range`, `better trivial predictors`, `counts as`, and any trivial
+/// `high`, `predicted`, `error`, `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and any trivial
 /// predictor by its title. \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
 
