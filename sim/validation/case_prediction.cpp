@@ -161,8 +161,11 @@ class CaseFit {
     for (const PublishedChoice& open : case_.open) choices.push_back(open.choice);
     accepted_ = search(choices, [this](const Chosen& chosen, const NearFit* near) {
       const Misfits misfits = model_.misfits(chosen);
-      return near == nullptr ? fit(misfits, fixed_starts(model_.parameters()))
-                             : fit(misfits, {near->fit.deviations}, near);
+      std::vector<std::vector<double>> starts = fixed_starts(model_.parameters());
+      if (near == nullptr) return fit(misfits, starts);
+      starts.resize(near->fit.slopes.empty() ? 1 : 0);
+      starts.insert(starts.begin(), near->fit.deviations);
+      return fit(misfits, starts, near);
     });
     for (std::size_t i = 0; i < std::min(kPolished, accepted_.size()); ++i) polish(accepted_[i]);
     std::stable_sort(accepted_.begin(), accepted_.end(), [](const ChosenFit& a, const ChosenFit& b) {

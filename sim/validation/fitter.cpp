@@ -15,7 +15,7 @@ using Eigen::VectorXd;
 
 constexpr double kFarthest = 4.0;     // standard deviations
 constexpr double kLongestStep = 2.0;  // of one round
-constexpr double kDifference = 1e-3;  // standard deviations, for slopes
+constexpr double kDifference = 1e-2;  // standard deviations, for slopes
 constexpr double kSame = 1e-6;        // of the objective
 constexpr double kConverged = 1e-9;   // reduction that another step promises
 constexpr double kRough = 1e-2;       // the same, beginning near another fit
@@ -33,7 +33,10 @@ std::vector<double> list_of(const VectorXd& values) { return {values.data(), val
 class Descent {
  public:
   Descent(const Misfits& misfits, const std::vector<double>& start, const NearFit* near)
-      : misfits_(misfits), z_(vector_of(start)), r_(vector_of(misfits(start))), rough_(near != nullptr) {
+      : misfits_(misfits),
+        z_(vector_of(start)),
+        r_(vector_of(misfits(start))),
+        rough_(near != nullptr && !near->fit.slopes.empty()) {
     if (rough_) {
       hopeless_ = near->hopeless;
       slopes_.resize(r_.size(), z_.size());
@@ -49,10 +52,14 @@ class Descent {
          ++round) {
       const VectorXd step = next_step();
       const double linear = linear_objective(step), promised = objective() - linear;
-      if (linear > hopeless_) {
-        Fit given_up = result();
-        given_up.objective = linear;
-        return given_up;
+      if (hopeless_ < linear) {  // of the whole step, not of its first part
+        const VectorXd whole = curvature().ldlt().solve(-(slopes_.transpose() * r_ + z_));
+        const double least = linear_objective(whole);
+        if (least > hopeless_) {
+          Fit given_up = result();
+          given_up.objective = least;
+          return given_up;
+        }
       }
       if (promised < (rough_ ? kRough : measured_ ? kConverged : kSame)) {
         if (measured_ || rough_) break;
@@ -76,10 +83,11 @@ class Descent {
   void measure_slopes() {
     slopes_.resize(r_.size(), z_.size());
     for (Eigen::Index j = 0; j < z_.size(); ++j) {
-      VectorXd beside = z_;
-      const double to = beside(j) > 0.0 ? -kDifference : kDifference;  // inwards: within all limits
-      beside(j) += to;
-      slopes_.col(j) = (vector_of(misfits_(list_of(beside))) - r_) / to;
+      VectorXd up = z_, down = z_;
+      up(j) += kDifference;
+      down(j) -= kDifference;
+      slopes_.col(j) =
+          (vector_of(misfits_(list_of(up))) - vector_of(misfits_(list_of(down)))) / (2.0 * kDifference);
     }
     measured_ = true;
   }
@@ -176,10 +184,10 @@ FittedValue fitted_range(const Misfits& misfits, const Fit& best,
   if (parameters == 0 || limit <= 0.0) return result;
   VectorXd slope(parameters);
   for (Eigen::Index j = 0; j < parameters; ++j) {
-    std::vector<double> beside = best.deviations;
-    const double to = beside[static_cast<std::size_t>(j)] > 0.0 ? -kDifference : kDifference;
-    beside[static_cast<std::size_t>(j)] += to;
-    slope(j) = (log_value(beside) - central) / to;
+    std::vector<double> up = best.deviations, down = best.deviations;
+    up[static_cast<std::size_t>(j)] += kDifference;
+    down[static_cast<std::size_t>(j)] -= kDifference;
+    slope(j) = (log_value(up) - log_value(down)) / (2.0 * kDifference);
   }
   MatrixXd curvature = MatrixXd::Identity(parameters, parameters);
   for (const std::vector<double>& row : best.slopes) curvature += vector_of(row) * vector_of(row).transpose();
@@ -254,29 +262,41 @@ class Search {
   [[nodiscard]] const Fit& at(const Chosen& chosen) {
     const auto found = known_.find(chosen);
     if (found != known_.end()) return found->second;
-    const Fit* beside = nearest(chosen);
-    const NearFit near{beside == nullptr ? Fit{} : *beside, least_ + kHopeless * kAccepted};
+    const auto beside = nearest(chosen);
+    NearFit near{{}, least_ + kHopeless * kAccepted};
+    if (beside != known_.end()) {
+      near.fit = beside->second;
+      // Other names may be another model, to which slopes say nothing and nothing is hopeless yet.
+      if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
+    }
     const Fit& fresh =
-        known_.emplace(chosen, fit_one_(chosen, beside == nullptr ? nullptr : &near)).first->second;
+        known_.emplace(chosen, fit_one_(chosen, beside == known_.end() ? nullptr : &near)).first->second;
     least_ = std::min(least_, fresh.objective);
     return fresh;
   }
   [[nodiscard]] bool accepted(const Chosen& chosen) { return at(chosen).objective <= least_ + kAccepted; }
 
   /// The fit with the fewest steps between its choices and these.
-  [[nodiscard]] const Fit* nearest(const Chosen& chosen) const {
-    const Fit* best = nullptr;
+  [[nodiscard]] std::map<Chosen, Fit>::const_iterator nearest(const Chosen& chosen) const {
+    auto best = known_.end();
     double least = std::numeric_limits<double>::infinity();
-    for (const auto& [other, found] : known_) {
-      double steps = 0.0;
+    for (auto other = known_.begin(); other != known_.end(); ++other) {
+      double steps = names(other->first) == names(chosen) ? 0.0 : 100.0;
       for (std::size_t i = 0; i < chosen.size(); ++i)
-        steps += choices_[i].ordered ? std::abs(std::log((other[i] + 1.0) / (chosen[i] + 1.0)))
-                                     : (other[i] == chosen[i] ? 0.0 : 10.0);
+        if (choices_[i].ordered) steps += std::abs(std::log((other->first[i] + 1.0) / (chosen[i] + 1.0)));
       if (steps >= least) continue;
       least = steps;
-      best = &found;
+      best = other;
     }
     return best;
+  }
+
+  /// What is chosen by name.
+  [[nodiscard]] Chosen names(const Chosen& chosen) const {
+    Chosen result;
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (!choices_[i].ordered) result.push_back(chosen[i]);
+    return result;
   }
 
   void try_combinations(std::size_t from, Chosen chosen) {

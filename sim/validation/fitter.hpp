@@ -33,7 +33,7 @@ struct Fit {
   std::vector<double> left;
 };
 
-/// Another fit like the one to be made.
+/// Another fit like the one to be made. Without slopes, only a start.
 struct NearFit {
   Fit fit;
   /// Where its slopes promise no less than this, that is the answer, without a descent.

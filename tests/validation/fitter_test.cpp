@@ -211,6 +211,38 @@ TEST_CASE("micro-batches out of 1 to 64 come out of two depths of a pipeline, wi
   CHECK(again.front().fit.objective == found.front().fit.objective);
 }
 
+TEST_CASE("of names each is fitted on its own, however far the parameters of one are from those of another") {
+  // The second name needs 200 times the rate, and its rows are no straight line in it.
+  const std::vector<FreeParameter> parameters{{"rate", 0.1, 10000.0}, {"fixed", 0.001, 10.0}};
+  const auto times = [](std::size_t name, double rate, double fixed) {
+    const double work = std::vector{1.0, 200.0, 4000.0}[name];
+    return std::vector{fixed + work / rate, std::max(fixed, 10.0 * work / rate),
+                       fixed * fixed + 30.0 * work / rate};
+  };
+  const std::vector<double> measured = times(1, 100.0, 0.5);
+  for (const bool backwards : {false, true}) {
+    const std::vector<ChosenFit> found =
+        search({{"name", {"a", "b", "c"}, false}}, [&](const Chosen& chosen, const NearFit* near) {
+          const std::size_t name = backwards ? 2 - chosen[0] : chosen[0];
+          const Misfits misfits = [&, name](const std::vector<double>& z) {
+            std::vector<double> all = times(name, parameters[0].at(z[0]), parameters[1].at(z[1]));
+            for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::log(all[i] / measured[i]) / 0.005;
+            return all;
+          };
+          std::vector<std::vector<double>> starts = fixed_starts(2);
+          if (near != nullptr) starts = {near->fit.deviations, {0.0, 0.0}};
+          return fit(misfits, starts, near);
+        });
+    // Work over rate is the same for each name: rates tell them apart by their ranges alone.
+    CHECK(found.size() == 3);
+    for (const ChosenFit& one : found) {
+      const std::size_t name = backwards ? 2 - one.chosen[0] : one.chosen[0];
+      const double rate = parameters[0].at(one.fit.deviations[0]);
+      CHECK(std::vector{1.0, 200.0, 4000.0}[name] / rate == Approx(2.0).epsilon(0.02));
+    }
+  }
+}
+
 TEST_CASE("choices that trade against each other are followed along their trade") {
   // Only the product is measured: 24 of two numbers from 1 to 64.
   std::vector<OpenChoice> choices{{"a", std::vector<std::string>(64), true},
