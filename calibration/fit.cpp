@@ -125,6 +125,7 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
     quality.worst_absolute_relative_residual = residual;
     quality.worst_at_bytes = point.bytes;
   }
+  for (const CostPoint& point : points) quality.samples += point.samples;
   if (!all.empty()) quality.median_absolute_relative_residual = median(all);
   return quality;
 }

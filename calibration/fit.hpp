@@ -19,6 +19,7 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
 struct CostPoint {
   double bytes = 0.0;
   double time_s = 0.0;
+  int samples = 1;
 };
 
 struct CostFit {
@@ -43,6 +44,13 @@ CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 /// Residuals of a cost at points it was fitted to (or not).
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
+inline constexpr std::size_t kFewestSamples = 3;  ///< that the median of a probe and size is taken of
+
+/// Moves disturbed samples from `samples` to `set_aside`: those taken at less than kUndisturbedSpeed of what the
+/// machine gave at its best while all of them were. Where that leaves fewer than kFewestSamples of a probe and
+/// size, as many of the least disturbed ones stay, and the set says so. Samples without a MachineLog stay.
+void set_disturbed_aside(Calibration& calibration);
+
 /// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
 /// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
 /// copy, call overhead, sharing, noise, and verdicts in words.
@@ -53,6 +61,9 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 ///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
+///
+/// Every time is the median of the samples of one probe and size. Sizes with disturbed samples are left out where
+/// at least half of the probe's sizes do without; `sampling` counts what remains and by how much it may be off.
 ///
 /// Rates are per second of processor time, not of the clock: when more threads want to run than there are
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,

@@ -15,12 +15,15 @@ struct Probe {
   std::string path_class{};
 };
 
-/// The sample sets of one probe, ascending in bytes.
+/// The sample sets of one probe, ascending in bytes; without the disturbed ones where these are not most.
 std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Probe& probe) {
   std::vector<const SampleSet*> sets;
   for (const SampleSet& set : calibration.samples)
     if (set.probe == probe.name && set.path_class == probe.path_class && !set.time_s.empty())
       sets.push_back(&set);
+  const auto disturbed = [](const SampleSet* set) { return set->disturbed; };
+  if (2 * std::count_if(sets.begin(), sets.end(), disturbed) <= static_cast<std::ptrdiff_t>(sets.size()))
+    std::erase_if(sets, disturbed);
   std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
   return sets;
 }
@@ -40,7 +43,7 @@ CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool proce
   std::vector<CostPoint> points;
   for (const SampleSet* set : sets_of(calibration, probe)) {
     const double time = median(processor_time ? set->cpu_s : set->time_s);
-    if (time > 0.0) points.push_back({set->bytes, time / ends});
+    if (time > 0.0) points.push_back({set->bytes, time / ends, static_cast<int>(set->time_s.size())});
   }
   return fit_points(points);
 }
@@ -83,7 +86,8 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
     const double least = points.empty() ? 0.0 : points.front().time_s;
     if (wire.at_once > 0.0 && 2.0 * time < kEnough * wire.s_per_byte * set->bytes) continue;
     const double on_wire = wire.s_per_byte * std::max(0.0, set->bytes - wire.at_once);
-    if (time > 0.0) points.push_back({set->bytes, std::max(time - on_wire, least)});
+    if (time > 0.0)
+      points.push_back({set->bytes, std::max(time - on_wire, least), static_cast<int>(set->time_s.size())});
   }
   return fit_points(points);
 }
@@ -96,7 +100,9 @@ CostFit fit_gap(const Calibration& calibration, const std::string& path_class, c
   for (const SampleSet* set : sets_of(calibration, {"exchange", path_class})) {
     const double time = median(set->time_s);
     const bool waits = 2.0 * wire.s_per_byte * set->bytes > time;
-    if (time > 0.0) points.push_back({set->bytes, (waits ? median(set->cpu_s) : time) / kEnds});
+    if (time > 0.0)
+      points.push_back(
+          {set->bytes, (waits ? median(set->cpu_s) : time) / kEnds, static_cast<int>(set->time_s.size())});
   }
   return fit_points(points);
 }
@@ -169,10 +175,54 @@ void fit_sharing(Calibration& calibration) {
       relative_rate(all, only_set(calibration, "compute_beside_communication"));
 }
 
-double relative_spread(const std::vector<double>& values) {
+/// (p90 - p10) / p50 of all samples of one computation, disturbed ones among them.
+double compute_noise(const Calibration& calibration) {
   constexpr double kLow = 0.1;
   constexpr double kHigh = 0.9;
-  return (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
+  std::vector<double> values;
+  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
+    for (const SampleSet& set : *sets)
+      if (set.probe == "compute_one") values.insert(values.end(), set.time_s.begin(), set.time_s.end());
+  return values.empty() ? 0.0 : (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
+}
+
+/// What the fits stand on.
+void count_sets(Calibration& calibration) {
+  Sampling& sampling = calibration.sampling;
+  sampling.sets = static_cast<int>(calibration.samples.size());
+  sampling.left_out = sampling.disturbed = 0;
+  sampling.excess = 0.0;
+  std::vector<double> excesses;
+  for (const SampleSet& set : calibration.samples) {
+    if (!set.disturbed || set.time_s.empty()) continue;
+    const std::vector<const SampleSet*> used = sets_of(calibration, {set.probe, set.path_class});
+    if (std::find(used.begin(), used.end(), &set) == used.end()) {
+      ++sampling.left_out;
+      continue;
+    }
+    ++sampling.disturbed;
+    excesses.push_back(1.0 - quantile(set.time_s, 0.0) / median(set.time_s));
+  }
+  if (!excesses.empty()) sampling.excess = median(excesses);
+}
+
+void judge_sampling(const Sampling& sampling, std::vector<std::string>& verdicts) {
+  const std::string budget = "the budget of " + to_text(Seconds(sampling.budget_s));
+  const std::string fewest = std::to_string(kFewestSamples);
+  if (!sampling.converged())
+    verdicts.push_back("did not converge: of " + std::to_string(sampling.disturbed) + " of " +
+                       std::to_string(sampling.sets) + " costs no " + fewest +
+                       " undisturbed samples came within " + budget + "; they may be " +
+                       percent_text(sampling.excess, 0) +
+                       " too high or more; calibrate on a quieter machine, or with a larger --budget");
+  if (sampling.left_out > 0)
+    verdicts.push_back("the machine was disturbed: " + std::to_string(sampling.left_out) + " of " +
+                       std::to_string(sampling.sets) + " sizes were left out, since no " + fewest +
+                       " undisturbed samples of them came within " + budget);
+  if (sampling.largest_bytes_given_up > 0.0)
+    verdicts.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
+                       " and more were given up: " + budget + " does not last for " + fewest +
+                       " rounds of them");
 }
 
 void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& verdicts) {
@@ -189,6 +239,7 @@ void judge(Calibration& calibration) {
   constexpr double kBusy = 0.5;
   std::vector<std::string>& verdicts = calibration.verdicts;
   verdicts.clear();
+  judge_sampling(calibration.sampling, verdicts);
   if (calibration.noise > kNoisy)
     verdicts.push_back(
         "this machine is too noisy: the same computation varies by " + percent_text(calibration.noise, 0) +
@@ -215,7 +266,38 @@ void judge(Calibration& calibration) {
     verdicts.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
 
+/// Where each sample of a set goes.
+void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside) {
+  const std::vector<char> clean = undisturbed(all.machine, best);
+  const std::vector<char> keep = least_disturbed(all.machine, best, kFewestSamples);
+  const auto part = [&](bool wanted) {
+    SampleSet set = all;
+    set.time_s = marked(all.time_s, keep, wanted);
+    set.cpu_s = marked(all.cpu_s, keep, wanted);
+    set.machine = marked(all.machine, keep, wanted);
+    return set;
+  };
+  kept = part(true);
+  aside = part(false);
+  kept.disturbed = clean != keep;
+  aside.disturbed = true;
+}
+
 }  // namespace
+
+void set_disturbed_aside(Calibration& calibration) {
+  std::vector<double> probes;
+  for (const SampleSet& set : calibration.samples)
+    probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
+  const double best = best_probe(std::move(probes));
+  for (SampleSet& set : calibration.samples) {
+    if (set.machine.empty()) continue;
+    SampleSet kept, aside;
+    split(set, best, kept, aside);
+    set = std::move(kept);
+    if (!aside.time_s.empty()) calibration.set_aside.push_back(std::move(aside));
+  }
+}
 
 void fit_calibration(Calibration& calibration, const std::map<std::string, BytesPerSecond>& wires) {
   fit_messages(calibration, wires);
@@ -227,8 +309,8 @@ void fit_calibration(Calibration& calibration, const std::map<std::string, Bytes
   calibration.copy_fit = copy.quality;
   calibration.call_overhead_s = call_overhead(calibration).count();
   fit_sharing(calibration);
-  const SampleSet* compute = only_set(calibration, "compute_one");
-  calibration.noise = compute == nullptr ? 0.0 : relative_spread(compute->time_s);
+  count_sets(calibration);
+  calibration.noise = compute_noise(calibration);
   judge(calibration);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -218,6 +219,16 @@ ProgramOutput run_program_file(const std::vector<std::string>& words, const std:
 void become_program(const std::string& file, const std::vector<std::string>& words) {
   ::execv(file.c_str(), pointers(words).data());
   throw RunError(file + ": cannot be started: " + std::strerror(errno));
+}
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
+  return cores;
 }
 
 }  // namespace stepcast

@@ -92,6 +92,9 @@ ProgramOutput run_program(const ProgramStart& start);
 /// \throws RunError when it cannot be started.
 ProgramOutput run_program_file(const std::vector<std::string>& words, const std::string& folder = "");
 
+/// The cores that this process may use.
+std::vector<int> usable_cores();
+
 /// This process goes on as another program. \throws RunError when it cannot be started
 [[noreturn]] void become_program(const std::string& file, const std::vector<std::string>& words);
 

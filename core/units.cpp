@@ -92,6 +92,9 @@ FlopPerSecond parse_flop_per_second(std::string_view text, std::string_view what
   static const Factors kFlopRateUnits{{"FLOP/s", 1.0}, {"FLOPS", 1.0}, {"flop/s", 1.0}, {"f", 1.0}};
   return FlopPerSecond(parse(text, what, kFlopRateUnits, "19.5TFLOP/s", 1.0, 1e24));
 }
+Watts parse_watts(std::string_view text, std::string_view what) {
+  return Watts(parse(text, what, {{"W", 1.0}}, "700W or 1.2kW", 1e-3, 1e12));
+}
 
 std::string to_text(Seconds time) {
   const double value = time.count();

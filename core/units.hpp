@@ -49,6 +49,7 @@ using Bytes = Quantity<struct BytesTag>;
 using Flop = Quantity<struct FlopTag>;
 using BytesPerSecond = Quantity<struct BytesPerSecondTag>;
 using FlopPerSecond = Quantity<struct FlopPerSecondTag>;
+using Watts = Quantity<struct WattsTag>;
 
 constexpr Seconds operator/(Bytes amount, BytesPerSecond rate) {
   return Seconds(amount.count() / rate.count());
@@ -75,6 +76,7 @@ Seconds parse_seconds(std::string_view text, std::string_view what);
 Bytes parse_bytes(std::string_view text, std::string_view what);
 BytesPerSecond parse_bytes_per_second(std::string_view text, std::string_view what);
 FlopPerSecond parse_flop_per_second(std::string_view text, std::string_view what);
+Watts parse_watts(std::string_view text, std::string_view what);
 
 /// Printers for people: three or four significant digits with a fitting prefix: `1.23 ms`, `25 MiB`, `1.18
 /// GB/s`.

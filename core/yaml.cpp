@@ -86,6 +86,7 @@ Seconds YamlNode::seconds() const { return parsed(parse_seconds); }
 Bytes YamlNode::bytes() const { return parsed(parse_bytes); }
 BytesPerSecond YamlNode::bytes_per_second() const { return parsed(parse_bytes_per_second); }
 FlopPerSecond YamlNode::flop_per_second() const { return parsed(parse_flop_per_second); }
+Watts YamlNode::watts() const { return parsed(parse_watts); }
 
 std::string YamlNode::one_of(const std::string& what, const std::vector<std::string>& known) const {
   const std::string name = text();

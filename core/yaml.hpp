@@ -46,6 +46,7 @@ class YamlNode {
   [[nodiscard]] Bytes bytes() const;
   [[nodiscard]] BytesPerSecond bytes_per_second() const;
   [[nodiscard]] FlopPerSecond flop_per_second() const;
+  [[nodiscard]] Watts watts() const;
 
   /// The text, which is one of `known`. \throws InputError that names the unknown name of a `what` and the
   /// nearest known one

@@ -39,11 +39,6 @@ std::string case_label(const Case& one) {
   return label + "\n" + counted(static_cast<std::size_t>(one.configuration.world_size), "rank");
 }
 
-std::string shortened(std::string text, std::size_t characters) {
-  if (text.size() <= characters) return text;
-  return text.substr(0, characters - 1) + "\u2026";
-}
-
 std::size_t line_block(style::Panel& panel, const std::string& name, std::vector<LinePoint> points) {
   std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
   std::vector<std::string> rows;

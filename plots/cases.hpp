@@ -51,8 +51,7 @@ std::string model_title(const Configuration& configuration, const std::string& b
 /// `ddp`, `bucket-cap 5MiB`, `2 ranks`, each on a line of its own
 std::string case_label(const Case& one);
 
-/// `text`, or its first `characters` with an ellipsis at their end.
-std::string shortened(std::string text, std::size_t characters);
+using style::shortened;
 
 /// One place of a line: what was predicted there, and what was measured.
 struct LinePoint {

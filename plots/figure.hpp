@@ -43,7 +43,7 @@ struct Figure {
 Registry<Figure>& figures();
 
 /// Refuses before any work what `render` would refuse after it.
-/// \throws UsageError when the name ends neither in .svg nor in .png; InputError when the figure, its script
+/// \throws UsageError when the name ends in none of .svg, .png and .pdf; InputError when the figure, its script
 /// or its data exist and `force` is false; CapabilityError when gnuplot is not installed.
 void check_renderable(const std::filesystem::path& figure, bool force);
 
@@ -51,5 +51,9 @@ void check_renderable(const std::filesystem::path& figure, bool force);
 /// All three files appear, or none. \throws RunError with gnuplot's own words when it fails or draws nothing.
 void render(const Drawing& drawing, const std::filesystem::path& figure, const std::string& caption,
             bool force);
+
+/// The figure as the text of an SVG file, or drawn in characters as wide as the terminal (or 100).
+/// \throws CapabilityError, RunError as above
+std::string render_text(const Drawing& drawing, const std::string& caption, bool as_svg);
 
 }  // namespace stepcast

@@ -1,6 +1,8 @@
 #include <gnuplot-iostream.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <system_error>
@@ -17,12 +19,34 @@ namespace {
 
 constexpr const char* kGnuplot = "gnuplot";
 
+constexpr const char* kInTerminal = ".txt";
+
 fs::path with_extension(fs::path path, const char* extension) { return path.replace_extension(extension); }
+
+double terminal_columns() {
+  constexpr double kUsual = 100.0;
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
 
 std::string terminal(const fs::path& figure, const Drawing& drawing) {
   const std::string size = std::to_string(drawing.width) + "," + std::to_string(drawing.height);
   if (figure.extension() == ".svg")
     return "set terminal svg size " + size + " font 'DejaVu Sans,11' noenhanced background '#ffffff'\n";
+  if (figure.extension() == ".pdf") {
+    constexpr double kPointsPerInch = 72.0;
+    return "set terminal pdfcairo size " + style::number(drawing.width / kPointsPerInch) + "," +
+           style::number(drawing.height / kPointsPerInch) +
+           " font 'DejaVu Sans,11' fontscale 1 linewidth 1 noenhanced\n";
+  }
+  if (figure.extension() == kInTerminal) {
+    constexpr double kPointsPerCharacter = 8.0;
+    const double width = std::clamp(terminal_columns(), 60.0, 400.0);
+    const double lines = 0.5 * width * drawing.height / drawing.width;
+    return style::fill("set terminal dumb noenhanced mono size {},{}\n",
+                       {static_cast<int>(width),
+                        static_cast<int>(std::max(lines, drawing.height / (2.5 * kPointsPerCharacter)))});
+  }
   // 1.5 pixels per point: sharp on paper and on a screen.
   const std::string pixels =
       std::to_string(drawing.width * 3 / 2) + "," + std::to_string(drawing.height * 3 / 2);
@@ -70,25 +94,13 @@ void draw_with_gnuplot(const fs::path& script, const fs::path& data, const fs::p
                                                 : result.standard_error));
 }
 
-}  // namespace
-
-Registry<Figure>& figures() {
-  static Registry<Figure> registry("figure");
-  return registry;
-}
-
-void check_renderable(const fs::path& figure, bool force) {
-  const std::string extension = figure.extension().string();
-  if (extension != ".svg" && extension != ".png")
-    throw UsageError("-o: '" + figure.string() + "' must end in .svg or .png");
+void require_gnuplot() {
   if (find_program(kGnuplot).empty())
     throw CapabilityError("gnuplot is not installed or not in PATH; figures need it (Debian: gnuplot-nox)");
-  for (const char* other : {".gp", ".dat"}) check_writable(with_extension(figure, other), force);
-  check_writable(figure, force);
 }
 
-void render(const Drawing& drawing, const fs::path& figure, const std::string& caption, bool force) {
-  check_renderable(figure, force);
+/// All three files appear, or none.
+void draw_files(const Drawing& drawing, const fs::path& figure, const std::string& caption) {
   const std::string suffix = ".part" + std::to_string(::getpid());
   const std::array<fs::path, 3> targets = {with_extension(figure, ".dat"), with_extension(figure, ".gp"),
                                            figure};
@@ -104,6 +116,38 @@ void render(const Drawing& drawing, const fs::path& figure, const std::string& c
     fs::rename(files[i]->path(), targets[i], problem);
     if (problem) throw RunError(targets[i].string() + ": could not be written: " + problem.message());
   }
+}
+
+}  // namespace
+
+Registry<Figure>& figures() {
+  static Registry<Figure> registry("figure");
+  return registry;
+}
+
+void check_renderable(const fs::path& figure, bool force) {
+  const std::string extension = figure.extension().string();
+  if (extension != ".svg" && extension != ".png" && extension != ".pdf")
+    throw UsageError("-o: '" + figure.string() + "' must end in .svg, .png or .pdf");
+  require_gnuplot();
+  for (const char* other : {".gp", ".dat"}) check_writable(with_extension(figure, other), force);
+  check_writable(figure, force);
+}
+
+void render(const Drawing& drawing, const fs::path& figure, const std::string& caption, bool force) {
+  check_renderable(figure, force);
+  draw_files(drawing, figure, caption);
+}
+
+std::string render_text(const Drawing& drawing, const std::string& caption, bool as_svg) {
+  require_gnuplot();
+  const fs::path figure = fs::temp_directory_path() /
+                          ("stepcast-figure-" + std::to_string(::getpid()) + (as_svg ? ".svg" : kInTerminal));
+  const TemporaryFile drawn(figure.string());
+  const TemporaryFile script(with_extension(figure, ".gp").string());
+  const TemporaryFile data(with_extension(figure, ".dat").string());
+  draw_files(drawing, figure, caption);
+  return read_file(figure);
 }
 
 }  // namespace stepcast

@@ -9,17 +9,28 @@
 namespace stepcast::style {
 namespace {
 
+bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
+std::size_t characters_of(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
+}
+
+/// Points of a character of the title.
+constexpr double kTitleCharacter = 10.3;
 constexpr int kSmallestWidth = 640;
 /// Points of the title and two rows of legend; of a further row; of a note.
 constexpr int kHead = 76, kLegendRow = 14, kNote = 15;
 
-/// What the legend takes, as gnuplot reckons: as many columns as have room, each as wide as the longest.
-int legend_height(const std::vector<Entry>& legend, int width) {
-  constexpr double kCharacter = 7.2, kSample = 46.0;
+/// As many as have room, each as wide as the longest.
+int legend_columns(const std::vector<Entry>& legend, int width) {
+  constexpr double kCharacter = 7.7, kSample = 46.0;
   std::size_t longest = 0;
-  for (const Entry& entry : legend) longest = std::max(longest, entry.title.size());
+  for (const Entry& entry : legend) longest = std::max(longest, characters_of(entry.title));
   const double column = kSample + kCharacter * static_cast<double>(longest);
-  const int columns = std::max(1, static_cast<int>(width / column));
+  return std::max(1, static_cast<int>(width / column));
+}
+
+int legend_height(const std::vector<Entry>& legend, int width) {
+  const int columns = legend_columns(legend, width);
   const int rows = (static_cast<int>(legend.size()) + columns - 1) / columns;
   return kHead + kLegendRow * std::max(0, rows - 2);
 }
@@ -117,6 +128,52 @@ std::string log_tics(double low, double high) {
   return number_tics(values);
 }
 
+std::string shortened(const std::string& text, std::size_t characters) {
+  if (characters_of(text) <= characters) return text;
+  std::size_t at = 0;
+  for (std::size_t count = 0; count < characters; ++at)
+    if (starts_character(text[at]) && ++count == characters) break;
+  return text.substr(0, at) + "\u2026";
+}
+
+PlaceTics place_tics(const std::vector<std::string>& places, double room) {
+  constexpr double kCharacter = 6.0;  // points
+  constexpr double kSine = 0.5, kCosine = 0.87;
+  constexpr std::size_t kLongest = 32;
+  constexpr int kLine = 12;
+  const auto most = static_cast<std::size_t>(std::max(3.0, room / kCharacter - 1.0));
+  std::vector<Tic> all;
+  std::size_t longest = 0;
+  bool fits = true;
+  bool two_lines = false;
+  for (const std::string& place : places) {
+    std::string label = shortened(place, kLongest);
+    longest = std::max(longest, label.size());
+    if (label.size() > most) {  // break at the blank that is nearest to the middle
+      std::size_t best = std::string::npos;
+      const auto distance = [&](std::size_t at) {
+        return at > label.size() / 2 ? at - label.size() / 2 : label.size() / 2 - at;
+      };
+      for (std::size_t at = label.find(' '); at != std::string::npos; at = label.find(' ', at + 1))
+        if (best == std::string::npos || distance(at) < distance(best)) best = at;
+      fits = fits && best != std::string::npos && std::max(best, label.size() - best - 1) <= most;
+      if (best != std::string::npos) label[best] = '\n';
+      two_lines = true;
+    }
+    all.push_back({static_cast<double>(all.size()), label});
+  }
+  if (fits)
+    return {std::string("set xtics norotate ") + tics(all) + "\nset xlabel offset 0," +
+                (two_lines ? "-0.6" : "0.4") + "\n",
+            two_lines ? kLine : 0, 0};
+  for (Tic& tic : all) std::replace(tic.label.begin(), tic.label.end(), '\n', ' ');
+  const double longest_points = kCharacter * static_cast<double>(longest);
+  return {"set xtics rotate by -30 left " + tics(all) + "\nset xlabel offset 0,0.4\n",
+          static_cast<int>(kSine * longest_points) + 2 * kLine,
+          static_cast<int>(std::max(
+              0.0, kCosine * kCharacter * static_cast<double>(all.back().label.size()) - 0.5 * room))};
+}
+
 std::size_t Panel::block(std::string_view columns, const std::vector<std::string>& rows) {
   std::string text = "# " + std::string(columns) + "\n";
   for (const std::string& row : rows) text += row + "\n";
@@ -151,14 +208,18 @@ Drawing Sheet::drawing() const {
   // The legend is a plot of its own without axes: a key inside a panel would be as narrow as the panel.
   Drawing result{"", "set multiplot\n", whole_width, whole_height};
   std::string& script = result.script;
-  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, left / w, 1.0 - 20.0 / h});
+  const double title_at =
+      std::clamp(w - kTitleCharacter * static_cast<double>(characters_of(title)), 10.0, 1.0 * left);
+  script += fill("set label 1 {q} at screen {},{} left font ',14'\n", {title, title_at / w, 1.0 - 20.0 / h});
   for (std::size_t i = 0; i < notes.size(); ++i)
     script +=
         fill("set label {} {q} at screen {},{} left font ',9'\n",
              {10 + i, notes[i], left / w, 1.0 - (head_only + kNote * static_cast<double>(i + 1) - 12.0) / h});
-  script += margins(left / w, 0.995, 1.0 - 32.0 / h, 1.0 - head_only / h) +
-            "set key inside left top horizontal samplen 1.5 spacing 1.0 Left reverse font ',9'\n"
-            "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
+  script +=
+      margins(left / w, 0.995, 1.0 - 32.0 / h, 1.0 - head_only / h) +
+      fill("set key inside left top horizontal maxcols {} samplen 1.5 spacing 1.0 Left reverse font ',9'\n",
+           {legend_columns(legend, whole_width - left)}) +
+      "unset border\nunset tics\nunset grid\nplot [0:1][0:1] ";
   for (const Entry& entry : legend)
     script += fill(&entry == &legend.front() ? "NaN {} title {q}" : ", NaN {} title {q}",
                    {entry.look, entry.title});

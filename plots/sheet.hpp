@@ -64,6 +64,18 @@ std::string number_tics(const Numbers& places) {
 /// fewer than four fit. \pre 0 < low
 std::string log_tics(double low, double high);
 
+/// Tics at 0, 1, 2, ... whose labels stand side by side where there is room, in two lines where blanks allow it,
+/// slanted otherwise; long ones are cut.
+struct PlaceTics {
+  std::string command;  ///< `set xtics ...`, and where the label of the axis stands then
+  int below = 0;        ///< points that they need more than a line of text
+  int beside = 0;       ///< points that they need beyond the right end of the axis
+};
+/// \param room points from one place to the next
+PlaceTics place_tics(const std::vector<std::string>& places, double room);
+/// `text`, or its first characters with an ellipsis at their end; a character may be several bytes.
+std::string shortened(const std::string& text, std::size_t characters);
+
 /// An entry of a legend: how it is drawn (`with lines lc rgb 'red'`) and what it is called.
 struct Entry {
   std::string look;

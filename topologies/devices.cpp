@@ -18,7 +18,8 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
 
 DeviceModel read_device(const std::string& name, const YamlNode& node) {
   node.allow_only({"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
-                   "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "source"});
+                   "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "power",
+                   "source"});
   DeviceModel device;
   device.name = device.specification = name;
   device.description = node.at("description").text();
@@ -37,6 +38,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (node.has("nvlink")) read_nvlink(node.at("nvlink"), device);
   device.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
   if (node.has("kernel_launch")) device.kernel_launch = node.at("kernel_launch").seconds();
+  if (node.has("power")) device.power = node.at("power").watts();
   device.source = node.at("source").text();
   return device;
 }

@@ -27,6 +27,7 @@ struct DeviceModel {
   BytesPerSecond nvlink_bandwidth;  ///< what NCCL counts of it
   int pcie_generation = 0;
   Seconds kernel_launch{0};  ///< host time per kernel
+  Watts power;               ///< that it is rated for (TDP); 0 W: not said
   std::string source;
   std::string specification{};  ///< the name with what is set of it
 

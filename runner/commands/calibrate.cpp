@@ -30,6 +30,9 @@ void declare(po::options_description& options) {
   options.add_options()
       ("max", text_value("64MiB"), "largest message")
       ("rounds", int_value(9), "samples per probe, interleaved")
+      ("budget", text_value("120s")->value_name("TIME"),
+       "for all samples and for repeating those that were disturbed; over slow links the largest messages are given "
+       "up first, so that 3 rounds of each size fit")
       ("cluster", text_value(),
        "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
        "messages' costs; without it the former is measured and the latter left in")
@@ -49,6 +52,7 @@ ProbeSettings settings_of(const po::variables_map& options) {
   settings.array_sizes = bench_sizes(kSmallestArray, std::max(largest, kSmallestArray), 4.0);
   settings.prepare_copy = torch_engine().prepare_scaled_copy;
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
+  settings.budget_s = budget_option(options);
   return settings;
 }
 
@@ -71,7 +75,8 @@ void print_messages(const Calibration& calibration) {
            to_text(path.cpu.at(size))});
     }
     std::cout << table.text();
-    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s))
+    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s)) << "\nsamples: latency "
+              << path.latency_fit.samples << ", gap " << path.gap_fit.samples
               << "\nresiduals, median and worst: latency " << residuals(path.latency_fit) << "; gap "
               << residuals(path.gap_fit) << "\n\n";
   }
@@ -98,6 +103,17 @@ void print_hosts(const Calibration& calibration) {
   std::cout << '\n';
 }
 
+/// What the costs stand on.
+void print_sampling(const Calibration& calibration) {
+  std::size_t kept = 0, aside = 0;
+  for (const SampleSet& set : calibration.samples) kept += set.time_s.size();
+  for (const SampleSet& set : calibration.set_aside) aside += set.time_s.size();
+  std::cout << "samples                   " << kept << " of " << calibration.sampling.sets << " costs in "
+            << to_text(Seconds(calibration.sampling.spent_s)) << ", " << aside
+            << " disturbed ones set aside\n"
+            << "machine                   " << describe(calibration.machine_speed()) << '\n';
+}
+
 void print_host(const Calibration& calibration) {
   Table arrays({"array", "reduce", "rate", "copy", "rate"});
   for (const SampleSet& set : calibration.samples) {
@@ -114,6 +130,7 @@ void print_host(const Calibration& calibration) {
             << "\nrate beside compute       " << sharing.rate_beside_compute << "\nrate beside communication "
             << sharing.rate_beside_communication << "\nnoise                     "
             << percent_text(calibration.noise) << '\n';
+  print_sampling(calibration);
   for (const std::string& verdict : calibration.verdicts) std::cout << "! " << verdict << '\n';
 }
 
@@ -177,11 +194,17 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   ConnectionWatch watch;
   std::optional<Progress> progress;
   if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
-  calibration.samples =
-      run_probes(session, backends().find(calibration.backend), settings, [&](const std::string& now) {
-        if (progress) progress->advance(now);
-      });
+  ProbedSamples samples = run_probes(session, backends().find(calibration.backend), settings,
+                                     [&, turn = 0](const std::string& now) mutable {
+                                       // Nobody knows how often the machine will be disturbed: what is repeated has no end to count down to.
+                                       if (progress && turn++ == settings.rounds + 1)
+                                         progress.emplace("calibrate, repeating", 0);
+                                       if (progress) progress->advance(now);
+                                     });
   progress.reset();
+  calibration.samples = std::move(samples.sets);
+  calibration.sampling = samples.sampling;
+  set_disturbed_aside(calibration);
   calibration.connection = watch.end();
   const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
   calibration.hosts = host_costs(session, survey, clock);

@@ -1,15 +1,10 @@
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
-#include <optional>
 
-#include "core/file.hpp"
 #include "core/program.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
-#include "runner/lab/validation.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 
@@ -34,6 +29,7 @@ void declare(po::options_description& options) {
       ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
       ("only", text_value(""), "of validate: the cases with this in their names: pipeline")
       ("launches", int_value(3), "of validate: runs of every case")
+      ("seed", po::value<unsigned>(), "of validate: cases drawn at random instead")
       ("folder", text_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")
       ("name", text_value("lab"), "of the lab, where several shall stand side by side");
@@ -125,41 +121,29 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
   return launch_ranks(lab_ranks(plan.hosts, ranks_per_host), program, kGrace);
 }
 
-/// The three figures beside the report, by `stepcast`, which stands beside this program.
-void draw(const std::string& folder) {
-  for (const char* figure : {"accuracy", "speedup", "error"}) {
-    const ProgramOutput output =
-        run_program_file({program_beside("stepcast"), "plot", std::string("lab-") + figure,
-                          folder + "/compare.json", "-o", folder + "/" + figure + ".svg", "--force"});
-    if (output.exit_code != 0) std::cerr << output.standard_error;
-  }
-}
-
+/// The study of that name, which `stepcast` runs.
 ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
-  LabValidation validation;
-  validation.folder = values["folder"].as<std::string>();
-  validation.lab = lab_name(values);
-  validation.quick = values["quick"].as<bool>();
-  validation.only = values["only"].as<std::string>();
-  validation.launches = int_option(values, "launches", 1);
-  const std::string file = validation.folder + "/compare.json";
-  std::filesystem::create_directories(validation.folder);
-  check_writable(file, values["force"].as<bool>());
   require_lab_capabilities();
-  std::optional<Progress> progress;
-  validation.on_progress = [&](int /*done*/, int total, const std::string& now) {
-    if (!progress) progress.emplace("lab validate", total);
-    progress->advance(now);
-  };
-  LabReport report = validate_lab(validation);
-  progress.reset();
-  report.context = make_run_context(kLabSchema, command_line());
-  write_file(file, to_file_text(report), true);
-  std::cout << to_text(report);
-  draw(validation.folder);
-  const std::vector<LabGoal> reached = goals(report);
-  const bool met = std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
-  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  const bool blind = values.count("seed") != 0;
+  const bool quick = values["quick"].as<bool>();
+  if (blind && quick) throw UsageError("--quick goes without --seed");
+  Words words{"stepcast",
+              "study",
+              blind   ? "lab-blind"
+              : quick ? "lab-quick"
+                      : "lab",
+              "-o",
+              values["folder"].as<std::string>(),
+              "--launches",
+              std::to_string(int_option(values, "launches", 1)),
+              "--lab",
+              lab_name(values)};
+  if (blind) words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (const auto only = values["only"].as<std::string>(); !only.empty())
+    words.insert(words.end(), {"--only", only});
+  if (values["force"].as<bool>()) words.emplace_back("--force");
+  std::cout.flush();
+  become_program(program_beside("stepcast"), words);
 }
 
 ExitCode run(const po::variables_map& values) {

@@ -25,6 +25,8 @@ void declare(po::options_description& options) {
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
       ("launches", int_value(1), "times that the measurement is started anew; launches vary more than steps")
+      ("budget", text_value("30s")->value_name("TIME"),
+       "of each launch, for repeating steps that were disturbed: others took processor time, or the machine was slow")
       ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
       ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
       ("accumulating", po::bool_switch(),
@@ -78,6 +80,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
   options.accumulating = values["accumulating"].as<bool>();
+  options.budget_s = budget_option(values);
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
                                                             static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
@@ -88,7 +91,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
 Trace measure_anew(const po::variables_map& values, int threads) {
   std::vector<std::string> words{command_line().front(), "measure", "--json", "--threads",
                                  std::to_string(threads)};
-  for (const char* name : {"model", "batch", "data"})
+  for (const char* name : {"model", "batch", "data", "budget"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})
@@ -146,16 +149,40 @@ void print_entry(const TraceEntry& entry) {
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
 }
 
+/// What makes the steps that were kept doubtful.
+std::vector<std::string> doubts(const Trace& trace) {
+  std::vector<std::string> result;
+  for (const TraceEntry& entry : trace.entries)
+    if (entry.disturbed)
+      result.push_back("batch " + std::to_string(entry.batch) + ", " +
+                       nlohmann::json(entry.pace).get<std::string>() +
+                       ": did not converge: too few undisturbed steps came within the budget, and the " +
+                       std::to_string(entry.steps()) + " least disturbed ones were kept");
+  return result;
+}
+
+void print_machine(const Trace& trace) {
+  std::size_t kept = 0, aside = 0;
+  for (const TraceEntry& entry : trace.entries) kept += entry.steps();
+  for (const TraceEntry& entry : trace.set_aside) aside += entry.steps();
+  std::cout << '\n'
+            << describe(trace.machine_speed()) << "; " << counted(kept, "step") << " kept, " << aside
+            << " set aside\n";
+  for (const std::string& doubt : doubts(trace)) std::cout << "! " << doubt << '\n';
+}
+
 void finish(const po::variables_map& values, Trace& trace, const Model& model) {
   trace.context = make_compute_context(kTraceSchema, command_line(), trace.entries.front().threads,
                                        values["seed"].as<unsigned>());
   trace.device = trace.context.cpu_model;
   trace.lineage = {make_ancestor("model", model.path)};
+  for (std::string& doubt : doubts(trace)) trace.context.warnings.push_back(std::move(doubt));
   if (write_output(
           values, [&] { return to_file_text(trace); }, values["append"].as<bool>()))
     return;
   std::cout << trace.model << " on " << trace.device << ", " << trace.context.blas << '\n';
   for (const TraceEntry& entry : trace.entries) print_entry(entry);
+  print_machine(trace);
 }
 
 ExitCode run(const po::variables_map& values) {
@@ -169,6 +196,7 @@ ExitCode run(const po::variables_map& values) {
   std::optional<Trace> earlier;
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
     earlier = earlier_launches(values["output"].as<std::string>(), model);
+  static_cast<void>(budget_option(values));
   check_blas(values["allow-reference-blas"].as<bool>());
   Trace trace;
   if (launches == 1 && threads.size() == 1) {

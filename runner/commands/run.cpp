@@ -47,6 +47,7 @@ void declare(po::options_description& options) {
       ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
       ("allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow");
   // clang-format on
+  declare_timeline(options);
   declare_output(options, "the result");
   declare_rank_options(options, 1);
   declare_algorithm_option(options);
@@ -180,6 +181,7 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.context.binding = session.binding;
   result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
+  write_timeline_option(values, result);
   if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
 }
 
@@ -263,6 +265,7 @@ ExitCode run(const po::variables_map& values) {
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   check_output(values);
+  check_timeline(values);
   return replayed ? run_waiting(values, model, training, schedule)
                   : run_for_real(values, model, training, schedule);
 }

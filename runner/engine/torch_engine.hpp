@@ -48,6 +48,7 @@ struct MeasureOptions {
   unsigned seed = 1;
   bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
   std::string data_folder;    ///< CIFAR-10; "" is synthetic data
+  double budget_s = 30.0;     ///< for repeating disturbed steps, after all others
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 

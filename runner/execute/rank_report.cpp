@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
+#include "runner/execute/core_sharing.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "sim/schedule/operations.hpp"
 
@@ -115,14 +117,8 @@ class RankLog {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
       const Stamp& stamp = stamps_[step * program_.ops.size() + i];
-      Span span;
-      span.rank = rank_;
-      span.stream = op.stream;
-      span.kind = operation_of(op).span;
-      span.name = op.name;
-      span.start_s = to_seconds(stamp.start) - origin_s;
-      span.end_s = to_seconds(stamp.end) - origin_s;
-      result.push_back(std::move(span));
+      result.push_back(
+          span_of(rank_, op, to_seconds(stamp.start) - origin_s, to_seconds(stamp.end) - origin_s));
     }
     return result;
   }
@@ -162,27 +158,88 @@ class RankLog {
   std::vector<Stamp> stamps_;        ///< step after step
 };
 
+/// The machine beside the measured steps of a rank.
+class StepWatch {
+ public:
+  StepWatch(RankSession& session, const StepLoop& loop)
+      : session_(session),
+        loop_(loop),
+        sharing_(find_core_sharing(session)),
+        watch_(sharing_.watch(loop.threads)) {}
+
+  /// Before the first measured step. All ranks look after the same steps, as rank 0's latest step suggests.
+  /// \param step_s 0: none yet
+  void begin(double step_s) {
+    constexpr double kBetween = 0.5;
+    int block = loop_.steps;
+    if (loop_.watches_machine && !sharing_.crowded && step_s > 0.0)
+      block = static_cast<int>(std::clamp(std::ceil(kBetween / step_s), 1.0, static_cast<double>(block)));
+    block_ = std::stoi(session_.control->broadcast("steps between looks", std::to_string(block)));
+  }
+  void restart() { watch_.restart(); }
+  void after(int step) {
+    if (step < 0 || ((step + 1) % block_ != 0 && step + 1 != loop_.steps)) return;
+    const MachineState state = look(session_, sharing_, watch_, all_ranks(session_), looks_++);
+    own_.insert(own_.end(), {state.probe_per_s, state.taken});
+    watch_.restart();
+  }
+
+  /// Of the rank that was given least. All ranks call it.
+  [[nodiscard]] RunMachine report() const {
+    RunMachine machine{block_, {}};
+    const auto all = session_.control->all_gather_numbers("machine", own_);
+    for (std::size_t i = 0; i < own_.size(); i += 2) {
+      std::vector<double> probes;
+      double taken = 0.0;
+      for (const std::vector<double>& theirs : all) {
+        probes.push_back(theirs[i]);
+        taken = std::max(taken, theirs[i + 1]);
+      }
+      machine.log.add(slowest_probe(probes), taken);
+    }
+    return machine;
+  }
+
+ private:
+  RankSession& session_;
+  const StepLoop& loop_;
+  CoreSharing sharing_;
+  MachineWatch watch_;
+  int block_ = 1;
+  int looks_ = 0;
+  std::vector<double> own_;  ///< probe and part taken, look after look
+};
+
 }  // namespace
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
                  const StepLoop& loop) {
   Backend& backend = *session.backend;
   RankLog log(schedule, session, loop);
+  StepWatch watch(session, loop);
+  double latest_s = 0.0;
   std::uint64_t sent_before = 0;
   for (int step = -loop.warmup_steps; step < loop.steps; ++step) {
     if (step == 0) {
       sent_before = backend.bytes_sent();
+      watch.begin(latest_s);
       backend.barrier();
       forget_memory_peak();
+      watch.restart();
     }
     const auto start = std::chrono::steady_clock::now();
     const std::vector<Stamp>& stamps = program.step();
-    log.add(step, {start, std::chrono::steady_clock::now()}, stamps, program.loss());
+    const Stamp whole{start, std::chrono::steady_clock::now()};
+    latest_s = to_seconds(whole.end) - to_seconds(whole.start);
+    log.add(step, whole, stamps, program.loss());
+    watch.after(step);
     loop.on_step(step, program.loss());
   }
   const double counted = static_cast<double>(backend.bytes_sent() - sent_before) / loop.steps;
   const std::optional<std::uint64_t> known = program.bytes_sent();
-  return log.report(session, known ? static_cast<double>(*known) : counted, peak_memory());
+  Result result = log.report(session, known ? static_cast<double>(*known) : counted, peak_memory());
+  result.machine = watch.report();
+  return result;
 }
 
 std::string bucket_layout(const Model& model, const std::vector<Bucket>& buckets) {

@@ -38,6 +38,10 @@ struct StepLoop {
   int steps = 1;
   /// Called with the step (warm-up is negative) and its loss after each, outside its step time.
   std::function<void(int step, double loss)> on_step;
+  int threads = 1;  ///< that compute, per rank
+  /// Looks at the machine about twice a second between steps, for which the ranks meet; else once, after the last
+  /// one, as where ranks wait instead of computing.
+  bool watches_machine = true;
 };
 
 /// Runs warm-up and measured steps; all ranks call it. Steps follow each other without a barrier, except for
@@ -46,6 +50,7 @@ struct StepLoop {
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
 /// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
 /// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute it.
+/// The machine beside the steps is that of the rank that was given least: its slowest probe, and what others took.
 /// Other ranks receive the step times alone. Spans of a step count from its start at rank 0; clocks of other
 /// hosts are compared with rank 0's before the first and after the last step (clock_alignment.hpp), and the
 /// Result's note `clocks` tells how well they are known. \param schedule names the operations of the stamps

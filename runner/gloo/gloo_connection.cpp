@@ -127,7 +127,7 @@ void GlooConnection::abandon() {
 /// Peers whose connection is closed: they died or gave up, or were silent until the timeout, after which gloo
 /// closes all connections. A closed connection refuses a send at once. By their numbers in the job.
 std::vector<int> GlooConnection::closed_peers() {
-  constexpr std::uint64_t kProbeSlot = 0x42ULL << 56U;
+  constexpr std::uint64_t kProbeSlot = 0x43ULL << 56U;  // chosen algorithms have 0x41 and 0x42
   std::vector<int> closed;
   char nothing = 0;
   for (int peer = 0; peer < world_size(); ++peer) {

@@ -6,18 +6,9 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/program.hpp"
 
 namespace stepcast {
-
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
-  return cores;
-}
 
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int local_rank, int local_world_size) {
   const int share = static_cast<int>(cores.size()) / local_world_size;

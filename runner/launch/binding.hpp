@@ -9,9 +9,6 @@
 /// which policy of the operating system.
 namespace stepcast {
 
-/// The cores that this process may use.
-std::vector<int> usable_cores();
-
 /// The cores of `local_rank` when `local_world_size` ranks divide `cores` evenly: rank r has cores
 /// [r k, (r + 1) k) with k = floor(cores / ranks). Empty when there are fewer cores than ranks: nobody is
 /// bound.

@@ -6,6 +6,7 @@
 
 #include "runner/backend/message_walk.hpp"
 #include "runner/backend/ping_pong.hpp"
+#include "runner/execute/core_sharing.hpp"
 #include "runner/measure/cost.hpp"
 
 namespace stepcast {
@@ -141,6 +142,8 @@ void combine(ControlPlane& control, std::vector<BenchRow>& rows) {
   for (const BenchRow& row : rows) {
     own.insert(own.end(), row.time_s.begin(), row.time_s.end());
     own.insert(own.end(), row.cpu_s.begin(), row.cpu_s.end());
+    own.insert(own.end(), row.machine.probe_per_s.begin(), row.machine.probe_per_s.end());
+    own.insert(own.end(), row.machine.taken.begin(), row.machine.taken.end());
     own.push_back(static_cast<double>(row.wrong));
   }
   const auto all = control.all_gather_numbers("samples", own);
@@ -163,6 +166,11 @@ void combine(ControlPlane& control, std::vector<BenchRow>& rows) {
       time = *std::max_element(times.begin(), times.end());
     }
     for (double& cpu : row.cpu_s) cpu = sum(over_ranks()) / taking_part;
+    for (double& probe : row.machine.probe_per_s) probe = slowest_probe(over_ranks());
+    for (double& taken : row.machine.taken) {
+      const std::vector<double> parts = over_ranks();
+      taken = *std::max_element(parts.begin(), parts.end());
+    }
     row.wrong = static_cast<long long>(sum(over_ranks()));
   }
 }
@@ -210,13 +218,18 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
       bouts.push_back(bout);
       rows.push_back({.collective = name, .message_bytes = bytes});
     }
+  const CoreSharing sharing = find_core_sharing(session);
+  MachineWatch watch = sharing.watch(1);
   for (int round = 0; round < settings.rounds; ++round) {
     for (std::size_t i = 0; i < bouts.size(); ++i) {
       bouts[i].clear();
       rows[i].wrong += bouts[i].check();
+      watch.restart();
       const Cost sample = time_calls(backend, bouts[i], bouts[i].iterations(settings.iterations));
       rows[i].time_s.push_back(sample.time_s);
       rows[i].cpu_s.push_back(sample.cpu_s);
+      const MachineState machine = look(session, sharing, watch, all_ranks(session), round);
+      rows[i].machine.add(machine.probe_per_s, machine.taken);
       on_sample(bouts[i].collective() + " " + to_text(Bytes(rows[i].message_bytes)));
     }
   }

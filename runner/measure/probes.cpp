@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <numeric>
 #include <thread>
 #include <tuple>
 
 #include "runner/backend/message_walk.hpp"
 #include "runner/backend/ping_pong.hpp"
+#include "runner/execute/core_sharing.hpp"
 #include "runner/measure/cost.hpp"
 #include "runner/measure/host_probes.hpp"
+#include "runner/measure/sampling_plan.hpp"
 
 namespace stepcast {
 namespace {
@@ -20,15 +21,23 @@ constexpr std::uint32_t kMessageTag = 0xFFFF'FD00;
 constexpr std::size_t kStreamMessage = std::size_t{1} << 20U;  ///< gloo's largest segment
 
 /// Calls per sample so that a sample takes some milliseconds, and large ones are not repeated needlessly.
-int repetitions(std::size_t bytes, double bytes_per_sample, int most) {
-  return static_cast<int>(
-      std::clamp(bytes_per_sample / static_cast<double>(bytes), 2.0, static_cast<double>(most)));
+int repetitions(std::size_t bytes, double bytes_per_sample, int most, int least = 2) {
+  return static_cast<int>(std::clamp(bytes_per_sample / static_cast<double>(bytes),
+                                     static_cast<double>(least), static_cast<double>(most)));
 }
+
+/// The median of fewer samples is not taken.
+constexpr int kFewestRounds = 3;
 
 class Prober {
  public:
-  Prober(Backend& backend, const BackendFactory& factory, const ProbeSettings& settings)
-      : backend_(backend), factory_(factory), settings_(settings) {
+  Prober(RankSession& session, const BackendFactory& factory, const ProbeSettings& settings)
+      : session_(session),
+        backend_(*session.backend),
+        factory_(factory),
+        settings_(settings),
+        sharing_(find_core_sharing(session)),
+        watch_(sharing_.watch(kThreadsPerRank)) {
     const auto largest = [](const std::vector<std::size_t>& sizes) {
       return sizes.empty() ? std::size_t{0} : *std::max_element(sizes.begin(), sizes.end());
     };
@@ -37,70 +46,98 @@ class Prober {
                   largest(settings.array_sizes)});
     out_ = AlignedFloats(bytes / sizeof(float), 1.0F);
     in_ = AlignedFloats(bytes / sizeof(float), 0.0F);
+    for (const ProbedPair& pair : settings.pairs) add_messages(pair);
+    add_work();
   }
 
-  void round() {
-    for (const ProbedPair& pair : settings_.pairs) messages(pair);
-    if (has_ring()) record_slowest("ring_all", kStreamMessage, "", settings_.ring, ring(settings_.ring));
-    const std::vector<int>& here = settings_.sharing_ranks;
-    for (const std::size_t size : settings_.array_sizes) {
-      record_mean("reduce", size, {0}, together({0}, [&] { return reduction(size); }));
-      record_mean("copy", size, {0}, together({0}, [&] { return copy(size); }));
-    }
-    const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
-    record_mean("memory_one", unit, {0}, together({0}, [&] { return window(memory_); }));
-    record_mean("memory_all", unit, here, together(here, [&] { return window(memory_); }));
-    for (int i = 0; i < kComputeWindows; ++i) {
-      record_mean("compute_one", 0, {0}, together({0}, [&] { return window(compute_); }));
-      if (backend_.world_size() > 1)
-        record_mean("compute_all", 0, here, together(here, [&] { return window(compute_); }));
-    }
-    if (backend_.world_size() > 1) beside_communication();
-  }
-
-  /// Forgets what was measured so far: the first round warms caches, connections and clocks up.
-  void forget() { notes_.clear(); }
-
-  /// What all ranks noted, sample by sample.
-  [[nodiscard]] std::vector<SampleSet> samples(ControlPlane& control) const {
-    std::vector<double> mine;
-    for (const Note& note : notes_) mine.insert(mine.end(), {note.own.time_s, note.own.cpu_s});
-    const auto all = control.all_gather_numbers("probes", mine);
-    std::map<std::tuple<std::string, std::string, std::size_t>, SampleSet> sets;
-    for (std::size_t i = 0; i < notes_.size(); ++i) {
-      const Note& note = notes_[i];
-      const auto count = static_cast<double>(note.ranks.size());
-      double mean_s = 0.0, slowest_s = 0.0, cpu_s = 0.0;
-      for (const int rank : note.ranks) {
-        const std::vector<double>& theirs = all[static_cast<std::size_t>(rank)];
-        mean_s += theirs[2 * i] / count;
-        slowest_s = std::max(slowest_s, theirs[2 * i]);
-        cpu_s += theirs[2 * i + 1] / count;
+  /// Warms caches, connections and clocks up, and finds what every item costs.
+  void warm_up() {
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      if (!items_[i].message) run(i);
+    settle();
+    for (const std::size_t size : settings_.message_sizes) {
+      if (!affords(size)) {
+        sampling_.largest_bytes_given_up = static_cast<double>(size);
+        std::erase_if(items_,
+                      [size](const Item& item) { return item.message && item.set.bytes >= double(size); });
+        break;
       }
-      SampleSet& set = sets[{note.probe, note.path_class, note.bytes}];
-      set.probe = note.probe;
-      set.path_class = note.path_class;
-      set.bytes = static_cast<double>(note.bytes);
-      set.time_s.push_back(note.takes_slowest ? slowest_s : mean_s);
-      set.cpu_s.push_back(cpu_s);
+      for (std::size_t i = 0; i < items_.size(); ++i)
+        if (items_[i].message && items_[i].set.bytes == static_cast<double>(size)) run(i);
+      settle();
     }
-    std::vector<SampleSet> result;
-    for (auto& [key, set] : sets) result.push_back(std::move(set));
-    return result;
+    for (Item& item : items_) item.forget();
+  }
+
+  void round(int number) {
+    std::vector<double> costs;
+    for (const Item& item : items_) costs.push_back(item.cost_s);
+    const std::vector<int> rounds =
+        rounds_within(costs, settings_.rounds - number,
+                      std::max(0, std::min(kFewestRounds, settings_.rounds) - number), left_s());
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      if (rounds[i] > 0) run(i);
+    settle();
+  }
+
+  /// One turn of samples of what lacks undisturbed ones; false when nothing does, or nothing fits into the budget.
+  bool repeat() {
+    constexpr double kTurn = 1.0;
+    const std::vector<std::size_t> lacking = lacking_items();
+    std::vector<double> costs, spent;
+    for (const Item& item : items_) {
+      costs.push_back(item.cost_s);
+      spent.push_back(item.spent_s);
+    }
+    const std::vector<std::size_t> turn = items_to_repeat(lacking, costs, spent, kTurn, left_s());
+    for (const std::size_t i : turn) run(i);
+    settle();
+    return !turn.empty();
+  }
+
+  [[nodiscard]] ProbedSamples result() const {
+    ProbedSamples all{{}, sampling_};
+    for (const Item& item : items_)
+      if (!item.set.time_s.empty()) all.sets.push_back(item.set);
+    std::stable_sort(all.sets.begin(), all.sets.end(), [](const SampleSet& a, const SampleSet& b) {
+      return std::tie(a.probe, a.path_class, a.bytes) < std::tie(b.probe, b.path_class, b.bytes);
+    });
+    all.sampling.budget_s = settings_.budget_s;
+    all.sampling.spent_s = spent_s_;
+    all.sampling.wanted = enough();
+    return all;
   }
 
  private:
   using Ranks = std::vector<int>;
 
-  /// One sample, as this rank saw it; equal on all ranks but for `own`.
-  struct Note {
-    std::string probe, path_class;
-    std::size_t bytes = 0;
-    Ranks ranks;  ///< that take part
+  /// What is sampled, and the samples, equal on all ranks once they are settled.
+  struct Item {
+    SampleSet set{};
+    Ranks ranks{};  ///< that take part
     bool takes_slowest = false;
+    bool message = false;  ///< of one of the message sizes
+    int windows = 1;       ///< samples per round
+    std::function<Cost()> work{};
+    double cost_s = 0.0;  ///< of one round, with what ranks wait for each other
+    double spent_s = 0.0;
+
+    void forget() {
+      set.time_s.clear();
+      set.cpu_s.clear();
+      set.machine = {};
+      spent_s = 0.0;
+    }
+  };
+  /// One sample, as this rank saw it.
+  struct Note {
+    std::size_t item = 0;
     Cost own;
+    MachineState machine;
+    double elapsed_s = 0.0;
   };
 
+  static constexpr int kThreadsPerRank = 2;  ///< computing, communicating
   static constexpr int kComputeWindows = 4;
   static constexpr std::size_t kLargestHandedOver = std::size_t{16} << 10U;
 
@@ -108,36 +145,153 @@ class Prober {
     return std::find(ranks.begin(), ranks.end(), backend_.rank()) != ranks.end();
   }
   [[nodiscard]] bool has_ring() const { return settings_.ring.size() > 2; }
-
-  void messages(const ProbedPair& pair) {
-    pair_ = pair.ranks;
-    const Ranks both{pair_.first, pair_.second};
-    const auto add = [&](const char* probe, std::size_t size, Cost own) {
-      record_slowest(probe, size, pair.path_class, both, own);
-    };
-    for (const std::size_t size : settings_.message_sizes) {
-      add("ping_pong", size, half_round_trip(size));
-      add("rendezvous", size, one_way(size, false));
-      add("exchange", size, exchange(size));
-      if (size <= kLargestHandedOver) add("handed_over", size, one_way(size, true));
-    }
-    if (has_ring() && pair.path_class != kSameHost) add("ring_pair", kStreamMessage, ring(both));
+  [[nodiscard]] double left_s() const { return settings_.budget_s - spent_s_; }
+  /// Undisturbed samples of each item.
+  [[nodiscard]] int enough() const {
+    return std::max(std::min(kFewestRounds, settings_.rounds), (2 * settings_.rounds + 2) / 3);
   }
 
-  /// Messages take as long as for the slowest of `ranks`.
-  void record_slowest(const std::string& probe, std::size_t bytes, const std::string& path_class,
-                      const Ranks& ranks, Cost own) {
-    notes_.push_back({probe, path_class, bytes, ranks, true, own});
+  void add(const std::string& probe, std::size_t bytes, const std::string& path_class, Item item) {
+    item.set.probe = probe;
+    item.set.path_class = path_class;
+    item.set.bytes = static_cast<double>(bytes);
+    items_.push_back(std::move(item));
+  }
+
+  /// Messages take as long as for the slowest of the ranks.
+  void add_messages(const ProbedPair& pair) {
+    const Ranks both{pair.ranks.first, pair.ranks.second};
+    for (const std::size_t size : settings_.message_sizes) {
+      const auto message = [&](const char* probe, auto work) {
+        add(probe, size, pair.path_class,
+            {.ranks = both, .takes_slowest = true, .message = true, .work = [this, ranks = pair.ranks, work] {
+               pair_ = ranks;
+               return work();
+             }});
+      };
+      message("ping_pong", [this, size] { return half_round_trip(size); });
+      message("rendezvous", [this, size] { return one_way(size, false); });
+      message("exchange", [this, size] { return exchange(size); });
+      if (size <= kLargestHandedOver) message("handed_over", [this, size] { return one_way(size, true); });
+    }
+    if (has_ring() && pair.path_class != kSameHost)
+      add("ring_pair", kStreamMessage, pair.path_class,
+          {.ranks = both, .takes_slowest = true, .work = [this, both] { return ring(both); }});
   }
 
   /// Work that ranks do side by side takes the mean, so that total throughput is kept.
-  void record_mean(const std::string& probe, std::size_t bytes, const Ranks& ranks, Cost own) {
-    notes_.push_back({probe, "", bytes, ranks, false, own});
+  void add_work() {
+    if (has_ring())
+      add("ring_all", kStreamMessage, "",
+          {.ranks = settings_.ring, .takes_slowest = true, .work = [this] { return ring(settings_.ring); }});
+    const Ranks first{0}, here = settings_.sharing_ranks;
+    const auto work = [this](const char* probe, std::size_t bytes, const Ranks& ranks, auto of,
+                             int windows = 1) {
+      add(probe, bytes, "",
+          {.ranks = ranks, .windows = windows, .work = [this, ranks, of] { return together(ranks, of); }});
+    };
+    for (const std::size_t size : settings_.array_sizes) {
+      work("reduce", size, first, [this, size] { return reduction(size); });
+      work("copy", size, first, [this, size] { return copy(size); });
+    }
+    const auto unit = static_cast<std::size_t>(MemoryProbe::bytes_per_unit());
+    work("memory_one", unit, first, [this] { return window(memory_); });
+    work("memory_all", unit, here, [this] { return window(memory_); });
+    work(
+        "compute_one", 0, first, [this] { return window(compute_); }, kComputeWindows);
+    if (backend_.world_size() == 1) return;
+    work(
+        "compute_all", 0, here, [this] { return window(compute_); }, kComputeWindows);
+    Ranks ranks = here;
+    if (ranks.size() == 1) {  // alone there: the other hosts' ranks do the same
+      ranks.resize(static_cast<std::size_t>(backend_.world_size()));
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    add("compute_beside_communication", 0, "",
+        {.ranks = here,
+         .work = [this, ranks] { return together(ranks, [&] { return compute_beside(ranks); }); }});
+  }
+
+  void run(std::size_t index) {
+    const Item& item = items_[index];
+    for (int i = 0; i < item.windows; ++i) {
+      const double begin = wall_clock_s();
+      watch_.restart();
+      Note note{index, item.work(), {}, 0.0};
+      note.machine = look(session_, sharing_, watch_, item.ranks, looks_++);
+      note.elapsed_s = wall_clock_s() - begin;
+      notes_.push_back(note);
+    }
+  }
+
+  /// Joins what all ranks noted since the last time.
+  void settle() {
+    constexpr std::size_t kNumbers = 5;
+    std::vector<double> mine{wall_clock_s() - began_s_};
+    for (const Note& note : notes_)
+      mine.insert(mine.end(), {note.own.time_s, note.own.cpu_s, note.machine.probe_per_s, note.machine.taken,
+                               note.elapsed_s});
+    const auto all = session_.control->all_gather_numbers("probes", mine);
+    spent_s_ = all.front().front();
+    std::vector<double> costs(items_.size(), 0.0);
+    for (std::size_t i = 0; i < notes_.size(); ++i) {
+      Item& item = items_[notes_[i].item];
+      const auto count = static_cast<double>(item.ranks.size());
+      std::vector<double> probes;
+      double mean_s = 0.0, slowest_s = 0.0, cpu_s = 0.0, taken = 0.0, elapsed_s = 0.0;
+      for (int rank = 0; rank < backend_.world_size(); ++rank) {
+        const double* theirs = &all[static_cast<std::size_t>(rank)][1 + kNumbers * i];
+        elapsed_s = std::max(elapsed_s, theirs[4]);
+        if (std::find(item.ranks.begin(), item.ranks.end(), rank) == item.ranks.end()) continue;
+        mean_s += theirs[0] / count;
+        slowest_s = std::max(slowest_s, theirs[0]);
+        cpu_s += theirs[1] / count;
+        probes.push_back(theirs[2]);
+        taken = std::max(taken, theirs[3]);
+      }
+      item.set.time_s.push_back(item.takes_slowest ? slowest_s : mean_s);
+      item.set.cpu_s.push_back(cpu_s);
+      item.set.machine.add(slowest_probe(probes), taken);
+      item.spent_s += elapsed_s;
+      costs[notes_[i].item] += elapsed_s;
+    }
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      if (costs[i] > 0.0) items_[i].cost_s = costs[i];
+    notes_.clear();
+  }
+
+  /// Whether the budget lasts for a warm-up and the fewest rounds of one more size, which takes at most twice as
+  /// long as the one before. The smallest is always measured, and one that adds next to nothing to a round is not what
+  /// uses the budget up.
+  [[nodiscard]] bool affords(std::size_t size) const {
+    constexpr double kNextToNothing = 0.1;
+    double round_s = 0.0, before_s = 0.0;
+    for (const Item& item : items_) {
+      round_s += item.cost_s;
+      if (item.message && 2.0 * item.set.bytes == static_cast<double>(size)) before_s += item.cost_s;
+    }
+    const double next_s = 2.0 * before_s;
+    const bool is_little = before_s > 0.0 && next_s <= kNextToNothing * round_s;
+    return size == settings_.message_sizes.front() || is_little ||
+           next_s + kFewestRounds * (round_s + next_s) <= left_s();
+  }
+
+  [[nodiscard]] std::vector<std::size_t> lacking_items() const {
+    std::vector<double> probes;
+    for (const Item& item : items_)
+      probes.insert(probes.end(), item.set.machine.probe_per_s.begin(), item.set.machine.probe_per_s.end());
+    const double best = best_probe(std::move(probes));
+    std::vector<std::size_t> lacking;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const std::vector<char> clean = undisturbed(items_[i].set.machine, best);
+      if (std::count(clean.begin(), clean.end(), 1) < enough() * items_[i].windows) lacking.push_back(i);
+    }
+    return lacking;
   }
 
   /// Runs `work` on `ranks` at once while the others wait without using a processor.
   template <class Work>
-  Cost together(const Ranks& ranks, Work work) {
+  Cost together(const Ranks& ranks, const Work& work) {
     backend_.barrier();
     const Cost cost = among(ranks) ? work() : Cost{};
     backend_.barrier();
@@ -156,7 +310,7 @@ class Prober {
   }
 
   Cost half_round_trip(std::size_t bytes) {
-    const int trips = repetitions(bytes, 16.0 * kMebi, 60);
+    const int trips = repetitions(bytes, 16.0 * kMebi, 60, 1);
     MessageWalk out = outgoing_walk(bytes), in = incoming_walk(bytes);
     ping_pong(backend_, pair_, out, in, 1);
     return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
@@ -260,18 +414,7 @@ class Prober {
     });
   }
 
-  /// Every rank of the machine computes while a second thread exchanges messages with the neighbours in a
-  /// ring. A rank that is alone there exchanges them with the other hosts, whose ranks do the same.
-  void beside_communication() {
-    Ranks ranks = settings_.sharing_ranks;
-    if (ranks.size() == 1) {
-      ranks.resize(static_cast<std::size_t>(backend_.world_size()));
-      std::iota(ranks.begin(), ranks.end(), 0);
-    }
-    record_mean("compute_beside_communication", 0, settings_.sharing_ranks,
-                together(ranks, [&] { return compute_beside(ranks); }));
-  }
-
+  /// Computes while a second thread exchanges messages with the neighbours in a ring.
   Cost compute_beside(const Ranks& ranks) {
     constexpr int kMessages = 40;
     std::atomic<bool> done{false};
@@ -305,30 +448,37 @@ class Prober {
     }
   }
 
+  RankSession& session_;
   Backend& backend_;
   const BackendFactory& factory_;
   const ProbeSettings& settings_;
+  CoreSharing sharing_;
+  MachineWatch watch_;
   AlignedFloats out_{1, 0.0F}, in_{1, 0.0F};
   ComputeProbe compute_;
   MemoryProbe memory_;
   RankPair pair_;  ///< whose messages are measured now
-  std::vector<Note> notes_;
+  std::vector<Item> items_;
+  int looks_ = 0;
+  std::vector<Note> notes_;  ///< since the last time that they were joined
+  Sampling sampling_;
+  double began_s_ = wall_clock_s();
+  double spent_s_ = 0.0;  ///< of the budget, as rank 0 said last
 };
 
 }  // namespace
 
-std::vector<SampleSet> run_probes(RankSession& session, const BackendFactory& factory,
-                                  const ProbeSettings& settings,
-                                  const std::function<void(const std::string& now)>& on_round) {
-  Prober prober(*session.backend, factory, settings);
-  prober.round();
-  prober.forget();
+ProbedSamples run_probes(RankSession& session, const BackendFactory& factory, const ProbeSettings& settings,
+                         const std::function<void(const std::string& now)>& on_round) {
+  Prober prober(session, factory, settings);
+  prober.warm_up();
   on_round("warm-up");
   for (int round = 0; round < settings.rounds; ++round) {
-    prober.round();
+    prober.round(round);
     on_round("round " + std::to_string(round + 1));
   }
-  return prober.samples(*session.control);
+  while (prober.repeat()) on_round("repeating what was disturbed");
+  return prober.result();
 }
 
 }  // namespace stepcast

@@ -23,6 +23,7 @@ struct ProbeSettings {
   std::vector<std::size_t> message_sizes;
   std::vector<std::size_t> array_sizes;  ///< of reductions and copies
   int rounds = 9;                        ///< samples per probe, interleaved
+  double budget_s = 120.0;               ///< for all of them, warm-up and repeated ones included
   std::vector<ProbedPair> pairs;         ///< one per path class; none: no messages
   /// Ranks that share rank 0's cores and memory, rank 0 among them. \pre not empty
   std::vector<int> sharing_ranks{0};
@@ -32,8 +33,17 @@ struct ProbeSettings {
   std::function<std::function<void()>(float* to, float* from, float scale, std::size_t count)> prepare_copy;
 };
 
+/// All samples, disturbed ones among them, and how they came together.
+struct ProbedSamples {
+  std::vector<SampleSet> sets;
+  Sampling sampling;
+};
+
 /// All probes, in rounds; every rank calls it and receives all sample sets. Times are those of the slowest
-/// rank that takes part, processor times the mean over those ranks. Of every pair:
+/// rank that takes part, processor times the mean over those ranks; the machine beside a sample is that of the
+/// rank that was given least. A warm-up round finds what each sample costs. Message sizes of which the budget does
+/// not allow 3 rounds are given up from the largest down, then the longest samples lose rounds; where two thirds
+/// of a probe's samples are not undisturbed, it is repeated until they are or the budget ends. Of every pair:
 ///
 ///     ping_pong        n bytes: half of a round trip, receives posted beforehand
 ///     rendezvous       n bytes: the first sends to the second, each receive posted when the message before is
@@ -59,8 +69,7 @@ struct ProbeSettings {
 ///     exchange 1 MiB messages in a ring without a pause
 ///
 /// One rank measures only what needs no peer.
-std::vector<SampleSet> run_probes(RankSession& session, const BackendFactory& factory,
-                                  const ProbeSettings& settings,
-                                  const std::function<void(const std::string& now)>& on_round);
+ProbedSamples run_probes(RankSession& session, const BackendFactory& factory, const ProbeSettings& settings,
+                         const std::function<void(const std::string& now)>& on_round);
 
 }  // namespace stepcast

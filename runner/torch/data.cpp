@@ -77,8 +77,9 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
   if (model.input_kind == "features") {
     const std::int64_t features = model.input.at(0);
     const torch::Tensor rows = torch::randn({kSyntheticRows, features}, generator);
-    const torch::Tensor plane = torch::randn({features, 1}, generator);
-    return {rows, rows.matmul(plane).gt(0).to(torch::kFloat32), seed};
+    const bool classes = model.loss == "cross_entropy";
+    const torch::Tensor sides = rows.matmul(torch::randn({features, classes ? model.classes : 1}, generator));
+    return {rows, classes ? sides.argmax(1) : sides.gt(0).to(torch::kFloat32), seed};
   }
   if (model.input_kind == "tokens") {
     const std::int64_t length = model.input.at(0);
@@ -146,7 +147,7 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);
   } else if (batch.input.scalar_type() != torch::kInt64) {
     batch.input = batch.input.to(dtype);
-    batch.target = batch.target.to(dtype);
+    if (batch.target.scalar_type() != torch::kInt64) batch.target = batch.target.to(dtype);
   }
   return batch;
 }

@@ -53,7 +53,10 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its
 /// own autograd graph, as Schedules are executed) and native ones (the whole graph at once) alternate one by
-/// one; steps that wait for another thread take a turn of their own. Saved bytes are observed in a pass of
+/// one; steps that wait for another thread take a turn of their own. The machine is looked at
+/// between turns, ten times a second at most. Disturbed steps are set aside and repeated until each entry
+/// has as many undisturbed ones as asked for or `budget_s` is over; then the least disturbed ones fill up, and an
+/// entry of which fewer than two thirds were undisturbed says so. Saved bytes are observed in a pass of
 /// their own, by an allocator that counts. Holds: input + zero_grad + forwards + loss + backwards + optimizer
 /// + host = step, for each segmented step.
 Trace measure_trace(const Model& model, const MeasureOptions& options);

@@ -273,8 +273,8 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
                          schedule.program(backend.rank()).segments);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
-  Result result =
-      run_steps(program, schedule, session, {options.warmup_steps, options.steps, options.on_step});
+  Result result = run_steps(program, schedule, session,
+                            {options.warmup_steps, options.steps, options.on_step, options.threads});
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   if (final_state != nullptr) {
     program.gather_units();

@@ -113,6 +113,12 @@ class BatchBench {
     if (entry_.pace == Pace::kContinuous) native_step(true);
   }
 
+  /// The machine as it was during the steps since the last call.
+  void note(const MachineState& machine) {
+    while (entry_.machine.size() < entry_.steps()) entry_.machine.add(machine.probe_per_s, machine.taken);
+  }
+  [[nodiscard]] const MachineLog& machine() const { return entry_.machine; }
+
   /// The samples so far, with medians of the fractions.
   TraceEntry finish() {
     for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
@@ -238,6 +244,8 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   for (const int number : more.launch) entry.launch.push_back(launch + number);
   append(entry, more, &TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s, &TraceEntry::step_s,
          &TraceEntry::native_step_s);
+  entry.machine.append(more.machine);
+  entry.disturbed = entry.disturbed || more.disturbed;
   for (std::size_t i = 0; i < entry.segments.size(); ++i) {
     SegmentTrace& segment = entry.segments[i];
     append(segment, more.segments[i], &SegmentTrace::forward_s, &SegmentTrace::backward_s,
@@ -249,13 +257,37 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   }
 }
 
+double best_probe_of(const std::vector<BatchBench>& benches) {
+  std::vector<double> probes;
+  for (const BatchBench& bench : benches)
+    probes.insert(probes.end(), bench.machine().probe_per_s.begin(), bench.machine().probe_per_s.end());
+  return best_probe(std::move(probes));
+}
+
+/// How many undisturbed steps are missing to `steps`.
+int lacking_steps(const BatchBench& bench, double best, int steps) {
+  const std::vector<char> clean = undisturbed(bench.machine(), best);
+  return steps - static_cast<int>(std::count(clean.begin(), clean.end(), 1));
+}
+
+/// Splits the steps of an entry into those that a forecast may stand on and those that were disturbed.
+void add_undisturbed(const TraceEntry& all, double best, int steps, Trace& trace) {
+  constexpr int kFew = 2;  // of three
+  const std::vector<char> clean = undisturbed(all.machine, best);
+  const std::vector<char> keep = least_disturbed(all.machine, best, static_cast<std::size_t>(steps));
+  trace.entries.push_back(marked(all, keep));
+  trace.entries.back().disturbed = 3 * std::count(clean.begin(), clean.end(), 1) < kFew * steps;
+  if (TraceEntry aside = marked(all, keep, false); aside.steps() > 0)
+    trace.set_aside.push_back(std::move(aside));
+}
+
 auto order(const TraceEntry& entry) { return std::tuple(entry.threads, entry.batch, entry.pace); }
 
 }  // namespace
 
 Trace merge_launches(const std::vector<Trace>& parts) {
   Trace whole = parts.front();
-  for (std::size_t part = 1; part < parts.size(); ++part)
+  for (std::size_t part = 1; part < parts.size(); ++part) {
     for (const TraceEntry& entry : parts[part].entries) {
       const auto same = std::find_if(whole.entries.begin(), whole.entries.end(),
                                      [&](const TraceEntry& other) { return order(other) == order(entry); });
@@ -264,6 +296,8 @@ Trace merge_launches(const std::vector<Trace>& parts) {
       else
         join(*same, entry, same->launch.back() + 1);
     }
+    whole.set_aside.insert(whole.set_aside.end(), parts[part].set_aside.begin(), parts[part].set_aside.end());
+  }
   std::sort(whole.entries.begin(), whole.entries.end(),
             [](const TraceEntry& a, const TraceEntry& b) { return order(a) < order(b); });
   return whole;
@@ -283,17 +317,43 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
         benches.emplace_back(torch_model, data, batch, options.threads, pace, other);
   for (BatchBench& bench : benches)
     for (int step = 0; step < options.warmup_steps; ++step) bench.warmup_step();
+  MachineWatch watch(options.threads);
+  const auto look = [&](double after_s) {
+    if (watch.elapsed_s() < after_s) return;
+    const MachineState machine = watch.sample();
+    for (BatchBench& bench : benches) bench.note(machine);
+  };
+  const auto turn = [&](BatchBench& bench, int steps) {
+    constexpr double kBetweenLooks = 0.1;
+    bench.first_step_of_turn();
+    for (int step = 0; step < steps; ++step) {
+      bench.next_step_of_turn();
+      look(kBetweenLooks);
+    }
+  };
   for (int done = 0; done < options.steps; done += kStepsPerTurn)
     for (BatchBench& bench : benches) {
-      bench.first_step_of_turn();
-      for (int step = done; step < std::min(options.steps, done + kStepsPerTurn); ++step) {
-        bench.next_step_of_turn();
-        options.on_step();
-      }
+      const int steps = std::min(options.steps - done, kStepsPerTurn);
+      turn(bench, steps);
+      for (int step = 0; step < steps; ++step) options.on_step();
     }
+  look(0.0);
+  for (const Clock::time_point start = Clock::now();
+       seconds_between(start, Clock::now()) < options.budget_s;) {
+    const double best = best_probe_of(benches);
+    bool lacks = false;
+    for (BatchBench& bench : benches)
+      if (const int lacking = lacking_steps(bench, best, options.steps); lacking > 0) {
+        turn(bench, std::min(lacking, kStepsPerTurn));
+        lacks = true;
+      }
+    if (!lacks) break;
+    look(0.0);
+  }
   Trace trace;
   trace.model = model.specification;
-  for (BatchBench& bench : benches) trace.entries.push_back(bench.finish());
+  const double best = best_probe_of(benches);
+  for (BatchBench& bench : benches) add_undisturbed(bench.finish(), best, options.steps, trace);
   return trace;
 }
 

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "core/temporary.hpp"
+#include "core/yaml.hpp"
 #include "sim/records/run_context.hpp"
 
 namespace stepcast {
@@ -80,7 +81,16 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
   const std::string& first = words.front();
   const std::vector<std::string> rest(words.begin() + 1, words.end());
   if (first == "help" || first == "--help" || first == "-h") {
-    if (first == "help" && rest.size() > 1) throw UsageError("'help' takes the name of one command");
+    if (first == "help" && rest.size() > 1) {
+      const auto& topics = commands().find(rest.front()).topics;
+      if (rest.size() > 2 || !topics.contains(rest.back()))
+        throw UsageError(
+            "'help' takes the name of one command" +
+            (topics.empty() ? ""
+                            : ", and of " + rest.front() + " of a topic: " + alternatives(names_of(topics))));
+      std::cout << topics.at(rest.back())();
+      return ExitCode::kDone;
+    }
     const bool whole = rest.empty() || first != "help";
     if (!whole && commands().find(rest.front()).hand_over)
       return commands().find(rest.front()).hand_over({"--help"});

@@ -3,6 +3,7 @@
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,8 @@ struct Command {
   std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
   /// Set where a study may ask: what `run` says, without writing or printing it.
   std::function<Result(const po::variables_map&)> answer = nullptr;
+  /// What `help COMMAND TOPIC` says.
+  std::map<std::string, std::function<std::string()>> topics{};
 };
 
 Registry<Command>& commands();

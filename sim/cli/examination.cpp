@@ -1,7 +1,6 @@
 #include "sim/cli/examination.hpp"
 
 #include <array>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/records/run_context.hpp"
 
 namespace stepcast {
@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kName = "stepcast-runner";
 constexpr double kNoisy = 0.10;
+constexpr double kTaken = 0.05;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
 /// A finding, with its remedy where it is not good.
@@ -25,25 +26,23 @@ Finding judged(const std::string& what, bool good, Verdict else_verdict, const s
   return {what, good ? Verdict::kGood : else_verdict, found, good ? "" : remedy};
 }
 
-/// Relative spread (p90 - p10) / p50 of a short fixed computation, repeated: what other work on this machine,
-/// its clock and its hypervisor do to timings.
-double timing_noise() {
-  using Clock = std::chrono::steady_clock;
-  constexpr int kRepetitions = 60;
-  constexpr int kTerms = 400'000;
+/// What other work on this machine, its clock and its hypervisor do to timings.
+struct ShortSample {
+  double noise = 0.0;  ///< relative spread (p90 - p10) / p50 of the speed probe's time
+  MachineState machine;
+};
+
+ShortSample look_shortly(int cores) {
+  constexpr double kLong = 0.4;
+  MachineWatch watch(cores);
   std::vector<double> times;
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    const auto start = Clock::now();
-    volatile double sum = 0.0;
-    for (int term = 1; term <= kTerms; ++term) sum = sum + 1.0 / term;
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return (quantile(times, 0.9) - quantile(times, 0.1)) / median(times);
+  while (watch.elapsed_s() < kLong) times.push_back(1.0 / probe_speed());
+  return {(quantile(times, 0.9) - quantile(times, 0.1)) / median(times), watch.sample()};
 }
 
 void examine_processor(std::vector<Finding>& findings) {
   const RunContext context = make_run_context("", {});
-  const double noise = timing_noise();
+  const auto [noise, machine] = look_shortly(context.cores);
   findings.push_back({"processor", Verdict::kGood, context.cpu_model, ""});
   findings.push_back(judged("cores", context.cores >= 2, Verdict::kMisleading,
                             std::to_string(context.cores) + " usable",
@@ -55,6 +54,10 @@ void examine_processor(std::vector<Finding>& findings) {
   findings.push_back(judged("noise", noise <= kNoisy, Verdict::kMisleading,
                             percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
                             "timings vary; use several launches, and close other programs"));
+  findings.push_back(judged("taken by others", machine.taken <= kTaken, Verdict::kMisleading,
+                            percent_text(machine.taken, 0) + " of the processor time, " +
+                                percent_text(machine.stolen, 0) + " of it all stolen by the hypervisor",
+                            "measured times hold what others took; see 'stepcast doctor --watch'"));
 }
 
 void examine_libraries(std::vector<Finding>& findings) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/file.hpp"
+#include "core/number.hpp"
 
 namespace stepcast {
 
@@ -32,6 +33,13 @@ BytesPerSecond bytes_per_second_option(const po::variables_map& values, const st
 
 Seconds seconds_option(const po::variables_map& values, const std::string& name) {
   return parsed(values, name, parse_seconds);
+}
+
+double budget_option(const po::variables_map& values) {
+  const double budget_s = seconds_option(values, "budget").count();
+  if (!(budget_s >= 0.0))
+    throw UsageError("--budget must be at least 0s, got " + values["budget"].as<std::string>());
+  return budget_s;
 }
 
 int int_option(const po::variables_map& values, const std::string& name, int least, int most) {
@@ -66,6 +74,41 @@ std::vector<std::string> list_option(const po::variables_map& values, const std:
 
 std::string joined_option(const po::variables_map& values, const std::string& name) {
   return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
+}
+
+std::set<int> ranks_option(const po::variables_map& values, const std::string& name) {
+  std::set<int> ranks;
+  if (values.count(name) == 0) return ranks;
+  for (const std::string& part : list_option(values, name)) {
+    const std::size_t dash = part.find('-');
+    const auto first = number_in<int>(std::string_view(part).substr(0, dash), 10);
+    const auto last =
+        dash == std::string::npos ? first : number_in<int>(std::string_view(part).substr(dash + 1), 10);
+    if (!first || !last || *first < 0 || *last < *first || *last > kMostOfAnything)
+      throw UsageError("--" + name + ": found '" + part + "', expected numbers and ranges, as 0,4-7");
+    for (int rank = *first; rank <= *last; ++rank) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+void declare_timeline(po::options_description& options) {
+  options.add_options()("timeline", text_value(),
+                        "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz")(
+      "timeline-ranks", text_value(), "of these ranks alone, as 0,4-7");
+}
+
+void check_timeline(const po::variables_map& values) {
+  static_cast<void>(ranks_option(values, "timeline-ranks"));
+  if (values.count("timeline") != 0)
+    check_writable(values["timeline"].as<std::string>(), values["force"].as<bool>());
+  else if (values.count("timeline-ranks") != 0)
+    throw UsageError("--timeline-ranks goes with --timeline");
+}
+
+void write_timeline_option(const po::variables_map& values, const Result& result) {
+  if (values.count("timeline") != 0)
+    write_timeline(values["timeline"].as<std::string>(), {&result}, ranks_option(values, "timeline-ranks"),
+                   values["force"].as<bool>());
 }
 
 void declare_output(po::options_description& options, const std::string& content) {

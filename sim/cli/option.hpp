@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include "core/units.hpp"
@@ -24,6 +25,9 @@ inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
 Seconds seconds_option(const po::variables_map& values, const std::string& name);
+
+/// Seconds of --budget, the time that may be spent. \throws UsageError below 0
+double budget_option(const po::variables_map& values);
 
 constexpr int kMostOfAnything = 10'000'000;  ///< more is a slip that would fill the memory
 constexpr int kMostThreads = 1024;           ///< threads of a rank, and processes that are started at once
@@ -54,6 +58,15 @@ const std::pair<std::string, Action>& action_option(
     if (action.first == first) return action;
   throw UsageError(unknown_name("action", first, names));
 }
+
+/// `0,4-7` as 0, 4, 5, 6, 7; none where it was not given. \throws UsageError with an example
+std::set<int> ranks_option(const po::variables_map& values, const std::string& name);
+
+/// `--timeline` and `--timeline-ranks` of a command that makes a Result.
+void declare_timeline(po::options_description& options);
+/// Refuses, before long work, a timeline that could not be written, or ranks that are none.
+void check_timeline(const po::variables_map& values);
+void write_timeline_option(const po::variables_map& values, const Result& result);
 
 /// `--output`, `--json` and `--force` of a command whose result is `content`: `the trace`.
 void declare_output(po::options_description& options, const std::string& content);

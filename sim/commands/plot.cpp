@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <iostream>
 
+#include "core/file.hpp"
 #include "plots/figure.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,25 +22,51 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("figure", po::value<Words>(), describe_figures().c_str())
+      ("all", text_value(), "instead of a figure and files: every figure that the files of this folder, and of those "
+       "in it, allow; -o is a folder then")
+      ("format", text_value("svg"), "with --all: svg, png or pdf")
+      ("term", po::bool_switch(), "draw in the terminal, in characters")
+      ("ranks", text_value(), "of the timeline as .json: these ranks alone, as 0,4-7")
       ("capacity", text_value(), "of memory: what a device has, as 80GB; drawn as a line")
       ("scaling", text_value("weak"), "of speedup: weak or strong")
-      ("output,o", text_value(), "the figure, .svg or .png; its script (.gp) and data (.dat) stay beside it")
+      ("output,o", text_value(), "the figure, .svg, .png or .pdf; its script (.gp) and data (.dat) stay beside it; "
+       "of timeline also .json or .json.gz, for ui.perfetto.dev: all results side by side")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
 }
 
-FigureInput load_inputs(const Words& words) {
+FigureInput load_inputs(const Words& paths) {
   FigureInput input;
-  for (auto path = words.begin() + 1; path != words.end(); ++path) {
-    const std::string schema = schema_of(*path);
+  for (const std::string& path : paths) {
+    const std::string schema = schema_of(path);
     if (schema == "stepcast.bench/1")
-      input.benches.push_back(load_bench(*path));
+      input.benches.push_back(load_bench(path));
     else if (schema == kLabSchema)
-      input.labs.push_back(load_lab_report(*path));
+      input.labs.push_back(load_lab_report(path));
     else
-      input.results.push_back(load_result_file(*path));
+      input.results.push_back(load_result_file(path));
   }
   return input;
+}
+
+/// What of a folder can be drawn, by path; other files are passed over.
+Words drawable_files(const std::string& folder) {
+  static const std::vector<std::string> kDrawn{"stepcast.bench/1", kLabSchema, kResultSchema};
+  if (!std::filesystem::is_directory(folder)) throw InputError("--all: '" + folder + "' is no folder");
+  Words paths;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
+    try {
+      const std::string schema = schema_of(entry.path().string());
+      if (std::find(kDrawn.begin(), kDrawn.end(), schema) != kDrawn.end())
+        paths.push_back(entry.path().string());
+    } catch (const InputError&) {
+      continue;  // not JSON
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  if (paths.empty()) throw InputError(folder + ": holds no results, benches or reports of the lab");
+  return paths;
 }
 
 /// What the first input was measured on, or moved to.
@@ -48,42 +77,111 @@ std::string machine_of(const FigureInput& input) {
   return first.configuration.device.empty() ? first.context.cpu_model : first.configuration.device;
 }
 
-ExitCode run(const po::variables_map& values) {
-  if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
-  const Words words = values["figure"].as<Words>();
-  const Figure& figure = figures().find(words.front());
-  if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
-  if (values.count("output") == 0) throw UsageError("-o is missing: name the figure's file, .svg or .png");
+std::string caption_of(const FigureInput& input) {
+  const RunContext context = make_run_context("", command_line());
+  return "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine_of(input);
+}
+
+void print_table(const Drawing& drawing) {
+  if (drawing.table.empty()) return;
+  Table table(drawing.table.front());
+  for (auto row = drawing.table.begin() + 1; row != drawing.table.end(); ++row) table.add(*row);
+  std::cout << table.text() << '\n';
+}
+
+std::string output_of(const po::variables_map& values, const char* what) {
+  if (values.count("output") == 0) throw UsageError(std::string("-o is missing: name ") + what);
+  return values["output"].as<std::string>();
+}
+
+FigureInput figure_inputs(const po::variables_map& values, const Words& paths) {
   const std::string scaling = values["scaling"].as<std::string>();
   if (scaling != "weak" && scaling != "strong")
     throw UsageError(unknown_name("scaling", scaling, {"strong", "weak"}));
   const Bytes capacity = values.count("capacity") == 0
                              ? Bytes(0)
                              : parse_bytes(values["capacity"].as<std::string>(), "--capacity");
-  const std::string output = values["output"].as<std::string>();
-  const bool force = values["force"].as<bool>();
-  check_renderable(output, force);
-  FigureInput input = load_inputs(words);
+  FigureInput input = load_inputs(paths);
   input.strong_scaling = scaling == "strong";
   input.capacity = capacity;
-  const RunContext context = make_run_context("", command_line());
-  const Drawing drawing = figure.draw(input);
-  render(drawing, output,
-         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine_of(input),
-         force);
-  if (!drawing.table.empty()) {
-    Table table(drawing.table.front());
-    for (auto row = drawing.table.begin() + 1; row != drawing.table.end(); ++row) table.add(*row);
-    std::cout << table.text() << '\n';
+  return input;
+}
+
+/// One after another; those that find nothing to draw say what they would need.
+ExitCode draw_all(const po::variables_map& values) {
+  if (values.count("figure") != 0) throw UsageError("--all draws every figure; name none");
+  const bool in_terminal = values["term"].as<bool>();
+  const std::string format = values["format"].as<std::string>();
+  require_one_of("format", format, {"svg", "png", "pdf"});
+  const std::filesystem::path folder = in_terminal ? "" : output_of(values, "a folder for the figures");
+  const bool force = values["force"].as<bool>();
+  const FigureInput input = figure_inputs(values, drawable_files(values["all"].as<std::string>()));
+  const std::string caption = caption_of(input);
+  if (!in_terminal) std::filesystem::create_directories(folder);
+  std::string passed_over;
+  for (const auto& entry : figures().entries()) {
+    Drawing drawing;
+    try {
+      drawing = entry.thing.draw(input);
+    } catch (const InputError& error) {
+      passed_over += "not drawn: " + entry.name + ": " + error.what() + "\n";
+      continue;
+    }
+    if (in_terminal) {
+      std::cout << render_text(drawing, caption, false) << '\n';
+      continue;
+    }
+    const std::filesystem::path path = folder / (entry.name + "." + format);
+    render(drawing, path, caption, force);
+    std::cout << path.string() << '\n';
   }
+  std::cout << passed_over;
+  return ExitCode::kDone;
+}
+
+bool is_trace(const std::string& path) { return path.ends_with(".json") || path.ends_with(".json.gz"); }
+
+ExitCode write_traces(const po::variables_map& values, const FigureInput& input, const std::string& output) {
+  std::vector<const Result*> results;
+  for (const ResultFile& file : input.results) results.push_back(&file.result);
+  if (results.empty()) throw InputError("nothing to draw: give result files");
+  write_timeline(output, results, ranks_option(values, "ranks"), values["force"].as<bool>());
   std::cout << output << '\n';
+  return ExitCode::kDone;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values.count("all") != 0) return draw_all(values);
+  if (values.count("figure") == 0) throw UsageError("name a figure; see 'stepcast help plot'");
+  const Words words = values["figure"].as<Words>();
+  const Figure& figure = figures().find(words.front());
+  if (words.size() < 2) throw UsageError("name the files to draw; see 'stepcast help plot'");
+  const bool in_terminal = values["term"].as<bool>();
+  const std::string output = in_terminal ? "" : output_of(values, "the figure's file, .svg, .png or .pdf");
+  const bool force = values["force"].as<bool>();
+  const bool traces = words.front() == "timeline" && is_trace(output);
+  if (values.count("ranks") != 0 && !traces) throw UsageError("--ranks goes with timeline -o FILE.json");
+  if (traces)
+    check_writable(output, force);
+  else if (!in_terminal)
+    check_renderable(output, force);
+  const FigureInput input = figure_inputs(values, {words.begin() + 1, words.end()});
+  if (traces) return write_traces(values, input, output);
+  const Drawing drawing = figure.draw(input);
+  if (in_terminal)
+    std::cout << render_text(drawing, caption_of(input), false);
+  else
+    render(drawing, output, caption_of(input), force);
+  print_table(drawing);
+  if (!in_terminal) std::cout << output << '\n';
   return ExitCode::kDone;
 }
 
 const Registration<Command> kPlot{commands(),
                                   {.name = "plot",
                                    .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
-                                                  "timeline, memory, microbatches, sensitivity, the lab.",
+                                                  "timeline, memory, microbatches, sensitivity, progress, "
+                                                  "the lab.",
                                    .thing = {.declare = declare,
                                              .run = run,
                                              .positional = "figure",

@@ -81,9 +81,9 @@ void declare(po::options_description& options) {
        "predict a bench file instead of a step: 'all' or names separated by commas")
       ("min", text_value("4B"), "with --collectives: smallest message")
       ("max", text_value("64MiB"), "with --collectives: largest message")
-      ("factor", po::value<double>()->default_value(4.0, "4"), "with --collectives: from one size to the next")
-      ("timeline", text_value(), "write one step as JSON for ui.perfetto.dev");
+      ("factor", po::value<double>()->default_value(4.0, "4"), "with --collectives: from one size to the next");
   // clang-format on
+  declare_timeline(options);
   declare_output(options, "the prediction");
 }
 
@@ -188,16 +188,14 @@ void print_summary(const Result& result) {
 }
 
 ExitCode predict_step(const po::variables_map& values) {
-  const bool force = values["force"].as<bool>();
-  for (const char* name : {"output", "timeline"})
-    if (values.count(name) != 0) check_writable(values[name].as<std::string>(), force);
+  check_output(values);
+  check_timeline(values);
   Result result = predict(prediction_request(values));
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
   const bool printed = write_output(values, [&] { return to_file_text(result); });
-  if (values.count("timeline") != 0)
-    write_file(values["timeline"].as<std::string>(), perfetto_json(result), force);
+  write_timeline_option(values, result);
   if (!printed) print_summary(result);
   return ExitCode::kDone;
 }

@@ -4,18 +4,22 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "core/file.hpp"
 #include "core/program.hpp"
+#include "core/statistics.hpp"
 #include "core/yaml.hpp"
-#include "plots/curves.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/study_evidence.hpp"
+#include "sim/commands/study_output.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/study/answers.hpp"
-#include "topologies/devices.hpp"
+#include "sim/study/experiment.hpp"
 
 namespace stepcast {
 namespace {
@@ -28,6 +32,12 @@ std::string describe_columns() {
   std::string text = "print the columns of results.csv:";
   for (const StudyColumn& column : study_columns()) text += "\n" + column.name + ": " + column.meaning;
   return text;
+}
+
+std::string column_table() {
+  Table table({"column", "meaning"});
+  for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
+  return table.text();
 }
 
 std::string describe_studies() {
@@ -51,16 +61,21 @@ void declare(po::options_description& options) {
           "all "
           "together")  //
       ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
-          "columns", po::bool_switch(), describe_columns().c_str())  //
-      ("force", po::bool_switch(), "begin anew in a folder that holds other answers");
+          "columns", po::bool_switch(), describe_columns().c_str())                                       //
+      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")  //
+      ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")(
+          "only", text_value(""), "of a study that runs: the points with this in their names")  //
+      ("launches", po::value<int>(), "of a study that runs: runs of every point; default: the study's")(
+          "lab", text_value("study"), "name of the virtual clusters that a study builds")(
+          "force", po::bool_switch(), "begin anew in a folder that holds other answers or measurements");
 }
 
 StudyVocabulary vocabulary() {
   StudyVocabulary words;
   po::options_description table;
   commands().find(kAsked).declare(table);
-  static const std::vector<std::string> kOfPoints{"output",      "json", "force", "timeline",
-                                                  "collectives", "min",  "max",   "factor"};
+  static const std::vector<std::string> kOfPoints{
+      "output", "json", "force", "timeline", "timeline-ranks", "collectives", "min", "max", "factor"};
   for (const auto& option : table.options()) {
     if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
     words.options.push_back(option->long_name());
@@ -76,8 +91,8 @@ StudyVocabulary vocabulary() {
   return words;
 }
 
-Result ask(const StudyPoint& point) {
-  return commands().find(kAsked).answer(parse_words(kAsked, point.words));
+Result answer(const std::vector<std::string>& words) {
+  return commands().find(kAsked).answer(parse_words(kAsked, words));
 }
 
 /// Adds the file that a value names, with or without settings behind it, and what that includes.
@@ -88,6 +103,20 @@ void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& input
   if (path.extension() != ".yaml") return;
   const YamlNode file = YamlNode::load(path.string());
   if (file.has("include")) add_inputs(path.parent_path() / file.at("include").text(), inputs);
+}
+
+/// What is measured and how it runs: another is another experiment, whatever its points are called.
+std::string words_of(const StudyParts& parts) {
+  std::string text = parts.calibrate_lab + "\n" + parts.run_lab + "\n";
+  for (const auto* part : {&parts.calibrate, &parts.measure, &parts.bench, &parts.run}) {
+    if (*part)
+      for (const auto& [name, value] : (*part)->values()) text += "--" + name + "=" + value + "\n";
+    text += "\n";
+  }
+  if (parts.steps)
+    text += short_number(parts.steps->seconds) + " " + std::to_string(parts.steps->at_least) + " " +
+            std::to_string(parts.steps->at_most);
+  return text;
 }
 
 /// Who answers, and from which files: answers of others are not mixed with these.
@@ -108,6 +137,7 @@ std::string header_of(const Study& study) {
   std::string all;
   for (const auto& [path, digest] : shipped) all += digest;
   json["shipped"] = sha1(all);
+  if (study.parts) json["parts"] = sha1(words_of(*study.parts));
   return json.dump() + "\n";
 }
 
@@ -123,8 +153,11 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
 
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
-            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point")
-            << '\n';
+            << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
+  if (study.parts)
+    std::cout << ", each predicted, then run "
+              << counted(static_cast<std::size_t>(study.parts->launches), "time");
+  std::cout << '\n';
   for (const LeftOut& one : study.left_out)
     std::cout << counted(one.points, "point") << " left out: " << one.reason << '\n';
 }
@@ -143,7 +176,7 @@ void print_duration(const Study& study, int jobs) {
     const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(asked), 1.0);
     const auto index = static_cast<std::size_t>(part * static_cast<double>(study.points.size()));
     try {
-      static_cast<void>(ask(study.points[index]));
+      static_cast<void>(answer(study.points[index].words));
     } catch (const Error& error) {
       ++failed;
       failure = "for example '" + study.points[index].key + "': " + error.what();
@@ -160,10 +193,7 @@ void print_duration(const Study& study, int jobs) {
 std::string cell(const StudyRow& row, const std::string& column) {
   const auto value = row.values.find(column);
   if (value == row.values.end()) return "-";
-  if (column == "efficiency") return percent_text(value->second);
-  if (column == "fits") return value->second > 0.0 ? "yes" : "no";
-  if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value->second));
-  return column.ends_with("_bytes") ? to_text(Bytes(value->second)) : short_number(value->second);
+  return column_text(column, value->second);
 }
 
 void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows) {
@@ -204,100 +234,181 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
     std::cout << counted(count, "point") << " without answer: " << error << '\n';
 }
 
+/// Whether a value is where it is expected.
+bool meets(const Expectation& one, double value) {
+  return (!one.at_least || value >= *one.at_least) && (!one.at_most || value <= *one.at_most);
+}
+
+struct Judgement {
+  bool met = false;
+  std::string text;
+};
+
+Judgement verdict_on(const Expectation& one, const Study& study,
+                     const std::map<std::string, StudyRow>& rows) {
+  std::vector<double> values;
+  std::size_t asked = 0;
+  std::size_t missed = 0;
+  std::size_t failed = 0;
+  std::string worst;
+  for (const StudyPoint& point : study.points) {
+    if (one.where && !one.where->holds(point.assigned)) continue;
+    if (!rows.at(point.key).error.empty()) ++failed;
+    const auto& known = rows.at(point.key).values;
+    const auto value = known.find(one.column);
+    const bool has_value = value != known.end();
+    if (!has_value && one.quantile) continue;
+    ++asked;
+    if (has_value) values.push_back(value->second);
+    if (has_value && meets(one, value->second)) continue;
+    ++missed;
+    if (worst.empty())
+      worst = "; first " + (has_value ? short_number(value->second) : "without a value") + " at " + point.key;
+  }
+  if (asked == 0) return {false, "no point is there"};
+  if (one.quantile) {
+    const double value = quantile(values, *one.quantile);
+    return {failed == 0 && meets(one, value),
+            short_number(value) + " of " + counted(asked, "point") +
+                (failed == 0 ? "" : ", and " + counted(failed, "point") + " failed")};
+  }
+  return {missed == 0, std::to_string(asked - missed) + " of " + counted(asked, "point") + worst};
+}
+
 /// \returns whether all hold
-bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows) {
+bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows, std::ostream& out) {
   bool all = true;
   for (const Expectation& one : study.expectations) {
-    std::size_t asked = 0;
-    std::size_t missed = 0;
-    std::string worst;
-    for (const StudyPoint& point : study.points) {
-      if (one.where && !one.where->holds(point.assigned)) continue;
-      ++asked;
-      const auto& known = rows.at(point.key).values;
-      const auto value = known.find(one.column);
-      const bool met = value != known.end() && (!one.at_least || value->second >= *one.at_least) &&
-                       (!one.at_most || value->second <= *one.at_most);
-      if (met) continue;
-      ++missed;
-      if (worst.empty())
-        worst = "; first " + (value == known.end() ? "without a value" : short_number(value->second)) +
-                " at " + point.key;
-    }
-    const bool holds = asked > 0 && missed == 0;
-    all = all && holds;
-    std::cout << (holds ? "met:    " : "MISSED: ") << one.text << ": "
-              << (asked == 0 ? "no point is there"
-                             : std::to_string(asked - missed) + " of " + counted(asked, "point"))
-              << worst << '\n';
+    const Judgement verdict = verdict_on(one, study, rows);
+    all = all && verdict.met;
+    out << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
   }
   return all;
 }
 
-/// `ddp, 25MiB` of the point's values for these names.
-std::string words_of(const StudyPoint& point, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    const std::string* value = point.assigned.find(name);
-    if (value != nullptr) text += (text.empty() ? "" : ", ") + *value;
-  }
-  return text;
+/// Answers what is not known yet.
+std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& run,
+                                           const std::vector<StudyPoint>& points,
+                                           const StudyExperiment* experiment) {
+  Study asked = study;
+  asked.points = points;
+  return answer_study(asked, run, header_of(study), [&](const StudyPoint& point) {
+    std::vector<std::string> words = point.words;
+    if (experiment != nullptr) {
+      if (!experiment->run_paths(point).empty())
+        throw InputError(experiment->run_paths(point).front() +
+                         ": is a run of another question by the name of this point; --force begins anew");
+      const std::vector<std::string> more = experiment->measured_words(point);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+    Result result = answer(words);
+    if (experiment != nullptr) {
+      result.context = make_run_context(kResultSchema, command_line());
+      result.context.threads = result.configuration.threads;
+      write_file(experiment->predicted_path(point), to_file_text(result), true);
+    }
+    return row_of(point, result, point_facts(point, result));
+  });
 }
 
-std::string label_of_column(const std::string& name) {
-  const auto& columns = study_columns();
-  return std::find_if(columns.begin(), columns.end(),
-                      [&](const StudyColumn& one) { return one.name == name; })
-      ->label;
+/// The table, figures and report, and what became of the expectations. \returns whether all hold
+bool write_results(const Study& study, std::map<std::string, StudyRow>& rows, const std::string& folder,
+                   const std::vector<ReportFigure>& evidence) {
+  derive_columns(rows, study.cost);
+  write_file(std::filesystem::path(folder) / "results.csv", csv_of(study, rows), true);
+  std::ostringstream verdicts;
+  const bool met = print_expectations(study, rows, verdicts);
+  std::cout << verdicts.str();
+  write_study_output(study, rows, folder, verdicts.str(), evidence);
+  return met;
 }
 
-void draw_figure(const Study& study, const StudyFigure& figure, const std::map<std::string, StudyRow>& rows,
-                 const std::string& folder) {
-  CurveSheet sheet{.title = study.title,
-                   .x_label = figure.x,
-                   .y_label = label_of_column(figure.y),
-                   .log_y = figure.log_y,
-                   .points = {}};
-  for (const StudyPoint& point : study.points) {
-    const auto& known = rows.at(point.key).values;
-    const auto value = known.find(figure.y);
-    const std::string* x = point.assigned.find(figure.x);
-    if (value == known.end() || x == nullptr || (figure.where && !figure.where->holds(point.assigned)))
-      continue;
-    CurvePoint one{words_of(point, figure.panels), words_of(point, figure.series), *x, value->second};
-    const auto same = [&](const CurvePoint& other) {
-      return other.panel == one.panel && other.series == one.series && other.x == one.x;
-    };
-    if (std::any_of(sheet.points.begin(), sheet.points.end(), same))
-      throw InputError(study.path + ": plot: " + figure.file + ": several points have " + figure.x + " " +
-                       one.x + (one.series.empty() ? "" : ", " + one.series) +
-                       (one.panel.empty() ? "" : ", " + one.panel) +
-                       "; name what else they differ in under series, panels or where");
-    sheet.points.push_back(std::move(one));
+ExitCode run_experiment(const Study& study, const StudyRun& run) {
+  const std::filesystem::path folder = run.folder;
+  if (run.force)
+    for (const char* name : {"traces", "predicted", "runs", "calibration.json", "predicted-bench.json",
+                             "bench.json", "compare.json", "compare-bench.json"})
+      std::filesystem::remove_all(folder / name);
+  std::optional<Progress> progress;
+  const StudyExperiment* self = nullptr;
+  ExperimentCalls calls;
+  StudyRun asking = run;
+  calls.program = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all{program_beside("stepcast")};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program_file(all);
+  };
+  calls.predict = [&](const std::vector<StudyPoint>& points) {
+    auto rows = answers_of(study, asking, points, self);
+    asking.force = false;
+    return rows;
+  };
+  calls.on_progress = [&](int /*done*/, int total, const std::string& now) {
+    if (!progress) progress.emplace("study", total);
+    progress->advance(now);
+  };
+  calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
+    std::cout << "\nThe first points, one launch each:\n\n";
+    compare_points(*self, points, "");
+    std::cout.flush();
+  };
+  StudyExperiment experiment(study, run.folder, calls);
+  self = &experiment;
+  calls.predict({});  // answers of others are refused before anything is measured
+  auto rows = experiment.run();
+  progress.reset();
+  if (experiment.programs() == 0)
+    std::cout << "all was there, nothing was measured anew; --force begins anew\n";
+  for (const LeftOut& one : experiment.left_out())
+    std::cout << counted(one.points, "point") << " not run: " << one.reason << '\n';
+  for (const auto& [key, row] : rows)
+    if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
+  const Evidence evidence = write_evidence(study, experiment);
+  for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
+  return write_results(study, rows, run.folder, evidence.figures) && evidence.met ? ExitCode::kDone
+                                                                                  : ExitCode::kOutOfTolerance;
+}
+
+ExitCode answer_points(const Study& study, StudyRun run) {
+  std::optional<Progress> progress;
+  std::size_t shown = 0;
+  run.on_progress = [&](std::size_t done, std::size_t total) {
+    if (!progress) progress.emplace("points", static_cast<int>(total));
+    for (; shown < done; ++shown) progress->advance();
+  };
+  auto rows = answers_of(study, run, study.points, nullptr);
+  progress.reset();
+  const auto answered = std::count_if(study.points.begin(), study.points.end(),
+                                      [&](const StudyPoint& point) { return rows.contains(point.key); });
+  if (static_cast<std::size_t>(answered) < study.points.size()) {
+    std::cout << counted(static_cast<std::size_t>(answered), "answer") << " of " << study.points.size()
+              << " are there; a run without --shard puts all together\n";
+    return ExitCode::kDone;
   }
-  const RunContext context = make_run_context("", command_line());
-  const std::filesystem::path path = std::filesystem::path(folder) / figure.file;
-  check_renderable(path, true);
-  render(draw_curves(sheet), path,
-         "stepcast " + context.stepcast_version + " (" + context.git_revision + "), predicted", true);
-  std::cout << path.string() << '\n';
+  print_rows(study, rows);
+  return write_results(study, rows, run.folder, {}) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 ExitCode run(const po::variables_map& values) {
   if (values["columns"].as<bool>()) {
-    Table table({"column", "meaning"});
-    for (const StudyColumn& column : study_columns()) table.add({column.name, column.meaning});
-    std::cout << table.text();
+    std::cout << column_table();
     return ExitCode::kDone;
   }
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
   const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
-  const Study study = load_study(path, vocabulary(), study_column_names());
+  Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
+                           values["only"].as<std::string>());
+  if (values.count("epoch-samples") != 0)
+    study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
+  if (values.count("launches") != 0) {
+    if (!study.parts) throw UsageError("--launches goes with studies that run");
+    study.parts->launches = int_option(values, "launches", 1);
+  }
   print_plan(study);
   if (values["dry-run"].as<bool>()) {
-    print_duration(study, jobs);
+    if (!study.parts) print_duration(study, jobs);
     return ExitCode::kDone;
   }
   if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
@@ -308,29 +419,10 @@ ExitCode run(const po::variables_map& values) {
   run.force = values["force"].as<bool>();
   if (run.force && run.shards > 1)
     throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
-  std::optional<Progress> progress;
-  std::size_t shown = 0;
-  run.on_progress = [&](std::size_t done, std::size_t total) {
-    if (!progress) progress.emplace("points", static_cast<int>(total));
-    for (; shown < done; ++shown) progress->advance();
-  };
-  const auto rows = answer_study(study, run, header_of(study), [](const StudyPoint& point) {
-    const Result result = ask(point);
-    const std::string& device = result.configuration.device;
-    return row_of(point, result, device.empty() ? Bytes(0) : device_model(device).memory);
-  });
-  progress.reset();
-  const auto answered = std::count_if(study.points.begin(), study.points.end(),
-                                      [&](const StudyPoint& point) { return rows.contains(point.key); });
-  if (static_cast<std::size_t>(answered) < study.points.size()) {
-    std::cout << counted(static_cast<std::size_t>(answered), "answer") << " of " << study.points.size()
-              << " are there; a run without --shard puts all together\n";
-    return ExitCode::kDone;
-  }
-  write_file(std::filesystem::path(run.folder) / "results.csv", csv_of(study, rows), true);
-  print_rows(study, rows);
-  for (const StudyFigure& figure : study.figures) draw_figure(study, figure, rows, run.folder);
-  return print_expectations(study, rows) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  if (!study.parts) return answer_points(study, run);
+  study.parts->lab_name = values["lab"].as<std::string>();
+  if (run.shards > 1) throw UsageError("--shard goes with studies that only predict");
+  return run_experiment(study, run);
 }
 
 const Registration<Command> kStudy{
@@ -341,7 +433,8 @@ const Registration<Command> kStudy{
                .run = run,
                .positional = "file",
                .usage = "stepcast study FILE.yaml -o DIR [options]",
-               .group = "Predict and compare"},
+               .group = "Predict and compare",
+               .topics = {{"columns", column_table}}},
      .order = 25}};
 
 }  // namespace

@@ -74,6 +74,61 @@ Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(co
   return accuracy;
 }
 
+ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases) {
+  std::vector<double> errors;
+  std::vector<const Case*> of;
+  for (const Case& one : cases) {
+    if (!one.has_error_at_equal_speed()) continue;
+    errors.push_back(std::abs(one.error_at_equal_speed()));
+    of.push_back(&one);
+  }
+  return summary_of(errors, of);
+}
+
+namespace {
+
+/// `7 % while measuring, 40 % while running`, medians over the cases; "" where others took next to nothing.
+std::string taken_in_words(const std::vector<Case>& cases) {
+  constexpr double kNothing = 0.02;
+  std::vector<std::string> words;
+  for (const char* when : {"measuring", "calibrating", "running"}) {
+    std::vector<double> parts;
+    for (const Case& one : cases)
+      if (const auto found = one.machines.find(when);
+          found != one.machines.end() && one.has_error_at_equal_speed())
+        parts.push_back(found->second.taken);
+    if (!parts.empty() && median(parts) >= kNothing)
+      words.push_back(percent_text(median(parts), 0) + " while " + when);
+  }
+  return joined(words);
+}
+
+}  // namespace
+
+std::string machine_verdict(const std::vector<Case>& cases) {
+  constexpr double kAsFast = 0.02;
+  std::vector<double> raw, slower;
+  for (const Case& one : cases) {
+    if (!one.has_error_at_equal_speed()) continue;
+    raw.push_back(std::abs(one.relative_error()));
+    slower.push_back(1.0 - one.machines.at("running").speed() / one.machines.at("measuring").speed());
+  }
+  if (raw.empty()) return "";
+  const double error = median(raw), equal = errors_at_equal_speed(cases).median, change = median(slower);
+  std::string text = "the machine was ";
+  text += std::abs(change) < kAsFast
+              ? "as fast"
+              : percent_text(std::abs(change), 0) + (change > 0.0 ? " slower" : " faster");
+  text += std::string(std::abs(change) < kAsFast ? " while running as" : " while running than") +
+          " while measuring; ";
+  text += equal < error
+              ? percent_text(error - equal) + " of " + percent_text(error) + " median error is the machine's"
+              : "none of the " + percent_text(error) + " median error is the machine's, which is " +
+                    percent_text(equal) + " at equal speed";
+  const std::string taken = taken_in_words(cases);
+  return text + (taken.empty() ? "" : "; others took of the processor time " + taken);
+}
+
 namespace {
 
 /// \param single_s of the baseline as measured, and as predicted; 0 where it was not

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/records/machine_state.hpp"
 #include "sim/records/result.hpp"
 
 /// Evidence: what was measured beside what was forecast, and by how much that missed. Trainings that were run
@@ -70,6 +71,11 @@ struct Case {
   std::vector<MemoryError> memory{};  ///< one per rank that both sides know
   std::vector<CaseFile> launches{};
   std::optional<CaseFile> prediction{};
+  /// `measured` as it would have been on the machine as it was while the forecast's trace was measured, see
+  /// Result::step_time_at_speed; nothing where one of the files does not know its machine.
+  std::optional<Estimate> measured_at_equal_speed{};
+  /// What the machine gave while `measuring`, `calibrating` and `running`, where that is known.
+  std::map<std::string, MachineSpeed> machines{};
   /// Of a case in a virtual cluster: how far it lies from what was calibrated, the rate of a host's link
   /// (where they differ, of most hosts), and the step of one rank with this batch and no communication.
   std::string distance{};
@@ -80,6 +86,11 @@ struct Case {
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()
   [[nodiscard]] double relative_error() const { return predicted->value / measured->value - 1.0; }
+  [[nodiscard]] bool has_error_at_equal_speed() const { return has_error() && measured_at_equal_speed; }
+  /// predicted / measured_at_equal_speed - 1. \pre has_error_at_equal_speed()
+  [[nodiscard]] double error_at_equal_speed() const {
+    return predicted->value / measured_at_equal_speed->value - 1.0;
+  }
   /// Of a trivial predictor. \pre measured
   [[nodiscard]] double trivial_error(double value) const { return value / measured->value - 1.0; }
   /// Whether some launch took longer than predicted and some less. \pre has_error()
@@ -125,6 +136,12 @@ Accuracy accuracy_of(
     const std::vector<Case>& cases,
     const std::function<bool(const Case&)>& counted = [](const Case&) { return true; });
 
+/// As `accuracy_of`, at equal machine speed; of the cases that know it.
+ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases);
+
+/// How much of the median error is the machine's, and what disturbed it, in one sentence; "" where no case knows.
+std::string machine_verdict(const std::vector<Case>& cases);
+
 /// Throughput of n ranks over throughput of one rank with the same threads:
 ///
 ///     weak:    same batch per rank    d T_1(b) / T_n(b)
@@ -150,8 +167,8 @@ std::vector<Case> worst_first(std::vector<Case> cases);
 
 /// The table that every comparison prints, one row per case. Columns: `case`, `row`, `model`, `strategy`,
 /// `ranks`, `batch`, `threads`, `compute`, `cluster`, `distance`, `what`, `measured`, `launches`, `low`,
-/// `high`, `predicted`, `error`, `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and any trivial
-/// predictor by its title. \pre known columns
+/// `high`, `predicted`, `error`, `at equal speed` (the error there), `blind forecast`, `in range`, `better trivial
+/// predictors`, `counts as`, and any trivial predictor by its title. \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
 
 nlohmann::json errors_json(const ErrorSummary& errors);

@@ -70,6 +70,11 @@ void to_json(nlohmann::json& json, const Case& one) {
     json["relative_error"] = one.relative_error();
     json["inside_launch_range"] = one.inside_launch_range();
   }
+  if (one.has_error_at_equal_speed()) {
+    json["measured_at_equal_speed_s"] = one.measured_at_equal_speed->value;
+    json["relative_error_at_equal_speed"] = one.error_at_equal_speed();
+  }
+  if (!one.machines.empty()) json["machine"] = one.machines;
   if (one.source.empty()) add_training(json, one);
 }
 
@@ -91,6 +96,9 @@ void from_json(const nlohmann::json& json, Case& one) {
   json.at("launches").get_to(one.launches);
   if (json.contains("prediction"))
     one.prediction = CaseFile{json["prediction"].at("path"), json["prediction"].at("sha1")};
+  if (json.contains("measured_at_equal_speed_s"))
+    one.measured_at_equal_speed = estimate_of({json["measured_at_equal_speed_s"]});
+  if (json.contains("machine")) json["machine"].get_to(one.machines);
   one.distance = json.value("distance", "");
   one.link_rate_bytes_per_s = json.value("link_rate_bytes_per_s", 0.0);
   one.baseline_step_time_s = json.value("baseline_step_time_s", 0.0);
@@ -166,6 +174,10 @@ nlohmann::json pair_json(const EnginePair& pair) {
 nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                                const std::vector<EnginePair>& pairs) {
   nlohmann::json json = accuracy_json(accuracy_of(cases));
+  if (const std::string verdict = machine_verdict(cases); !verdict.empty()) {
+    json["at_equal_speed"] = errors_json(errors_at_equal_speed(cases));
+    json["machine_verdict"] = verdict;
+  }
   json["cases"] = cases;
   json["speedups"] = speedups_json(speedups);
   for (const EnginePair& pair : pairs) json["engines"].push_back(pair_json(pair));

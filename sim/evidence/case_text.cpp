@@ -74,6 +74,10 @@ const std::map<std::string, Cell>& known_columns() {
         {"blind forecast", blind_text},
         {"error",
          [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
+        {"at equal speed",
+         [](const Case& one) {
+           return one.has_error_at_equal_speed() ? signed_percent_text(one.error_at_equal_speed()) : "-";
+         }},
         {"in range",
          [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
         {"better trivial predictors", better_text},
@@ -111,6 +115,14 @@ std::string accuracy_text(const Accuracy& accuracy) {
     text += "trivial predictor " + name + ": median absolute error " + percent_text(trivial.errors.median) +
             (trivial.errors.median < accuracy.errors.median ? "  (better than the prediction)\n" : "\n");
   return text;
+}
+
+std::string equal_speed_text(const std::vector<Case>& cases) {
+  const ErrorSummary errors = errors_at_equal_speed(cases);
+  if (errors.cases == 0) return "";
+  return "at equal machine speed: median absolute error " + percent_text(errors.median) + ", worst " +
+         percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "\n" +
+         machine_verdict(cases) + "\n";
 }
 
 std::string memory_text(const std::vector<Case>& cases) {
@@ -180,11 +192,13 @@ std::string speedups_text(const std::vector<Speedup>& all) {
 std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                             const std::vector<EnginePair>& pairs) {
   std::string text;
+  std::vector<std::string> columns{"model",    "strategy", "ranks", "batch",     "threads", "measured",
+                                   "launches", "low",      "high",  "predicted", "error"};
+  if (errors_at_equal_speed(cases).cases > 0) columns.emplace_back("at equal speed");
+  columns.insert(columns.end(), {"in range", "better trivial predictors"});
   if (!cases.empty())
-    text = cases_text(worst_first(cases),
-                      {"model", "strategy", "ranks", "batch", "threads", "measured", "launches", "low",
-                       "high", "predicted", "error", "in range", "better trivial predictors"}) +
-           "\n" + accuracy_text(accuracy_of(cases)) + memory_text(cases) + phases_text(cases);
+    text = cases_text(worst_first(cases), columns) + "\n" + accuracy_text(accuracy_of(cases)) +
+           equal_speed_text(cases) + memory_text(cases) + phases_text(cases);
   if (!pairs.empty()) text += engines_text(pairs);
   if (!speedups.empty()) text += speedups_text(speedups);
   return text;

@@ -81,6 +81,24 @@ void add_memory(Case& one) {
   }
 }
 
+/// Where every launch knows its machine, and the forecast that on which its trace was measured: one processor.
+void add_equal_speed(Case& one) {
+  std::vector<const MachineLog*> logs;
+  for (const CaseFile& launch : one.launches) logs.push_back(&launch.result->machine.log);
+  one.machines = one.prediction->result->input_speeds;
+  if (one.launches.empty()) return;
+  const MachineSpeed running = speed_of(logs, one.launches.front().result->context.cpu_model);
+  if (running.known()) one.machines["running"] = running;
+  const auto measuring = one.machines.find("measuring");
+  if (measuring == one.machines.end()) return;
+  std::vector<double> times;
+  for (const CaseFile& launch : one.launches)
+    if (launch.result->context.cpu_model == measuring->second.cpu)
+      if (const auto time = launch.result->step_time_at_speed(measuring->second.speed()))
+        times.push_back(*time);
+  if (!times.empty() && times.size() == one.launches.size()) one.measured_at_equal_speed = estimate_of(times);
+}
+
 void add_errors(Case& one) {
   if (!one.launches.empty()) {
     std::vector<double> times;
@@ -92,6 +110,7 @@ void add_errors(Case& one) {
   one.trivial = one.prediction->result->trivial_step_time_s;
   add_phases(one);
   add_memory(one);
+  add_equal_speed(one);
 }
 
 /// A prediction says how long the step takes, whoever runs it: where the reference engine alone has run it, that

@@ -185,8 +185,11 @@ std::string order_text(const StrategyOrder& order) {
 std::string machine_text(const LabMachine& machine) {
   if (machine.copy_s.empty()) return "";
   const Estimate copy = estimate_of(machine.copy_s);
-  std::string text = "\nThe machine: to copy 1 MiB took " + to_text(Seconds(machine.calibrated_copy_s)) +
-                     " after the calibration and " + to_text(Seconds(copy.low)) + " to " +
+  const std::string calibrated =
+      machine.calibrated_copy_s > 0.0  // not known where an earlier run calibrated
+          ? to_text(Seconds(machine.calibrated_copy_s)) + " after the calibration and "
+          : "";
+  std::string text = "\nThe machine: to copy 1 MiB took " + calibrated + to_text(Seconds(copy.low)) + " to " +
                      to_text(Seconds(copy.high)) + " while the cases ran\n";
   if (machine.drift() > kSteadyMachine)
     text += "  Its speed moved by " + percent_text(machine.drift()) +

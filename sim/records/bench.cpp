@@ -6,7 +6,7 @@
 
 namespace stepcast {
 
-STEPCAST_JSON_MEMBERS(BenchRow, (collective, message_bytes, time_s, cpu_s, wrong), (algorithm))
+STEPCAST_JSON_MEMBERS(BenchRow, (collective, message_bytes, time_s, cpu_s, wrong), (algorithm, machine))
 STEPCAST_JSON_REQUIRED(Bench, context, origin, lineage, backend, world_size, rows)
 
 const std::vector<std::string>& bench_names() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/records/machine_state.hpp"
 #include "sim/records/result.hpp"
 #include "sim/records/run_context.hpp"
 
@@ -25,6 +26,7 @@ struct BenchRow {
   /// What was chosen in place of the library's own; predicted for NCCL: what it chooses,
   /// `ring/Simple 12x30 GB/s`; else ""
   std::string algorithm{};
+  MachineLog machine{};  ///< beside each sample, the slowest rank's; empty in predictions
 
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };

@@ -11,8 +11,9 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
-                                   worst_absolute_relative_residual, worst_at_bytes)
+STEPCAST_JSON_MEMBERS(FitQuality,
+                      (median_absolute_relative_residual, worst_absolute_relative_residual, worst_at_bytes),
+                      (samples))
 STEPCAST_JSON_MEMBERS(PathCost,
                       (path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit, smallest_bytes,
                        largest_bytes),
@@ -27,11 +28,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, send_buffer_bytes)
 
-STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class))
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, left_out,
+                                                disturbed, excess, largest_bytes_given_up)
+STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class, machine, disturbed))
 STEPCAST_JSON_MEMBERS(Calibration,
                       (context, lineage, backend, world_size, paths, reduce, copy, reduce_fit, copy_fit,
                        call_overhead_s, collectives_in_flight, sharing, noise, verdicts, samples),
-                      (ranks_on_machine, hosts, cluster, connection))
+                      (ranks_on_machine, hosts, cluster, connection, set_aside, sampling))
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -73,7 +76,18 @@ std::string Calibration::problem() const {
     return "key 'cluster': expected at least 0";
   if (!none_negative(connection.window_bytes) || !(connection.send_buffer_bytes >= 0.0))
     return "key 'connection': expected at least 0";
+  for (const std::vector<SampleSet>* sets : {&samples, &set_aside})
+    for (const SampleSet& set : *sets)
+      if (!set.machine.valid() || (!set.machine.empty() && set.machine.size() != set.time_s.size()))
+        return "key 'samples': expected a speed above 0 and a part of [0, 1] in 'machine' for every time_s";
   return "";
+}
+
+MachineSpeed Calibration::machine_speed() const {
+  std::vector<const MachineLog*> logs;
+  for (const std::vector<SampleSet>* sets : {&samples, &set_aside})
+    for (const SampleSet& set : *sets) logs.push_back(&set.machine);
+  return speed_of(logs, context.cpu_model);
 }
 
 const PathCost& Calibration::path(const std::string& path_class) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/records/run_context.hpp"
 
 /// A Calibration: what communication and sharing cost at the *endpoints* on one kind of machine. The wire
@@ -38,6 +39,7 @@ struct FitQuality {
   double median_absolute_relative_residual = 0.0;
   double worst_absolute_relative_residual = 0.0;
   double worst_at_bytes = 0.0;
+  int samples = 0;  ///< that the cost stands on; 0 in files of older versions
 };
 
 /// Endpoint costs between two ranks of one path class (same host, same rack, ...), after LogGP:
@@ -102,6 +104,23 @@ struct SampleSet {
   double bytes = 0.0;
   std::vector<double> time_s;
   std::vector<double> cpu_s;
+  MachineLog machine{};    ///< beside each sample, the slowest rank's; empty in files of older versions
+  bool disturbed = false;  ///< too few samples were not, so that these are the least disturbed ones
+};
+
+/// How the samples came together. \see set_disturbed_aside
+struct Sampling {
+  double budget_s = 0.0;  ///< 0 in files of older versions
+  double spent_s = 0.0;
+  int wanted = 0;       ///< undisturbed samples of each probe and size
+  int sets = 0;         ///< probes and sizes
+  int left_out = 0;     ///< of them, without enough undisturbed samples, and others of the probe do without
+  int disturbed = 0;    ///< of them, the same, and the fits had to use them
+  double excess = 0.0;  ///< by how much these may be too slow: 1 - fastest / median sample, median over them
+  double largest_bytes_given_up = 0.0;  ///< messages from which on the budget did not last; 0: none
+
+  /// Every cost stands on undisturbed samples. Files of older versions do not tell.
+  [[nodiscard]] bool converged() const { return disturbed == 0; }
 };
 
 /// One host of the job as a calibration found it. Costs are not taken from here: it tells hosts apart.
@@ -137,9 +156,13 @@ struct Calibration {
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...
   std::vector<SampleSet> samples;
+  std::vector<SampleSet> set_aside;  ///< disturbed samples; nothing is fitted to them
+  Sampling sampling;
 
   /// The first key whose value cannot have been measured; "" where all can.
   [[nodiscard]] std::string problem() const;
+  /// Over all samples, those that were set aside among them.
+  [[nodiscard]] MachineSpeed machine_speed() const;
   /// The path class by name. \throws InputError that lists the calibrated classes.
   [[nodiscard]] const PathCost& path(const std::string& path_class) const;
 };

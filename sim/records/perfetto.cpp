@@ -1,10 +1,15 @@
 #include <algorithm>
+#include <boost/iostreams/filter/gzip.hpp>
+#include <boost/iostreams/filtering_stream.hpp>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <tuple>
 
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "sim/records/result.hpp"
 
 namespace stepcast {
@@ -14,9 +19,13 @@ constexpr double kNanosecondsPerSecond = 1e9;
 constexpr double kNanosecondsPerMicrosecond = 1e3;
 constexpr int kLanesPerStream = 100;  // thread id = stream * kLanesPerStream + lane
 
+long long nanoseconds(double seconds) { return std::llround(seconds * kNanosecondsPerSecond); }
+double microseconds(long long time) { return static_cast<double>(time) / kNanosecondsPerMicrosecond; }
+
 struct Slice {
   const Span* span = nullptr;
   long long start = 0, end = 0;  // ns
+  int thread = 0;
 };
 
 /// A thread's stack of open slices.
@@ -30,11 +39,13 @@ struct Lane {
   }
 };
 
-std::vector<Slice> sorted_slices(const Result& result) {
+bool is_shown(int rank, const std::set<int>& ranks) { return ranks.empty() || ranks.contains(rank); }
+
+std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& ranks) {
   std::vector<Slice> slices;
   for (const Span& span : result.spans)
-    slices.push_back({&span, std::llround(span.start_s * kNanosecondsPerSecond),
-                      std::llround(span.end_s * kNanosecondsPerSecond)});
+    if (is_shown(span.rank, ranks))
+      slices.push_back({&span, nanoseconds(span.start_s), nanoseconds(span.end_s)});
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return std::tuple(a.span->rank, a.span->stream, a.start, -a.end) <
            std::tuple(b.span->rank, b.span->stream, b.start, -b.end);
@@ -42,57 +53,189 @@ std::vector<Slice> sorted_slices(const Result& result) {
   return slices;
 }
 
-nlohmann::json metadata(const char* name, int rank, int thread, const std::string& label) {
-  return {{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", thread}, {"args", {{"name", label}}}};
-}
+/// The events of one Result.
+class Timeline {
+ public:
+  /// \param place of `places` Results that share the timeline
+  Timeline(const Result& result, const std::set<int>& ranks, int place, int places, nlohmann::json& events)
+      : result_(result), ranks_(ranks), place_(place), places_(places), events_(events) {}
 
-/// A counter track: bytes from each of these times on.
-void add_live_memory(nlohmann::json& events, const MemoryUse& use) {
-  for (std::size_t i = 0; i < std::min(use.time_s.size(), use.live_bytes.size()); ++i)
-    events.push_back({{"ph", "C"},
-                      {"name", "live memory"},
-                      {"pid", use.rank},
-                      {"ts", std::round(use.time_s[i] * kNanosecondsPerSecond) / kNanosecondsPerMicrosecond},
-                      {"args", {{"bytes", use.live_bytes[i]}}}});
+  void add() {
+    slices_ = sorted_slices(result_, ranks_);
+    add_slices();
+    add_names();
+    add_arrows();
+    add_bytes_in_flight();
+    std::set<int> counted;
+    for (const MemoryUse& use : result_.memory)
+      if (is_shown(use.rank, ranks_) && counted.insert(use.rank).second) add_live_memory(use);
+  }
+
+ private:
+  [[nodiscard]] int process(int rank) const { return rank * places_ + place_; }
+
+  void add_slices() {
+    for (Slice& slice : slices_) {
+      const Span& span = *slice.span;
+      auto& threads = lanes_[{span.rank, span.stream}];
+      auto lane = std::find_if(threads.begin(), threads.end(),
+                               [&](Lane& candidate) { return candidate.take(slice); });
+      if (lane == threads.end()) {
+        lane = threads.insert(threads.end(), Lane{});
+        lane->take(slice);
+      }
+      slice.thread =
+          static_cast<int>(span.stream) * kLanesPerStream + static_cast<int>(lane - threads.begin());
+      nlohmann::json event{{"ph", "X"},
+                           {"name", span.name},
+                           {"cat", nlohmann::json(span.kind)},
+                           {"pid", process(span.rank)},
+                           {"tid", slice.thread},
+                           {"ts", microseconds(slice.start)},
+                           {"dur", microseconds(slice.end - slice.start)}};
+      if (span.bytes > 0.0) event["args"]["bytes"] = span.bytes;
+      if (span.to >= 0) event["args"]["to rank"] = span.to;
+      if (span.from >= 0) event["args"]["from rank"] = span.from;
+      events_.push_back(std::move(event));
+    }
+  }
+
+  void add_metadata(const char* name, int rank, int thread, nlohmann::json values) {
+    events_.push_back(
+        {{"ph", "M"}, {"name", name}, {"pid", process(rank)}, {"tid", thread}, {"args", std::move(values)}});
+  }
+
+  void add_names() {
+    std::string of;
+    if (places_ > 1) {
+      const nlohmann::json origin(result_.origin);
+      of = ", " + origin.get<std::string>() + ": " + result_.configuration.label;
+    }
+    for (const auto& [stream_of_rank, threads] : lanes_) {
+      const auto& [rank, stream] = stream_of_rank;
+      const int first = static_cast<int>(stream) * kLanesPerStream;
+      add_metadata("process_name", rank, first, {{"name", "rank " + std::to_string(rank) + of}});
+      add_metadata("process_sort_index", rank, first, {{"sort_index", process(rank)}});
+      for (std::size_t lane = 0; lane < threads.size(); ++lane) {
+        const int thread = first + static_cast<int>(lane);
+        const std::string number = lane == 0 ? std::string() : " " + std::to_string(lane + 1);
+        add_metadata("thread_name", rank, thread, {{"name", to_text(stream) + number}});
+        add_metadata("thread_sort_index", rank, thread, {{"sort_index", thread}});
+      }
+    }
+  }
+
+  void add_arrow_end(const char* phase, const Slice& slice, long long time, const std::string& id) {
+    nlohmann::json event{{"ph", phase},
+                         {"name", "message"},
+                         {"cat", "message"},
+                         {"id", id},
+                         {"pid", process(slice.span->rank)},
+                         {"tid", slice.thread},
+                         {"ts", microseconds(time)}};
+    if (*phase == 'f') event["bp"] = "e";  // binds to the slice that is open then
+    events_.push_back(std::move(event));
+  }
+
+  /// The n-th send from one rank to another with a tag is the n-th receive there.
+  void add_arrows() {
+    std::map<std::tuple<int, int, int>, std::pair<std::vector<const Slice*>, std::vector<const Slice*>>>
+        messages;
+    for (const Slice& slice : slices_) {
+      const Span& span = *slice.span;
+      if (span.to >= 0) messages[{span.rank, span.to, span.tag}].first.push_back(&slice);
+      if (span.from >= 0) messages[{span.from, span.rank, span.tag}].second.push_back(&slice);
+    }
+    int number = 0;
+    for (const auto& [ends, slices] : messages) {
+      const auto& [sends, receives] = slices;
+      for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+        const Slice& send = *sends[i];
+        const Slice& receive = *receives[i];
+        // A slice is open until just before its end.
+        const long long arrival = std::max(receive.start, receive.end - 1);
+        if (arrival < send.start) continue;
+        const std::string id = std::to_string(place_) + "." + std::to_string(number++);
+        add_arrow_end("s", send, send.start, id);
+        add_arrow_end("f", receive, arrival, id);
+      }
+    }
+  }
+
+  void add_counter(const char* name, int rank, long long time, double bytes) {
+    events_.push_back({{"ph", "C"},
+                       {"name", name},
+                       {"pid", process(rank)},
+                       {"ts", microseconds(time)},
+                       {"args", {{"bytes", bytes}}}});
+  }
+
+  void add_bytes_in_flight() {
+    std::map<int, std::map<long long, double>> changes;  // by rank and time
+    for (const Slice& slice : slices_) {
+      const Span& span = *slice.span;
+      if (span.bytes <= 0.0 || span.from >= 0 || slice.end == slice.start) continue;
+      changes[span.rank][slice.start] += span.bytes;
+      changes[span.rank][slice.end] -= span.bytes;
+    }
+    for (const auto& [rank, of_rank] : changes) {
+      double bytes = 0.0;
+      for (const auto& [time, change] : of_rank)
+        add_counter("bytes in flight", rank, time, bytes = std::max(0.0, bytes + change));
+    }
+  }
+
+  void add_live_memory(const MemoryUse& use) {
+    for (std::size_t i = 0; i < std::min(use.time_s.size(), use.live_bytes.size()); ++i)
+      add_counter("live memory", use.rank, nanoseconds(use.time_s[i]), use.live_bytes[i]);
+  }
+
+  const Result& result_;
+  const std::set<int>& ranks_;
+  int place_, places_;
+  nlohmann::json& events_;
+  std::vector<Slice> slices_;
+  std::map<std::pair<int, Stream>, std::vector<Lane>> lanes_;
+};
+
+/// Always the same bytes for the same text: the header has no date.
+std::string gzipped(const std::string& text) {
+  std::ostringstream packed;
+  boost::iostreams::filtering_ostream stream;
+  stream.push(boost::iostreams::gzip_compressor());
+  stream.push(packed);
+  stream << text;
+  stream.reset();  // writes what is left
+  return packed.str();
 }
 
 }  // namespace
 
-std::string perfetto_json(const Result& result) {
+std::string perfetto_json(const std::vector<const Result*>& results, const std::set<int>& ranks) {
   nlohmann::json events = nlohmann::json::array();
-  std::map<std::pair<int, Stream>, std::vector<Lane>> lanes;
-  for (const Slice& slice : sorted_slices(result)) {
-    const Span& span = *slice.span;
-    auto& threads = lanes[{span.rank, span.stream}];
-    auto lane =
-        std::find_if(threads.begin(), threads.end(), [&](Lane& candidate) { return candidate.take(slice); });
-    if (lane == threads.end()) {
-      lane = threads.insert(threads.end(), Lane{});
-      lane->take(slice);
-    }
-    const int thread =
-        static_cast<int>(span.stream) * kLanesPerStream + static_cast<int>(lane - threads.begin());
-    events.push_back({{"ph", "X"},
-                      {"name", span.name},
-                      {"cat", nlohmann::json(span.kind)},
-                      {"pid", span.rank},
-                      {"tid", thread},
-                      {"ts", static_cast<double>(slice.start) / kNanosecondsPerMicrosecond},
-                      {"dur", static_cast<double>(slice.end - slice.start) / kNanosecondsPerMicrosecond}});
+  bool any = false;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const std::vector<Span>& spans = results[i]->spans;
+    any = any || std::any_of(spans.begin(), spans.end(),
+                             [&](const Span& span) { return is_shown(span.rank, ranks); });
+    Timeline(*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events).add();
   }
-  for (const auto& [place, threads] : lanes) {
-    const auto& [rank, stream] = place;
-    const int first = static_cast<int>(stream) * kLanesPerStream;
-    events.push_back(metadata("process_name", rank, first, "rank " + std::to_string(rank)));
-    for (std::size_t lane = 0; lane < threads.size(); ++lane)
-      events.push_back(
-          metadata("thread_name", rank, first + static_cast<int>(lane),
-                   to_text(stream) + (lane == 0 ? std::string() : " " + std::to_string(lane + 1))));
+  if (!any) {
+    std::set<int> known;
+    for (const Result* result : results)
+      for (const Span& span : result->spans) known.insert(span.rank);
+    throw InputError(known.empty()
+                         ? "no timeline: there are no spans"
+                         : "no timeline: there are spans of ranks " + std::to_string(*known.begin()) +
+                               " to " + std::to_string(*known.rbegin()) + ", and of none that is asked for");
   }
-  std::set<int> ranks;
-  for (const MemoryUse& use : result.memory)
-    if (ranks.insert(use.rank).second) add_live_memory(events, use);
   return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
+}
+
+void write_timeline(const std::filesystem::path& path, const std::vector<const Result*>& results,
+                    const std::set<int>& ranks, bool force) {
+  const std::string text = perfetto_json(results, ranks);
+  write_file(path, path.extension() == ".gz" ? gzipped(text) : text, force);
 }
 
 }  // namespace stepcast

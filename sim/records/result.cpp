@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
+#include "core/overloaded.hpp"
+#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 
@@ -19,7 +22,46 @@ STEPCAST_JSON_MEMBERS(Configuration,
                       (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
                        cluster, steps, warmup_steps, options, label),
                       (device, compute, engine))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, rank, stream, kind, name, start_s, end_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log)
+
+/// What no message has is left out: files hold thousands of spans.
+void to_json(nlohmann::json& json, const Span& span) {
+  json = {{"rank", span.rank}, {"stream", span.stream},   {"kind", span.kind},
+          {"name", span.name}, {"start_s", span.start_s}, {"end_s", span.end_s}};
+  if (span.bytes > 0.0) json["bytes"] = span.bytes;
+  if (span.to >= 0) json["to"] = span.to;
+  if (span.from >= 0) json["from"] = span.from;
+  if (span.tag != 0) json["tag"] = span.tag;
+}
+void from_json(const nlohmann::json& json, Span& span) {
+  span = {json.at("rank"), json.at("stream"),  json.at("kind"),
+          json.at("name"), json.at("start_s"), json.at("end_s")};
+  span.bytes = json.value("bytes", 0.0);
+  span.to = json.value("to", -1);
+  span.from = json.value("from", -1);
+  span.tag = json.value("tag", 0);
+}
+
+Span span_of(int rank, const Op& op, double start_s, double end_s) {
+  Span span{rank, op.stream, operation_of(op).span, op.name, start_s, end_s};
+  const auto message = [&](Bytes bytes, int tag) {
+    span.bytes = bytes.count();
+    span.tag = tag;
+  };
+  std::visit(Overloaded{[&](const Send& send) {
+                          message(send.message, send.tag);
+                          span.to = rank + send.offset;
+                        },
+                        [&](const Recv& recv) {
+                          message(recv.message, recv.tag);
+                          span.from = rank + recv.offset;
+                        },
+                        [&](const OneOf<Collective, Copy> auto& moved) { message(moved.message, 0); },
+                        [](const auto&) {}},
+             op.action);
+  return span;
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryUse, rank, peak_bytes, at_peak_bytes, time_s, live_bytes)
 
 const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts() {
@@ -50,16 +92,40 @@ std::string Result::problem() const {
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
+  if (machine.steps < 0 || !machine.log.valid())
+    return "key 'machine': expected a speed above 0 and a part of [0, 1] for so many steps each";
   return "";
 }
 
-double Result::median_step_time_s() const {
+namespace {
+
+/// By step, of the slowest rank.
+std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_time_s) {
   if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: holds no step times");
   std::vector<double> slowest = step_time_s.front();
   for (const auto& rank : step_time_s)
     for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
       slowest[i] = std::max(slowest[i], rank[i]);
-  return median(std::move(slowest));
+  return slowest;
+}
+
+}  // namespace
+
+double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
+
+std::optional<double> Result::step_time_at_speed(double speed) const {
+  if (machine.steps < 1 || !(speed > 0.0) || configuration.compute != "real") return std::nullopt;
+  const std::vector<double> slowest = slowest_steps(step_time_s);
+  const auto block = static_cast<std::size_t>(machine.steps);
+  std::vector<double> times;
+  for (std::size_t i = 0; i < machine.log.size() && i * block < slowest.size(); ++i) {
+    const auto begin = slowest.begin() + static_cast<std::ptrdiff_t>(i * block);
+    const auto count = std::min(block, slowest.size() - i * block);
+    const double sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
+    times.push_back(sum / static_cast<double>(count) * (1.0 - machine.log.taken[i]));
+  }
+  if (times.empty()) return std::nullopt;
+  return median(times) * median(machine.log.probe_per_s) / speed;
 }
 
 double Result::throughput_samples_per_s() const {
@@ -197,6 +263,8 @@ void for_each_member(Record& r, Visit visit) {
 
 void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
+  if (!r.machine.log.empty()) json["machine"] = r.machine;
+  if (!r.input_speeds.empty()) json["input_speeds"] = r.input_speeds;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -207,6 +275,8 @@ void to_json(nlohmann::json& json, const Result& r) {
 
 void from_json(const nlohmann::json& json, Result& r) {
   for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
+  if (json.contains("machine")) json["machine"].get_to(r.machine);
+  if (json.contains("input_speeds")) json["input_speeds"].get_to(r.input_speeds);
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

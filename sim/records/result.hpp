@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/statistics.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/records/run_context.hpp"
 #include "sim/schedule/schedule.hpp"
 
@@ -27,7 +31,13 @@ struct Span {
   std::string name;
   double start_s = 0.0;
   double end_s = 0.0;
+  double bytes = 0.0;  ///< of the message, copy or collective array; 0 where nothing travels
+  int to = -1;         ///< rank that the message is sent to; -1: none is
+  int from = -1;       ///< rank that it is received from
+  int tag = 0;         ///< by which both ends match
 };
+/// How an operation of one rank went.
+Span span_of(int rank, const Op& op, double start_s, double end_s);
 
 /// Where a step's time went on one rank. The exclusive parts sum to the step time:
 ///
@@ -55,6 +65,13 @@ struct MemoryUse {
   std::map<std::string, double> at_peak_bytes;
   std::vector<double> time_s;  ///< since the start of that step on rank 0; empty where only the peak is known
   std::vector<double> live_bytes;  ///< from that time on
+};
+
+/// The machine beside the measured steps of a run: entry i holds for the steps [i k, (i + 1) k), k being `steps`,
+/// of the rank that was given least.
+struct RunMachine {
+  int steps = 0;  ///< 0: unknown, as in files of older versions
+  MachineLog log;
 };
 
 /// What was run or predicted: equal configurations are comparable.
@@ -102,11 +119,23 @@ struct Result {
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
   /// `alpha_beta`.
   std::map<std::string, double> trivial_step_time_s;
+  RunMachine machine;  ///< of measured runs
+  /// Of a prediction: what the machine gave while its inputs were measured: `measuring`, `calibrating`.
+  std::map<std::string, MachineSpeed> input_speeds;
 
   /// The first key whose value cannot be of a run or a prediction; "" where all can.
   [[nodiscard]] std::string problem() const;
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
+  /// Of a run: the machine over all measured steps.
+  [[nodiscard]] MachineSpeed machine_speed() const { return speed_of({&machine.log}, context.cpu_model); }
+  /// The measured step on a machine that gives `speed`:
+  ///
+  ///     median over the entries of `machine` (mean step of the slowest rank * (1 - taken)) * median probe / speed
+  ///
+  /// Means, because what takes time from a few steps alone is taken off all of them. Nothing where the run does
+  /// not know its machine, and where ranks only waited.
+  [[nodiscard]] std::optional<double> step_time_at_speed(double speed) const;
   /// Samples of all batches over the median step time.
   [[nodiscard]] double throughput_samples_per_s() const;
   /// The part of the step in which ranks stand idle or wait for messages of others, mean over the ranks.
@@ -123,12 +152,18 @@ const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts(
 /// The breakdown of one rank's step from its spans (all of that rank and step) and the step's length.
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
 
-/// The spans of a Result as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per
-/// stream. Slices of one thread nest: where a stream runs operations at once that overlap without nesting
-/// (two collectives in flight), it gets as many threads as it needs. Times are microseconds, rounded to
-/// nanoseconds before nesting is decided. What each rank holds is a counter track of its process, `live
-/// memory`, where the Result knows it over time. Same Result, same bytes.
-std::string perfetto_json(const Result& result);
+/// The spans of Results as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per stream;
+/// of several Results the same rank's processes stand below each other, and all steps start at 0. Slices of one
+/// thread nest: where a stream runs operations at once that overlap without nesting (two collectives in flight),
+/// it gets as many threads as it needs. Times are microseconds, rounded to nanoseconds before nesting is decided.
+/// An arrow leads from each send to the receive of the same message, unless clocks say that it ended before it
+/// began. Counter tracks of a process: `live memory`, where the Result knows it over time, and `bytes in flight`
+/// of the sends, collectives and copies that the rank has under way. Same Results, same bytes.
+/// \param ranks that are shown; none: all. \throws InputError where no Result has spans of them
+std::string perfetto_json(const std::vector<const Result*>& results, const std::set<int>& ranks = {});
+/// The same in a file, compressed where its name ends in `.gz`.
+void write_timeline(const std::filesystem::path& path, const std::vector<const Result*>& results,
+                    const std::set<int>& ranks, bool force);
 
 void to_json(nlohmann::json& json, Origin origin);
 void from_json(const nlohmann::json& json, Origin& origin);

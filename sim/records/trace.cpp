@@ -16,9 +16,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, gr
                                    zero_grad_s, optimizer_s, saved_bytes, forward_peak_bytes,
                                    backward_peak_bytes, optimizer_peak_bytes)
 STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceEntry, batch, threads, pace, launch, input_s, loss_s, host_s, step_s,
-                                   native_step_s, loss_peak_bytes, segments)
-STEPCAST_JSON_REQUIRED(Trace, context, lineage, model, device, dtype, entries)
+STEPCAST_JSON_MEMBERS(TraceEntry,
+                      (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
+                       loss_peak_bytes, segments),
+                      (machine, disturbed))
+STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries), (set_aside))
 
 namespace {
 
@@ -74,6 +76,7 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
       result.segments[i].*bytes = between(x.*bytes, y.*bytes);
   }
   result.launch.assign(result.step_s.size(), 0);
+  result.machine = {};
   return result;
 }
 
@@ -114,6 +117,8 @@ std::string Trace::problem() const {
     check(entry.segments.size() == entries.front().segments.size(), place + "segments",
           "as many as entries[0]");
     check(entry.host_s.size() == entry.steps(), place + "host_s", "as many samples as step_s has");
+    check(entry.machine.valid() && (entry.machine.empty() || entry.machine.size() == entry.steps()),
+          place + "machine", "a speed above 0 and a part of [0, 1] for every step");
     samples(entry.step_s, "step_s");
     samples(entry.input_s, "input_s");
     samples(entry.loss_s, "loss_s");
@@ -123,6 +128,25 @@ std::string Trace::problem() const {
         samples(segment.*kSegmentSamples[k], "segments." + segment.name + keys[k]);
   }
   return found;
+}
+
+MachineSpeed Trace::machine_speed() const {
+  std::vector<const MachineLog*> logs;
+  for (const TraceEntry& entry : entries) logs.push_back(&entry.machine);
+  return speed_of(logs, context.cpu_model);
+}
+
+TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted) {
+  TraceEntry result = entry;
+  const auto choose = [&](auto& values) {
+    if (!values.empty()) values = marked(values, marks, wanted);
+  };
+  choose(result.launch);
+  choose(result.machine);
+  for (const auto samples : kStepSamples) choose(result.*samples);
+  for (SegmentTrace& segment : result.segments)
+    for (const auto samples : kSegmentSamples) choose(segment.*samples);
+  return result;
 }
 
 bool Trace::has(Pace pace) const {

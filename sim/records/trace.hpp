@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/records/run_context.hpp"
 
 /// A Trace: what one step of one model costs on one device, measured on one rank without communication.
@@ -56,6 +57,8 @@ struct TraceEntry {
   std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
   double loss_peak_bytes = 0.0;       ///< most live bytes above those before the loss
   std::vector<SegmentTrace> segments;
+  MachineLog machine;      ///< beside each step; empty in files of older versions, and between batch sizes
+  bool disturbed = false;  ///< too few steps were not, so that these are the least disturbed ones
 
   [[nodiscard]] std::size_t steps() const { return step_s.size(); }
   /// Of all segments, step by step.
@@ -74,10 +77,13 @@ struct Trace {
   std::string model;  ///< full specification: `netflix-mlp:hidden=256`
   std::string device;
   std::string dtype = "float32";
-  std::vector<TraceEntry> entries;  ///< sorted by (threads, batch, pace)
+  std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace)
+  std::vector<TraceEntry> set_aside;  ///< disturbed steps of these; nothing is forecast from them
 
   /// The first key whose value cannot have been measured; "" where all can.
   [[nodiscard]] std::string problem() const;
+  /// Over the steps of all entries, not those set aside.
+  [[nodiscard]] MachineSpeed machine_speed() const;
   [[nodiscard]] bool has(Pace pace) const;
   /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
   /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
@@ -85,6 +91,9 @@ struct Trace {
   /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
   [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
 };
+
+/// The steps of an entry that are marked, or those that are not.
+TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 
 void to_json(nlohmann::json& json, Pace pace);
 void from_json(const nlohmann::json& json, Pace& pace);

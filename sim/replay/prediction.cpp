@@ -324,6 +324,31 @@ void check_size(const PredictionRequest& request) {
                      " ranks and their micro-batches: must be at most 20000000 micro-batches in all");
 }
 
+/// What the machine gave while the inputs were measured, and what a disturbed one leaves open: costs of samples
+/// that were disturbed are too high by `excess` or more, so that the exposed communication may be too long.
+void add_machines(const Inputs& inputs, Result& result) {
+  if (inputs.traced && inputs.device == nullptr)
+    if (const MachineSpeed speed = inputs.traced->machine_speed(); speed.known())
+      result.input_speeds["measuring"] = speed;
+  const auto disturbed = [](const TraceEntry& entry) { return entry.disturbed; };
+  if (inputs.traced && std::any_of(inputs.traced->entries.begin(), inputs.traced->entries.end(), disturbed))
+    result.notes["trace"] =
+        "did not converge: steps were disturbed while they were measured, and may be too slow";
+  if (const Calibration* costs = inputs.place.costs(); costs != nullptr) {
+    if (const MachineSpeed speed = costs->machine_speed(); speed.known())
+      result.input_speeds["calibrating"] = speed;
+    if (costs->sampling.converged()) return;
+    double exposed_s = 0.0;
+    for (const Breakdown& rank : result.breakdown)
+      exposed_s += rank.exposed_communication_s / static_cast<double>(result.breakdown.size());
+    const double step_s = result.median_step_time_s();
+    result.notes["calibration"] =
+        "did not converge: some costs may be " + percent_text(costs->sampling.excess, 0) +
+        " too high or more, the step between " +
+        to_text(Seconds(step_s - costs->sampling.excess * exposed_s)) + " and " + to_text(Seconds(step_s));
+  }
+}
+
 }  // namespace
 
 Result predict(const PredictionRequest& request) {
@@ -378,6 +403,7 @@ Result predict(const PredictionRequest& request) {
     const std::string warning = memory_warning(result, *inputs.device);
     if (!warning.empty()) inputs.notes["memory"] = warning;
   }
+  add_machines(inputs, result);
   result.notes.merge(inputs.notes);
   result.lineage = std::move(inputs.lineage);
   return result;

@@ -235,11 +235,9 @@ class Replay {
   [[nodiscard]] std::vector<Span> spans(int number, int step, double origin) const {
     std::vector<Span> result;
     const std::vector<OpDates>& dates = rank(number).dates(step);
-    for (std::size_t i = 0; i < dates.size(); ++i) {
-      const Op& op = rank(number).program().ops[i];
-      result.push_back({number, op.stream, operation_of(op).span, op.name, dates[i].start - origin,
-                        dates[i].end - origin});
-    }
+    for (std::size_t i = 0; i < dates.size(); ++i)
+      result.push_back(
+          span_of(number, rank(number).program().ops[i], dates[i].start - origin, dates[i].end - origin));
     return result;
   }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
+#include <random>
 
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
@@ -14,12 +17,6 @@ constexpr std::size_t kMostPoints = 10'000'000;
 
 std::vector<YamlNode> one_or_more(const YamlNode& node) {
   return node.is_sequence() ? node.items() : std::vector{node};
-}
-
-Assignment assignment_of(const YamlNode& map) {
-  Assignment result;
-  for (const std::string& key : map.keys()) result.set(key, map.at(key).text());
-  return result;
 }
 
 void check_size(const YamlNode& node, std::size_t points) {
@@ -69,25 +66,8 @@ std::vector<Assignment> cases_of(const YamlNode& map) {
   return result;
 }
 
-std::vector<Assignment> elements_of(const YamlNode& block) {
-  block.allow_only({"grid", "zip", "list", "cases"});
-  if (block.keys().size() != 1) block.fail("expected one of grid, zip, list and cases");
-  if (block.has("grid")) return grid_of(block.at("grid"));
-  if (block.has("zip")) return zip_of(block.at("zip"));
-  if (block.has("cases")) return cases_of(block.at("cases"));
-  std::vector<Assignment> result;
-  for (const YamlNode& one : block.at("list").items()) result.push_back(assignment_of(one));
-  return result;
-}
-
-std::optional<long long> whole(const std::string& text) {
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
-
 /// A number, and what it counts: "", "bytes", "bytes per second" or "seconds".
-struct Quantity {
+struct Counted {
   std::string kind;
   double value = 0.0;
 };
@@ -101,30 +81,88 @@ std::optional<double> parsed(const Parse& parse, const std::string& text) {
   }
 }
 
-std::optional<Quantity> quantity(const std::string& text) {
+std::optional<Counted> quantity(const std::string& text) {
   double number = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return std::nullopt;
-  if (end == text.data() + text.size()) return Quantity{"", number};
-  if (const auto bytes = parsed(parse_bytes, text)) return Quantity{"bytes", *bytes};
-  if (const auto rate = parsed(parse_bytes_per_second, text)) return Quantity{"bytes per second", *rate};
-  if (const auto time = parsed(parse_seconds, text)) return Quantity{"seconds", *time};
+  if (end == text.data() + text.size()) return Counted{"", number};
+  if (const auto bytes = parsed(parse_bytes, text)) return Counted{"bytes", *bytes};
+  if (const auto rate = parsed(parse_bytes_per_second, text)) return Counted{"bytes per second", *rate};
+  if (const auto time = parsed(parse_seconds, text)) return Counted{"seconds", *time};
   return std::nullopt;
+}
+
+/// A whole number below `end`, the same with every C++ library.
+std::size_t below(std::size_t end, std::mt19937& draws) { return draws() % end; }
+
+/// Even over the logarithms between two quantities, in the first one's unit.
+std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
+  const std::vector<YamlNode> ends = node.items();
+  if (ends.size() != 2) node.fail("expected two quantities, as [50Mb/s, 5Gb/s]");
+  const std::optional<Counted> low = quantity(ends[0].text()), high = quantity(ends[1].text());
+  if (!low || !high || low->kind != high->kind || !(0.0 < low->value && low->value < high->value))
+    node.fail("expected two quantities of one unit, above 0 and the smaller one first");
+  const double part = static_cast<double>(draws()) / static_cast<double>(std::mt19937::max());
+  const double value = low->value * std::pow(high->value / low->value, part);
+  const std::string text = ends[0].text();
+  const std::size_t unit = text.find_first_not_of("0123456789.eE+-");
+  const double one = low->value / std::stod(text);
+  return formatted("%.3g", value / one) + (unit == std::string::npos ? "" : text.substr(unit));
+}
+
+std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {
+  map.allow_only({"points", "from"});
+  const long long points = map.at("points").integer();
+  if (points < 1) map.at("points").fail("expected at least 1");
+  check_size(map, static_cast<std::size_t>(points));
+  std::mt19937 draws(seed);
+  std::vector<Assignment> result(static_cast<std::size_t>(points));
+  const YamlNode from = map.at("from");
+  for (Assignment& one : result)
+    for (const std::string& key : from.keys()) {
+      const YamlNode choice = from.at(key);
+      if (choice.is_map()) choice.allow_only({"log_uniform"});
+      const std::vector<YamlNode> values = choice.is_map() ? std::vector<YamlNode>{} : one_or_more(choice);
+      one.set(key, choice.is_map() ? log_uniform(choice.at("log_uniform"), draws)
+                                   : values[below(values.size(), draws)].text());
+    }
+  return result;
+}
+
+std::vector<Assignment> elements_of(const YamlNode& block, unsigned seed) {
+  block.allow_only({"grid", "zip", "list", "cases", "draw"});
+  if (block.keys().size() != 1) block.fail("expected one of grid, zip, list, cases and draw");
+  if (block.has("grid")) return grid_of(block.at("grid"));
+  if (block.has("zip")) return zip_of(block.at("zip"));
+  if (block.has("cases")) return cases_of(block.at("cases"));
+  if (block.has("draw")) return draws_of(block.at("draw"), seed);
+  std::vector<Assignment> result;
+  for (const YamlNode& one : block.at("list").items()) {
+    const std::vector<Assignment> grid = grid_of(one);
+    result.insert(result.end(), grid.begin(), grid.end());
+  }
+  return result;
+}
+
+std::optional<long long> whole(const std::string& text) {
+  long long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 std::function<bool(const std::string&)> comparison(const YamlNode& node) {
   const std::string text = node.text();
   const std::size_t length = text.find_first_not_of("<>=!");
-  if (length == 0) return [text](const std::string& value) { return value == text; };
+  if (length == 0 || text.empty()) return [text](const std::string& value) { return value == text; };
   const std::string sign = text.substr(0, length);
   const std::size_t start = length == std::string::npos ? length : text.find_first_not_of(' ', length);
   const std::string operand = start == std::string::npos ? "" : text.substr(start);
   if (sign == "!=") return [operand](const std::string& value) { return value != operand; };
-  const std::optional<Quantity> limit = quantity(operand);
+  const std::optional<Counted> limit = quantity(operand);
   if (!limit || (sign != "<" && sign != "<=" && sign != ">" && sign != ">="))
     node.fail("expected a value, or <, <=, > or >= and a number, found '" + text + "'");
   return [sign, limit, text](const std::string& value) {
-    const std::optional<Quantity> found = quantity(value);
+    const std::optional<Counted> found = quantity(value);
     if (!found || found->kind != limit->kind)
       throw InputError("'" + value + "' cannot be compared with '" + text + "'");
     if (sign == "<") return found->value < limit->value;
@@ -159,10 +197,16 @@ void Assignment::add_missing(const Assignment& others) {
     if (find(name) == nullptr) values_.emplace_back(name, value);
 }
 
-std::vector<Assignment> expand_points(const YamlNode& blocks) {
+Assignment assignment_of(const YamlNode& map) {
+  Assignment result;
+  for (const std::string& key : map.keys()) result.set(key, map.at(key).text());
+  return result;
+}
+
+std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
   std::vector<Assignment> result(1);
   for (const YamlNode& block : blocks.items()) {
-    const std::vector<Assignment> elements = elements_of(block);
+    const std::vector<Assignment> elements = elements_of(block, seed);
     if (elements.empty()) block.fail("expected at least one point");
     check_size(block, result.size() * elements.size());
     std::vector<Assignment> longer;
@@ -177,6 +221,29 @@ std::vector<Assignment> expand_points(const YamlNode& blocks) {
     result = std::move(longer);
   }
   return result;
+}
+
+void add_values(const YamlNode& values, Assignment& point) {
+  for (const std::string& name : values.keys())
+    if (const std::string* value = point.find(name)) {
+      const YamlNode known = values.at(name);
+      if (!known.has(*value)) known.fail(unknown_name("value", *value, known.keys()));
+      point.add_missing(assignment_of(known.at(*value)));
+    }
+}
+
+void add_classes(const YamlNode& classes, Assignment& point) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : point.values()) names.push_back(name);
+  for (const std::string& name : classes.keys()) {
+    const YamlNode choices = classes.at(name);
+    const std::vector<std::string> known = choices.keys();
+    const auto found = std::find_if(known.begin(), known.end(), [&](const std::string& choice) {
+      return Condition(choices.at(choice), names).holds(point);
+    });
+    if (found == known.end()) choices.fail("a point is none of these");
+    point.set(name, *found);
+  }
 }
 
 FilledText fill_in(const std::string& text, const Assignment& point) {

@@ -4,19 +4,22 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/error.hpp"
+#include "core/table.hpp"
+
 namespace stepcast {
 namespace {
 
 /// Mean over the ranks.
 template <double Breakdown::*part>
-std::optional<double> mean_part(const Result& result, Bytes /*capacity*/) {
+std::optional<double> mean_part(const Result& result, const PointFacts& /*facts*/) {
   if (result.breakdown.empty()) return std::nullopt;
   const double sum = std::accumulate(result.breakdown.begin(), result.breakdown.end(), 0.0,
                                      [](double before, const Breakdown& one) { return before + one.*part; });
   return sum / static_cast<double>(result.breakdown.size());
 }
 
-std::optional<double> efficiency(const Result& result, Bytes /*capacity*/ = {}) {
+std::optional<double> efficiency(const Result& result, const PointFacts& /*facts*/ = {}) {
   const auto ideal = result.trivial_step_time_s.find("ideal_scaling");
   if (ideal == result.trivial_step_time_s.end()) return std::nullopt;
   return ideal->second / result.median_step_time_s();
@@ -26,15 +29,47 @@ std::optional<double> times(std::optional<double> value, double factor) {
   return value ? std::optional(*value * factor) : std::nullopt;
 }
 
-std::optional<double> peak_memory(const Result& result, Bytes /*capacity*/) {
+std::optional<double> peak_memory(const Result& result, const PointFacts& /*facts*/) {
   double most = 0.0;
   for (const MemoryUse& one : result.memory) most = std::max(most, one.peak_bytes);
   return most > 0.0 ? std::optional(most) : std::nullopt;
 }
 
-std::optional<double> samples_per_s(const Result& result, Bytes /*capacity*/) {
+std::optional<double> samples_per_s(const Result& result, const PointFacts& /*facts*/) {
   return result.configuration.data_parallel > 0 ? std::optional(result.throughput_samples_per_s())
                                                 : std::nullopt;
+}
+
+std::optional<double> known(const ColumnValues& values, const std::string& name) {
+  const auto found = values.find(name);
+  return found == values.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// What work of so many seconds costs.
+enum CostKind : std::uint8_t { kTime, kDeviceHours, kPrice, kEnergy };
+template <CostKind kind>
+std::optional<double> cost_of(std::optional<double> seconds, const ColumnValues& values,
+                              const StudyCost& cost) {
+  constexpr double kSecondsPerHour = 3600.0, kJoulesPerKilowattHour = 3.6e6;
+  if (!seconds || kind == kTime) return seconds;
+  if (kind == kEnergy) return times(known(values, "power_w"), *seconds / kJoulesPerKilowattHour);
+  const auto hours = times(known(values, "ranks"), *seconds / kSecondsPerHour);
+  if (kind == kDeviceHours || !hours) return hours;
+  return times(cost.per_device_hour, *hours);
+}
+
+std::optional<double> seconds_for(std::optional<double> amount, std::optional<double> per_s) {
+  return amount && per_s && *per_s > 0.0 ? std::optional(*amount / *per_s) : std::nullopt;
+}
+
+template <CostKind kind>
+std::optional<double> per_epoch(const ColumnValues& values, const StudyCost& cost) {
+  return cost_of<kind>(seconds_for(cost.epoch_samples, known(values, "throughput_samples_per_s")), values,
+                       cost);
+}
+template <CostKind kind>
+std::optional<double> per_million_tokens(const ColumnValues& values, const StudyCost& cost) {
+  return cost_of<kind>(seconds_for(1e6, known(values, "tokens_per_s")), values, cost);
 }
 
 /// `"a, ""b"""` where a text has a separator, a quote or a line break.
@@ -50,41 +85,118 @@ std::string csv_cell(const std::string& text) {
 const std::vector<StudyColumn>& study_columns() {
   static const std::vector<StudyColumn> kColumns{
       {"step_time_s", "step time (s)", "median over the steps of the slowest rank's step time, in seconds",
-       [](const Result& r, Bytes) { return std::optional(r.median_step_time_s()); }},
+       Better::kLess,
+       [](const Result& r, const PointFacts&) { return std::optional(r.median_step_time_s()); }},
       {"throughput_samples_per_s", "samples per second", "samples of all ranks' batches over the step time",
-       samples_per_s},
+       Better::kMore, samples_per_s},
       {"speed_up", "speed-up over one rank", "throughput over that of one rank with the same batch",
-       [](const Result& r, Bytes) { return times(efficiency(r), r.configuration.world_size); }},
-      {"efficiency", "efficiency", "speed-up over the number of ranks", efficiency},
-      {"compute_s", "compute (s)", "forward, loss and backward, mean over the ranks",
+       Better::kMore,
+       [](const Result& r, const PointFacts&) { return times(efficiency(r), r.configuration.world_size); }},
+      {"efficiency", "efficiency", "speed-up over the number of ranks", Better::kMore, efficiency},
+      {"compute_s", "compute (s)", "forward, loss and backward, mean over the ranks", Better::kNeither,
        mean_part<&Breakdown::compute_s>},
       {"exposed_communication_s", "exposed communication (s)",
-       "communication during which a rank does nothing else, mean over the ranks",
+       "communication during which a rank does nothing else, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::exposed_communication_s>},
       {"overlapped_communication_s", "overlapped communication (s)",
-       "communication beside something else, mean over the ranks",
+       "communication beside something else, mean over the ranks", Better::kNeither,
        mean_part<&Breakdown::overlapped_communication_s>},
       {"input_and_host_s", "input and host (s)",
-       "loading samples and what no operation accounts for, mean over the ranks",
+       "loading samples and what no operation accounts for, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::input_and_host_s>},
       {"optimizer_and_copies_s", "optimizer and copies (s)",
-       "optimizer, zeroing and copies, mean over the ranks", mean_part<&Breakdown::optimizer_and_copies_s>},
-      {"idle_s", "idle (s)", "time without any operation, mean over the ranks",
+       "optimizer, zeroing and copies, mean over the ranks", Better::kLess,
+       mean_part<&Breakdown::optimizer_and_copies_s>},
+      {"idle_s", "idle (s)", "time without any operation, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::idle_s>},
       {"bubble_fraction", "bubble, part of the step",
-       "part of the step in which ranks are idle or wait for messages, mean over the ranks",
-       [](const Result& r, Bytes) { return std::optional(r.bubble_fraction()); }},
+       "part of the step in which ranks are idle or wait for messages, mean over the ranks", Better::kLess,
+       [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
       {"bytes_sent_per_rank", "bytes sent per rank", "bytes that the busiest rank sends in a step",
-       [](const Result& r, Bytes) { return std::optional(r.bytes_sent_per_rank); }},
-      {"peak_memory_bytes", "peak memory (bytes)", "most bytes that any rank holds", peak_memory},
-      {"fits", "fits", "1 where that is within the memory of --device, 0 where it is not",
-       [](const Result& r, Bytes capacity) {
-         const std::optional<double> peak = peak_memory(r, capacity);
-         return peak && capacity > Bytes(0) ? std::optional(*peak <= capacity.count() ? 1.0 : 0.0)
-                                            : std::nullopt;
+       Better::kLess,
+       [](const Result& r, const PointFacts&) { return std::optional(r.bytes_sent_per_rank); }},
+      {"peak_memory_bytes", "peak memory (bytes)", "most bytes that any rank holds", Better::kLess,
+       peak_memory},
+      {"fits", "fits", "1 where that is within the memory of --device, 0 where it is not", Better::kMore,
+       [](const Result& r, const PointFacts& facts) {
+         const std::optional<double> peak = peak_memory(r, facts);
+         return peak && facts.memory > Bytes(0) ? std::optional(*peak <= facts.memory.count() ? 1.0 : 0.0)
+                                                : std::nullopt;
        }},
+      {"ranks", "ranks", "number of ranks, each with a device of its own", Better::kNeither,
+       [](const Result& r, const PointFacts&) { return std::optional(1.0 * r.configuration.world_size); }},
+      {"compute_communication_ratio", "compute over communication",
+       "compute_s over exposed_communication_s + overlapped_communication_s; empty without communication",
+       Better::kMore,
+       [](const Result& r, const PointFacts& facts) {
+         const auto exposed = mean_part<&Breakdown::exposed_communication_s>(r, facts);
+         const auto hidden = mean_part<&Breakdown::overlapped_communication_s>(r, facts);
+         if (!exposed || *exposed + *hidden <= 0.0) return std::optional<double>();
+         return times(mean_part<&Breakdown::compute_s>(r, facts), 1.0 / (*exposed + *hidden));
+       }},
+      {"tokens_per_s", "tokens per second", "samples per second times the model's sequence length",
+       Better::kMore,
+       [](const Result& r, const PointFacts& facts) {
+         return facts.tokens_per_sample > 0.0 ? times(samples_per_s(r, facts), facts.tokens_per_sample)
+                                              : std::nullopt;
+       }},
+      {"power_w", "power (W)",
+       "what the devices of all ranks are rated for (TDP), in watts: they draw less while they wait; without "
+       "hosts, network and cooling",
+       Better::kLess,
+       [](const Result& r, const PointFacts& facts) {
+         return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
+                                       : std::nullopt;
+       }},
+      {"epoch_time_s", "time per epoch (s)",
+       "cost.epoch_samples (or --epoch-samples) over samples per second", Better::kLess, nullptr,
+       per_epoch<kTime>},
+      {"epoch_device_hours", "device-hours per epoch", "ranks times epoch_time_s / 3600", Better::kLess,
+       nullptr, per_epoch<kDeviceHours>},
+      {"epoch_cost", "cost per epoch", "epoch_device_hours times cost.per_device_hour, in its currency",
+       Better::kLess, nullptr, per_epoch<kPrice>},
+      {"epoch_energy_kwh", "energy per epoch (kWh)",
+       "power_w times epoch_time_s: an upper bound of the devices", Better::kLess, nullptr,
+       per_epoch<kEnergy>},
+      {"million_tokens_time_s", "time per million tokens (s)", "10^6 over tokens_per_s", Better::kLess,
+       nullptr, per_million_tokens<kTime>},
+      {"million_tokens_device_hours", "device-hours per million tokens",
+       "ranks times million_tokens_time_s / 3600", Better::kLess, nullptr, per_million_tokens<kDeviceHours>},
+      {"million_tokens_cost", "cost per million tokens",
+       "million_tokens_device_hours times cost.per_device_hour, in its currency", Better::kLess, nullptr,
+       per_million_tokens<kPrice>},
+      {"million_tokens_energy_kwh", "energy per million tokens (kWh)",
+       "power_w times million_tokens_time_s: an upper bound of the devices", Better::kLess, nullptr,
+       per_million_tokens<kEnergy>},
+      {"measured_s", "measured step time (s)", "of studies that run: median over the launches", Better::kLess,
+       nullptr},
+      {"measured_low_s", "fastest launch (s)", "the fastest of them", Better::kLess, nullptr},
+      {"measured_high_s", "slowest launch (s)", "the slowest of them", Better::kLess, nullptr},
+      {"error", "error", "step_time_s over measured_s, less 1", Better::kNeither, nullptr},
+      {"absolute_error", "absolute error", "the same without its sign", Better::kLess, nullptr},
+      {"error_at_equal_speed", "error at equal machine speed",
+       "the same against what the runs would have taken on the machine as it was while the trace was "
+       "measured",
+       Better::kNeither, nullptr},
+      {"absolute_error_at_equal_speed", "absolute error at equal machine speed", "the same without its sign",
+       Better::kLess, nullptr},
   };
   return kColumns;
+}
+
+const StudyColumn& study_column(const std::string& name) {
+  const auto& columns = study_columns();
+  const auto found =
+      std::find_if(columns.begin(), columns.end(), [&](const StudyColumn& one) { return one.name == name; });
+  if (found == columns.end()) throw InputError(unknown_name("column", name, study_column_names()));
+  return *found;
+}
+
+std::string column_text(const std::string& column, double value) {
+  if (column == "efficiency" || column == "bubble_fraction") return percent_text(value);
+  if (column == "fits") return value > 0.0 ? "yes" : "no";
+  if (column.ends_with("_s") && !column.ends_with("per_s")) return to_text(Seconds(value));
+  return column.ends_with("_bytes") ? to_text(Bytes(value)) : short_number(value);
 }
 
 std::vector<std::string> study_column_names() {
@@ -93,11 +205,21 @@ std::vector<std::string> study_column_names() {
   return names;
 }
 
-StudyRow row_of(const StudyPoint& point, const Result& result, Bytes capacity) {
+StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts) {
   StudyRow row{.key = point.key};
-  for (const StudyColumn& column : study_columns())
-    if (const std::optional<double> value = column.value(result, capacity)) row.values[column.name] = *value;
+  for (const StudyColumn& column : study_columns()) {
+    if (!column.value) continue;
+    if (const auto value = column.value(result, facts)) row.values[column.name] = *value;
+  }
   return row;
+}
+
+void derive_columns(std::map<std::string, StudyRow>& rows, const StudyCost& cost) {
+  for (auto& [key, row] : rows)
+    for (const StudyColumn& column : study_columns()) {
+      if (!column.derived) continue;
+      if (const auto value = column.derived(row.values, cost)) row.values[column.name] = *value;
+    }
 }
 
 std::string line_of(const StudyRow& row) {

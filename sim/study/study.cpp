@@ -1,6 +1,7 @@
 #include "sim/study/study.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "core/error.hpp"
@@ -15,7 +16,7 @@ bool holds(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-Assignment base_of(const YamlNode& file, const StudyVocabulary& vocabulary) {
+Assignment base_of(const auto& file, const StudyVocabulary& vocabulary) {
   Assignment base;
   const YamlNode predict = file.at("predict");
   predict.allow_only(vocabulary.options);
@@ -23,12 +24,31 @@ Assignment base_of(const YamlNode& file, const StudyVocabulary& vocabulary) {
   return base;
 }
 
-struct SkipRule {
-  Condition when;
-  std::string because;
+/// A study file, and the one that it is like.
+class StudyFile {
+ public:
+  explicit StudyFile(const std::string& path) : files_{YamlNode::load(path)} {
+    if (files_.front().has("like")) {
+      const std::string other = files_.front().at("like").text() + ".yaml";
+      files_.push_back(YamlNode::load((std::filesystem::path(path).parent_path() / other).string()));
+    }
+    for (const YamlNode& file : files_)
+      file.allow_only({"study",    "about",     "cost",    "like",   "predict", "every",  "values",
+                       "classes",  "points",    "skip",    "expect", "plot",    "name",   "first",
+                       "baseline", "calibrate", "measure", "bench",  "run",     "compare"});
+  }
+  [[nodiscard]] bool has(const std::string& key) const {
+    return std::any_of(files_.begin(), files_.end(), [&](const YamlNode& file) { return file.has(key); });
+  }
+  [[nodiscard]] YamlNode at(const std::string& key) const {
+    return (files_.front().has(key) ? files_.front() : files_.back()).at(key);
+  }
+
+ private:
+  std::vector<YamlNode> files_;
 };
 
-std::vector<SkipRule> skip_rules(const YamlNode& file, const std::vector<std::string>& names) {
+std::vector<SkipRule> skip_rules(const auto& file, const std::vector<std::string>& names) {
   std::vector<SkipRule> rules;
   if (!file.has("skip")) return rules;
   for (const YamlNode& rule : file.at("skip").items()) {
@@ -40,11 +60,16 @@ std::vector<SkipRule> skip_rules(const YamlNode& file, const std::vector<std::st
 
 Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
                            const std::vector<std::string>& columns) {
-  node.allow_only({"where", "column", "at_least", "at_most"});
+  node.allow_only({"where", "column", "of", "at_least", "at_most"});
   Expectation one;
   one.column = node.at("column").text();
   if (!holds(columns, one.column)) node.at("column").fail(unknown_name("column", one.column, columns));
   one.text = one.column;
+  if (node.has("of")) {
+    static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};
+    one.quantile = node.at("of").named("statistic", kOf);
+    one.text = node.at("of").text() + " " + one.text;
+  }
   if (node.has("at_least")) {
     one.at_least = node.at("at_least").number();
     one.text += " at least " + short_number(*one.at_least);
@@ -66,36 +91,28 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
   return one;
 }
 
-std::vector<std::string> names_of(const YamlNode& node, const std::string& key) {
-  std::vector<std::string> names;
-  if (!node.has(key)) return names;
-  const YamlNode value = node.at(key);
-  for (const YamlNode& one : value.is_sequence() ? value.items() : std::vector{value})
-    names.push_back(one.text());
-  return names;
+StudyCost study_cost(const auto& file) {
+  StudyCost cost;
+  if (!file.has("cost")) return cost;
+  const YamlNode node = file.at("cost");
+  node.allow_only({"per_device_hour", "epoch_samples"});
+  const auto read = [&](const char* key, std::optional<double>& value) {
+    if (!node.has(key)) return;
+    value = node.at(key).number();
+    if (!(*value > 0.0)) node.at(key).fail("expected a number above 0");
+  };
+  read("per_device_hour", cost.per_device_hour);
+  read("epoch_samples", cost.epoch_samples);
+  return cost;
 }
 
-StudyFigure figure_of(const YamlNode& node, const Study& study, const std::vector<std::string>& assigned,
-                      const std::vector<std::string>& columns) {
-  node.allow_only({"file", "x", "y", "series", "panels", "log", "where"});
-  StudyFigure one{.file = node.at("file").text(),
-                  .x = node.at("x").text(),
-                  .y = node.at("y").text(),
-                  .series = names_of(node, "series"),
-                  .panels = names_of(node, "panels"),
-                  .log_y = node.has("log") && node.at("log").boolean(),
-                  .where = {}};
-  if (!one.file.ends_with(".svg") && !one.file.ends_with(".png"))
-    node.at("file").fail("found '" + one.file + "', expected a name that ends in .svg or .png");
-  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
-  if (!holds(columns, one.y)) node.at("y").fail(unknown_name("column", one.y, columns));
-  std::vector<std::string> names = one.series;
-  names.insert(names.end(), one.panels.begin(), one.panels.end());
-  names.push_back(one.x);
-  for (const std::string& name : names)
-    if (!holds(study.names, name)) node.fail(unknown_name("name", name, study.names));
-  if (node.has("where")) one.where.emplace(node.at("where"), assigned);
-  return one;
+/// Without folders, and without dots that part nothing: `ddp...` is `ddp`.
+std::string file_name(std::string text) {
+  std::erase(text, '/');
+  const auto end = std::unique(text.begin(), text.end(), [](char a, char b) { return a == '.' && b == '.'; });
+  text.erase(end, text.end());
+  while (text.ends_with('.')) text.pop_back();
+  return text;
 }
 
 class Builder {
@@ -103,7 +120,7 @@ class Builder {
   Builder(Study& study, const StudyVocabulary& vocabulary, std::vector<SkipRule> rules)
       : study_(study), vocabulary_(vocabulary), rules_(std::move(rules)) {}
 
-  void add(const Assignment& assigned) {
+  void add(const Assignment& assigned, const std::string& only) {
     Assignment filled;
     std::string problem;
     for (const auto& [name, value] : assigned.values()) {
@@ -112,14 +129,15 @@ class Builder {
       if (problem.empty()) problem = text.problem;
       filled.set(name, text.text);
     }
+    if (study_.parts) use_in_parts(*study_.parts, assigned);
     for (const SkipRule& rule : rules_)
       if (rule.when.holds(filled)) return leave_out(rule.because);
     if (!problem.empty()) return leave_out(problem);
-    StudyPoint point{.assigned = filled, .words = {}, .key = {}};
+    StudyPoint point{.assigned = filled, .words = {}, .key = {}, .name = {}};
     std::vector<std::string> parts;
     bool dropped = false;
     for (const auto& [name, value] : filled.values()) {
-      if (!holds(vocabulary_.options, name)) continue;
+      if (!holds(vocabulary_.options, name) || value.empty()) continue;
       if (!vocabulary_.matters(name, filled)) {
         point.assigned.erase(name);
         dropped = true;
@@ -140,12 +158,34 @@ class Builder {
     if (!assigned_.insert(point.assigned.values()).second)
       return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
                                : "are the same as others");
+    if (study_.parts) {
+      point.name = file_name(fill_in(study_.parts->name, filled).text);
+      if (point.name.find(only) == std::string::npos) return;
+      if (!names_.insert(point.name).second)
+        throw InputError("two points are called '" + point.name + "': 'name' leaves out what they differ in");
+      if (!keys_.insert(point.key).second)
+        throw InputError("'" + point.name +
+                         "' asks what another point asks: runs of the same prediction need one point");
+    }
     study_.points.push_back(std::move(point));
   }
 
   [[nodiscard]] bool is_used(const std::string& name) const { return used_.contains(name); }
 
  private:
+  /// Names that what is measured or run uses.
+  void use_in_parts(const StudyParts& parts, const Assignment& point) {
+    const auto use = [&](const std::string& text) {
+      const FilledText filled = fill_in(text, point);
+      used_.insert(filled.used.begin(), filled.used.end());
+    };
+    use(parts.name);
+    use(parts.run_lab);
+    for (const auto* part : {&parts.measure, &parts.run})
+      if (*part)
+        for (const auto& [name, value] : (*part)->values()) use(value);
+  }
+
   void leave_out(const std::string& reason) {
     for (LeftOut& one : study_.left_out)
       if (one.reason == reason) {
@@ -159,8 +199,95 @@ class Builder {
   const StudyVocabulary& vocabulary_;
   std::vector<SkipRule> rules_;
   std::set<std::vector<std::pair<std::string, std::string>>> assigned_;
-  std::set<std::string> used_;
+  std::set<std::string> used_, names_, keys_;
 };
+
+void add_steps(const YamlNode& node, StudyParts& parts) {
+  node.allow_only({"seconds", "at_least", "at_most"});
+  StepsRule rule{.seconds = node.at("seconds").number()};
+  if (node.has("at_least")) rule.at_least = static_cast<int>(node.at("at_least").integer());
+  if (node.has("at_most")) rule.at_most = static_cast<int>(node.at("at_most").integer());
+  if (!(rule.seconds > 0.0) || rule.at_least < 1 || rule.at_most < rule.at_least)
+    node.fail("expected seconds above 0 and 1 <= at_least <= at_most");
+  parts.steps = rule;
+}
+
+int count_of(const YamlNode& part, const std::string& key, int standard) {
+  if (!part.has(key)) return standard;
+  const long long count = part.at(key).integer();
+  if (count < 1 || count > 1000) part.at(key).fail("expected 1 to 1000");
+  return static_cast<int>(count);
+}
+
+/// The options among the keys of a part.
+Assignment options_of(const YamlNode& part, const std::vector<std::string>& others) {
+  Assignment options;
+  for (const std::string& key : part.keys())
+    if (!holds(others, key)) options.set(key, part.at(key).text());
+  return options;
+}
+
+EvidenceFigure evidence_figure(const YamlNode& node, const std::vector<std::string>& names) {
+  node.allow_only({"figure", "file", "where", "options", "baselines", "one_launch"});
+  EvidenceFigure one{.figure = node.at("figure").text(),
+                     .file = node.at("file").text(),
+                     .with_baselines = node.has("baselines") && node.at("baselines").boolean(),
+                     .one_launch = node.has("one_launch") && node.at("one_launch").boolean()};
+  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
+  if (node.has("where")) one.where.emplace(node.at("where"), names);
+  if (node.has("options"))
+    for (const std::string& key : node.at("options").keys())
+      one.words.insert(one.words.end(), {"--" + key, node.at("options").at(key).text()});
+  return one;
+}
+
+void add_comparison(const YamlNode& node, const std::vector<std::string>& names, StudyParts& parts) {
+  node.allow_only({"report", "changes", "figures"});
+  if (node.has("report"))
+    parts.lab_report = node.at("report").one_of("report", {"comparison", "lab"}) == "lab";
+  if (node.has("changes"))
+    for (const YamlNode& change : node.at("changes").items()) {
+      change.allow_only({"name", "plain", "changed"});
+      parts.changes.push_back(
+          {change.at("name").text(), change.at("plain").text(), change.at("changed").text()});
+    }
+  if (node.has("figures"))
+    for (const YamlNode& figure : node.at("figures").items())
+      parts.figures.push_back(evidence_figure(figure, names));
+}
+
+StudyParts parts_of(const StudyFile& file, const std::vector<std::string>& names,
+                    const std::vector<std::string>& columns) {
+  StudyParts parts;
+  parts.name = file.at("name").text();
+  const YamlNode run = file.at("run");
+  parts.run = options_of(run, {"launches", "at_least", "until", "lab", "skip", "steps"});
+  if (run.has("steps") && run.at("steps").is_map())
+    add_steps(run.at("steps"), parts);
+  else if (run.has("steps"))
+    parts.run->set("steps", run.at("steps").text());
+  parts.launches = count_of(run, "launches", parts.launches);
+  parts.least_launches = count_of(run, "at_least", parts.launches);
+  if (run.has("until")) parts.until_s = run.at("until").seconds().count();
+  if (run.has("lab")) parts.run_lab = run.at("lab").text();
+  std::vector<std::string> known = names;
+  known.insert(known.end(), columns.begin(), columns.end());
+  parts.run_skip = skip_rules(run, known);
+  if (file.has("calibrate")) {
+    const YamlNode part = file.at("calibrate");
+    parts.calibrate = options_of(part, {"lab"});
+    if (part.has("lab")) parts.calibrate_lab = part.at("lab").text();
+  }
+  if (file.has("measure")) {
+    parts.measure = options_of(file.at("measure"), {"rounds"});
+    parts.measure_rounds = count_of(file.at("measure"), "rounds", 1);
+  }
+  if (file.has("bench")) parts.bench = options_of(file.at("bench"), {});
+  if (file.has("first")) parts.first.emplace(file.at("first"), names);
+  if (file.has("baseline")) parts.baseline.emplace(file.at("baseline"), names);
+  if (file.has("compare")) add_comparison(file.at("compare"), names, parts);
+  return parts;
+}
 
 /// Names of cases are for people, so that they need not be used.
 std::set<std::string> case_names(const YamlNode& blocks) {
@@ -173,9 +300,8 @@ std::set<std::string> case_names(const YamlNode& blocks) {
 }  // namespace
 
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
-                 const std::vector<std::string>& columns) {
-  const YamlNode file = YamlNode::load(path);
-  file.allow_only({"study", "about", "predict", "points", "skip", "expect", "plot"});
+                 const std::vector<std::string>& columns, unsigned seed, const std::string& only) {
+  const StudyFile file(path);
   Study study;
   study.path = path;
   study.title = file.at("study").text();
@@ -185,38 +311,66 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (file.has("about")) study.about = file.at("about").text();
   const YamlNode blocks = file.at("points");
   const Assignment base = base_of(file, vocabulary);
-  std::vector<Assignment> points = expand_points(blocks);
+  std::vector<Assignment> points = expand_points(blocks, seed);
   std::set<std::string> seen;
-  for (const Assignment& point : points)
-    for (const auto& [name, value] : point.values())
-      if (seen.insert(name).second) study.names.push_back(name);
+  const auto add_names = [&](std::vector<std::string>& names, const Assignment& assigned) {
+    for (const auto& [name, value] : assigned.values())
+      if (seen.insert(name).second) names.push_back(name);
+  };
+  for (const Assignment& point : points) add_names(study.names, point);
   std::vector<std::string> assigned = study.names;
-  for (const auto& [name, value] : base.values()) assigned.push_back(name);
-  Builder builder(study, vocabulary, skip_rules(file, assigned));
+  std::set<std::string> explained = case_names(blocks);  // names that need not be used in a value
   for (Assignment& point : points) {
-    point.add_missing(base);
     try {
-      builder.add(point);
+      if (file.has("every")) point.add_missing(assignment_of(file.at("every")));
+      if (file.has("values")) add_values(file.at("values"), point);
+      if (file.has("classes")) add_classes(file.at("classes"), point);
+    } catch (const InputError& error) {
+      blocks.fail(error.what());
+    }
+    point.add_missing(base);
+    add_names(assigned, point);
+  }
+  for (const char* part : {"every", "values", "classes"})
+    if (file.has(part))
+      for (const std::string& name : file.at(part).keys()) explained.insert(name);
+  Builder builder(study, vocabulary, skip_rules(file, assigned));
+  if (file.has("run")) study.parts = parts_of(file, assigned, columns);
+  if (!study.parts && !only.empty()) throw UsageError("--only goes with studies that run");
+  for (const Assignment& point : points) {
+    try {
+      builder.add(point, only);
     } catch (const InputError& error) {
       blocks.fail(error.what());
     }
   }
-  const std::set<std::string> cases = case_names(blocks);
   for (const std::string& name : study.names)
-    if (!holds(vocabulary.options, name) && !builder.is_used(name) && !cases.contains(name))
+    if (!holds(vocabulary.options, name) && !builder.is_used(name) && !explained.contains(name))
       blocks.fail(unknown_name("option", name, vocabulary.options) + "; nor does a value use {" + name + "}");
-  if (study.points.empty()) blocks.fail("no point is left");
+  if (study.points.empty())
+    blocks.fail(only.empty() ? "no point is left" : "no point has '" + only + "' in its name");
   if (file.has("expect"))
     for (const YamlNode& node : file.at("expect").items())
       study.expectations.push_back(expectation_of(node, assigned, columns));
+  study.cost = study_cost(file);
   if (file.has("plot"))
-    for (const YamlNode& node : file.at("plot").items())
-      study.figures.push_back(figure_of(node, study, assigned, columns));
+    for (const YamlNode& node : file.at("plot").items()) {
+      study.figures.push_back(study_figure(node, study.names, assigned, columns));
+      const auto stem = [](const StudyFigure& one) { return std::filesystem::path(one.file).stem(); };
+      for (const StudyFigure& other : study.figures)
+        if (&other != &study.figures.back() && stem(other) == stem(study.figures.back()))
+          node.at("file").fail("another figure has this name, and so its script and data");
+    }
   for (const StudyPoint& point : study.points) {  // what cannot be compared shows now, not after hours
     try {
       for (const Expectation& one : study.expectations)
         if (one.where) static_cast<void>(one.where->holds(point.assigned));
       for (const StudyFigure& one : study.figures)
+        if (one.where) static_cast<void>(one.where->holds(point.assigned));
+      if (!study.parts) continue;
+      for (const auto* one : {&study.parts->first, &study.parts->baseline})
+        if (*one) static_cast<void>((*one)->holds(point.assigned));
+      for (const EvidenceFigure& one : study.parts->figures)
         if (one.where) static_cast<void>(one.where->holds(point.assigned));
     } catch (const InputError& error) {
       blocks.fail(error.what());

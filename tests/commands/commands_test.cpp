@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "sim/records/result.hpp"
@@ -75,6 +76,52 @@ TEST_CASE("the summary names step time, throughput, parts, bytes and fidelity", 
   for (const char* word : {"step time", "p10", "throughput", "exposed comm", "bytes sent", "fidelity"})
     CHECK_THAT(outcome.out, Catch::Contains(word));
   CHECK(nlohmann::json::parse(shell.read("t.json")).contains("traceEvents"));
+}
+
+TEST_CASE("a timeline in a file that ends in .gz is the same, and two results share one", "[commands]") {
+  const Shell shell;
+  const std::string pipeline =
+      "stepcast predict --model bert-base --device h100-sxm --cluster h100x4-nvlink --strategy "
+      "pipeline --batch 8 --micro-batches 4 --world-size 4 ";
+  REQUIRE(shell.run(pipeline + "-o p.json --timeline t.json").exit_code == 0);
+  REQUIRE(shell.run(pipeline + "--timeline t.json.gz").exit_code == 0);
+  CHECK(shell.run("gzip -dc t.json.gz | cmp - t.json").exit_code == 0);
+  std::map<std::string, int> phases;
+  const nlohmann::json events = nlohmann::json::parse(shell.read("t.json"))["traceEvents"];
+  for (const auto& event : events) {
+    ++phases[event["ph"]];
+    if (event["ph"] == "C") CHECK(event["args"]["bytes"] >= 0.0);
+  }
+  CHECK(phases["s"] == 2 * 3 * 4);  // activations and gradients over 3 boundaries in 4 micro-batches
+  CHECK(phases["f"] == phases["s"]);
+  write_as_run(shell, "p.json", 1.1, "run.json");
+  REQUIRE(shell.run("stepcast plot timeline p.json run.json -o both.json.gz --ranks 1-2").exit_code == 0);
+  const std::string both = shell.run("gzip -dc both.json.gz").out;
+  CHECK_THAT(both, Catch::Contains("rank 1, predicted: pipeline") &&
+                       Catch::Contains("rank 2, measured: pipeline") && !Catch::Contains("rank 3, "));
+  CHECK_THAT(shell.run(pipeline + "--timeline x.json --timeline-ranks 1-").err, Catch::Contains("as 0,4-7"));
+  CHECK_THAT(shell.run(pipeline + "--timeline-ranks 1").err, Catch::Contains("goes with --timeline"));
+}
+
+TEST_CASE("plot --all draws what a folder allows and says what the rest needs", "[commands]") {
+  const Shell shell;
+  for (const char* ranks : {"1", "2"})
+    REQUIRE(shell.run(kPredict + "--strategy ddp --world-size " + ranks + " --steps 3 -o p" + ranks + ".json")
+                .exit_code == 0);
+  write_as_run(shell, "p2.json", 1.1, "run2.json");
+  shell.write("other.json", "{}");
+  shell.write("broken.json", "{");
+  const Outcome all = shell.run("stepcast plot --all . -o figures --format png");
+  INFO(all.err);
+  CHECK(all.exit_code == 0);
+  for (const char* text : {"figures/accuracy.png", "figures/progress.png", "figures/timeline.png",
+                           "figures/memory.png", "not drawn: bandwidth: ", "not drawn: lab-error: "})
+    CHECK_THAT(all.out, Catch::Contains(text));
+  CHECK(shell.run("stepcast plot --all . -o figures --format png").exit_code == 3);
+  CHECK(shell.run("stepcast plot --all . -o figures --format gif").exit_code == 2);
+  const Outcome drawn = shell.run("stepcast plot progress run2.json --term");
+  CHECK(drawn.exit_code == 0);
+  CHECK_THAT(drawn.out, Catch::Contains("Throughput and loss") && Catch::Contains("ddp, 2 ranks"));
 }
 
 TEST_CASE("compare reports a run 25 % slower than predicted as -20 %, and fails beyond --max-error",
@@ -182,7 +229,45 @@ TEST_CASE("plot leaves figure, script and data, and gnuplot draws the script aga
   CHECK(shell.run("rm fig.svg\ngnuplot fig.gp").exit_code == 0);
   CHECK(shell.read("fig.svg") == drawn);
   CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.svg").exit_code == 3);
-  CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.pdf").exit_code == 2);
+  CHECK(shell.run("stepcast plot accuracy p.json run.json -o fig.jpeg").exit_code == 2);
+}
+
+TEST_CASE("doctor --watch says once a second how fast the machine is and what others take", "[commands]") {
+  const tests::Shell shell;
+  const tests::Outcome watched = shell.run("stepcast doctor --watch --seconds 2 --json");
+  CHECK(watched.exit_code == 0);
+  std::istringstream lines(watched.out);
+  int seconds = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    CHECK(json.at("second") == ++seconds);
+    CHECK(json.at("probe_per_s").get<double>() > 0.0);
+    for (const char* part : {"taken", "stolen"}) {
+      CHECK(json.at(part).get<double>() >= 0.0);
+      CHECK(json.at(part).get<double>() <= 1.0);
+    }
+  }
+  CHECK(seconds == 2);
+  CHECK_THAT(shell.run("stepcast doctor --seconds 2").err, Catch::Contains("--seconds goes with --watch"));
+}
+
+TEST_CASE("a forecast from a calibration that did not converge says by how much it may be too long",
+          "[commands]") {
+  const tests::Shell shell;
+  nlohmann::json calibration = nlohmann::json::parse(
+      std::ifstream(STEPCAST_SOURCE_DIR "/calibration/data/two-cores.calibration.json"));
+  const std::string predict =
+      "stepcast predict --model synthetic --strategy all_reduce --cluster laptop --world-size 2 --steps 1 "
+      "--warmup 0 "
+      "--calibration ";
+  const auto said = [&] {
+    shell.write("c.json", calibration.dump());
+    return shell.run(predict + "c.json").out;
+  };
+  CHECK_THAT(said(), !Catch::Contains("converge"));
+  calibration["sampling"] = {{"disturbed", 3}, {"excess", 0.25}};
+  CHECK_THAT(said(),
+             Catch::Contains("did not converge: some costs may be 25 % too high or more, the step between"));
 }
 
 TEST_CASE("doctor names what is missing and how to mend it", "[commands]") {

@@ -73,4 +73,59 @@ TEST_CASE("an expectation that is missed, a point without answer and a wrong opt
   CHECK_THAT(shell.run("stepcast study bukket-caps -o x").err, Catch::Contains("did you mean 'bucket-caps'"));
 }
 
+TEST_CASE("a study leaves figures and one page that has them; another price asks nothing anew",
+          "[commands]") {
+  const Shell shell;
+  const auto study = [&](const std::string& cost) {
+    shell.write("drawn.yaml",
+                "study: 'Is 1 < 2 & so on?'\n"
+                "predict: {model: 'transformer:layers=2,hidden=64', device: h100-sxm, steps: 1, warmup: 1, "
+                "batch: 2}\n"
+                "points:\n"
+                "  - grid: {strategy: ddp, rate: [10Gb/s, 100Gb/s], world-size: [1, 2, 4], bucket-cap: "
+                "[1MiB, 25MiB]}\n"
+                "  - list: [{cluster: \"h100-hosts:hosts={world-size},rate={rate}\"}]\n" +
+                    cost +
+                    "plot:\n"
+                    "  - {file: curves.svg, x: world-size, y: efficiency, series: rate, panels: bucket-cap, "
+                    "target: 0.8, "
+                    "amdahl: true}\n"
+                    "  - {kind: heatmap, file: heat.png, x: world-size, y: rate, value: step_time_s, panels: "
+                    "bucket-cap}\n"
+                    "  - {kind: pareto, file: front.pdf, x: step_time_s, y: million_tokens_device_hours, "
+                    "where: {rate: 100Gb/s}, labels: [world-size, bucket-cap]}\n");
+    return shell.run("stepcast study drawn.yaml -o out");
+  };
+  const Outcome first = study("cost: {per_device_hour: 2, epoch_samples: 1000}\n");
+  INFO(first.err);
+  REQUIRE(first.exit_code == 0);
+  const std::string page = shell.read("out/report.html");
+  for (const char* text :
+       {"<h1>Is 1 &lt; 2 &amp; so on?</h1>", "\"curves.svg\"", "\"heat.png\"", "\"front.pdf\"",
+        "serial fraction", "Amdahl&#39;s law knows one number", "epoch_cost"})
+    CHECK_THAT(page, Catch::Contains(text));
+  int figures = 0;
+  for (std::size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1)) ++figures;
+  CHECK(figures == 3);
+  const std::string rows = shell.read("out/rows.1-of-1.jsonl");
+  const std::string table = shell.read("out/results.csv");
+  const Outcome dearer = study("cost: {per_device_hour: 4, epoch_samples: 1000}\n");
+  CHECK(dearer.exit_code == 0);
+  CHECK(shell.read("out/rows.1-of-1.jsonl") == rows);
+  CHECK(shell.read("out/results.csv") != table);
+  CHECK(shell.run("stepcast study drawn.yaml -o out --epoch-samples 5").exit_code == 0);
+  CHECK_THAT(study("cost: {per_device_hour: 0}\n").err,
+             Catch::Contains("cost.per_device_hour: expected a number above 0"));
+}
+
+TEST_CASE("the columns of a study have a dictionary", "[commands]") {
+  const Shell shell;
+  const Outcome help = shell.run("stepcast help study columns");
+  CHECK(help.exit_code == 0);
+  CHECK_THAT(help.out, Catch::Contains("million_tokens_energy_kwh"));
+  CHECK(help.out == shell.run("stepcast study --columns").out);
+  CHECK_THAT(shell.run("stepcast help study rows").err, Catch::Contains("of study of a topic: columns"));
+  CHECK(shell.run("stepcast help plot columns").exit_code == 2);
+}
+
 }  // namespace stepcast::tests::study_command_test

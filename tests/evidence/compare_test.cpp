@@ -204,7 +204,7 @@ TEST_CASE("a Perfetto timeline nests: what overlaps without nesting gets a threa
                   {0, Stream::kComm, SpanKind::kCommunication, "first", 0.0, 1.0},
                   {0, Stream::kComm, SpanKind::kCommunication, "second", 0.5, 1.5},
                   {0, Stream::kComm, SpanKind::kCommunication, "third", 1.0, 2.0}};
-  const nlohmann::json events = nlohmann::json::parse(perfetto_json(result))["traceEvents"];
+  const nlohmann::json events = nlohmann::json::parse(perfetto_json({&result}))["traceEvents"];
   std::map<std::string, int> thread;
   for (const auto& event : events)
     if (event["ph"] == "X") thread[event["name"]] = event["tid"];
@@ -218,7 +218,7 @@ TEST_CASE("a Perfetto timeline counts what every rank holds, each sample once an
   result.spans = {{0, Stream::kCompute, SpanKind::kCompute, "forward", 0.0, 1.0}};
   result.memory = {
       {0, 30.0, {}, {0.0, 0.25}, {10.0, 30.0}}, {1, 5.0, {}, {}, {}}, {0, 30.0, {}, {0.0}, {10.0}}};
-  const nlohmann::json events = nlohmann::json::parse(perfetto_json(result))["traceEvents"];
+  const nlohmann::json events = nlohmann::json::parse(perfetto_json({&result}))["traceEvents"];
   std::vector<std::pair<double, double>> samples;
   for (const auto& event : events) {
     if (event["ph"] != "C") continue;

@@ -105,21 +105,43 @@ TEST_CASE("the probes of a calibration deliver every sample set with a sample pe
       return [=] { std::transform(from, from + count, to, [&](float value) { return scale * value; }); };
     };
     settings.rounds = 2;
+    settings.budget_s = 20.0;
     const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
-    if (session.ranks.rank == 0) sets = own;
+    if (session.ranks.rank == 0) sets = own.sets;
   });
   std::vector<std::string> probes;
   for (const SampleSet& set : sets) {
     CAPTURE(set.probe, set.bytes);
     probes.push_back(set.probe);
-    CHECK(set.time_s.size() == (set.probe == "compute_one" || set.probe == "compute_all" ? 8 : 2));
+    CHECK(set.time_s.size() >= (set.probe == "compute_one" || set.probe == "compute_all" ? 8 : 2));
     CHECK(set.time_s.size() == set.cpu_s.size());
+    CHECK(set.time_s.size() == set.machine.size());
+    CHECK(set.machine.valid());
     for (const double time : set.time_s) CHECK(time > 0.0);
   }
   CHECK(probes == std::vector<std::string>{"compute_all", "compute_beside_communication", "compute_one",
                                            "copy", "exchange", "exchange", "handed_over", "handed_over",
                                            "memory_all", "memory_one", "ping_pong", "ping_pong", "reduce",
                                            "rendezvous", "rendezvous"});
+}
+
+TEST_CASE("where the budget does not last for three rounds, the largest messages are given up", "[bench]") {
+  ProbedSamples probed;
+  as_sessions(2, [&](RankSession& session) {
+    ProbeSettings settings;
+    settings.message_sizes = {4, std::size_t{64} << 20U};
+    settings.pairs = {{kSameHost, {0, 1}}};
+    settings.rounds = 3;
+    settings.budget_s = 1e-3;
+    const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
+    if (session.ranks.rank == 0) probed = own;
+  });
+  CHECK(probed.sampling.largest_bytes_given_up == 67108864.0);
+  CHECK(probed.sampling.budget_s == 1e-3);
+  for (const SampleSet& set : probed.sets) {
+    CHECK(set.bytes != 67108864.0);
+    CHECK(set.time_s.size() == (set.probe == "compute_one" || set.probe == "compute_all" ? 12 : 3));
+  }
 }
 
 TEST_CASE(
@@ -131,8 +153,9 @@ TEST_CASE(
     settings.pairs = {{kSameHost, {1, 2}}, {kSameSwitch, {3, 0}}};
     settings.ring = {0, 3, 1};
     settings.rounds = 2;
+    settings.budget_s = 20.0;
     const auto own = run_probes(session, backends().find("gloo"), settings, [](const std::string&) {});
-    if (session.ranks.rank == 2) sets = own;
+    if (session.ranks.rank == 2) sets = own.sets;
   });
   std::vector<std::string> found;
   for (const SampleSet& set : sets) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -7,7 +8,6 @@
 #include "core/file.hpp"
 #include "runner/lab/namespaces.hpp"
 #include "runner/lab/plan.hpp"
-#include "runner/lab/validation.hpp"
 
 namespace stepcast::lab_plan_test {
 namespace {
@@ -75,63 +75,19 @@ TEST_CASE("ranks of a lab fill host after host and know where rank 0 is") {
   }
 }
 
-TEST_CASE("the matrix of lab validate holds what it promises") {
-  const std::vector<LabPoint> all = LabMatrix("lab").points();
-  std::set<std::string> names;
-  std::set<std::string> hosts;
-  std::set<double> rates;
-  int replayed = 0;
-  for (const LabPoint& one : all) {
-    INFO(one.name);
-    CHECK(names.insert(one.name).second);
-    hosts.insert(one.settings.at("world-size"));
-    const double rate = parse_bytes_per_second(one.settings.at("rate"), "rate").count();
-    rates.insert(rate);
-    const bool waits = one.settings.at("compute") == "replayed";
-    replayed += waits ? 1 : 0;
-    CHECK((waits || one.settings.at("world-size") == "2"));  // as many as this machine has cores
-    const LabPlan plan = plan_lab(load_cluster(one.settings.at("cluster")), "t");
-    CHECK(std::to_string(plan.hosts.size()) == one.settings.at("world-size"));
-    CHECK(plan.links.back().bandwidth.count() == Approx(0.941 * rate));  // a host's
+TEST_CASE("every cluster of the lab's study can be built") {
+  std::istringstream lines(read_file(STEPCAST_SOURCE_DIR "/tests/study/lab-matrix.txt"));
+  std::set<std::string> clusters;
+  const std::regex kCluster("--cluster (\\S+) --world-size (\\d+) .* # (\\S+) B/s");
+  std::smatch found;
+  for (std::string line; std::getline(lines, line);) {
+    if (!std::regex_search(line, found, kCluster) || !clusters.insert(found[1]).second) continue;
+    INFO(line);
+    const LabPlan plan = plan_lab(load_cluster(found[1]), "t");
+    CHECK(std::to_string(plan.hosts.size()) == found[2]);
+    CHECK(plan.links.back().bandwidth.count() == Approx(0.941 * std::stod(found[3])));  // a host's
   }
-  CHECK(replayed >= 60);
-  CHECK(static_cast<int>(all.size()) - replayed >= 12);
-  CHECK(hosts == std::set<std::string>{"2", "4", "8"});
-  CHECK(rates == std::set<double>{12.5e6, 125e6, 312.5e6, 625e6});
-  CHECK(LabMatrix("lab-quick").points().size() == 12);
-  for (const YamlNode& change : LabMatrix("lab").at("changes").items()) {
-    CHECK(names.contains(change.at("plain").text()));
-    CHECK(names.contains(change.at("changed").text()));
-  }
-}
-
-TEST_CASE("the matrix of lab validate is the one of the reference, in its order") {
-  std::ostringstream all;
-  for (const std::string study : {"lab", "lab-quick"})
-    for (const LabPoint& one : LabMatrix(study).points()) {
-      all << (study == "lab" ? "lab " : "quick ") << one.name;
-      for (const std::string key : {"cluster", "world-size", "model", "batch", "compute"})
-        all << " --" << key << " " << one.settings.at(key);
-      for (const std::string& word : one.words({"cluster", "world-size", "model", "batch", "compute"}))
-        all << " " << word;
-      all << " # " << parse_bytes_per_second(one.settings.at("rate"), "rate").count() << " B/s, "
-          << distance_of(one) << "\n";
-    }
-  for (const YamlNode& change : LabMatrix("lab").at("changes").items())
-    all << "change " << change.at("name").text() << ": " << change.at("plain").text() << " to "
-        << change.at("changed").text() << "\n";
-  CHECK(all.str() == read_file(STEPCAST_SOURCE_DIR "/tests/runner/reference/lab-matrix.txt"));
-}
-
-TEST_CASE("a case is as far from the calibration as its farthest property") {
-  LabPoint one{"one", {{"kind", "lab-star"}, {"world-size", "2"}, {"rate", "1Gb/s"}}, {}};
-  CHECK(distance_of(one) == kSeenRateSeenSize);
-  one.settings["rate"] = "100Mb/s";
-  CHECK(distance_of(one) == kNewRate);
-  one.settings["world-size"] = "4";
-  CHECK(distance_of(one) == kNewWorldSize);
-  one.settings["kind"] = "lab-straggler";
-  CHECK(distance_of(one) == kNewTopology);
+  CHECK(clusters.size() >= 10);
 }
 
 }  // namespace

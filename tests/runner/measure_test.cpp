@@ -29,6 +29,7 @@ TEST_CASE("the phases of every measured step add up to the step") {
   options.batches = {4, 8};
   options.steps = 7;
   options.warmup_steps = 1;
+  options.budget_s = 0.0;
   int steps = 0;
   options.on_step = [&] { ++steps; };
   const Model model = load_model("netflix-mlp");
@@ -37,9 +38,10 @@ TEST_CASE("the phases of every measured step add up to the step") {
   REQUIRE(trace.entries.size() == 4);
   for (const TraceEntry& entry : trace.entries) {
     REQUIRE(entry.steps() == 7);
-    CHECK(entry.native_step_s.size() == (entry.pace == Pace::kContinuous ? 7 : 0));
+    CHECK(entry.machine.size() == entry.steps());
+    CHECK(entry.native_step_s.size() == (entry.pace == Pace::kContinuous ? entry.steps() : 0));
     REQUIRE(entry.segments.size() == model.segments.size());
-    for (std::size_t step = 0; step < 7; ++step) {
+    for (std::size_t step = 0; step < entry.steps(); ++step) {
       double sum = entry.input_s[step] + entry.zero_grad_s()[step] + entry.loss_s[step] +
                    entry.optimizer_s()[step] + entry.host_s[step];
       for (const SegmentTrace& segment : entry.segments)
@@ -47,6 +49,11 @@ TEST_CASE("the phases of every measured step add up to the step") {
       CHECK(sum == Approx(entry.step_s[step]).epsilon(1e-9));
     }
   }
+  std::size_t all = 0;
+  for (const auto* entries : {&trace.entries, &trace.set_aside})
+    for (const TraceEntry& entry : *entries) all += entry.steps();
+  CHECK(all == 28);
+  CHECK(trace.problem().empty());
   CHECK(trace.entries[1].batch == 4);
   CHECK(trace.entries[1].pace == Pace::kWaiting);
   CHECK(trace.entries[2].batch == 8);

@@ -187,6 +187,19 @@ TEST_CASE("every class of the synthetic images is drawn, and equal seeds give eq
       Dataset::synthetic(model, kSeed).batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32).input));
 }
 
+TEST_CASE("features have classes where the loss wants them") {
+  Model model = load_model("netflix-mlp");
+  CHECK(Dataset::synthetic(model, kSeed).batch(0, 0, 1, 4, torch::kFloat32).target.sizes() ==
+        torch::IntArrayRef({4, 1}));
+  model.loss = "cross_entropy";
+  model.classes = 5;
+  const Dataset data = Dataset::synthetic(model, kSeed);
+  const Batch all = data.batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32);
+  const torch::Tensor per_class = torch::bincount(all.target, {}, model.classes);
+  CHECK(per_class.size(0) == 5);
+  CHECK(per_class.min().item<std::int64_t>() > data.size() / 20);
+}
+
 TEST_CASE("CIFAR-10's binary files become images by plane, with their labels") {
   const ScratchFolder folder;
   folder.write("data_batch_1.bin", record(3, '\0'));

@@ -111,6 +111,17 @@ TEST_CASE("what is wrong in a study is named with file, line and key", "[study]"
              Catch::Contains("study.yaml:2") && Catch::Contains("did you mean 'strategy'"));
   CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}]\nexpect: [{column: step_tim_s, at_least: 1}]\n"),
              Catch::Contains("did you mean 'step_time_s'"));
+  const std::string plot = start + "points: [{grid: {batch: [1], world-size: [2]}}]\nplot: [{file: a.svg, ";
+  const std::string map = plot + "kind: heatmap, x: batch, y: world-size, value: ";
+  CHECK_THAT(refusal(map + "step_time_s, series: batch}]\n"), Catch::Contains("unknown key 'series'"));
+  CHECK_THAT(refusal(map + "spleed_up}]\n"), Catch::Contains("plot[0].value: unknown column 'spleed_up'"));
+  CHECK_THAT(refusal(map + "step_time_s}, {file: a.png, x: batch, y: efficiency}]\n"),
+             Catch::Contains("plot[1].file: another figure has this name"));
+  CHECK_THAT(refusal(plot + "kind: hetmap}]\n"), Catch::Contains("did you mean 'heatmap'"));
+  CHECK_THAT(refusal(plot + "kind: pareto, x: batch, y: efficiency}]\n"),
+             Catch::Contains("plot[0].x: unknown column 'batch'"));
+  CHECK_THAT(refusal(start + "points: [{grid: {batch: [1]}}]\ncost: {per_device_hour: -1}\n"),
+             Catch::Contains("cost.per_device_hour: expected a number above 0"));
   CHECK_THAT(
       refusal(start + "points: [{grid: {batch: [1]}}]\nskip: [{when: {batch: \"> many\"}, because: x}]\n"),
       Catch::Contains("skip[0].when.batch") && Catch::Contains("found '> many'"));

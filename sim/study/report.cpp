@@ -1,0 +1,273 @@
+#include "sim/study/report.hpp"
+
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kBestRows = 10;
+constexpr std::size_t kMostRows = 2000;
+
+constexpr const char* kStyle = R"(
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 74rem; margin: 2rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.7rem; margin-bottom: 0.2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+p.about { margin-top: 0; color: #444; }
+table { border-collapse: collapse; font-size: 0.88rem; }
+th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
+th { border-bottom: 2px solid #888; }
+.wide { overflow-x: auto; }
+figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: #444; font-size: 0.9rem; }
+.verdict { padding: 0.3rem 0.7rem; margin: 0.3rem 0; border-left: 5px solid; white-space: pre-wrap; overflow-wrap: anywhere; }
+.met { border-color: #228833; background: #eef7f0; } .missed { border-color: #cc3311; background: #fdf0ed; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; font-size: 0.9rem; }
+dt { color: #666; } dd { margin: 0; overflow-wrap: anywhere; }
+summary { cursor: pointer; }
+@media print { body { max-width: none; } figure { break-inside: avoid; } }
+)";
+
+/// As text between tags or in double quotes. What XML has no character for becomes a question mark.
+std::string escaped(const std::string& text) {
+  std::string html;
+  for (const char c : text) {
+    if (c == '&')
+      html += "&amp;";
+    else if (c == '<')
+      html += "&lt;";
+    else if (c == '>')
+      html += "&gt;";
+    else if (c == '"')
+      html += "&quot;";
+    else if (c == '\'')
+      html += "&#39;";
+    else if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
+      html += '?';
+    else
+      html += c;
+  }
+  return html;
+}
+
+std::string element(const std::string& name, const std::string& text, const std::string& kind = "") {
+  return "<" + name + (kind.empty() ? "" : " class=\"" + kind + "\"") + ">" + escaped(text) + "</" + name +
+         ">";
+}
+
+/// \param words how many columns from the left hold words; the others are set as numbers
+std::string html_table(const std::vector<std::string>& header,
+                       const std::vector<std::vector<std::string>>& rows, std::size_t words) {
+  const auto line = [&](const std::vector<std::string>& cells, const char* name) {
+    std::string text = "<tr>";
+    for (std::size_t i = 0; i < cells.size(); ++i) text += element(name, cells[i], i < words ? "" : "number");
+    return text + "</tr>\n";
+  };
+  std::string text = "<div class=\"wide\"><table>\n<thead>" + line(header, "th") + "</thead>\n<tbody>\n";
+  for (const std::vector<std::string>& row : rows) text += line(row, "td");
+  return text + "</tbody></table></div>\n";
+}
+
+class ReportWriter {
+ public:
+  ReportWriter(const Study& study, const std::map<std::string, StudyRow>& rows, const StudyReport& report)
+      : study_(study), rows_(rows), report_(report) {
+    for (const StudyColumn& column : study_columns())
+      if (std::any_of(rows.begin(), rows.end(),
+                      [&](const auto& row) { return row.second.values.contains(column.name); }))
+        columns_.push_back(&column);
+    for (const StudyPoint& point : study.points) (answered(point) ? answered_ : failed_).push_back(&point);
+  }
+
+  std::string page() {
+    return "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
+           "<meta charset=\"utf-8\" />\n<meta name=\"viewport\" content=\"width=device-width\" />\n" +
+           element("title", study_.title) + "\n<style>" + kStyle + "</style>\n</head>\n<body>\n" +
+           element("h1", study_.title) + "\n" +
+           (study_.about.empty() ? "" : element("p", study_.about, "about") + "\n") + points() + verdicts() +
+           best() + figures() + failures() + all() + dictionary() + context() + "</body>\n</html>\n";
+  }
+
+ private:
+  [[nodiscard]] bool answered(const StudyPoint& point) const {
+    const auto row = rows_.find(point.key);
+    return row != rows_.end() && row->second.error.empty();
+  }
+
+  [[nodiscard]] std::string points() const {
+    std::string text =
+        element("p",
+                counted(answered_.size(), "point") + " answered" +
+                    (failed_.empty() ? "." : ", " + std::to_string(failed_.size()) + " without an answer.")) +
+        "\n";
+    if (study_.left_out.empty()) return text;
+    text += "<p>Left out:</p>\n<ul>\n";
+    for (const LeftOut& one : study_.left_out)
+      text += element("li", counted(one.points, "point") + ": " + one.reason) + "\n";
+    return text + "</ul>\n";
+  }
+
+  [[nodiscard]] std::string verdicts() const {
+    if (report_.verdicts.empty()) return "";
+    std::string text = "<h2>Expectations</h2>\n";
+    for (const std::string& line : report_.verdicts)
+      text += element("div", line, line.starts_with("MISSED") ? "verdict missed" : "verdict met") + "\n";
+    return text;
+  }
+
+  /// \param in_words columns by their labels, without units, which stand with the values
+  [[nodiscard]] std::vector<std::string> header(const std::vector<const StudyColumn*>& columns,
+                                                bool in_words) const {
+    std::vector<std::string> cells = study_.names;
+    for (const StudyColumn* column : columns)
+      cells.push_back(in_words ? column->label.substr(0, column->label.find(" (")) : column->name);
+    return cells;
+  }
+
+  [[nodiscard]] std::vector<std::string> cells(const StudyPoint& point,
+                                               const std::vector<const StudyColumn*>& columns) const {
+    std::vector<std::string> result;
+    for (const std::string& name : study_.names) {
+      const std::string* value = point.assigned.find(name);
+      result.push_back(value == nullptr ? "" : *value);
+    }
+    const auto row = rows_.find(point.key);
+    for (const StudyColumn* column : columns) {
+      if (row == rows_.end()) continue;
+      const auto value = row->second.values.find(column->name);
+      result.push_back(value == row->second.values.end() ? "" : column_text(column->name, value->second));
+    }
+    return result;
+  }
+
+  /// By throughput; without those that do not fit, where others do.
+  [[nodiscard]] std::string best() const {
+    static const std::vector<std::string> kShown{"step_time_s",
+                                                 "throughput_samples_per_s",
+                                                 "tokens_per_s",
+                                                 "efficiency",
+                                                 "exposed_communication_s",
+                                                 "peak_memory_bytes",
+                                                 "fits",
+                                                 "epoch_time_s",
+                                                 "epoch_cost",
+                                                 "million_tokens_cost"};
+    if (answered_.empty()) return "";
+    std::vector<const StudyColumn*> shown;
+    for (const StudyColumn* column : columns_)
+      if (std::find(kShown.begin(), kShown.end(), column->name) != kShown.end()) shown.push_back(column);
+    std::vector<const StudyPoint*> sorted;
+    std::set<std::string> keys;
+    for (const StudyPoint* point : answered_)
+      if (keys.insert(point->key).second) sorted.push_back(point);
+    const auto value = [&](const StudyPoint* point, const char* column) {
+      const auto& values = rows_.at(point->key).values;
+      const auto found = values.find(column);
+      return found == values.end() ? 0.0 : found->second;
+    };
+    std::stable_sort(sorted.begin(), sorted.end(), [&](const StudyPoint* a, const StudyPoint* b) {
+      const double left = value(a, "throughput_samples_per_s"), right = value(b, "throughput_samples_per_s");
+      return left != right ? left > right : value(a, "step_time_s") < value(b, "step_time_s");
+    });
+    const auto no_room = [&](const StudyPoint* point) {
+      const auto& values = rows_.at(point->key).values;
+      return values.contains("fits") && values.at("fits") == 0.0;
+    };
+    if (!std::all_of(sorted.begin(), sorted.end(), no_room)) std::erase_if(sorted, no_room);
+    if (sorted.size() > kBestRows) sorted.resize(kBestRows);
+    std::vector<std::vector<std::string>> lines;
+    for (const StudyPoint* point : sorted) lines.push_back(cells(*point, shown));
+    return "<h2>The " + counted(sorted.size(), "row") + " of most throughput</h2>\n" +
+           html_table(header(shown, true), lines, study_.names.size());
+  }
+
+  [[nodiscard]] std::string figures() const {
+    std::string text;
+    for (std::size_t i = 0; i < report_.figures.size(); ++i) {
+      const ReportFigure& figure = report_.figures[i];
+      text += "<figure>\n" + embedded_svg(figure.svg, "figure" + std::to_string(i + 1) + "-") +
+              "<figcaption>" + escaped(figure.caption) + " <a href=\"" + escaped(figure.file) + "\">" +
+              escaped(figure.file) + "</a></figcaption>\n";
+      if (!figure.note.empty()) text += element("p", figure.note) + "\n";
+      if (figure.table.size() > 1)
+        text += "<details><summary>its numbers</summary>\n" +
+                html_table(figure.table.front(), {figure.table.begin() + 1, figure.table.end()}, 1) +
+                "</details>\n";
+      text += "</figure>\n";
+    }
+    for (const std::string& problem : report_.problems) text += element("p", "Not drawn: " + problem) + "\n";
+    return text.empty() ? "" : "<h2>Figures</h2>\n" + text;
+  }
+
+  [[nodiscard]] std::string failures() const {
+    if (failed_.empty()) return "";
+    std::map<std::string, std::vector<std::string>> by_error;
+    for (const StudyPoint* point : failed_) {
+      const auto row = rows_.find(point->key);
+      by_error[row == rows_.end() ? "not asked yet" : row->second.error].push_back(point->key);
+    }
+    std::string text = "<h2>Without an answer</h2>\n<ul>\n";
+    for (const auto& [error, keys] : by_error)
+      text += "<li>" + escaped(counted(keys.size(), "point") + ": " + error) + "<br /><small>" +
+              escaped("such as " + keys.front()) + "</small></li>\n";
+    return text + "</ul>\n";
+  }
+
+  [[nodiscard]] std::string all() const {
+    std::vector<std::vector<std::string>> lines;
+    for (const StudyPoint* point : answered_)
+      if (lines.size() < kMostRows) lines.push_back(cells(*point, columns_));
+    const std::string rest = lines.size() < answered_.size() ? "the first " + std::to_string(lines.size()) +
+                                                                   " of " + std::to_string(answered_.size())
+                                                             : "all " + std::to_string(lines.size());
+    return "<h2>All rows</h2>\n<p><a href=\"results.csv\">results.csv</a> has them all.</p>\n"
+           "<details><summary>Show " +
+           rest + " answers</summary>\n" + html_table(header(columns_, false), lines, study_.names.size()) +
+           "</details>\n";
+  }
+
+  [[nodiscard]] std::string dictionary() const {
+    std::string text = "<details><summary>What the columns mean</summary>\n<dl>\n";
+    for (const StudyColumn* column : columns_)
+      text += element("dt", column->name) + element("dd", column->meaning) + "\n";
+    return text + "</dl>\n</details>\n";
+  }
+
+  [[nodiscard]] std::string context() const {
+    const RunContext& c = report_.context;
+    std::string text = "<h2>How it was made</h2>\n<dl>\n";
+    for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+             {"study", study_.path},
+             {"command", c.command_line},
+             {"stepcast", c.stepcast_version + " (" + c.git_revision + ")"},
+             {"date", c.date},
+             {"machine", c.host_name + ", " + c.cpu_model + ", " + std::to_string(c.cores) + " cores"}})
+      text += element("dt", name) + element("dd", value) + "\n";
+    return text + "</dl>\n<p>Predictions, not measurements.</p>\n";
+  }
+
+  const Study& study_;
+  const std::map<std::string, StudyRow>& rows_;
+  const StudyReport& report_;
+  std::vector<const StudyColumn*> columns_;  ///< that have a value
+  std::vector<const StudyPoint*> answered_, failed_;
+};
+
+}  // namespace
+
+std::string embedded_svg(const std::string& svg, const std::string& prefix) {
+  static const std::regex kDropped(R"re( id="gnuplot_plot_[^"]*"|<title>[^<]*</title>|<desc>[^<]*</desc>)re");
+  static const std::regex kName(R"re(( id=["']|url\(['"]?#|href=['"]#))re");
+  const std::size_t start = svg.find("<svg");
+  if (start == std::string::npos) return "";
+  return std::regex_replace(std::regex_replace(svg.substr(start), kDropped, ""), kName, "$1" + prefix);
+}
+
+std::string report_html(const Study& study, const std::map<std::string, StudyRow>& rows,
+                        const StudyReport& report) {
+  return ReportWriter(study, rows, report).page();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,111 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "plots/curves.hpp"
+#include "plots/heatmap.hpp"
+#include "plots/pareto.hpp"
+
+/// Figures of studies: what stands in their data.
+namespace stepcast::study_figures_test {
+namespace {
+
+HeatSheet heat() {
+  return {.title = "t",
+          .x_label = "x",
+          .y_label = "y",
+          .value_label = "v",
+          .log_scale = false,
+          .more_is_better = true,
+          .cells = {{"", "1", "a", 10.0, "10"},
+                    {"", "2", "a", 20.0, "20"},
+                    {"", "1", "b", 90.0, "90", false},
+                    {"", "2", "b"}},
+          .text_of = [](double value) { return std::to_string(static_cast<int>(value)); }};
+}
+
+std::string block_of(const Drawing& drawing, const std::string& name) {
+  const std::size_t at = drawing.data.find("# " + name);
+  if (at == std::string::npos) return "none";
+  const std::size_t start = drawing.data.find('\n', at) + 1;
+  return drawing.data.substr(start, drawing.data.find("\n\n", start) - start + 1);
+}
+
+std::vector<std::string> labels(const std::vector<ParetoPoint>& points) {
+  std::vector<std::string> result;
+  for (const ParetoPoint& point : points) result.push_back(point.label);
+  return result;
+}
+
+ParetoSheet front(bool less_x, bool less_y) {
+  return {.title = "t",
+          .x_label = "x",
+          .y_label = "y",
+          .less_x = less_x,
+          .less_y = less_y,
+          .log_axes = false,
+          .points = {{"", "", "a", 1.0, 9.0},
+                     {"", "", "b", 2.0, 5.0},
+                     {"", "", "c", 3.0, 6.0},  // b beats it
+                     {"", "", "d", 4.0, 1.0},
+                     {"", "", "e", 4.0, 2.0},         // d beats it
+                     {"", "", "f", 0.5, 0.5, false},  // does not fit
+                     {"", "", "g", 2.0, 5.0}}};       // as good as b
+}
+
+}  // namespace
+
+TEST_CASE("a heatmap colours cells that fit, hatches the others and frames the best", "[plots]") {
+  const Drawing drawing = draw_heatmap(heat());
+  // Cividis from 0,34,78 to 254,232,56; 90 does not fit and is no part of the scale.
+  CHECK(block_of(drawing, "cells") == "0 0 -0.5 0.5 -0.5 0.5 8782 10\n1 0 0.5 1.5 -0.5 0.5 16705592 20\n");
+  CHECK(block_of(drawing, "does not fit") == "0 1 -0.5 0.5 0.5 1.5\n");
+  CHECK(block_of(drawing, "without answer") == "1 1 0.5 1.5 0.5 1.5\n");
+  CHECK(block_of(drawing, "best") == "1 0 0.53 1.47 -0.47 0.47\n");
+  HeatSheet less = heat();
+  less.more_is_better = false;
+  CHECK(block_of(draw_heatmap(less), "best") == "0 0 -0.47 0.47 -0.47 0.47\n");
+  less.cells.push_back(less.cells.front());
+  CHECK_THROWS_AS(draw_heatmap(less), InputError);
+  less.cells = {{"", "1", "a"}};
+  CHECK_THROWS_AS(draw_heatmap(less), InputError);
+}
+
+TEST_CASE("a front holds what no other point beats, whichever way is better", "[plots]") {
+  using Labels = std::vector<std::string>;
+  CHECK(labels(pareto_front(front(true, true), "")) == Labels{"a", "b", "g", "d"});
+  CHECK(labels(pareto_front(front(true, false), "")) == Labels{"a"});
+  CHECK(labels(pareto_front(front(false, true), "")) == Labels{"d"});
+  CHECK(labels(pareto_front(front(false, false), "")) == Labels{"a", "c", "e"});
+  CHECK(pareto_front(front(true, true), "other").empty());
+  const Drawing drawing = draw_pareto(front(true, true));
+  CHECK(block_of(drawing, "front") == "1 9\n2 5\n2 5\n4 1\n");
+  CHECK(drawing.table.size() == 5);
+  CHECK(block_of(drawing, "does not fit") == "0.5 0.5 \"f\"\n");
+  ParetoSheet none = front(true, true);
+  for (ParetoPoint& point : none.points) point.fits = false;
+  CHECK_THROWS_AS(draw_pareto(none), InputError);
+}
+
+TEST_CASE("curves have a law beside them and a target across", "[plots]") {
+  CurveSheet sheet{.title = "t", .x_label = "x", .y_label = "y", .target = 0.8, .law = "law", .points = {}};
+  sheet.points = {{"", "s", "1", 1.0, 1.0}, {"", "s", "2", 0.7, 0.75}, {"", "u", "1", 0.5}};
+  const Drawing drawing = draw_curves(sheet);
+  CHECK(block_of(drawing, "s, law") == "0 1\n1 0.75\n");
+  CHECK(block_of(drawing, "u, law") == "none");
+  CHECK(block_of(drawing, "s:") == "0 1\n1 0.7\n");
+  CHECK_THAT(drawing.script, Catch::Contains("plot 0.8 with lines") && Catch::Contains("title 'target 0.8'"));
+}
+
+TEST_CASE("a figure can be a PDF, and text for a terminal", "[plots]") {
+  const auto path = std::filesystem::temp_directory_path() / "stepcast_study_figures_test.pdf";
+  render(draw_heatmap(heat()), path, "caption", true);
+  CHECK(std::filesystem::file_size(path) > 1000);
+  for (const char* extension : {".pdf", ".gp", ".dat"})
+    std::filesystem::remove(std::filesystem::path(path).replace_extension(extension));
+  const std::string text = render_text(draw_pareto(front(true, true)), "caption", false);
+  CHECK_THAT(text, Catch::Contains("nothing beats these in both") && !Catch::Contains("<svg"));
+  CHECK_THAT(render_text(draw_heatmap(heat()), "caption", true), Catch::Contains("<svg"));
+}
+
+}  // namespace stepcast::study_figures_test

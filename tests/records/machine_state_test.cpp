@@ -1,0 +1,165 @@
+#include "sim/records/machine_state.hpp"
+
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/program.hpp"
+#include "sim/records/bench.hpp"
+#include "sim/records/calibration.hpp"
+#include "sim/records/result.hpp"
+#include "sim/records/trace.hpp"
+
+namespace stepcast::machine_state_test {
+namespace {
+
+constexpr double kTick = 0.01;
+
+/// A run of two ranks, the second of which is the slower one.
+Result run_of(const std::vector<double>& step_time_s, int steps_per_entry, const MachineLog& log) {
+  Result result;
+  result.configuration.world_size = 2;
+  result.step_time_s = {std::vector<double>(step_time_s.size(), 0.001), step_time_s};
+  result.machine = {steps_per_entry, log};
+  return result;
+}
+
+/// What others take of one core while a program of its own keeps it busy, and this thread as well.
+double taken_beside_another_program() {
+  MachineState state;
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<std::size_t>(usable_cores().front()), &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    const pid_t other = ::fork();
+    if (other == 0)
+      while (true) static_cast<void>(probe_speed());
+    MachineWatch watch;
+    while (watch.elapsed_s() < 0.6) static_cast<void>(probe_speed());
+    state = watch.sample();
+    ::kill(other, SIGKILL);
+    ::waitpid(other, nullptr, 0);
+  }).join();
+  return state.taken;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "of /proc/stat idle time, waiting for disks and stolen time are summed over the cores that are named") {
+  const std::string stat =
+      "cpu  900 0 900 900 900 0 0 900 0 0\ncpu0 1 2 3 400 50 6 7 80 0 0\ncpu1 1 1 1 100 0 0 0 20 0 0\n"
+      "cpu2 0 0 0 7 0 0 0 0 0 0\nintr 1 2 3\ncpu3 1 1 1 9999 0 0 0 0\n";
+  const CoreTimes times = parse_core_times(stat, {0, 1, 3}, 100.0);
+  CHECK(times.idle_s == Approx(5.5));
+  CHECK(times.stolen_s == Approx(1.0));
+  CHECK(parse_core_times("cpu0 1 2 3 400", {0}, 100.0).idle_s == Approx(4.0));
+}
+
+TEST_CASE("others take what is neither idle nor ours, of the time that we could have used, less one tick") {
+  // One core for one second: we had 0.5 s, 0.2 s were idle, others had 0.3 s.
+  CHECK(taken_part(1.0, 1, 1, 0.2, 0.5, kTick) == Approx(0.29));
+  // On the other of two cores somebody computes all the time; a single thread of ours loses nothing.
+  CHECK(taken_part(1.0, 2, 1, 0.0, 1.0, kTick) == 0.0);
+  // Two threads of ours do.
+  CHECK(taken_part(1.0, 2, 2, 0.0, 1.0, kTick) == Approx(0.495));
+  // What is shorter than a tick cannot be seen.
+  CHECK(taken_part(0.009, 1, 1, 0.0, 0.002, kTick) == 0.0);
+  CHECK(taken_part(0.0, 1, 1, 0.0, 0.0, kTick) == 0.0);
+}
+
+TEST_CASE("a program that computes on our core is seen to take a good part of it") {
+  CHECK(taken_beside_another_program() > 0.2);
+}
+
+TEST_CASE(
+    "samples below 0.85 of the best speed are disturbed, whether the probe was slow or others took time") {
+  const MachineLog log{{100.0, 84.0, 86.0, 100.0, 100.0}, {0.0, 0.0, 0.0, 0.2, 0.1}};
+  CHECK(undisturbed(log, 100.0) == std::vector<char>{1, 0, 1, 0, 1});
+  CHECK(least_disturbed(log, 100.0, 3) == undisturbed(log, 100.0));
+  CHECK(least_disturbed(log, 100.0, 4) == std::vector<char>{1, 1, 1, 0, 1});
+  CHECK(least_disturbed(log, 100.0, 9) == std::vector<char>{1, 1, 1, 1, 1});
+  CHECK(best_probe({10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 99}) == 10.0);
+  CHECK(slowest_probe({0.0, 7.0, 5.0}) == 5.0);
+}
+
+TEST_CASE("a step at another speed: the time that others took is taken off, the probe's ratio applied") {
+  // Entries of two steps; others took half of the second one's.
+  const Result run = run_of({0.3, 0.3, 0.5, 0.7, 0.3}, 2, {{90.0, 90.0, 45.0}, {0.0, 0.5, 0.0}});
+  CHECK(*run.step_time_at_speed(100.0) == Approx(0.3 * 0.9));
+  Result waits = run;
+  waits.configuration.compute = "replayed";
+  CHECK_FALSE(waits.step_time_at_speed(100.0));
+  CHECK_FALSE(Result{}.step_time_at_speed(100.0));
+}
+
+TEST_CASE("what is known of the machine survives a file; older files have none") {
+  Result run = run_of({0.5, 0.5}, 1, {{90.0, 80.0}, {0.0, 0.25}});
+  run.input_speeds["measuring"] = {"cpu", 100.0, 0.125};
+  nlohmann::json json = run;
+  const auto again = json.get<Result>();
+  CHECK(again.machine.steps == 1);
+  CHECK(again.machine.log.probe_per_s == run.machine.log.probe_per_s);
+  CHECK(again.machine.log.taken == run.machine.log.taken);
+  CHECK(again.input_speeds.at("measuring").speed() == Approx(87.5));
+  json.erase("machine");
+  json.erase("input_speeds");
+  CHECK_FALSE(json.get<Result>().machine_speed().known());
+  CHECK(again.problem().empty());
+  run.machine.log.taken[0] = 1.5;
+  CHECK_THAT(run.problem(), Catch::Contains("machine"));
+
+  Calibration calibrated;
+  calibrated.samples = {{.probe = "copy", .time_s = {1.0}, .cpu_s = {1.0}, .machine = {{50.0}, {0.1}}}};
+  json = calibrated;
+  CHECK(json.get<Calibration>().machine_speed().speed() == Approx(45.0));
+  for (const char* key : {"machine", "disturbed"}) json["samples"][0].erase(key);
+  for (const char* key : {"set_aside", "sampling"}) json.erase(key);
+  CHECK(json.get<Calibration>().sampling.converged());
+  CHECK_FALSE(json.get<Calibration>().machine_speed().known());
+
+  Bench bench;
+  bench.rows = {{.collective = "gather", .time_s = {1.0}}};
+  json = bench;
+  json["rows"][0].erase("machine");
+  CHECK(json.get<Bench>().rows[0].machine.empty());
+
+  Trace trace;
+  trace.entries.resize(1);
+  trace.entries[0].step_s = {1.0};
+  trace.entries[0].machine = {{50.0}, {0.1}};
+  trace.entries[0].disturbed = true;
+  json = trace;
+  CHECK(json.get<Trace>().entries[0].disturbed);
+  CHECK(json.get<Trace>().machine_speed().taken == Approx(0.1));
+  for (const char* key : {"machine", "disturbed"}) json["entries"][0].erase(key);
+  json.erase("set_aside");
+  CHECK_FALSE(json.get<Trace>().machine_speed().known());
+}
+
+TEST_CASE("the marked steps of a trace entry keep all that belongs to them") {
+  TraceEntry entry;
+  entry.launch = {0, 0, 1};
+  entry.input_s = {1, 2, 3};
+  entry.step_s = {4, 5, 6};
+  entry.segments.resize(1);
+  entry.segments[0].forward_s = {7, 8, 9};
+  entry.machine = {{10, 20, 30}, {0, 0.5, 0}};
+  const TraceEntry kept = marked(entry, std::vector<char>{1, 0, 1}),
+                   aside = marked(entry, std::vector<char>{1, 0, 1}, false);
+  CHECK(kept.step_s == std::vector<double>{4, 6});
+  CHECK(kept.launch == std::vector<int>{0, 1});
+  CHECK(kept.segments[0].forward_s == std::vector<double>{7, 9});
+  CHECK(kept.machine.probe_per_s == std::vector<double>{10, 30});
+  CHECK(kept.native_step_s.empty());
+  CHECK(aside.input_s == std::vector<double>{2});
+  CHECK(aside.machine.taken == std::vector<double>{0.5});
+}
+
+}  // namespace stepcast::machine_state_test

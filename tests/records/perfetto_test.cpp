@@ -1,0 +1,102 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "sim/records/result.hpp"
+
+/// Laws of timelines: every arrow has two ends inside slices, counters never fall below 0 and end where they began.
+namespace stepcast::perfetto_test {
+namespace {
+
+using Json = nlohmann::json;
+
+Span message(int rank, const std::string& name, double from, double to, int peer, bool sends, int tag = 0) {
+  Span span{rank, Stream::kComm, SpanKind::kWait, name, from, to, 100.0};
+  (sends ? span.to : span.from) = peer;
+  span.tag = tag;
+  return span;
+}
+
+/// Two messages of one tag from rank 0 to 1, one back that clocks say arrived before it left, one without its receive.
+Result messages() {
+  Result result;
+  result.configuration.label = "pipeline";
+  result.spans = {message(0, "send/a", 1.0, 2.0, 1, true),    message(0, "send/b", 1.5, 3.0, 1, true),
+                  message(1, "recv/a", 0.0, 2.1, 0, false),   message(1, "recv/b", 2.1, 3.2, 0, false),
+                  message(1, "send/c", 5.0, 6.0, 0, true, 7), message(0, "recv/c", 4.0, 4.5, 1, false, 7),
+                  message(1, "send/d", 7.0, 8.0, 5, true)};
+  result.spans.push_back({0, Stream::kComm, SpanKind::kCommunication, "all_reduce", 2.0, 4.0, 400.0});
+  return result;
+}
+
+Json events_of(const std::vector<const Result*>& results, const std::set<int>& ranks = {}) {
+  return Json::parse(perfetto_json(results, ranks)).at("traceEvents");
+}
+
+bool lies_in_slice(const Json& events, const Json& end) {
+  return std::any_of(events.begin(), events.end(), [&](const Json& event) {
+    return event["ph"] == "X" && event["pid"] == end["pid"] && event["tid"] == end["tid"] &&
+           event["ts"] <= end["ts"] && end["ts"] < event["ts"].get<double>() + event["dur"].get<double>();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("every arrow leads from a slice to one, forward in time", "[perfetto]") {
+  const Result result = messages();
+  const Json events = events_of({&result});
+  std::map<std::string, Json> starts, ends;
+  for (const Json& event : events) {
+    if (event["ph"] == "s") CHECK(starts.emplace(event["id"], event).second);
+    if (event["ph"] == "f") CHECK(ends.emplace(event["id"], event).second);
+  }
+  CHECK(starts.size() == 2);
+  REQUIRE(starts.size() == ends.size());
+  for (const auto& [id, start] : starts) {
+    REQUIRE(ends.contains(id));
+    CHECK(start["ts"] <= ends[id]["ts"]);
+    CHECK(lies_in_slice(events, start));
+    CHECK(lies_in_slice(events, ends[id]));
+    CHECK(start["pid"] == 0);
+    CHECK(ends[id]["pid"] == 1);
+  }
+}
+
+TEST_CASE("bytes in flight are those of sends and collectives under way", "[perfetto]") {
+  const Result result = messages();
+  std::map<int, std::vector<std::pair<double, double>>> counted;
+  for (const Json& event : events_of({&result}))
+    if (event["ph"] == "C" && event["name"] == "bytes in flight")
+      counted[event["pid"]].emplace_back(event["ts"].get<double>() / 1e6, event["args"]["bytes"]);
+  using Samples = std::vector<std::pair<double, double>>;
+  CHECK(counted[0] == Samples{{1.0, 100.0}, {1.5, 200.0}, {2.0, 500.0}, {3.0, 400.0}, {4.0, 0.0}});
+  CHECK(counted[1] == Samples{{5.0, 100.0}, {6.0, 0.0}, {7.0, 100.0}, {8.0, 0.0}});
+}
+
+TEST_CASE("a timeline shows the ranks that are asked for, and results side by side", "[perfetto]") {
+  Result predicted = messages();
+  predicted.origin = Origin::kPredicted;
+  Result measured = messages();
+  for (const Json& event : events_of({&predicted}, {1})) CHECK(event["pid"] == 1);
+  CHECK_THROWS_WITH(events_of({&predicted}, {4}), Catch::Contains("spans of ranks 0 to 1"));
+  CHECK_THROWS_AS(events_of({}), InputError);
+  std::map<int, std::string> names;
+  for (const Json& event : events_of({&predicted, &measured}))
+    if (event["name"] == "process_name") names[event["pid"]] = event["args"]["name"];
+  CHECK(names == std::map<int, std::string>{{0, "rank 0, predicted: pipeline"},
+                                            {1, "rank 0, measured: pipeline"},
+                                            {2, "rank 1, predicted: pipeline"},
+                                            {3, "rank 1, measured: pipeline"}});
+}
+
+TEST_CASE("a span's message survives a file, and what it does not have is not written", "[perfetto]") {
+  const Json json = Json(messages()).at("spans");
+  const std::vector<Span> again = Json(messages()).get<Result>().spans;
+  CHECK(again[4].to == 0);
+  CHECK(again[4].tag == 7);
+  CHECK(again[5].from == 1);
+  CHECK(again[5].bytes == 100.0);
+  CHECK_FALSE(json[7].contains("to"));
+}
+
+}  // namespace stepcast::perfetto_test

@@ -1,0 +1,232 @@
+#include "sim/study/experiment.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
+#include "sim/records/trace.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// What a study that runs measures, in which order, and what it makes of it.
+namespace stepcast::experiment_test {
+namespace {
+
+StudyVocabulary words() {
+  return {.options = {"strategy", "model", "world-size", "bucket-cap", "cluster", "batch", "compute", "split",
+                      "schedule", "micro-batches", "sharding", "steps", "trace", "calibration"},
+          .switches = {},
+          .matters = [](const std::string&, const Assignment&) { return true; }};
+}
+
+Study study_of(const std::string& path, unsigned seed = 1, const std::string& only = "") {
+  return load_study(path, words(), study_column_names(), seed, only);
+}
+
+Study shipped_study(const std::string& name, unsigned seed = 1) {
+  return study_of(std::string(STEPCAST_SOURCE_DIR "/studies/") + name + ".yaml", seed);
+}
+
+const std::string& value(const StudyPoint& point, const std::string& name) {
+  const std::string* found = point.assigned.find(name);
+  REQUIRE(found != nullptr);
+  return *found;
+}
+
+const std::string kTwo = R"(
+study: two ways
+name: "{strategy}"
+calibrate: {nproc: 2}
+measure: {steps: 5, rounds: 2}
+predict: {model: tiny, batch: 8, world-size: 2, cluster: laptop}
+run: {nproc: "{world-size}", launches: 3, warmup: 1, steps: {seconds: 2, at_most: 10},
+      skip: [{when: {step_time_s: "> 3"}, because: too long}]}
+points:
+  - list: [{strategy: [ddp, slow, all_reduce]}, {strategy: pipeline, micro-batches: 4}]
+first: {strategy: ddp}
+)";
+
+/// A Result of a point: `ddp` takes 1 s, `slow` 4 s, others 0.5 s.
+Result result_of(const std::string& strategy, Origin origin, double factor) {
+  Result result;
+  result.origin = origin;
+  result.configuration.model = "tiny";
+  result.configuration.strategy = result.configuration.label = strategy;
+  result.configuration.world_size = 2;
+  result.configuration.batch = 8;
+  result.configuration.steps = 1;
+  const double step = factor * (strategy == "ddp" ? 1.0 : strategy == "slow" ? 4.0 : 0.5);
+  result.step_time_s = {{step}, {step}};
+  result.context = make_run_context(kResultSchema, {});
+  return result;
+}
+
+/// Programs that write down what they are asked, and leave files as the real ones do.
+struct Bench {
+  TemporaryFolder folder;
+  std::vector<std::string> asked;
+  std::string fails;  ///< a strategy whose runs fail
+
+  std::map<std::string, StudyRow> run(const Study& study) {
+    asked.clear();
+    const StudyExperiment* self = nullptr;
+    ExperimentCalls calls;
+    calls.program = [&](const std::vector<std::string>& all) {
+      asked.push_back(joined(all, " "));
+      const std::string& file = all.back();
+      const auto strategy = std::find(all.begin(), all.end(), "--strategy");
+      if (all.front() == "measure") {
+        Trace trace = load_trace(STEPCAST_SOURCE_DIR "/tests/golden/inputs/simple-cnn.trace.json");
+        trace.entries.resize(1, trace.entries.front());
+        const int round = std::filesystem::exists(file) ? 1 : 0;
+        std::fill(trace.entries[0].launch.begin(), trace.entries[0].launch.end(), round);
+        trace.entries.push_back(trace.entries.front());
+        trace.entries[0].batch = 2;
+        trace.entries[1].batch = 8;
+        write_file(file, to_file_text(trace), true);
+      } else if (all.front() == "run") {
+        if (*(strategy + 1) == fails) return ProgramOutput{1, "", "no luck\n"};
+        write_file(file, to_file_text(result_of(*(strategy + 1), Origin::kMeasured, 0.8)), true);
+      } else {
+        write_file(file, "{}", true);
+      }
+      return ProgramOutput{};
+    };
+    calls.predict = [&](const std::vector<StudyPoint>& points) {
+      std::map<std::string, StudyRow> rows;
+      for (const StudyPoint& point : points) {
+        const Result result = result_of(*point.assigned.find("strategy"), Origin::kPredicted, 1.0);
+        write_file(self->predicted_path(point), to_file_text(result), true);
+        rows[point.key] = row_of(point, result, {});
+        asked.push_back("predict " + point.name + " " + joined(self->measured_words(point), " "));
+      }
+      return rows;
+    };
+    calls.on_progress = [](int done, int total, const std::string&) { CHECK(done <= total); };
+    calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
+      asked.push_back("first " + std::to_string(points.size()));
+    };
+    StudyExperiment experiment(study, folder.path(), calls);
+    self = &experiment;
+    return experiment.run();
+  }
+
+  /// With `DIR` for the folder.
+  [[nodiscard]] std::string story() const {
+    std::string text;
+    for (std::string line : asked) {
+      for (std::size_t at = 0; (at = line.find(folder.path(), at)) != std::string::npos;)
+        line.replace(at, folder.path().size(), "DIR");
+      text += line + "\n";
+    }
+    return text;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the trainings of the lab's study are those of the reference, in its order", "[study]") {
+  std::ostringstream all;
+  const Study lab = shipped_study("lab"), quick = shipped_study("lab-quick");
+  for (const Study* study : {&lab, &quick})
+    for (const StudyPoint& one : study->points) {
+      all << (study == &lab ? "lab " : "quick ") << one.name;
+      for (const std::string key : {"cluster", "world-size", "model", "batch", "compute"})
+        all << " --" << key << " " << value(one, key);
+      for (std::size_t i = 0; i + 1 < one.words.size(); i += 2)
+        if (!std::set<std::string>{"--cluster", "--world-size", "--model", "--batch", "--compute"}.contains(
+                one.words[i]))
+          all << " " << one.words[i] << " " << one.words[i + 1];
+      all << " # " << parse_bytes_per_second(value(one, "rate"), "rate").count() << " B/s, "
+          << value(one, "distance") << "\n";
+    }
+  for (const StudyChange& change : lab.parts->changes)
+    all << "change " << change.name << ": " << change.plain << " to " << change.changed << "\n";
+  CHECK(all.str() == read_file(STEPCAST_SOURCE_DIR "/tests/study/lab-matrix.txt"));
+}
+
+TEST_CASE("drawn points are the same for a seed, others for another, and within their ranges", "[study]") {
+  const Study one = shipped_study("lab-blind", 5), same = shipped_study("lab-blind", 5),
+              other = shipped_study("lab-blind", 6);
+  REQUIRE(one.points.size() >= 10);
+  std::size_t equal = 0;
+  REQUIRE(one.points.size() == same.points.size());
+  for (std::size_t i = 0; i < one.points.size(); ++i) {
+    CHECK(one.points[i].key == same.points[i].key);
+    equal += i < other.points.size() && one.points[i].key == other.points[i].key ? 1 : 0;
+    const double rate = parse_bytes_per_second(value(one.points[i], "rate"), "rate").count();
+    CHECK(rate >= 50e6 / 8);
+    CHECK(rate <= 5e9 / 8);
+  }
+  CHECK(equal < 2);
+}
+
+TEST_CASE("a study that runs measures, predicts, runs launch after launch, and compares", "[study]") {
+  Bench bench;
+  const Study study = study_of(bench.folder.write("two.yaml", kTwo));
+  const auto rows = bench.run(study);
+  CHECK(bench.story() == R"(calibrate --nproc 2 -o DIR/calibration.json
+measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json
+measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json
+predict ddp --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.1.json
+first 1
+predict slow --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
+predict all_reduce --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
+predict pipeline --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.1.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.1.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.2.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.2.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.2.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.3.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.3.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.3.json
+)");
+  for (const StudyPoint& point : study.points) {
+    const auto& values = rows.at(point.key).values;
+    CHECK(values.contains("error") == (point.name != "slow"));
+    if (point.name != "slow") CHECK(values.at("error") == Approx(0.25));
+  }
+}
+
+TEST_CASE("runs of one question need one point, and files have names of their own", "[study]") {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& name, const std::string& points) {
+    try {
+      static_cast<void>(study_of(folder.write(
+          "two.yaml", "study: x\nname: '" + name +
+                          "'\npredict: {model: tiny, batch: 8}\nrun: {engine: '{engine}'}\n" + points)));
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string engines = "points: [{grid: {strategy: ddp, engine: [schedule, reference]}}]\n";
+  const std::string sizes = "points: [{grid: {strategy: ddp, engine: schedule, world-size: [2, 4]}}]\n";
+  CHECK(refusal("{strategy}.{world-size}", sizes).empty());
+  CHECK_THAT(refusal("{strategy}", sizes), Catch::Contains("two points are called 'ddp'"));
+  CHECK_THAT(refusal("{engine}", engines), Catch::Contains("asks what another point asks"));
+}
+
+TEST_CASE("a study that runs goes on where it stopped, and a run that fails is its point's error",
+          "[study]") {
+  Bench bench;
+  const Study study = study_of(bench.folder.write("two.yaml", kTwo));
+  bench.fails = "all_reduce";
+  const auto failed = bench.run(study);
+  for (const StudyPoint& point : study.points)
+    CHECK(failed.at(point.key).error == (point.name == "all_reduce" ? "no luck\\x0a" : ""));
+  bench.fails = "";
+  std::filesystem::remove(bench.folder.file("runs/ddp.2.json"));
+  const auto rows = bench.run(study);
+  std::erase_if(bench.asked,
+                [](const std::string& line) { return !line.starts_with("run") && !line.starts_with("cal"); });
+  CHECK(bench.asked.size() == 4);  // three of all_reduce, and the one that was lost
+  for (const StudyPoint& point : study.points) CHECK(rows.at(point.key).error.empty());
+}
+
+}  // namespace stepcast::experiment_test
