@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
@@ -385,6 +386,9 @@ Result predict(const PredictionRequest& request) {
                               : single_step_time_s(inputs, request, training);
     add_trivial_predictions(result, schedule, message_line(place.costs(), place.cluster), single);
   }
+  if (!trains && !request.brief)
+    result.trivial_step_time_s["alpha_beta"] =
+        Copies::one_by_one(replay_input(inputs, request, schedule)).count();
   if (inputs.model.per == "batch" && request.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);

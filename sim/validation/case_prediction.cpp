@@ -31,7 +31,8 @@ class CaseModel {
         const RowValues& values = at(row, chosen, deviations);
         for (const std::string& quantity : row.on) {
           if (!values.contains(quantity)) fail(row, "predicts no '" + quantity + "' to fit");
-          all.push_back(std::log(mean_of(values.at(quantity)) / *row.agreed(quantity)) / case_.sigma);
+          all.push_back(std::log(mean_of(values.at(quantity)) / *row.agreed(quantity)) /
+                        row.sigma.value_or(case_.sigma));
         }
       }
       return all;
@@ -154,9 +155,46 @@ using RowPredictions = std::vector<std::map<std::string, PredictedValue>>;
 class CaseFit {
  public:
   CaseFit(const PublishedCase& published, const AskPrediction& ask)
-      : case_(published), model_(published, ask) {}
+      : case_(published), ask_(ask), model_(published, ask) {}
 
   CasePrediction predict() {
+    fit_all();
+    const ChosenFit& best = accepted_.front();
+    std::vector<RowPredictions> each;  // of every accepted combination
+    for (ChosenFit& one : accepted_) each.push_back(ranges(one));
+    CasePrediction prediction;
+    prediction.rows = each.front();
+    for (const RowPredictions& other : each)
+      for (std::size_t i = 0; i < other.size(); ++i)
+        for (const auto& [quantity, value] : other[i]) {
+          widen(prediction.rows[i], {{quantity, value.low}});
+          widen(prediction.rows[i], {{quantity, value.high}});
+        }
+    prediction.left_out_error = left_out_error();
+    for (std::size_t i = 0; i < case_.rows.size(); ++i)
+      for (auto& [quantity, value] : prediction.rows[i]) {
+        if (case_.rows[i].fit || !quantity_named(quantity).leads) continue;
+        for (double& low : value.low) low *= std::exp(-prediction.left_out_error);
+        for (double& high : value.high) high *= std::exp(prediction.left_out_error);
+      }
+    for (const PublishedRow& row : case_.rows)
+      prediction.alpha_beta.push_back(model_.alpha_beta(row, best.chosen, best.fit.deviations));
+    prediction.accepted = accepted_.size();
+    prediction.objective = best.fit.objective;
+    describe(prediction, each);
+    return prediction;
+  }
+
+  /// The most probable prediction of a row's leading quantity, without ranges.
+  double central(std::size_t row) {
+    fit_all();
+    const ChosenFit& best = accepted_.front();
+    const RowValues& values = model_.at(case_.rows[row], best.chosen, best.fit.deviations);
+    return mean_of(values.at(case_.rows[row].leading()));
+  }
+
+ private:
+  void fit_all() {
     std::vector<OpenChoice> choices;
     for (const PublishedChoice& open : case_.open) choices.push_back(open.choice);
     accepted_ = search(choices, [this](const Chosen& chosen, const NearFit* near) {
@@ -171,30 +209,43 @@ class CaseFit {
     std::stable_sort(accepted_.begin(), accepted_.end(), [](const ChosenFit& a, const ChosenFit& b) {
       return a.fit.objective < b.fit.objective;
     });
-    const ChosenFit& best = accepted_.front();
-    std::vector<RowPredictions> each;  // of every accepted combination
-    for (ChosenFit& one : accepted_) each.push_back(ranges(one));
-    CasePrediction prediction;
-    prediction.rows = each.front();
-    for (const RowPredictions& other : each)
-      for (std::size_t i = 0; i < other.size(); ++i)
-        for (const auto& [quantity, value] : other[i]) {
-          widen(prediction.rows[i], {{quantity, value.low}});
-          widen(prediction.rows[i], {{quantity, value.high}});
-        }
-    for (const PublishedRow& row : case_.rows)
-      prediction.alpha_beta.push_back(model_.alpha_beta(row, best.chosen, best.fit.deviations));
-    prediction.accepted = accepted_.size();
-    prediction.objective = best.fit.objective;
-    describe(prediction, each);
-    return prediction;
   }
 
- private:
+  /// The root mean square of ln(predicted / measured) over the rows to fit, each predicted from the others; 0 of fewer than
+  /// three, where too little is left.
+  [[nodiscard]] double left_out_error() const {
+    constexpr int kFewest = 3;
+    double squares = 0.0;
+    int rows = 0;
+    if (std::count_if(case_.rows.begin(), case_.rows.end(), [](const auto& row) { return row.fit; }) <
+        kFewest)
+      return 0.0;
+    for (std::size_t i = 0; i < case_.rows.size(); ++i) {
+      if (!case_.rows[i].fit) continue;
+      PublishedCase others = case_;
+      others.rows[i].fit = false;
+      const double predicted = CaseFit(others, ask_).central(i);
+      squares += std::pow(std::log(predicted / *case_.rows[i].agreed(case_.rows[i].leading())), 2);
+      ++rows;
+    }
+    return std::sqrt(squares / rows);
+  }
+
+  /// By how much the sum of squared misfits may rise: more where the best fit does not explain the rows as well as they are
+  /// said to be measured.
+  [[nodiscard]] double limit_of(const ChosenFit& one) {
+    const ChosenFit& best = accepted_.front();
+    double squares = 0.0;
+    const std::vector<double> misfits = model_.misfits(best.chosen)(best.fit.deviations);
+    for (const double misfit : misfits) squares += misfit * misfit;
+    const double unexplained = std::max(1.0, squares / static_cast<double>(misfits.size()));
+    return kAccepted * unexplained - (one.fit.objective - best.fit.objective);
+  }
+
   /// With slopes of its own. Without choices there is nothing that it was near to.
   void polish(ChosenFit& one) {
     if (case_.open.empty()) return;
-    one.fit = fit(model_.misfits(one.chosen), {one.fit.deviations});
+    one.fit = polished(model_.misfits(one.chosen), one.fit);
   }
 
   /// Names that were chosen; numbers do not count.
@@ -213,7 +264,7 @@ class CaseFit {
     for (std::size_t i = 0; i < rows.size(); ++i)
       for (const auto& [quantity, values] : model_.at(case_.rows[i], one.chosen, one.fit.deviations))
         rows[i][quantity] = {values, values, values};
-    const double limit = kAccepted - (one.fit.objective - accepted_.front().fit.objective);
+    const double limit = limit_of(one);
     if (!first || limit <= 0.0) return rows;
     const Misfits misfits = model_.misfits(one.chosen);
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -264,6 +315,14 @@ class CaseFit {
     }
     prediction.assumed.push_back("what was measured is taken to be within " + percent_text(case_.sigma) +
                                  " (one standard deviation): " + case_.sigma_because);
+    for (const PublishedRow& row : case_.rows)
+      if (row.sigma)
+        prediction.assumed.push_back(row.name + " is taken to be within " + percent_text(*row.sigma) + ": " +
+                                     row.sigma_because);
+    if (prediction.left_out_error > 0.0)
+      prediction.assumed.push_back(
+          "ranges are wider by " + percent_text(prediction.left_out_error) +
+          ", by which rows to fit are missed that are predicted from the others (root mean square)");
     if (prediction.accepted > 1)
       prediction.assumed.push_back(
           "ranges are over " + counted(prediction.accepted, "combination") +
@@ -303,6 +362,7 @@ class CaseFit {
   }
 
   const PublishedCase& case_;
+  const AskPrediction& ask_;
   CaseModel model_;
   std::vector<ChosenFit> accepted_;
   std::set<Chosen> followed_;

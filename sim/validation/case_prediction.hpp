@@ -35,18 +35,25 @@ struct CasePrediction {
   std::vector<FittedParameter> fitted;
   std::map<std::string, std::string> chosen;  ///< of the central prediction
   std::size_t accepted = 1;                   ///< combinations of choices that the rows allow
-  double objective = 0.0;  ///< of the central prediction: squared misfits plus squared deviations
+  double objective = 0.0;       ///< of the central prediction: squared misfits plus squared deviations
+  double left_out_error = 0.0;  ///< of rows to fit predicted from the others, root mean square; 0: too few
   std::vector<std::string> assumed;
   std::vector<std::string> unidentified;  ///< what stays open, and how the answer changes with it
 };
 
-/// The central prediction is the most probable one (fitter.hpp). The range of a quantity is over
+/// The central prediction is the most probable one (fitter.hpp). Its range is what the rows to fit leave open, of which rows
+/// to predict know nothing:
 ///
 ///     all choices within kAccepted of the best, each with its own parameters, and
-///     of the best fit of each combination of choices that are no numbers, the parameters that move the row's leading
-///     quantity as far as the rows to fit allow
+///     of the best fit of each combination of choices that are no numbers, all parameters within their stated ranges with
+///     sum misfit^2 <= sum misfit_best^2 + kAccepted max(1, mean misfit_best^2)  (misfit: ln(predicted / measured) / sigma),
+///     as far as they move the row's leading quantity (fitted_range), and
+///     times and throughputs wider to both sides by the root mean square error of rows to fit that are predicted from the
+///     other ones, where there are three or more
 ///
-/// Rows to predict enter nowhere.
+/// Sigma is what the source says of its own measuring. So the second part is noise, and all that the source leaves open; the
+/// third is what the model misses where it can be seen. With fewer rows to fit nothing shows that, and ranges are as narrow as
+/// if the model were exact.
 /// \throws InputError that names file and row, with what `stepcast predict` says against it
 CasePrediction predict_case(const PublishedCase& published, const AskPrediction& ask);
 

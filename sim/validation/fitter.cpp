@@ -17,8 +17,10 @@ constexpr double kFarthest = 4.0;     // standard deviations
 constexpr double kLongestStep = 2.0;  // of one round
 constexpr double kDifference = 1e-2;  // standard deviations, for slopes
 constexpr double kSame = 1e-6;        // of the objective
-constexpr double kConverged = 1e-9;   // reduction that another step promises
+constexpr double kConverged = 1e-8;   // reduction of the objective that another step promises
 constexpr double kRough = 1e-2;       // the same, beginning near another fit
+constexpr double kCoarse = 0.1;       // the same, of one start of several
+constexpr double kApart = 0.1;        // standard deviations between two minima
 constexpr int kRoughRounds = 5;
 constexpr double kHopeless = 2.0;  // times kAccepted above the best, where choices are not followed
 constexpr double kLargestDamping = 1e9;
@@ -29,40 +31,49 @@ VectorXd vector_of(const std::vector<double>& values) {
 }
 std::vector<double> list_of(const VectorXd& values) { return {values.data(), values.data() + values.size()}; }
 
+/// How a descent goes.
+struct Manner {
+  double enough = kConverged;
+  bool rough = false;  ///< slopes are followed, never measured
+  double hopeless = std::numeric_limits<double>::infinity();
+  double prior = 1.0;              ///< weight of squared deviations
+  std::vector<double> farthest{};  ///< deviations; empty: kFarthest of each
+};
+
 /// One descent.
 class Descent {
  public:
-  Descent(const Misfits& misfits, const std::vector<double>& start, const NearFit* near)
-      : misfits_(misfits),
-        z_(vector_of(start)),
-        r_(vector_of(misfits(start))),
-        rough_(near != nullptr && !near->fit.slopes.empty()) {
-    if (rough_) {
-      hopeless_ = near->hopeless;
-      slopes_.resize(r_.size(), z_.size());
-      for (Eigen::Index i = 0; i < r_.size(); ++i)
-        slopes_.row(i) = vector_of(near->fit.slopes[static_cast<std::size_t>(i)]).transpose();
-    } else {
+  /// \param slopes to begin with; empty: they are measured
+  Descent(const Misfits& misfits, const std::vector<double>& start,
+          const std::vector<std::vector<double>>& slopes, Manner manner)
+      : misfits_(misfits), manner_(std::move(manner)), z_(vector_of(start)), r_(vector_of(misfits(start))) {
+    farthest_ = manner_.farthest.empty() ? VectorXd::Constant(z_.size(), kFarthest).eval()
+                                         : vector_of(manner_.farthest);
+    if (slopes.empty()) {
       measure_slopes();
+      return;
     }
+    slopes_.resize(r_.size(), z_.size());
+    for (Eigen::Index i = 0; i < r_.size(); ++i)
+      slopes_.row(i) = vector_of(slopes[static_cast<std::size_t>(i)]).transpose();
   }
 
   Fit run() {
-    for (int round = 0; round < (rough_ ? kRoughRounds : kMostRounds) && damping_ < kLargestDamping;
+    for (int round = 0; round < (manner_.rough ? kRoughRounds : kMostRounds) && damping_ < kLargestDamping;
          ++round) {
       const VectorXd step = next_step();
       const double linear = linear_objective(step), promised = objective() - linear;
-      if (hopeless_ < linear) {  // of the whole step, not of its first part
-        const VectorXd whole = curvature().ldlt().solve(-(slopes_.transpose() * r_ + z_));
+      if (manner_.hopeless < linear) {  // of the whole step, not of its first part
+        const VectorXd whole = curvature().ldlt().solve(-gradient());
         const double least = linear_objective(whole);
-        if (least > hopeless_) {
+        if (least > manner_.hopeless) {
           Fit given_up = result();
           given_up.objective = least;
           return given_up;
         }
       }
-      if (promised < (rough_ ? kRough : measured_ ? kConverged : kSame)) {
-        if (measured_ || rough_) break;
+      if (promised < manner_.enough) {
+        if (measured_ || manner_.rough) break;
         measure_slopes();
         continue;
       }
@@ -72,42 +83,65 @@ class Descent {
   }
 
  private:
-  [[nodiscard]] double objective() const { return r_.squaredNorm() + z_.squaredNorm(); }
+  [[nodiscard]] double objective() const { return r_.squaredNorm() + manner_.prior * z_.squaredNorm(); }
   [[nodiscard]] double linear_objective(const VectorXd& step) const {
-    return (r_ + slopes_ * step).squaredNorm() + (z_ + step).squaredNorm();
+    return (r_ + slopes_ * step).squaredNorm() + manner_.prior * (z_ + step).squaredNorm();
   }
+  [[nodiscard]] VectorXd gradient() const { return slopes_.transpose() * r_ + manner_.prior * z_; }
   [[nodiscard]] MatrixXd curvature() const {
-    return slopes_.transpose() * slopes_ + MatrixXd::Identity(z_.size(), z_.size());
+    return slopes_.transpose() * slopes_ + manner_.prior * MatrixXd::Identity(z_.size(), z_.size());
   }
 
   void measure_slopes() {
     slopes_.resize(r_.size(), z_.size());
+    const bool coarse = manner_.enough >= kCoarse;  // half as many questions
     for (Eigen::Index j = 0; j < z_.size(); ++j) {
       VectorXd up = z_, down = z_;
       up(j) += kDifference;
-      down(j) -= kDifference;
+      if (!coarse) down(j) -= kDifference;
       slopes_.col(j) =
-          (vector_of(misfits_(list_of(up))) - vector_of(misfits_(list_of(down)))) / (2.0 * kDifference);
+          (vector_of(misfits_(list_of(up))) - (coarse ? r_ : vector_of(misfits_(list_of(down))))) /
+          (up(j) - down(j));
     }
     measured_ = true;
   }
 
+  /// What would go too far ends there, and the others are solved anew.
   [[nodiscard]] VectorXd next_step() const {
     MatrixXd damped = curvature();
     damped.diagonal() *= 1.0 + damping_;
-    VectorXd step = damped.ldlt().solve(-(slopes_.transpose() * r_ + z_));
+    const VectorXd least = -farthest_ - z_, most = farthest_ - z_;
+    VectorXd step = VectorXd::Zero(z_.size());
+    std::set<Eigen::Index> ended;
+    for (bool more = true; more;) {
+      MatrixXd left = damped;
+      VectorXd side = -gradient();
+      for (const Eigen::Index j : ended) side -= damped.col(j) * step(j);
+      for (const Eigen::Index j : ended) {
+        left.row(j).setZero();
+        left.col(j).setZero();
+        left(j, j) = 1.0;
+        side(j) = step(j);
+      }
+      step = left.ldlt().solve(side);
+      more = false;
+      for (Eigen::Index j = 0; j < step.size(); ++j) {
+        if (step(j) >= least(j) && step(j) <= most(j)) continue;
+        step(j) = std::clamp(step(j), least(j), most(j));
+        more = ended.insert(j).second || more;
+      }
+    }
     const double longest = step.size() == 0 ? 0.0 : step.cwiseAbs().maxCoeff();
-    if (longest > kLongestStep) step *= kLongestStep / longest;
-    return (z_ + step).cwiseMax(-kFarthest).cwiseMin(kFarthest) - z_;
+    return longest > kLongestStep ? VectorXd(step * (kLongestStep / longest)) : step;
   }
 
   void take(const VectorXd& step, double promised) {
     const VectorXd there = z_ + step;
     const VectorXd misfit = vector_of(misfits_(list_of(there)));
-    const double now = misfit.squaredNorm() + there.squaredNorm();
+    const double now = misfit.squaredNorm() + manner_.prior * there.squaredNorm();
     const double kept = (objective() - now) / promised;
     const VectorXd surprise = misfit - r_ - slopes_ * step;
-    if (now < objective() || rough_) {
+    if (now < objective() || manner_.rough) {
       slopes_ += surprise * step.transpose() / step.squaredNorm();
       measured_ = false;
     }
@@ -115,8 +149,8 @@ class Descent {
       r_ = misfit;
       z_ = there;
       damping_ = kept > 0.25 ? damping_ / 10.0 : std::max(1e-3, damping_);
-      if (kept < 0.25 && !rough_) measure_slopes();
-    } else if (!measured_ && !rough_) {
+      if (kept < 0.25 && !manner_.rough) measure_slopes();
+    } else if (!measured_ && !manner_.rough) {
       measure_slopes();
     } else {
       damping_ = std::max(1e-3, 10.0 * damping_);
@@ -132,10 +166,9 @@ class Descent {
   }
 
   const Misfits& misfits_;
-  VectorXd z_, r_;
+  Manner manner_;
+  VectorXd z_, r_, farthest_;
   MatrixXd slopes_;
-  bool rough_;  ///< slopes need not be measured
-  double hopeless_ = std::numeric_limits<double>::infinity();
   bool measured_ = false;  ///< slopes_, here
   double damping_ = 0.0;
 };
@@ -157,13 +190,37 @@ double FreeParameter::at(double deviations) const {
 }
 
 Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts, const NearFit* near) {
-  Fit best;
-  for (const std::vector<double>& start : starts) {
-    Fit found = Descent(misfits, start, near).run();
-    if (best.deviations.size() != start.size() || std::isinf(best.objective) || beats(found, best))
-      best = std::move(found);
+  if (near != nullptr && !near->fit.slopes.empty()) {
+    Fit best;
+    for (const std::vector<double>& start : starts) {
+      const Manner manner{.enough = kRough, .rough = true, .hopeless = near->hopeless};
+      Fit found = Descent(misfits, start, near->fit.slopes, manner).run();
+      if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
+    }
+    return best;
   }
-  return best;
+  std::vector<Fit> coarse;
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& start : starts) {
+    coarse.push_back(Descent(misfits, start, {}, {.enough = kCoarse}).run());
+    least = std::min(least, coarse.back().objective);
+  }
+  std::vector<Fit> minima;
+  for (const Fit& one : coarse) {
+    if (one.objective > least + kCoarse) continue;
+    const bool known = std::any_of(minima.begin(), minima.end(), [&](const Fit& other) {
+      return (vector_of(other.deviations) - vector_of(one.deviations)).norm() < kApart;
+    });
+    if (!known) minima.push_back(near != nullptr ? one : polished(misfits, one));
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < minima.size(); ++i)
+    if (beats(minima[i], minima[best])) best = i;
+  return minima[best];
+}
+
+Fit polished(const Misfits& misfits, const Fit& found) {
+  return Descent(misfits, found.deviations, found.slopes, {}).run();
 }
 
 std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
@@ -192,17 +249,20 @@ FittedValue fitted_range(const Misfits& misfits, const Fit& best,
   MatrixXd curvature = MatrixXd::Identity(parameters, parameters);
   for (const std::vector<double>& row : best.slopes) curvature += vector_of(row) * vector_of(row).transpose();
   const VectorXd way = curvature.ldlt().solve(slope);
-  const double deviation = std::sqrt(std::max(0.0, slope.dot(way)));
+  const double deviation = std::sqrt(std::max(0.0, slope.dot(way)));  // if ranges were normal distributions
   if (deviation < kSame) return result;
-  constexpr double kPull = 30.0;    // by so much more than its deviation the value is held
-  constexpr double kBeyond = 1.25;  // of the limit, where the search ends
-  constexpr int kTrials = 4;
-  NearFit near{best};
-  near.fit.slopes.push_back(list_of(kPull / deviation * slope));
+  constexpr double kStated = 2.0;  // standard deviations from the middle to the ends of a parameter's range
+  constexpr double kPull = 30.0;   // by so much more than its deviation the value is held
+  constexpr double kNear = 1.15;   // ratio of what is allowed to what is not, where the search ends
+  constexpr int kTrials = 8;
+  Manner manner{.enough = kRough, .rough = true, .prior = 1e-3};
+  for (const double at : best.deviations) manner.farthest.push_back(std::max(kStated, std::abs(at)));
+  std::vector<std::vector<double>> slopes = best.slopes;
+  slopes.push_back(list_of(kPull / deviation * slope));
+  const double allowed = vector_of(misfits(best.deviations)).squaredNorm() + limit;
   for (const double side : {-1.0, 1.0}) {
-    double pulled = std::sqrt(limit);
-    bool bent = false;
-    std::vector<double> reached;
+    double pulled = std::sqrt(limit), inside = 0.0, outside = 0.0;  // deviations of the value
+    std::vector<double> reached = best.deviations;
     for (int trial = 0; trial < kTrials; ++trial) {
       const double target = central + side * pulled * deviation;
       const Misfits held = [&](const std::vector<double>& z) {
@@ -210,25 +270,24 @@ FittedValue fitted_range(const Misfits& misfits, const Fit& best,
         all.push_back(kPull * (log_value(z) - target) / deviation);
         return all;
       };
-      std::vector<double> start = list_of(vector_of(best.deviations) + side * pulled / deviation * way);
-      for (double& one : start) one = std::clamp(one, -kFarthest, kFarthest);
-      const Fit there = fit(held, {start}, &near);
-      const double value = log_value(there.deviations);
-      const double risen =
-          there.objective - std::pow(kPull * (value - target) / deviation, 2) - best.objective;
-      if (risen <= kBeyond * limit) {
-        reached = there.deviations;
-        result.low = std::min(result.low, std::exp(value));
-        result.high = std::max(result.high, std::exp(value));
-        if (risen > limit / kBeyond || bent) break;
-        pulled *= 1.4;
+      const Fit there = Descent(held, reached, slopes, manner).run();
+      const double value = log_value(there.deviations), moved = side * (value - central) / deviation;
+      if (vector_of(misfits(there.deviations)).squaredNorm() <= allowed) {
+        const bool stopped = moved < (inside + pulled) / 2.0;  // by the ends of ranges
+        if (moved > inside) {
+          inside = moved;
+          reached = there.deviations;
+          result.low = std::min(result.low, std::exp(value));
+          result.high = std::max(result.high, std::exp(value));
+        }
+        if (stopped) break;
       } else {
-        bent = true;
-        if (!reached.empty()) break;
-        pulled /= 1.6;
+        outside = pulled;
       }
+      if (outside > 0.0 && inside * kNear > outside) break;
+      pulled = outside > 0.0 ? (inside > 0.0 ? std::sqrt(inside * outside) : outside / 2.0) : 1.6 * pulled;
     }
-    if (!reached.empty()) result.at.push_back(std::move(reached));
+    if (inside > 0.0) result.at.push_back(std::move(reached));
   }
   return result;
 }

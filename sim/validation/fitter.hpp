@@ -45,11 +45,15 @@ struct NearFit {
 ///     argmin over z of  sum_i misfit_i(z)^2 + sum_j z_j^2        |z_j| <= 4
 ///
 /// by Levenberg and Marquardt, with differences for slopes, which are followed from step to step (Broyden) and measured
-/// anew where that does not lead on, and in the end. Of several starts the least counts; of those that are equal within
+/// anew where that does not lead on, and in the end. Descents from several starts end where another step promises less than
+/// 0.1, and the minima that are as low go on to 10^-8. The least counts; of those that are equal within
 /// 10^-6 the nearest to the middle, then the first. \param near whose slopes to begin with and to be content with, within
-/// 10^-2 of the objective. \pre starts not empty, all of one length
+/// 10^-2 of the objective; where it has none, the minima stay as they are found. \pre starts not empty, all of one length
 Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts,
         const NearFit* near = nullptr);
+
+/// From a fit on, to 10^-8 of the objective, with slopes of its own.
+Fit polished(const Misfits& misfits, const Fit& found);
 
 /// Starts that are the same whatever is fitted: the middle, and corners to both sides of it.
 std::vector<std::vector<double>> fixed_starts(std::size_t parameters);
@@ -60,9 +64,13 @@ struct FittedValue {
   std::vector<std::vector<double>> at;  ///< deviations that give low and high
 };
 
-/// The range of exp(log_value) where the objective is at most `limit` above its least:
-/// the value is pulled to both sides of the linear answer and the parameters fitted anew, so that all the while they
-/// explain the rows as well as they can. Where the model bends, it is pulled less far or farther.
+/// The range of exp(log_value) over all parameters that lie in their ranges, or not farther out than the best ones, and of
+/// which
+///
+///     sum_i misfit_i(z)^2 <= sum_i misfit_i(best)^2 + limit
+///
+/// Where in its range a parameter lies counts nothing here. The value is pulled to both sides and the parameters are fitted
+/// anew, so that all the while they explain the rows as well as they can, farther until that fails, then less far.
 FittedValue fitted_range(const Misfits& misfits, const Fit& best,
                          const std::function<double(const std::vector<double>& deviations)>& log_value,
                          double limit);

@@ -103,8 +103,20 @@ PublishedChoice choice_of(const std::string& name, const YamlNode& node) {
   return result;
 }
 
+/// `{value: 1%, because: two runs differ by as much}`
+double sigma_of(const YamlNode& sigma, std::string& because) {
+  sigma.allow_only({"value", "because"});
+  const std::string part = sigma.at("value").text();
+  const auto percent = number_in<double>(std::string_view(part).substr(0, part.size() - 1));
+  if (!part.ends_with('%') || !percent || *percent <= 0.0)
+    sigma.at("value").fail("found '" + part + "', expected a part of what was measured, as 1%");
+  because = sigma.at("because").text();
+  return *percent / 100.0;
+}
+
 PublishedRow row_of(const YamlNode& node, const PublishedCase& whole) {
-  node.allow_only({"name", "use", "options", "with", "measured", "fit", "steps", "blind", "comment"});
+  node.allow_only(
+      {"name", "use", "options", "with", "measured", "fit", "sigma", "steps", "blind", "comment"});
   PublishedRow row;
   row.name = node.at("name").text();
   row.where = whole.path + ": row '" + row.name + "'";
@@ -113,6 +125,10 @@ PublishedRow row_of(const YamlNode& node, const PublishedCase& whole) {
   if (node.has("with")) row.with = texts_of(node.at("with"));
   row.measured = node.has("measured") ? quantities_of(node.at("measured"), {}) : nlohmann::json::object();
   if (node.has("blind")) row.blind = quantities_of(node.at("blind"), {"revision", "recorded", "range"});
+  if (node.has("sigma")) {
+    if (!row.fit) node.at("sigma").fail("found in a row to predict, expected in rows to fit alone");
+    row.sigma = sigma_of(node.at("sigma"), row.sigma_because);
+  }
   if (node.has("steps")) row.steps = positive(node.at("steps"));
   row.comment = text_or(node, "comment", "");
   if (row.fit && row.measured.empty()) node.fail("expected a measured quantity in a row to fit");
@@ -247,14 +263,7 @@ PublishedCase read_published(const std::string& path) {
   if (file.has("open"))
     for (const std::string& name : file.at("open").keys())
       result.open.push_back(choice_of(name, file.at("open").at(name)));
-  const YamlNode sigma = file.at("sigma");
-  sigma.allow_only({"value", "because"});
-  const std::string part = sigma.at("value").text();
-  const auto percent = number_in<double>(std::string_view(part).substr(0, part.size() - 1));
-  if (!part.ends_with('%') || !percent || *percent <= 0.0)
-    sigma.at("value").fail("found '" + part + "', expected a part of what was measured, as 1%");
-  result.sigma = *percent / 100.0;
-  result.sigma_because = sigma.at("because").text();
+  result.sigma = sigma_of(file.at("sigma"), result.sigma_because);
   if (file.has("epoch")) {
     file.at("epoch").allow_only({"samples", "epochs"});
     result.samples = positive(file.at("epoch").at("samples"));

@@ -29,6 +29,8 @@ struct PublishedRow {
   nlohmann::json measured;  ///< by quantity a number, or one per rank
   nlohmann::json blind;  ///< `revision`, and by quantity what was forecast before the measurement was known
   std::vector<std::string> on;  ///< quantities that a fit uses
+  std::optional<double> sigma;  ///< where the source is less sure of it than of the case
+  std::string sigma_because;
   bool fit = false;
   std::string comment;
   std::string strategy;
@@ -92,7 +94,7 @@ struct PublishedCase {
 ///          blind: {revision: e418a42, total_time_s: 310, range: [290, 330]}}
 ///
 /// `{...}` in an option is a sum of products of parameters, choices, `with` and the row's options; {shipped} is the folder of
-/// shipped files. A row is fitted by its first quantity unless `fit` lists others.
+/// shipped files. A row is fitted by its first quantity unless `fit` lists others, and may have a `sigma` of its own.
 /// \throws InputError that names file, line, key, value and valid values
 PublishedCase read_published(const std::string& path);
 

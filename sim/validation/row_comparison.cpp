@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/evidence/trivial.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
@@ -44,7 +45,8 @@ std::vector<Case> compare_rows(const PublishedCase& published, const CasePredict
     const PublishedRow& row = published.rows[i];
     Case one{.name = row.name, .source = published.id, .quantity = row.leading()};
     one.configuration.strategy = row.strategy;
-    one.configuration.world_size = row.world_size;
+    // To ranks that train nothing nothing is dealt out.
+    one.configuration.world_size = strategies().find(row.strategy).trains ? row.world_size : 0;
     if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
     const auto& [central, low, high] = prediction.rows[i].at(one.quantity);
     one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
@@ -152,6 +154,7 @@ nlohmann::json row_json(const PublishedRow& row, const std::map<std::string, Pre
   result.update({{"name", row.name}, {"strategy", row.strategy}, {"role", row.fit ? "fit" : "predict"}});
   if (row.world_size > 0) result["world_size"] = row.world_size;
   if (!row.comment.empty()) result["comment"] = row.comment;
+  if (row.sigma) result["sigma"] = *row.sigma;
   if (!row.blind.empty()) result["blind_forecast"] = row.blind;
   for (const char* name : {"copy", "ideal_scaling", "alpha_beta"})
     if (!result["trivial"].contains(name)) result["trivial"][name] = nullptr;
@@ -187,6 +190,7 @@ nlohmann::json case_json(const PublishedCase& published, const CasePrediction& p
           {"chosen", prediction.chosen},
           {"accepted", prediction.accepted},
           {"objective", prediction.objective},
+          {"left_out_error", prediction.left_out_error},
           {"assumed", prediction.assumed},
           {"unidentified", prediction.unidentified},
           {"verdict", verdict(comparisons, published.limits)}};

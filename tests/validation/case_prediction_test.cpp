@@ -110,8 +110,9 @@ TEST_CASE("a case file is fitted on its fit rows, and the row to predict is met 
   CHECK(eight.central[0] == Approx(26.0 * 4.38).epsilon(0.02));
   CHECK(eight.low[0] < eight.central[0]);
   CHECK(eight.high[0] > eight.central[0]);
-  CHECK(eight.low[0] == Approx(26.0 * 4.38).epsilon(0.08));
-  CHECK(eight.high[0] == Approx(26.0 * 4.38).epsilon(0.08));
+  const double missed = prediction.left_out_error;
+  CHECK(std::exp(missed) * eight.low[0] == Approx(26.0 * 4.38).epsilon(0.1));
+  CHECK(std::exp(-missed) * eight.high[0] == Approx(26.0 * 4.38).epsilon(0.1));
   CHECK(says(prediction.unidentified, "not determined by the rows to fit: elsewhere, 1.000 to 2.000"));
   CHECK(says(prediction.unidentified, "unidentified: parts"));
   CHECK(prediction.fitted[1].value == Approx(200.0).epsilon(0.05));
@@ -119,6 +120,29 @@ TEST_CASE("a case file is fitted on its fit rows, and the row to predict is met 
   for (std::size_t row = 0; row < 3; ++row)
     CHECK(*relative_error(published.rows[row], "step_time_s", prediction.rows[row].at("step_time_s")) ==
           Approx(0.0).margin(0.005));
+}
+
+TEST_CASE("rows to fit that a model does not explain, and rows of less certainty, make the range wider") {
+  const auto width = [](const std::string& text) {
+    const CaseFile file(text);
+    const CasePrediction prediction = predict_case(read_published(file.path), milliseconds);
+    const PredictedValue& eight = prediction.rows[3].at("total_time_s");
+    return std::pair(prediction.left_out_error, std::log(eight.high[0] / eight.low[0]));
+  };
+  const auto changed = [](std::string text, const std::string& from, const std::string& to) {
+    return text.replace(text.find(from), from.size(), to);
+  };
+  const std::string text = two_parts(50.0);
+  const auto [error, range] = width(text);
+  CHECK(error > 0.0);
+  CHECK(range > 2.0 * error);
+  const auto [worse, wide] = width(changed(text, "step_time_s: 4.28", "step_time_s: 5.5"));
+  CHECK(worse > error);
+  CHECK(wide > 1.2 * range);
+  const std::string unsure = "measured: {step_time_s: 4.28}, sigma: {value: 20%, because: a chart}";
+  CHECK(width(changed(text, "measured: {step_time_s: 4.28}", unsure)).second > 1.2 * range);
+  check_refused(changed(text, "use: predict", "use: predict\n    sigma: {value: 2%, because: x}"),
+                {"sigma", "rows to fit"});
 }
 
 TEST_CASE("what was measured in a row to predict changes nothing but its error, to the last digit") {

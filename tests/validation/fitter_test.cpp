@@ -154,6 +154,23 @@ TEST_CASE("ranges follow a valley: a sum that the rows tell stays, however it is
   for (const std::vector<double>& z : twice.at) CHECK(std::abs(misfits(z)[0]) < 3.0);
 }
 
+TEST_CASE("numbers that no row tells are all taken from end to end of their ranges, at once") {
+  Problem problem{{{"rate", 1.0, 100.0}, {"a", 1.0, 4.0}, {"b", 1.0, 4.0}, {"c", 1.0, 4.0}}, {}, {}};
+  problem.model = [](const std::vector<double>& v) { return std::vector{1.0 / v[0]}; };
+  problem.measured = {1.0 / 20.0};
+  const FittedValue product = fitted_range(
+      problem.misfits(), problem.solved(),
+      [&](const std::vector<double>& z) {
+        const std::vector<double> v = problem.values(z);
+        return std::log(v[1] * v[2] * v[3]);
+      },
+      kAccepted);
+  CHECK(product.value == Approx(8.0).epsilon(0.01));
+  CHECK(product.low == Approx(1.0).epsilon(0.1));
+  CHECK(product.high == Approx(64.0).epsilon(0.1));
+  CHECK(product.high < 64.01);
+}
+
 TEST_CASE("a fit and its ranges are the same to the last digit each time") {
   const Problem problem = bilinear();
   const Fit a = problem.solved(), b = problem.solved();
