@@ -2,6 +2,8 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/number.hpp"
+#include "core/specification.hpp"
 #include "core/yaml.hpp"
 
 namespace stepcast {
@@ -19,7 +21,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
                    "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "power",
                    "source"});
   DeviceModel device;
-  device.name = name;
+  device.name = device.specification = name;
   device.description = node.at("description").text();
   if (node.has("reported_as"))
     for (const YamlNode& words : node.at("reported_as").items()) device.reported_as.push_back(words.text());
@@ -41,6 +43,54 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   return device;
 }
 
+const DeviceModel& named_device(const std::string& name) {
+  std::vector<std::string> known;
+  for (const DeviceModel& device : device_models()) {
+    if (device.name == name) return device;
+    known.push_back(device.name);
+  }
+  throw InputError(unknown_name("device", name, known));
+}
+
+/// A number above 0 and at most `most`.
+double number_of(const std::string& what, const std::string& text, double most) {
+  const auto value = number_in<double>(text);
+  if (!value || !(*value > 0.0 && *value <= most))
+    throw InputError(what + ": found '" + text + "', expected a number above 0 and at most " +
+                     std::to_string(static_cast<int>(most)));
+  return *value;
+}
+
+void set(DeviceModel& device, const std::string& key, const std::string& text) {
+  constexpr double kMostActivations = 1000.0;
+  const std::string what = "device '" + device.name + "': " + key;
+  const auto positive = [&](auto quantity) {
+    if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
+    return quantity;
+  };
+  std::vector<std::string> known{"activations",      "compute_efficiency", "kernel_launch",
+                                 "memory_bandwidth", "memory_efficiency",  "process"};
+  for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
+  if (device.peak.contains(key)) {
+    device.peak[key] = positive(parse_flop_per_second(text, what));
+  } else if (key == "memory_bandwidth") {
+    device.memory_bandwidth = positive(parse_bytes_per_second(text, what));
+  } else if (key == "kernel_launch") {
+    device.kernel_launch = parse_seconds(text, what);
+  } else if (key == "process") {
+    device.process = parse_bytes(text, what);
+  } else if (key == "compute_efficiency" || key == "memory_efficiency") {
+    (key == "compute_efficiency" ? device.compute_efficiency : device.memory_efficiency) =
+        number_of(what, text, 1.0);
+    device.sets_estimate = true;
+  } else if (key == "activations") {
+    device.activations = number_of(what, text, kMostActivations);
+    device.sets_estimate = true;
+  } else {
+    throw InputError(what + ": " + unknown_name("setting", key, known));
+  }
+}
+
 }  // namespace
 
 std::filesystem::path device_file() { return home_folder() / "topologies" / "devices" / "devices.yaml"; }
@@ -55,13 +105,15 @@ const std::vector<DeviceModel>& device_models() {
   return models;
 }
 
-const DeviceModel& device_model(const std::string& name) {
-  std::vector<std::string> known;
-  for (const DeviceModel& device : device_models()) {
-    if (device.name == name) return device;
-    known.push_back(device.name);
-  }
-  throw InputError(unknown_name("device", name, known));
+const DeviceModel& device_model(const std::string& specification) {
+  const Specification given = Specification::parse("device", specification);
+  if (given.overrides.empty()) return named_device(given.file);
+  static std::map<std::string, DeviceModel> known;  // references stay
+  if (const auto found = known.find(specification); found != known.end()) return found->second;
+  DeviceModel device = named_device(given.file);
+  device.specification = specification;
+  for (const auto& [key, text] : given.overrides) set(device, key, text);
+  return known.emplace(specification, std::move(device)).first->second;
 }
 
 const DeviceModel* reported_device(const std::string& text) {

@@ -29,6 +29,17 @@ struct DeviceModel {
   Seconds kernel_launch{0};  ///< host time per kernel
   Watts power;               ///< that it is rated for (TDP); 0 W: not said
   std::string source;
+  std::string specification{};  ///< the name with what is set of it
+
+  // What an estimate without any measurement takes for granted. Large language models train at 35 to 55 % of the
+  // peak rate, with layers that are bound by memory counted in; those stand apart here, so the upper end is taken.
+  // BabelStream reaches about 75 % (P100) to 90 % (H100) of the memory bandwidth.
+  double compute_efficiency = 0.55;  ///< part of the peak rate that kernels reach
+  double memory_efficiency = 0.8;    ///< and of the memory bandwidth
+  double activations = 1.0;          ///< bytes that autograd keeps over those of the model's arithmetic
+  Bytes process;  ///< that every rank holds besides: workspaces, input, the allocator's loss
+  /// Whether an efficiency or the activations are set, which say something of estimates alone.
+  bool sets_estimate = false;
 };
 
 /// topologies/devices/devices.yaml, as it is installed here.
@@ -37,8 +48,14 @@ std::filesystem::path device_file();
 /// All of them, in the order of the file. \throws InputError that names file, line and key
 const std::vector<DeviceModel>& device_models();
 
-/// \throws InputError that lists the known names and the nearest one
-const DeviceModel& device_model(const std::string& name);
+/// `h100-sxm`, or with settings in place of the data sheet's and the estimate's:
+///
+///     h100-sxm:float32=60TFLOP/s,memory_bandwidth=3TB/s,kernel_launch=3us,compute_efficiency=0.4,
+///              memory_efficiency=0.9,activations=1.1,process=500MiB
+///
+/// \throws InputError that lists the known names, or settings, and the nearest one; for a value that is not positive
+/// (an efficiency above 1)
+const DeviceModel& device_model(const std::string& specification);
 
 /// The one whose `reported_as` is part of `text`, or null: `Tesla P100-PCIE-12GB` is p100-pcie-12gb.
 const DeviceModel* reported_device(const std::string& text);

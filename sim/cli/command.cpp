@@ -126,7 +126,9 @@ const std::vector<std::string>& command_line() { return typed_words(); }
 
 po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
-  const po::options_description options = option_table(name, command);
+  static std::map<std::string, po::options_description> tables;  // many questions are asked with one
+  if (!tables.contains(name)) tables.emplace(name, option_table(name, command));
+  const po::options_description& options = tables.at(name);
   po::positional_options_description positional;
   if (!command.positional.empty()) positional.add(command.positional.c_str(), -1);
   po::variables_map values;

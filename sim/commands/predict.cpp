@@ -1,3 +1,5 @@
+#include "sim/commands/predict.hpp"
+
 #include <algorithm>
 #include <iostream>
 #include <iterator>
@@ -10,7 +12,6 @@
 #include "sim/cli/training_options.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/collective_prediction.hpp"
-#include "sim/replay/prediction.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -21,8 +22,11 @@ constexpr std::size_t kWidestNote = 40;
 /// What --help says of --device: every GPU and CPU that is known.
 std::string describe_devices() {
   std::string text =
-      "move the trace to another device by rooflines, layer by layer; without --trace, estimate it from the "
-      "model's layers alone";
+      "NAME[:KEY=VALUE,...]: move the trace to another device by rooflines, layer by layer; without --trace, "
+      "estimate it "
+      "from the model's layers alone. Settings: a rate by its dtype, memory_bandwidth, kernel_launch, "
+      "process (bytes that a "
+      "rank holds besides), and of an estimate compute_efficiency, memory_efficiency, activations";
   for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
   return text;
 }
@@ -35,6 +39,12 @@ void declare(po::options_description& options) {
       ("trace", text_value("", "none"), "what one rank costs, from 'stepcast measure'")
       ("device", text_value("", "the traced one"),
        describe_devices().c_str())
+      ("phase-times", text_value("", "none"),
+       "without --trace: what is known of one rank's step and micro-batch, as forward=120ms,backward=130ms; also compute "
+       "(both), optimizer, input and host (each on one core), stage (of a pipeline, whatever its layers). Layers share a "
+       "phase by their flop, with --device as the estimate has it")
+      ("gradients", text_value("kept"),
+       "kept from step to step, or freed by zero_grad() and made anew by each backward, as since PyTorch 2.0")
       ("trace-device", text_value("", "as the trace says"),
        "with --device and --trace: the known device that is most like the traced one")
       ("dtype", text_value("float32"),
@@ -64,6 +74,8 @@ void declare(po::options_description& options) {
       ("pcie-rate", text_value("", "the cluster's"),
        "usable bandwidth of every PCIe link and direction, what a copy from pinned memory gets alone; degraded "
        "links keep their part of it")
+      ("nvlink-rate", text_value("", "the cluster's"),
+       "usable bandwidth of all NVLinks between a GPU and a switch or another GPU, in each direction")
       ("copy-launch", text_value("5us"), "copies: host time to issue one")
       ("collectives", text_value(),
        "predict a bench file instead of a step: 'all' or names separated by commas")
@@ -98,6 +110,7 @@ BytesPerSecond rate_option(const po::variables_map& values, const std::string& n
 void read_copy_options(const po::variables_map& values, PredictionRequest& request) {
   request.copies.pageable = rate_option(values, "pageable-rate");
   if (!values["pcie-rate"].as<std::string>().empty()) request.pcie = rate_option(values, "pcie-rate");
+  if (!values["nvlink-rate"].as<std::string>().empty()) request.nvlink = rate_option(values, "nvlink-rate");
   request.copies.launch = seconds_option(values, "copy-launch");
   if (request.copies.launch < Seconds(0)) throw UsageError("--copy-launch must be at least 0s");
 }
@@ -111,7 +124,9 @@ void read_surroundings(const po::variables_map& values, auto& request) {
   request.fidelity = fidelity_of(values);
 }
 
-PredictionRequest step_request(const po::variables_map& values) {
+}  // namespace
+
+PredictionRequest prediction_request(const po::variables_map& values) {
   PredictionRequest request;
   request.training = training_config(values);
   request.strategy = values["strategy"].as<std::string>();
@@ -134,8 +149,18 @@ PredictionRequest step_request(const po::variables_map& values) {
   require_one_of("compute", compute, {"real", "replayed"});
   request.compute_waits = compute == "replayed";
   request.seed = values["seed"].as<unsigned>();
+  try {
+    request.phases = parse_phase_times(values["phase-times"].as<std::string>());
+  } catch (const InputError& error) {
+    throw UsageError(std::string("--phase-times: ") + error.what());
+  }
+  const std::string gradients = values["gradients"].as<std::string>();
+  require_one_of("gradients", gradients, {"kept", "freed"});
+  request.gradients_freed = gradients == "freed";
   return request;
 }
+
+namespace {
 
 void print_summary(const Result& result) {
   std::vector<double> all;
@@ -165,7 +190,7 @@ void print_summary(const Result& result) {
 ExitCode predict_step(const po::variables_map& values) {
   check_output(values);
   check_timeline(values);
-  Result result = predict(step_request(values));
+  Result result = predict(prediction_request(values));
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
   result.context.threads = result.configuration.threads;
@@ -230,7 +255,7 @@ const Registration<Command> kPredict{
           .usage =
               "stepcast predict --strategy NAME --trace FILE --calibration FILE --world-size N [options]",
           .group = "Predict and compare",
-          .answer = [](const po::variables_map& values) { return predict(step_request(values)); }},
+          .answer = [](const po::variables_map& values) { return predict(prediction_request(values)); }},
      .order = 20}};
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <array>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -7,8 +7,8 @@
 #include "core/file.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/predict.hpp"
 #include "sim/validation/case_prediction.hpp"
-#include "sim/validation/published.hpp"
 #include "sim/validation/row_comparison.hpp"
 
 namespace stepcast {
@@ -18,8 +18,8 @@ constexpr const char* kValidationSchema = "stepcast.validation/1";
 
 /// What --help says of --case.
 std::string describe_cases() {
-  std::string text = "only this one; predicted are";
-  for (const auto& entry : case_predictors().entries()) text += "\n" + entry.name + ": " + entry.description;
+  std::string text = "only this one; shipped are";
+  for (const PublishedCase& one : load_published("")) text += "\n" + one.id + ": " + one.title;
   return text;
 }
 
@@ -27,8 +27,7 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("cases", po::value<std::string>(),
-       "file of further cases, in the form of calibration/data/published.json; one with the id of a shipped "
-       "case takes its place, others name one by 'like'")
+       "a further case, a file in the form of those in studies/published; one named as a shipped case takes its place")
       ("case", po::value<std::string>(), describe_cases().c_str());
   // clang-format on
   declare_output(options, "the predictions");
@@ -61,30 +60,20 @@ std::string with_range(const PredictedValue& value) {
   return ranges == central ? central : central + "  (" + ranges + ")";
 }
 
-/// What the row says of a quantity.
-std::string measured_text(const PublishedRow& row, const std::string& key) {
-  if (!row.facts.contains(key)) return "-";
-  if (row.facts[key].is_null()) return "no measurement here";
-  if (!row.facts[key].is_array()) return short_number(row.facts[key].get<double>());
-  return listed(row.facts[key].get<std::vector<double>>());
+/// What was measured, or forecast blind, of a quantity.
+std::string text_of(const nlohmann::json& values, const std::string& quantity) {
+  if (!values.contains(quantity)) return "-";
+  return listed(values[quantity].is_array() ? values[quantity].get<std::vector<double>>()
+                                            : std::vector{values[quantity].get<double>()});
 }
 
-/// In the order in which people ask.
-constexpr std::array kQuantities{"throughput_samples_per_s",
-                                 "total_time_s",
-                                 "epoch_time_s",
-                                 "mean_iteration_s",
-                                 "time_s",
-                                 "step_time_s",
-                                 "compute_time_s",
-                                 "communication_time_s",
-                                 "speedup",
-                                 "efficiency",
-                                 "peak_memory_mb_per_rank",
-                                 "mean_peak_memory_mb",
-                                 "stage_time_cv",
-                                 "memory_cv",
-                                 "bubble_fraction"};
+/// Whether people ask for it here: a row knows it, or it is the step.
+bool shown(const PublishedCase& published, const std::string& quantity) {
+  return quantity == "step_time_s" ||
+         std::any_of(published.rows.begin(), published.rows.end(), [&](const PublishedRow& row) {
+           return row.measured.contains(quantity) || row.blind.contains(quantity);
+         });
+}
 
 std::string percent_of(const std::optional<double>& error) {
   return error ? signed_percent_text(*error) : "-";
@@ -104,42 +93,37 @@ std::string in_lines(std::string text) {
 
 void print_quantities(const PublishedCase& published, const CasePrediction& prediction,
                       const std::vector<Case>& comparisons) {
-  Table table({"row", "what", "measured", "predicted", "error"});
+  Table table({"row", "what", "measured", "predicted", "error", "blind forecast"});
   for (std::size_t i = 0; i < published.rows.size(); ++i) {
     const PublishedRow& row = published.rows[i];
     std::string name = marked(comparisons[i]);
-    if (prediction.rows[i].empty()) {
-      const std::string what = leading_quantity(row);
-      table.add({name, what, measured_text(row, what), "not predicted yet", "-"});
-      continue;
-    }
-    for (const char* key : kQuantities) {
-      if (!prediction.rows[i].contains(key)) continue;
-      const PredictedValue& value = prediction.rows[i].at(key);
-      table.add({std::exchange(name, ""), key, measured_text(row, key), with_range(value),
-                 percent_of(relative_error(row, key, value))});
+    for (const RowQuantity& quantity : row_quantities()) {
+      const auto found = prediction.rows[i].find(quantity.name);
+      if (found == prediction.rows[i].end() || !shown(published, quantity.name)) continue;
+      table.add({std::exchange(name, ""), quantity.name, text_of(row.measured, quantity.name),
+                 with_range(found->second), percent_of(relative_error(row, quantity.name, found->second)),
+                 text_of(row.blind, quantity.name)});
     }
     if (const auto all = error_of_all_ranks(row, comparisons[i]))
-      table.add({"", "  of all ranks' mean", "", "", percent_of(all)});
+      table.add({"", "  of all ranks' mean", "", "", percent_of(all), ""});
   }
   std::cout << table.text() << '\n';
 }
 
 void print_case(const PublishedCase& published, const CasePrediction& prediction,
                 const std::vector<Case>& comparisons) {
-  std::cout << published.id << "\n" << published.text("source", "") << "\n\n";
+  std::cout << published.id << "\n" << published.title << " (" << published.source << ")\n\n";
   print_quantities(published, prediction, comparisons);
-  if (!prediction.not_predicted.empty()) std::cout << prediction.not_predicted << '\n';
   for (const std::string& line : prediction.assumed) std::cout << "assumed: " << line << '\n';
   for (const std::string& line : prediction.unidentified) std::cout << in_lines(line) << '\n';
-  for (const std::string& line : verdict(comparisons, prediction.limits)) std::cout << line << '\n';
+  for (const std::string& line : verdict(comparisons, published.limits)) std::cout << line << '\n';
   std::cout << '\n';
 }
 
 /// Every row of every case, by the quantity that it is judged by.
 void print_all(const std::vector<Case>& rows) {
-  std::cout << cases_text(rows, {"case", "row", "what", "measured", "predicted", "error", "copy fit row",
-                                 "ideal scaling", "alpha-beta", "counts as"})
+  std::cout << cases_text(rows, {"case", "row", "what", "measured", "predicted", "error", "blind forecast",
+                                 "copy fit row", "ideal scaling", "alpha-beta", "counts as"})
             << '\n'
             << to_text(summarize(rows)) << '\n';
 }
@@ -149,8 +133,15 @@ ExitCode run(const po::variables_map& values) {
   const std::vector<PublishedCase> cases = chosen_cases(values);
   nlohmann::json all{{"cases", nlohmann::json::array()}};
   std::vector<Case> rows;
+  KnownInputs known;
+  const AskPrediction ask = [&known](const std::vector<std::string>& words, bool brief) {
+    PredictionRequest request = prediction_request(parse_words("predict", words));
+    request.brief = brief;
+    request.known = &known;
+    return predict(request);
+  };
   for (const PublishedCase& one : cases) {
-    const CasePrediction prediction = predict_case(one);
+    const CasePrediction prediction = predict_case(one, ask);
     const std::vector<Case> comparisons = compare_rows(one, prediction);
     all["cases"].push_back(case_json(one, prediction, comparisons));
     if (!values["json"].as<bool>()) print_case(one, prediction, comparisons);
@@ -159,9 +150,8 @@ ExitCode run(const po::variables_map& values) {
   if (!values["json"].as<bool>()) print_all(rows);
   all["summary"] = summary_json(summarize(rows));
   all["context"] = make_run_context(kValidationSchema, command_line());
-  all["lineage"] = nlohmann::json::array({make_ancestor("published cases", published_path())});
-  if (values.count("cases") != 0)
-    all["lineage"].push_back(make_ancestor("cases", values["cases"].as<std::string>()));
+  all["lineage"] = nlohmann::json::array();
+  for (const PublishedCase& one : cases) all["lineage"].push_back(make_ancestor("published case", one.path));
   write_output(values, [&] { return to_file_text(all); });
   return ExitCode::kDone;
 }

@@ -65,6 +65,7 @@ struct Case {
   Standing standing = Standing::kJudged;
   std::optional<Estimate> measured{};       ///< median, fastest and slowest launch
   std::optional<Estimate> predicted{};      ///< with what assumptions leave open
+  std::optional<Estimate> blind{};          ///< forecast before the measurement was known
   std::map<std::string, double> trivial{};  ///< by name, see trivial.hpp
   std::vector<PhaseError> phases{};
   std::vector<MemoryError> memory{};  ///< one per rank that both sides know
@@ -174,9 +175,9 @@ std::vector<Case> worst_first(std::vector<Case> cases);
 
 /// The table that every comparison prints, one row per case. Columns: `case`, `row`, `model`, `strategy`,
 /// `ranks`, `batch`, `threads`, `compute`, `cluster`, `distance`, `what`, `measured`, `launches`, `low`,
-/// `high`, `predicted`, `error`, `in range`, `better trivial predictors`, `counts as`, and any trivial
-/// predictor by its title; `at equal speed` is the error there, `over exposed` that relative to exposed
-/// communication. \pre known columns
+/// `high`, `predicted`, `error`, `at equal speed` (the error there), `over exposed` (relative to exposed communication),
+/// `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and any trivial predictor by its title.
+/// \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
 /// From `predicted` on, those that these cases have something for.
 std::vector<std::string> error_columns(const std::vector<Case>& cases);

@@ -62,6 +62,10 @@ void to_json(nlohmann::json& json, const Case& one) {
     json["measured_high_s"] = one.measured->high;
   }
   if (one.predicted) json["predicted_" + one.quantity] = one.predicted->value;
+  if (one.blind) {
+    json["blind_" + one.quantity] = one.blind->value;
+    if (one.measured) json["blind_relative_error"] = one.trivial_error(one.blind->value);
+  }
   if (one.has_error()) {
     json["relative_error"] = one.relative_error();
     json["inside_launch_range"] = one.inside_launch_range();

@@ -13,11 +13,18 @@ std::string value_text(const Case& one, double value) {
   return one.source.empty() ? to_text(Seconds(value)) : short_number(value);
 }
 
-std::string predicted_text(const Case& one) {
-  if (!one.predicted) return "-";
-  const std::string low = value_text(one, one.predicted->low), high = value_text(one, one.predicted->high);
-  const std::string value = value_text(one, one.predicted->value);
+std::string estimate_text(const Case& one, const std::optional<Estimate>& estimate) {
+  if (!estimate) return "-";
+  const std::string low = value_text(one, estimate->low), high = value_text(one, estimate->high);
+  const std::string value = value_text(one, estimate->value);
   return low == high && low == value ? value : value + "  (" + low + " to " + high + ")";
+}
+
+/// `1.264  (0.799 to 1.506), -9.9 %`
+std::string blind_text(const Case& one) {
+  const std::string text = estimate_text(one, one.blind);
+  if (!one.blind || !one.measured || one.measured->value <= 0.0) return text;
+  return text + ", " + signed_percent_text(one.trivial_error(one.blind->value));
 }
 
 std::string better_text(const Case& one) {
@@ -63,7 +70,8 @@ const std::map<std::string, Cell>& known_columns() {
         {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
         {"low", [](const Case& one) { return one.measured ? value_text(one, one.measured->low) : "-"; }},
         {"high", [](const Case& one) { return one.measured ? value_text(one, one.measured->high) : "-"; }},
-        {"predicted", predicted_text},
+        {"predicted", [](const Case& one) { return estimate_text(one, one.predicted); }},
+        {"blind forecast", blind_text},
         {"error",
          [](const Case& one) { return one.has_error() ? signed_percent_text(one.relative_error()) : "-"; }},
         {"at equal speed",

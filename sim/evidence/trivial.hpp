@@ -22,9 +22,10 @@ struct TrivialPredictor {
 ///     ideal_scaling     the step of one rank alone: n ranks take the same time for n times the batches. Of
 ///                       published rows: from the fitted row with the fewest ranks n0, by n0 / n (total and
 ///                       epoch times, steps of cases whose batch is global), by n / n0 (throughput), or as it
-///                       is (steps of cases with a batch per rank)
+///                       is (steps of cases with a batch per rank); of nothing that is no training
 ///     alpha_beta        the same plus every message and collective of rank 0 at alpha + n beta, as if the
-///                       network were idle and nothing overlapped (sim/replay/trivial_predictors.hpp)
+///                       network were idle and nothing overlapped (sim/replay/trivial_predictors.hpp); of copies the
+///                       sum of all of them, each alone
 ///     overlap           of collectives beside compute: each starts when its array is ready and the one before
 ///                       has ended, and lasts as long as alpha_beta says (the same file, with its formula)
 ///     bubble_formula    of pipelines: one rank's part of the step times 1 + (p - 1) / m

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "topologies/paths.hpp"
 
 namespace stepcast {
 namespace {
@@ -110,6 +111,19 @@ Cluster Copies::with_staging(const ReplayInput& input) {
     cluster.links.push_back({name + "-memory", node, host.node, input.copies.pageable, Seconds(0)});
   });
   return cluster;
+}
+
+Seconds Copies::one_by_one(const ReplayInput& input) {
+  const Cluster cluster = with_staging(input);
+  const Paths paths(cluster);
+  Seconds total(0);
+  for_each_copy(*input.schedule, [&](int rank, const Op& /*op*/, const Copy& copy) {
+    const auto [from, to] = ends_of(input, cluster, rank, copy);
+    const Path path = paths.between(from, to);
+    total += input.copies.launch / host_of_rank(input, rank).speed + latency(cluster, path) +
+             copy.message / bandwidth(cluster, path);
+  });
+  return total;
 }
 
 std::vector<int> Copies::nodes(const ReplayInput& input, const Cluster& with_staging) {

@@ -27,6 +27,8 @@ class Copies {
   /// flow between two hosts, so that what bounds it must be a link. The nodes of the cluster keep their
   /// numbers.
   static Cluster with_staging(const ReplayInput& input);
+  /// All of the schedule's copies one after another, each alone: the sum of the times above.
+  static Seconds one_by_one(const ReplayInput& input);
   /// Nodes between which the schedule's copies move, with repetitions.
   static std::vector<int> nodes(const ReplayInput& input, const Cluster& with_staging);
 

@@ -145,8 +145,8 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
                      int threads) {
   check_describes_work(model);
   DeviceRates rates = rates_of(device, dtype, threads);
-  rates.peak = kEstimatedComputeEfficiency * rates.peak;
-  rates.memory = kEstimatedMemoryEfficiency * rates.memory;
+  rates.peak = device.compute_efficiency * rates.peak;
+  rates.memory = device.memory_efficiency * rates.memory;
   const auto time = [&](int segment, Phase phase) {
     const double launches = kernels_of(model, segment, phase) * rates.kernel_launch.count();
     return std::max(roofline_time(model, segment, phase, samples, rates).count(), launches);
@@ -163,15 +163,16 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
     for_each_phase(trace, [&](auto& measured, Phase phase) {
       measured = {phase == Phase::kZeroGrad ? 0.0 : time(static_cast<int>(i), phase)};
     });
-    trace.saved_bytes = trace.forward_peak_bytes = samples * model.segments[i].saved_size.count();
+    trace.saved_bytes = trace.forward_peak_bytes =
+        device.activations * samples * model.segments[i].saved_size.count();
   }
   sum_steps(entry);
   return entry;
 }
 
-std::string estimate_note(const std::string& dtype) {
-  return "ESTIMATE, nothing was measured: " + dtype + " at " + percent_text(kEstimatedComputeEfficiency, 0) +
-         " of the peak rate, " + percent_text(kEstimatedMemoryEfficiency, 0) +
+std::string estimate_note(const std::string& dtype, const DeviceModel& device) {
+  return "ESTIMATE, nothing was measured: " + dtype + " at " + percent_text(device.compute_efficiency, 0) +
+         " of the peak rate, " + percent_text(device.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading";
 }
 

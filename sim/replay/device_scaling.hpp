@@ -63,22 +63,16 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device);
 
-/// Parts of the roofline that kernels reach in an estimate without any measurement. Large language models
-/// train at 35 to 55 % of the peak rate, with layers that are bound by memory counted in; those stand apart
-/// here, so the upper end is taken. BabelStream reaches about 75 % (P100) to 90 % (H100) of the memory
-/// bandwidth.
-inline constexpr double kEstimatedComputeEfficiency = 0.55;
-inline constexpr double kEstimatedMemoryEfficiency = 0.8;
-
-/// A trace entry of one step from the table of layers alone. Gradients are ready at the end of their segment,
-/// saved bytes are the model's own estimate, and host, input and data loading cost nothing. Nor does
+/// A trace entry of one step from the table of layers alone, at the efficiencies of the device. Gradients are ready at
+/// the end of their segment, saved bytes are the model's own estimate times the device's `activations`, and host, input
+/// and data loading cost nothing. Nor does
 /// zero_grad: PyTorch 2 frees gradients (set_to_none), and the next backward writes them anew. \throws
 /// InputError as `moved`
 TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceModel& device, int samples,
                      int threads);
 
 /// How the estimate was made, for people.
-std::string estimate_note(const std::string& dtype);
+std::string estimate_note(const std::string& dtype, const DeviceModel& device);
 
 /// A measured step beside what the estimate says of it; nothing was fitted to it. A row of
 /// calibration/data/device-errors.json.

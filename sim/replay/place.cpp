@@ -102,10 +102,11 @@ std::string backend_for(const std::string& asked, const Calibration* calibration
 }
 
 void Place::load(const PlaceRequest& request, KnownPlace known) {
-  if (!request.calibration.empty()) calibration = load_calibration(request.calibration);
+  if (!calibration && !request.calibration.empty()) calibration = load_calibration(request.calibration);
   known.calibration = costs();
   known.calibration_path = request.calibration;
-  cluster = request.cluster.empty() ? implied_cluster(known) : load_cluster(request.cluster);
+  if (cluster.hosts.empty())
+    cluster = request.cluster.empty() ? implied_cluster(known) : load_cluster(request.cluster);
 }
 
 void Place::choose_backend(const PlaceRequest& request) {

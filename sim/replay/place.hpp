@@ -55,7 +55,7 @@ struct Place {
       nccl_graphs;  ///< of the cluster where NCCL runs, from the first `replay_input` on
 
   [[nodiscard]] const Calibration* costs() const { return calibration ? &*calibration : nullptr; }
-  /// Calibration and cluster. \param known its calibration is set here
+  /// Calibration and cluster, unless they are there already. \param known its calibration is set here
   void load(const PlaceRequest& request, KnownPlace known);
   /// The library and what it runs, once the cluster is what it shall be.
   void choose_backend(const PlaceRequest& request);

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 
@@ -68,6 +69,31 @@ void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest&
       inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
 }
 
+/// What `load` makes of `name`, or made of it before.
+template <class Thing>
+Thing remembered(std::map<std::string, Thing> KnownInputs::*things, const PredictionRequest& request,
+                 const std::string& name, Thing (*load)(const std::string&)) {
+  if (request.known == nullptr) return load(name);
+  std::map<std::string, Thing>& known = request.known->*things;
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, load(name)).first->second;
+}
+
+/// A trace made up from what is known of a step: with a device its estimate, whose phases take as long as they are known
+/// to; else each phase by the flop of its layers.
+void estimate_phases(Inputs& inputs, const PredictionRequest& request) {
+  if (!request.batch) throw UsageError("--batch is missing; --phase-times says nothing of it");
+  if (inputs.model.has_fixed_times())
+    throw UsageError("--phase-times means nothing to '" + inputs.model.specification +
+                     "', which declares its times");
+  if (!inputs.trace)
+    inputs.trace = shares_by_flop(inputs.model, std::max(1, inputs.batch / request.training.micro_batches),
+                                  inputs.threads);
+  apply(request.phases, *inputs.trace);
+  inputs.waiting_trace = inputs.trace;
+  inputs.notes["phase times"] = to_text(request.phases);
+}
+
 /// Where there is no trace.
 void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
@@ -80,7 +106,8 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   const int threads = inputs.threads;
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
-  inputs.notes["estimate"] = estimate_note(request.dtype);
+  if (request.brief) return;
+  inputs.notes["estimate"] = estimate_note(request.dtype, *inputs.device);
   inputs.notes["known errors"] = known_errors_note(*inputs.device);
 }
 
@@ -96,6 +123,9 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   if (!request.trace.empty() && request.dtype != "float32")
     throw UsageError("--dtype goes without --trace, which has a dtype of its own");
   inputs.device = &device_model(request.device);
+  if (!request.trace.empty() && inputs.device->sets_estimate)
+    throw UsageError("--device " + request.device +
+                     ": efficiencies and activations are those of an estimate, and go without --trace");
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
@@ -135,23 +165,27 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
     throw UsageError("give --trace, or --model with declared times or with --device");
   choose_device(inputs, request);
-  if (!request.model.empty()) inputs.model = load_model(request.model);
-  if (!request.trace.empty())
-    load_trace_into(inputs, request);
-  else if (inputs.device != nullptr)
-    estimate(inputs, request);
-  else if (!inputs.model.has_fixed_times())
+  if (!request.model.empty())
+    inputs.model = remembered(&KnownInputs::models, request, request.model, load_model);
+  if (!request.trace.empty() && !request.phases.empty())
+    throw UsageError("--phase-times goes without --trace, which knows the phases");
+  if (!request.trace.empty()) load_trace_into(inputs, request);
+  if (!request.trace.empty()) return;
+  if (inputs.device != nullptr) estimate(inputs, request);
+  if (!request.phases.empty()) estimate_phases(inputs, request);
+  if (inputs.trace) return;
+  if (!inputs.model.has_fixed_times())
     throw UsageError("--trace is missing; '" + inputs.model.specification +
                      "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
-  else
-    inputs.model = declared_for(inputs.model, inputs.batch, request.training.micro_batches);
+  inputs.model = declared_for(inputs.model, inputs.batch, request.training.micro_batches);
 }
 
 /// The place of a model where nothing is trained.
 void load_no_model(Inputs& inputs, const PredictionRequest& request) {
   for (const auto& [option, given] :
        {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
-        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()}})
+        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()},
+        std::pair{"phase-times", !request.phases.empty()}, std::pair{"gradients", request.gradients_freed}})
     if (given)
       throw UsageError(std::string("--") + option + " means nothing to strategy '" + request.strategy +
                        "', which trains no model");
@@ -166,15 +200,26 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
     load_model_into(inputs, request);
   else
     load_no_model(inputs, request);
+  if (request.known != nullptr && !request.calibration.empty())
+    inputs.place.calibration =
+        remembered(&KnownInputs::calibrations, request, request.calibration, load_calibration);
+  if (request.known != nullptr && !request.cluster.empty())
+    inputs.place.cluster = remembered(&KnownInputs::clusters, request, request.cluster, load_cluster);
   inputs.place.load(request, {.trace = inputs.traced ? &*inputs.traced : nullptr,
                               .device = inputs.device,
                               .world_size = request.training.world_size,
                               .threads = inputs.threads,
                               .needs_devices = !trains});
   Cluster& cluster = inputs.place.cluster;
-  if (request.pcie)
-    for (Link& link : cluster.links)
-      if (link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
+  for (Link& link : cluster.links) {
+    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
+    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.remaining * *request.nvlink;
+  }
+  if (request.brief) {
+    if (inputs.device != nullptr) check_threads(inputs, request);
+    inputs.place.choose_backend(request);
+    return inputs;
+  }
   if (trains) inputs.lineage.push_back(make_ancestor("model", inputs.model.path));
   if (!cluster.path.empty()) inputs.lineage.push_back(make_ancestor("cluster", cluster.path));
   if (inputs.device != nullptr) {
@@ -226,6 +271,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.resample = request.resample && !request.compute_waits && inputs.trace.has_value();
   input.compute_waits = request.compute_waits;
   input.seed = request.seed;
+  input.record_spans = !request.brief;
   return input;
 }
 
@@ -319,11 +365,22 @@ Result predict(const PredictionRequest& request) {
                      std::to_string(inputs.model.segments.size()) +
                      " segments are more than 10000000 operations; take fewer");
   const Place& place = inputs.place;
-  const Schedule schedule = build_schedule(request.strategy, inputs.model, training);
+  Schedule schedule = build_schedule(request.strategy, inputs.model, training);
+  if (request.gradients_freed) free_gradients(schedule, inputs.model);
+  if (request.phases.stage > Seconds(0)) {
+    add_stage_times(request.phases.stage, schedule, *inputs.trace);
+    inputs.waiting_trace = inputs.trace;
+  }
   check_outputs(inputs.model, schedule);
 
   Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
-  if (trains) {
+  if (inputs.device != nullptr && inputs.device->process > Bytes(0))
+    for (MemoryUse& rank : result.memory) {
+      rank.peak_bytes += inputs.device->process.count();
+      rank.at_peak_bytes["process"] += inputs.device->process.count();
+      for (double& live : rank.live_bytes) live += inputs.device->process.count();
+    }
+  if (trains && !request.brief) {
     const double single = schedule.world_size == 1 && request.strategy == "single"
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
@@ -332,10 +389,15 @@ Result predict(const PredictionRequest& request) {
     if (const auto overlap = overlap_step_time(replay_input(inputs, request, schedule), line))
       result.trivial_step_time_s["overlap"] = overlap->count();
   }
+  if (!trains && !request.brief)
+    result.trivial_step_time_s["alpha_beta"] =
+        Copies::one_by_one(replay_input(inputs, request, schedule)).count();
   if (inputs.model.per == "batch" && request.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);
   if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
+  if (request.nvlink) result.notes["nvlink"] = to_text(*request.nvlink) + " per GPU and switch";
+  if (request.gradients_freed) result.configuration.add_option("gradients", "freed");
   result.configuration.add_option("algorithm", to_text(place.algorithms));
   result.configuration.cluster = place.cluster.specification;
   result.configuration.steps *= request.replicas;
@@ -344,7 +406,7 @@ Result predict(const PredictionRequest& request) {
   if (const int cores = shared_cores(place.costs(), place.cluster); cores > 0)
     result.notes["hosts"] = "share " + std::to_string(cores) + " cores of one machine";
   if (inputs.device != nullptr) {
-    result.configuration.device = inputs.device->name;
+    result.configuration.device = inputs.device->specification;
     const std::string warning = memory_warning(result, *inputs.device);
     if (!warning.empty()) inputs.notes["memory"] = warning;
   }

@@ -1,13 +1,22 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
+#include "sim/replay/phase_times.hpp"
 #include "sim/replay/place.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// A prediction from files: what `stepcast predict` does.
 namespace stepcast {
+
+/// Models, clusters and calibrations by what names them, for many predictions from files that nobody changes meanwhile.
+struct KnownInputs {
+  std::map<std::string, Model> models;
+  std::map<std::string, Cluster> clusters;
+  std::map<std::string, Calibration> calibrations;
+};
 
 struct PredictionRequest : PlaceRequest {
   std::string strategy;
@@ -20,7 +29,10 @@ struct PredictionRequest : PlaceRequest {
   std::optional<int> threads;     ///< unset: the trace's only thread count
   TrainingConfig training;        ///< its batch is set from `batch`
   CopyCosts copies{};
-  std::optional<BytesPerSecond> pcie;  ///< of every PCIe link that is not degraded, in place of the cluster's
+  /// Of every PCIe link and of all of a GPU's NVLinks together, in place of the cluster's; degraded ones keep their part.
+  std::optional<BytesPerSecond> pcie, nvlink;
+  PhaseTimes phases{};           ///< what is known of one rank's step where no trace is; none: nothing
+  bool gradients_freed = false;  ///< zero_grad() gives them up and each backward makes them anew
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;
@@ -30,6 +42,8 @@ struct PredictionRequest : PlaceRequest {
   /// bandwidth.
   bool compute_waits = false;
   unsigned seed = 1;
+  bool brief = false;            ///< without spans, per-step details and trivial predictors
+  KnownInputs* known = nullptr;  ///< what earlier predictions have loaded, which this one adds to
 };
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),

@@ -2,188 +2,376 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <numeric>
+#include <set>
+#include <utility>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Smallest and largest value per rank over all candidates.
+constexpr double kNotDetermined = 0.8;  // of its range before, that is left of a parameter
+constexpr std::size_t kPolished = 3;  // of the best combinations of choices, before one is taken for the best
+constexpr std::size_t kMostNamed = 6;  // values of a choice that are told one by one
+
+/// A case with a memory of what was asked.
+class CaseModel {
+ public:
+  CaseModel(const PublishedCase& published, const AskPrediction& ask) : case_(published), ask_(ask) {}
+
+  [[nodiscard]] std::size_t parameters() const { return case_.free.size(); }
+
+  [[nodiscard]] Misfits misfits(const Chosen& chosen) {
+    return [this, chosen](const std::vector<double>& deviations) {
+      std::vector<double> all;
+      for (const PublishedRow& row : case_.rows) {
+        if (!row.fit) continue;
+        const RowValues& values = at(row, chosen, deviations);
+        for (const std::string& quantity : row.on) {
+          if (!values.contains(quantity)) fail(row, "predicts no '" + quantity + "' to fit");
+          all.push_back(std::log(mean_of(values.at(quantity)) / *row.agreed(quantity)) /
+                        row.sigma.value_or(case_.sigma));
+        }
+      }
+      return all;
+    };
+  }
+
+  const RowValues& at(const PublishedRow& row, const Chosen& chosen, const std::vector<double>& deviations) {
+    const std::vector<std::string> words = words_of(row, chosen, deviations);
+    std::string key;
+    for (const std::string& word : words) key.append(word).append(" ");
+    auto found = known_.find(key);
+    if (found == known_.end())
+      found = known_.emplace(key, row_values(asked(row, words, true), scope_of(row, words))).first;
+    return found->second;
+  }
+
+  /// What a rank alone plus uncontended communication would say of the row's leading quantity; 0: not known.
+  double alpha_beta(const PublishedRow& row, const Chosen& chosen, const std::vector<double>& deviations) {
+    const std::vector<std::string> words = words_of(row, chosen, deviations);
+    const Result result = asked(row, words, false);
+    const auto found = result.trivial_step_time_s.find("alpha_beta");
+    if (found == result.trivial_step_time_s.end()) return 0.0;
+    Result trivial;
+    trivial.configuration = result.configuration;
+    trivial.step_time_s = {{found->second}};
+    const std::vector<double> values = quantity_named(row.leading()).value(trivial, scope_of(row, words));
+    return values.empty() ? 0.0 : mean_of(values);
+  }
+
+ private:
+  [[noreturn]] static void fail(const PublishedRow& row, const std::string& message) {
+    throw InputError(row.where + ": " + message);
+  }
+
+  [[nodiscard]] Result asked(const PublishedRow& row, const std::vector<std::string>& words,
+                             bool brief) const {
+    try {
+      return ask_(words, brief);
+    } catch (const InputError& error) {
+      fail(row, error.what());
+    } catch (const UsageError& error) {
+      fail(row, error.what());
+    }
+  }
+
+  [[nodiscard]] std::vector<std::string> words_of(const PublishedRow& row, const Chosen& chosen,
+                                                  const std::vector<double>& deviations) const {
+    std::map<std::string, NamedValue> names{{"shipped", {0.0, "", home_folder().string()}}};
+    for (std::size_t j = 0; j < case_.free.size(); ++j)
+      names[case_.free[j].parameter.name] = {case_.free[j].parameter.at(deviations[j]), case_.free[j].unit,
+                                             ""};
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      const OpenChoice& choice = case_.open[i].choice;
+      names[choice.name] = named_value(choice.values[chosen[i]]);
+    }
+    for (const auto& [name, value] : row.with) names[name] = named_value(value);
+    Texts options = row.options;
+    for (const auto& [name, value] : case_.predict)
+      if (std::none_of(options.begin(), options.end(), [&](const auto& one) { return one.first == name; }))
+        options.emplace_back(name, value);
+    for (const auto& [name, value] : options) names.emplace(name, named_value(value));
+    std::vector<std::string> words;
+    for (const auto& [name, value] : options) {
+      try {
+        const std::string text = filled(value, names);
+        if (text == "unset") continue;  // in a row: not as the others
+        words.push_back("--" + name);
+        if (text != "on") words.push_back(text);  // a switch has no value
+      } catch (const InputError& error) {
+        fail(row, "option '" + name + "': " + error.what());
+      }
+    }
+    // Nothing is drawn, and where steps drain the first takes as long as any other.
+    words.insert(words.end(), {"--steps", "1", "--warmup", "0", "--resample", "no"});
+    return words;
+  }
+
+  static double word(const std::vector<std::string>& words, const std::string& option, double standard) {
+    const auto found = std::find(words.begin(), words.end(), "--" + option);
+    return found == words.end() ? standard : named_value(*(found + 1)).number;
+  }
+
+  /// As a DistributedSampler deals samples out: ceil(ceil(samples / ranks) / batch) steps of a rank in an epoch.
+  [[nodiscard]] double steps_of(const PublishedRow& row, const std::vector<std::string>& words) const {
+    if (row.steps) return *row.steps;
+    if (!case_.samples) return 0.0;
+    const double ranks = word(words, "world-size", 1.0), batch = word(words, "batch", 1.0);
+    return case_.epochs * std::ceil(std::ceil(*case_.samples / ranks) / batch);
+  }
+
+  [[nodiscard]] RowScope scope_of(const PublishedRow& row, const std::vector<std::string>& words) const {
+    RowScope scope;
+    scope.steps = steps_of(row, words);
+    scope.world_size = static_cast<int>(word(words, "world-size", 1.0));
+    for (const PublishedRow& other : case_.rows)
+      for (const char* quantity : {"total_time_s", "epoch_time_s"})
+        if (other.fit && other.strategy == "single" && other.measured.contains(quantity))
+          scope.alone_total = *other.agreed(quantity);
+    return scope;
+  }
+
+  const PublishedCase& case_;
+  const AskPrediction& ask_;
+  std::map<std::string, RowValues> known_;
+};
+
 void widen(std::map<std::string, PredictedValue>& row, const RowValues& values) {
-  for (const auto& [key, numbers] : values) {
-    PredictedValue& range = row.at(key);
-    for (std::size_t i = 0; i < std::min(numbers.size(), range.low.size()); ++i) {
-      range.low[i] = std::min(range.low[i], numbers[i]);
-      range.high[i] = std::max(range.high[i], numbers[i]);
+  for (const auto& [quantity, numbers] : values) {
+    const auto found = row.find(quantity);
+    if (found == row.end()) continue;
+    for (std::size_t i = 0; i < std::min(numbers.size(), found->second.low.size()); ++i) {
+      found->second.low[i] = std::min(found->second.low[i], numbers[i]);
+      found->second.high[i] = std::max(found->second.high[i], numbers[i]);
     }
   }
 }
 
-using RowPrediction = std::map<std::string, PredictedValue>;
+using RowPredictions = std::vector<std::map<std::string, PredictedValue>>;
 
-/// The first candidate's values, and how far the others are from them.
-std::vector<RowPrediction> ranges_of(const std::vector<const Candidate*>& candidates) {
-  std::vector<RowPrediction> rows(candidates.front()->rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (const auto& [key, values] : candidates.front()->rows[i]) rows[i][key] = {values, values, values};
-    for (const Candidate* candidate : candidates) widen(rows[i], candidate->rows[i]);
+class CaseFit {
+ public:
+  CaseFit(const PublishedCase& published, const AskPrediction& ask)
+      : case_(published), ask_(ask), model_(published, ask) {}
+
+  CasePrediction predict() {
+    fit_all();
+    const ChosenFit& best = accepted_.front();
+    std::vector<RowPredictions> each;  // of every accepted combination
+    for (ChosenFit& one : accepted_) each.push_back(ranges(one));
+    CasePrediction prediction;
+    prediction.rows = each.front();
+    for (const RowPredictions& other : each)
+      for (std::size_t i = 0; i < other.size(); ++i)
+        for (const auto& [quantity, value] : other[i]) {
+          widen(prediction.rows[i], {{quantity, value.low}});
+          widen(prediction.rows[i], {{quantity, value.high}});
+        }
+    prediction.left_out_error = left_out_error();
+    for (std::size_t i = 0; i < case_.rows.size(); ++i)
+      for (auto& [quantity, value] : prediction.rows[i]) {
+        if (case_.rows[i].fit || !quantity_named(quantity).leads) continue;
+        for (double& low : value.low) low *= std::exp(-prediction.left_out_error);
+        for (double& high : value.high) high *= std::exp(prediction.left_out_error);
+      }
+    for (const PublishedRow& row : case_.rows)
+      prediction.alpha_beta.push_back(model_.alpha_beta(row, best.chosen, best.fit.deviations));
+    prediction.accepted = accepted_.size();
+    prediction.objective = best.fit.objective;
+    describe(prediction, each);
+    return prediction;
   }
-  return rows;
-}
 
-/// `6-2-2-2 748.5 to 752.1 samples/s, step 0.04 s, mean peak 5210 MB`, `ddp x4 28.1 to 34.0 s (epoch_time_s)`
-std::string row_summary(const PublishedRow& row, const RowPrediction& values) {
-  std::string name = row.text("split", row_name(row));
-  name = name.substr(0, name.find(" (")) + " ";
-  const auto throughput = values.find("throughput_samples_per_s");
-  const std::string leading = leading_quantity(row);
-  std::string text;
-  if (throughput != values.end())
-    text = name + range_text(throughput->second) + " samples/s, step " +
-           range_text(values.at("step_time_s")) + " s";
-  else if (values.contains(leading))
-    text = name + range_text(values.at(leading)) + " s (" + leading + ")";
-  const auto memory = values.find("mean_peak_memory_mb");
-  return memory == values.end() ? text : text + ", mean peak " + range_text(memory->second) + " MB";
-}
-
-/// What the candidates with each value of one choice predict.
-std::string effect_of(const PublishedCase& published, const std::vector<const Candidate*>& candidates,
-                      std::size_t choice) {
-  std::vector<std::string> seen;
-  std::string text = "unidentified: " + candidates.front()->choice[choice].first;
-  for (const Candidate* first : candidates) {
-    const std::string& value = first->choice[choice].second;
-    if (std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
-    seen.push_back(value);
-    std::vector<const Candidate*> with;
-    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(with),
-                 [&](const Candidate* one) { return one->choice[choice].second == value; });
-    text += "; with " + value + ": " + summary(published, with);
+  /// The most probable prediction of a row's leading quantity, without ranges.
+  double central(std::size_t row) {
+    fit_all();
+    const ChosenFit& best = accepted_.front();
+    const RowValues& values = model_.at(case_.rows[row], best.chosen, best.fit.deviations);
+    return mean_of(values.at(case_.rows[row].leading()));
   }
-  return seen.size() > 1 ? text : "";
-}
 
-/// `, of which 3 take the source's chart (204.2 s) for ddp x2`; "" where all reproduce the fit rows.
-std::string other_figures(const std::vector<Candidate>& candidates) {
-  std::map<std::string, int> sets;
-  for (const Candidate& candidate : candidates)
-    if (!candidate.takes.empty()) ++sets[candidate.takes];
-  std::string text;
-  for (const auto& [figure, count] : sets)
-    text += ", of which " + std::to_string(count) + (count == 1 ? " takes " : " take ") + figure;
-  return text;
-}
+ private:
+  void fit_all() {
+    std::vector<OpenChoice> choices;
+    for (const PublishedChoice& open : case_.open) choices.push_back(open.choice);
+    accepted_ = search(choices, [this](const Chosen& chosen, const NearFit* near) {
+      const Misfits misfits = model_.misfits(chosen);
+      std::vector<std::vector<double>> starts = fixed_starts(model_.parameters());
+      if (near == nullptr) return fit(misfits, starts);
+      starts.resize(near->fit.slopes.empty() ? 1 : 0);
+      starts.insert(starts.begin(), near->fit.deviations);
+      return fit(misfits, starts, near);
+    });
+    for (std::size_t i = 0; i < std::min(kPolished, accepted_.size()); ++i) polish(accepted_[i]);
+    std::stable_sort(accepted_.begin(), accepted_.end(), [](const ChosenFit& a, const ChosenFit& b) {
+      return a.fit.objective < b.fit.objective;
+    });
+  }
+
+  /// The root mean square of ln(predicted / measured) over the rows to fit, each predicted from the others; 0 of fewer than
+  /// three, where too little is left.
+  [[nodiscard]] double left_out_error() const {
+    constexpr int kFewest = 3;
+    double squares = 0.0;
+    int rows = 0;
+    if (std::count_if(case_.rows.begin(), case_.rows.end(), [](const auto& row) { return row.fit; }) <
+        kFewest)
+      return 0.0;
+    for (std::size_t i = 0; i < case_.rows.size(); ++i) {
+      if (!case_.rows[i].fit) continue;
+      PublishedCase others = case_;
+      others.rows[i].fit = false;
+      const double predicted = CaseFit(others, ask_).central(i);
+      squares += std::pow(std::log(predicted / *case_.rows[i].agreed(case_.rows[i].leading())), 2);
+      ++rows;
+    }
+    return std::sqrt(squares / rows);
+  }
+
+  /// By how much the sum of squared misfits may rise: more where the best fit does not explain the rows as well as they are
+  /// said to be measured.
+  [[nodiscard]] double limit_of(const ChosenFit& one) {
+    const ChosenFit& best = accepted_.front();
+    double squares = 0.0;
+    const std::vector<double> misfits = model_.misfits(best.chosen)(best.fit.deviations);
+    for (const double misfit : misfits) squares += misfit * misfit;
+    const double unexplained = std::max(1.0, squares / static_cast<double>(misfits.size()));
+    return kAccepted * unexplained - (one.fit.objective - best.fit.objective);
+  }
+
+  /// With slopes of its own. Without choices there is nothing that it was near to.
+  void polish(ChosenFit& one) {
+    if (case_.open.empty()) return;
+    one.fit = polished(model_.misfits(one.chosen), one.fit);
+  }
+
+  /// Names that were chosen; numbers do not count.
+  [[nodiscard]] Chosen names_chosen(const Chosen& chosen) const {
+    Chosen names;
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (!case_.open[i].choice.ordered) names.push_back(chosen[i]);
+    return names;
+  }
+
+  /// Predictions of one combination, with ranges if it is the first of its names.
+  RowPredictions ranges(ChosenFit& one) {
+    const bool first = followed_.insert(names_chosen(one.chosen)).second;
+    if (first && &one != &accepted_.front()) polish(one);
+    RowPredictions rows(case_.rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (const auto& [quantity, values] : model_.at(case_.rows[i], one.chosen, one.fit.deviations))
+        rows[i][quantity] = {values, values, values};
+    const double limit = limit_of(one);
+    if (!first || limit <= 0.0) return rows;
+    const Misfits misfits = model_.misfits(one.chosen);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const PublishedRow& row = case_.rows[i];
+      if (row.fit) continue;
+      const FittedValue range = fitted_range(
+          misfits, one.fit,
+          [&](const std::vector<double>& deviations) {
+            return std::log(mean_of(model_.at(row, one.chosen, deviations).at(row.leading())));
+          },
+          limit);
+      for (const std::vector<double>& deviations : range.at) {
+        widen(rows[i], model_.at(row, one.chosen, deviations));
+        for (std::size_t j = 0; j < rows.size(); ++j)
+          if (case_.rows[j].fit) widen(rows[j], model_.at(case_.rows[j], one.chosen, deviations));
+      }
+    }
+    return rows;
+  }
+
+  void describe(CasePrediction& prediction, const std::vector<RowPredictions>& each) const {
+    const ChosenFit& best = accepted_.front();
+    for (std::size_t j = 0; j < case_.free.size(); ++j) {
+      const PublishedParameter& free = case_.free[j];
+      const double at = best.fit.deviations[j], left = best.fit.left[j];
+      prediction.fitted.push_back({free.parameter.name, free.unit, free.source, free.parameter.at(at),
+                                   free.parameter.at(at - 2.0 * left), free.parameter.at(at + 2.0 * left),
+                                   left});
+      const FittedParameter& fitted = prediction.fitted.back();
+      const std::string range =
+          short_number(fitted.low) + " to " + short_number(fitted.high) + " " + free.unit;
+      if (left > kNotDetermined)
+        prediction.unidentified.push_back("not determined by the rows to fit: " + free.parameter.name + ", " +
+                                          range + " (" + free.source + ")");
+      else
+        prediction.assumed.push_back("fitted: " + free.parameter.name + " " + short_number(fitted.value) +
+                                     " " + free.unit + " (" + range + "; before any row " +
+                                     short_number(free.parameter.low) + " to " +
+                                     short_number(free.parameter.high) + ": " + free.source + ")");
+    }
+    for (std::size_t c = 0; c < case_.open.size(); ++c) {
+      const OpenChoice& choice = case_.open[c].choice;
+      prediction.chosen[choice.name] = choice.values[best.chosen[c]];
+      prediction.assumed.push_back("chosen: " + choice.name + " " + choice.values[best.chosen[c]] + " (" +
+                                   case_.open[c].source + ")");
+      if (std::string line = effect_of(c, each); !line.empty())
+        prediction.unidentified.push_back(std::move(line));
+    }
+    prediction.assumed.push_back("what was measured is taken to be within " + percent_text(case_.sigma) +
+                                 " (one standard deviation): " + case_.sigma_because);
+    for (const PublishedRow& row : case_.rows)
+      if (row.sigma)
+        prediction.assumed.push_back(row.name + " is taken to be within " + percent_text(*row.sigma) + ": " +
+                                     row.sigma_because);
+    if (prediction.left_out_error > 0.0)
+      prediction.assumed.push_back(
+          "ranges are wider by " + percent_text(prediction.left_out_error) +
+          ", by which rows to fit are missed that are predicted from the others (root mean square)");
+    if (prediction.accepted > 1)
+      prediction.assumed.push_back(
+          "ranges are over " + counted(prediction.accepted, "combination") +
+          " of choices that the rows to fit allow, and over the parameters of the best ones");
+    prediction.assumed.insert(prediction.assumed.end(), case_.assumed.begin(), case_.assumed.end());
+  }
+
+  /// `unidentified: schedule; with gpipe: ...; with 1f1b: ...`; "" where one value is left.
+  [[nodiscard]] std::string effect_of(std::size_t choice, const std::vector<RowPredictions>& each) const {
+    const OpenChoice& open = case_.open[choice].choice;
+    std::map<std::size_t, std::vector<std::size_t>> with;  // combinations by value
+    for (std::size_t i = 0; i < accepted_.size(); ++i) with[accepted_[i].chosen[choice]].push_back(i);
+    if (with.size() < 2) return "";
+    std::string text = "unidentified: " + open.name;
+    if (with.size() > kMostNamed) {
+      text += ", " + open.values[with.begin()->first] + " to " + open.values[with.rbegin()->first];
+      std::erase_if(with, [&](const auto& one) {
+        return one.first != with.begin()->first && one.first != with.rbegin()->first &&
+               one.first != accepted_.front().chosen[choice];
+      });
+    }
+    for (const auto& [value, combinations] : with) {
+      text += "; with " + open.values[value] + ":";
+      for (std::size_t row = 0; row < case_.rows.size(); ++row) {
+        if (case_.rows[row].fit) continue;
+        const std::string quantity = case_.rows[row].leading();
+        double low = INFINITY, high = 0.0;
+        for (const std::size_t i : combinations) {
+          low = std::min(low, mean_of(each[i][row].at(quantity).low));
+          high = std::max(high, mean_of(each[i][row].at(quantity).high));
+        }
+        text += std::string(text.back() == ':' ? " " : " | ") + case_.rows[row].name + " " +
+                range_text({{low}, {low}, {high}}) + " (" + quantity + ")";
+      }
+    }
+    return text;
+  }
+
+  const PublishedCase& case_;
+  const AskPrediction& ask_;
+  CaseModel model_;
+  std::vector<ChosenFit> accepted_;
+  std::set<Chosen> followed_;
+};
 
 }  // namespace
 
-Registry<CasePredictor>& case_predictors() {
-  static Registry<CasePredictor> registry("predicted case");
-  return registry;
-}
-
-CasePrediction predict_case(const PublishedCase& published) {
-  const std::vector<std::string> known = case_predictors().names();
-  if (std::find(known.begin(), known.end(), published.like) != known.end())
-    return case_predictors().find(published.like).predict(published);
-  std::string names;
-  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-  CasePrediction none;
-  none.rows.resize(published.rows.size());
-  none.not_predicted = "not predicted yet: no model of this experiment (there are: " + names + ")";
-  if (published.like != published.id)
-    published.fail("key 'like': " + unknown_name("predicted case", published.like, known));
-  return none;
-}
-
-CasePrediction combine(const PublishedCase& published, const std::vector<Candidate>& candidates) {
-  CasePrediction prediction;
-  prediction.rows.resize(published.rows.size());
-  if (candidates.empty()) {
-    prediction.not_predicted = "not predicted: nothing plausible reproduces the rows of role fit";
-    return prediction;
-  }
-  std::vector<const Candidate*> sorted;
-  sorted.reserve(candidates.size());
-  for (const Candidate& candidate : candidates) sorted.push_back(&candidate);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Candidate* a, const Candidate* b) {
-    return a->implausibility < b->implausibility;
-  });
-  prediction.rows = ranges_of(sorted);
-  prediction.alpha_beta = sorted.front()->alpha_beta;
-  std::string central = "central prediction:";
-  for (const auto& [name, value] : sorted.front()->choice)
-    central.append(" ").append(name).append(" ").append(value).append(",");
-  central.back() = ';';
-  prediction.assumed.push_back(central + " fitted to it: " + sorted.front()->fitted);
-  prediction.assumed.push_back("ranges are over " + std::to_string(sorted.size()) +
-                               " sets of assumptions that reproduce the fit rows" +
-                               other_figures(candidates));
-  for (std::size_t choice = 0; choice < sorted.front()->choice.size(); ++choice) {
-    std::string line = effect_of(published, sorted, choice);
-    if (!line.empty()) prediction.unidentified.push_back(std::move(line));
-  }
-  return prediction;
-}
-
-std::string summary(const PublishedCase& published, const std::vector<const Candidate*>& candidates) {
-  const std::vector<RowPrediction> rows = ranges_of(candidates);
-  std::string text;
-  for (std::size_t i = 0; i < published.rows.size(); ++i)
-    if (!published.rows[i].fit) text += (text.empty() ? "" : " | ") + row_summary(published.rows[i], rows[i]);
-  return text;
-}
-
-void forget_memory(std::vector<Candidate>& candidates) {
-  for (Candidate& candidate : candidates)
-    for (RowValues& row : candidate.rows)
-      for (const char* key : {"peak_memory_mb_per_rank", "mean_peak_memory_mb", "memory_cv"}) row.erase(key);
-}
-
-Model published_model(const PublishedCase& published, const std::string& settings) {
-  std::string name = published.text("model", "bert-base");
-  name = name.substr(0, name.find(' '));
-  try {
-    return load_model(settings.empty() ? name : name + ":" + settings);
-  } catch (const InputError& error) {
-    published.fail("key 'model': found '" + name + "': " + error.what());
-  }
-}
-
-const PublishedRow& fit_row(const PublishedCase& published, const std::string& strategy,
-                            const std::string& key) {
-  const auto found = std::find_if(published.rows.begin(), published.rows.end(), [&](const PublishedRow& row) {
-    return row.fit && row.strategy == strategy && row.measured(key).value_or(0.0) > 0.0;
-  });
-  if (found == published.rows.end())
-    published.fail("key 'rows': found no row of role fit and strategy '" + strategy + "' with a value of '" +
-                   key + "', expected one");
-  return *found;
-}
-
-void require_strategy(const PublishedRow& row, const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), row.strategy) == known.end())
-    row.fail("key 'strategy': " + unknown_name("strategy", row.strategy, known));
-  if (row.strategy == "single" && row.world_size != 1)
-    row.fail("key 'world_size': found " + std::to_string(row.world_size) +
-             ", expected 1 of strategy 'single'");
-}
-
-RowValues row_values(const Result& result, double process_bytes) {
-  Result whole = result;
-  for (MemoryUse& rank : whole.memory) rank.peak_bytes += process_bytes;
-  RowValues values;
-  values["step_time_s"] = {whole.median_step_time_s()};
-  values["throughput_samples_per_s"] = {whole.throughput_samples_per_s()};
-  for (const MemoryUse& rank : whole.memory)
-    values["peak_memory_mb_per_rank"].push_back(rank.peak_bytes / kPublishedMegabyte);
-  values["mean_peak_memory_mb"] = {mean_of(values["peak_memory_mb_per_rank"])};
-  values["stage_time_cv"] = {whole.stage_time_cv()};
-  values["memory_cv"] = {whole.memory_cv()};
-  values["bubble_fraction"] = {whole.bubble_fraction()};
-  return values;
+CasePrediction predict_case(const PublishedCase& published, const AskPrediction& ask) {
+  return CaseFit(published, ask).predict();
 }
 
 std::string range_text(const PredictedValue& value) {
@@ -197,30 +385,11 @@ std::string range_text(const PredictedValue& value) {
   return text;
 }
 
-std::optional<double> relative_error(const PublishedRow& row, const std::string& key,
+std::optional<double> relative_error(const PublishedRow& row, const std::string& quantity,
                                      const PredictedValue& value) {
-  const std::optional<double> measured = row.measured(key);
-  if (!measured || *measured <= 0.0) return std::nullopt;
+  const std::optional<double> measured = row.agreed(quantity);
+  if (!measured) return std::nullopt;
   return mean_of(value.central) / *measured - 1.0;
-}
-
-std::string leading_quantity(const PublishedRow& row) {
-  for (const char* key : {"throughput_samples_per_s", "step_time_s", "total_time_s", "epoch_time_s",
-                          "mean_iteration_s", "time_s"})
-    if (row.facts.contains(key)) return key;
-  return "step_time_s";
-}
-
-std::string row_name(const PublishedRow& row) {
-  std::string name = row.text("strategy", row.text("method", ""));
-  if (row.facts.contains("world_size")) name += " x" + std::to_string(row.world_size);
-  if (row.facts.contains("split")) name += " " + row.text("split", "");
-  if (row.facts.contains("cores")) name += " " + std::to_string(row.facts["cores"].get<int>()) + " cores";
-  return name;
-}
-
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace stepcast

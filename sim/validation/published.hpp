@@ -1,71 +1,119 @@
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-/// Published measurements of distributed training: what others measured, row by row, and which rows a
-/// prediction may use.
-namespace stepcast {
+#include "sim/validation/fitter.hpp"
 
-inline constexpr const char* kPublishedSchema = "stepcast.published/1";
+/// Published measurements of distributed training as data: what others measured, what of it a prediction may use, and what
+/// the source leaves open.
+namespace stepcast {
 
 /// By how much of their median step times of ranks may miss it and still agree with it.
 inline constexpr double kRanksAgree = 0.05;
 
-/// One row: a strategy at a size, with what was measured there.
+/// Names and texts in the order of the file.
+using Texts = std::vector<std::pair<std::string, std::string>>;
+
+/// One row: a question to `stepcast predict` beside what was measured.
 // NOLINTNEXTLINE(bugprone-exception-escape): moving a json value throws nothing
 struct PublishedRow {
-  nlohmann::json facts;  ///< keys and values as they stand in the file
-  std::string where;     ///< `published.json: case 'x': rows[2]`
-  std::string strategy;  ///< first word: `fsdp`; or the method, where no strategy is meant
-  int world_size = 1;
-  bool fit = false;       ///< a prediction may use it; else it is only compared with
-  bool withheld = false;  ///< its values are not public
+  std::string name;         ///< `ddp x4`
+  std::string where;        ///< `studies/published/x.yaml: row 'ddp x4'`
+  Texts options;            ///< that differ from the case's
+  Texts with;               ///< names of its own that options may use: `cores`
+  nlohmann::json measured;  ///< by quantity a number, or one per rank
+  nlohmann::json blind;  ///< `revision`, and by quantity what was forecast before the measurement was known
+  std::vector<std::string> on;  ///< quantities that a fit uses
+  std::optional<double> sigma;  ///< where the source is less sure of it than of the case
+  std::string sigma_because;
+  bool fit = false;
+  std::string comment;
+  std::string strategy;
+  int world_size = 0;           ///< 0: the row says none
+  std::optional<double> steps;  ///< of an epoch; else from the case's `epoch`
 
-  /// A value, or the mean of several; nothing where the row has none. \pre the key's values are numbers
-  [[nodiscard]] std::optional<double> number(const std::string& key) const;
-  /// The same, but of three step times or more the mean of those that agree (`kRanksAgree`): the ranks of a
+  /// The measured quantity; several values are their mean. Nothing where it was not measured.
+  [[nodiscard]] std::optional<double> number(const std::string& quantity) const;
+  /// The same of the ranks that agree within kRanksAgree of the median, of at least three that report steps: ranks of a
   /// synchronous run take equally long, and one that says otherwise has timed something else.
-  [[nodiscard]] std::optional<double> measured(const std::string& key) const;
-  /// Numbers of the ranks that `measured` leaves out.
-  [[nodiscard]] std::vector<int> ranks_left_out(const std::string& key) const;
-  [[nodiscard]] std::string text(const std::string& key, const std::string& fallback) const;
-  /// \throws InputError that names file, case and row
-  [[noreturn]] void fail(const std::string& message) const;
+  [[nodiscard]] std::optional<double> agreed(const std::string& quantity) const;
+  /// Numbers of the ranks that `agreed` leaves out.
+  [[nodiscard]] std::vector<int> ranks_left_out(const std::string& quantity) const;
+  /// The first known quantity that it measures; `step_time_s` where there is none.
+  [[nodiscard]] std::string leading() const;
 };
 
-// NOLINTNEXTLINE(bugprone-exception-escape): as above
+/// A parameter with the unit in which it stands in options.
+struct PublishedParameter {
+  FreeParameter parameter;
+  std::string unit;  ///< `GB/s`, or ""
+  std::string source;
+};
+
+struct PublishedChoice {
+  OpenChoice choice;
+  std::string source;
+};
+
 struct PublishedCase {
-  std::string id;
-  std::string like;  ///< the shipped case whose model of the experiment it takes; its own id by default
-  std::string where;
-  nlohmann::json facts;  ///< without rows
+  std::string id;  ///< the file's name without `.yaml`
+  std::string path;
+  std::string title, source, limits;
+  Texts predict;  ///< options of all rows
+  std::vector<PublishedParameter> free;
+  std::vector<PublishedChoice> open;
   std::vector<PublishedRow> rows;
-
-  [[nodiscard]] std::optional<double> number(const std::string& key) const;
-  [[nodiscard]] std::string text(const std::string& key, const std::string& fallback) const;
-  [[noreturn]] void fail(const std::string& message) const;
+  std::vector<std::string> assumed;
+  double sigma = 0.01;  ///< relative standard deviation of what was measured
+  std::string sigma_because;
+  std::optional<double> samples;  ///< of an epoch
+  double epochs = 1.0;
+  bool global_batch = false;  ///< ranks share one batch
 };
 
-/// Reads a file of cases:
+/// Reads a file such as
 ///
-///     {"schema": "stepcast.published/1", "note": "...",
-///      "cases": [{"id": "mine", "like": "bert-base-pipeline-h100x4", "model": "bert-base",
-///                 "rows": [{"strategy": "pipeline", "world_size": 2, "split": "even",
-///                           "throughput_samples_per_s": 748.5, "role": "fit"},
-///                          {"strategy": "pipeline", "world_size": 4, "split": "6-2-2-2",
-///                           "throughput_samples_per_s": null, "role": "predict", "withheld": true}]}]}
+///     study: MLP over Gloo
+///     source: a report
+///     predict: {model: netflix-mlp, strategy: ddp, batch: 64, phase-times: "host={host}", cluster: "laptop:cores={cores}"}
+///     free:
+///       host: {range: [1ms, 10ms], source: a step without communication}
+///     open:
+///       micro-batches: {to: 64, source: not stated}            # each whole number from 1
+///       schedule: {values: [gpipe, 1f1b], source: not stated}
+///     sigma: {value: 1%, because: two runs differ by as much}
+///     epoch: {samples: 50000, epochs: 5}
+///     rows:
+///       - {name: ddp x2, use: fit, options: {world-size: 2}, with: {cores: 6}, measured: {total_time_s: 443.12}}
+///       - {name: ddp x4, use: predict, options: {world-size: 4}, with: {cores: 6}, measured: {total_time_s: 300},
+///          blind: {revision: e418a42, total_time_s: 310, range: [290, 330]}}
 ///
-/// \throws InputError that names file, key, value and what would be valid
-std::vector<PublishedCase> read_published(const std::string& path);
+/// `{...}` in an option is a sum of products of parameters, choices, `with` and the row's options; {shipped} is the folder of
+/// shipped files. A row is fitted by its first quantity unless `fit` lists others, and may have a `sigma` of its own.
+/// \throws InputError that names file, line, key, value and valid values
+PublishedCase read_published(const std::string& path);
 
-/// The shipped cases, `calibration/data/published.json`, and after them those of `more` ("": none); a case of
-/// `more` with the id of a shipped one takes its place.
+/// studies/published/*.yaml, and after them the file `more` ("": none), which takes the place of the shipped case with its
+/// id.
 std::vector<PublishedCase> load_published(const std::string& more);
 
-/// Path of the shipped file.
-std::string published_path();
+/// A number with a unit behind it, or a word.
+struct NamedValue {
+  double number = 0.0;
+  std::string unit;
+  std::string word;  ///< as it stands, where it was not fitted
+};
+
+/// An option's text with every `{...}` as its value.
+/// \throws InputError for an unknown name (with the nearest), and where a sum has two units
+std::string filled(const std::string& text, const std::map<std::string, NamedValue>& names);
+
+/// `25GB/s` as 25 and `GB/s`, `gpipe` as a word. A number may stand alone.
+NamedValue named_value(const std::string& text);
 
 }  // namespace stepcast

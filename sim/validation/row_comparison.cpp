@@ -4,28 +4,24 @@
 #include <cmath>
 
 #include "sim/evidence/trivial.hpp"
+#include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr double kEqual = 0.0005;  // of the measurement
 
-/// Everything that says which experiment a row is, but the cores.
-nlohmann::json experiment_of(const PublishedRow& row) {
-  nlohmann::json facts;
-  for (const char* key : {"strategy", "method", "world_size", "batch", "split", "granularity"})
-    if (row.facts.contains(key)) facts[key] = row.facts[key];
-  return facts;
-}
-
 Standing standing_of(const PublishedCase& published, const PublishedRow& row, const Case& one) {
   if (row.fit) return Standing::kFitted;
-  if (!one.predicted) return Standing::kNotPredicted;
   if (!one.has_error()) return Standing::kWithheld;
-  const bool repeats = std::any_of(
-      published.rows.begin(), published.rows.end(),
-      [&row](const PublishedRow& other) { return other.fit && experiment_of(other) == experiment_of(row); });
-  return repeats ? Standing::kRepeated : Standing::kJudged;
+  const auto repeats = [&row](const PublishedRow& other) {
+    if (!other.fit || other.options != row.options || other.with.size() != row.with.size()) return false;
+    return std::equal(row.with.begin(), row.with.end(), other.with.begin(), [](const auto& a, const auto& b) {
+      return a.first == "cores" ? a.first == b.first : a == b;
+    });
+  };
+  return std::any_of(published.rows.begin(), published.rows.end(), repeats) ? Standing::kRepeated
+                                                                            : Standing::kJudged;
 }
 
 std::size_t count_of(const std::vector<Case>& rows, Standing standing) {
@@ -47,22 +43,26 @@ std::vector<Case> compare_rows(const PublishedCase& published, const CasePredict
   std::vector<Case> rows;
   for (std::size_t i = 0; i < published.rows.size(); ++i) {
     const PublishedRow& row = published.rows[i];
-    Case one{.name = row_name(row), .source = published.id, .quantity = leading_quantity(row)};
+    Case one{.name = row.name, .source = published.id, .quantity = row.leading()};
     one.configuration.strategy = row.strategy;
-    one.configuration.world_size = row.facts.contains("world_size") ? row.world_size : 0;
-    if (const auto measured = row.measured(one.quantity)) one.measured = estimate_of({*measured});
-    if (const auto found = prediction.rows[i].find(one.quantity); found != prediction.rows[i].end()) {
-      const auto& [central, low, high] = found->second;
-      one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
+    // To ranks that train nothing nothing is dealt out.
+    one.configuration.world_size = strategies().find(row.strategy).trains ? row.world_size : 0;
+    if (const auto measured = row.agreed(one.quantity)) one.measured = estimate_of({*measured});
+    const auto& [central, low, high] = prediction.rows[i].at(one.quantity);
+    one.predicted = {mean_of(central), mean_of(low), mean_of(high)};
+    if (row.blind.contains(one.quantity)) {
+      const double value = row.blind[one.quantity].get<double>();
+      const auto range = row.blind.contains("range") ? row.blind["range"].get<std::vector<double>>()
+                                                     : std::vector{value, value};
+      one.blind = {value, range.front(), range.back()};
     }
     one.standing = standing_of(published, row, one);
-    if (i < prediction.alpha_beta.size() && prediction.alpha_beta[i].contains(one.quantity))
-      one.trivial["alpha_beta"] = mean_of(prediction.alpha_beta[i].at(one.quantity));
+    if (prediction.alpha_beta[i] > 0.0) one.trivial["alpha_beta"] = prediction.alpha_beta[i];
     rows.push_back(std::move(one));
   }
-  add_published_predictors(
-      rows, published.number("global_batch").has_value(),
-      [&](std::size_t row, const std::string& quantity) { return published.rows[row].measured(quantity); });
+  add_published_predictors(rows, published.global_batch, [&](std::size_t row, const std::string& quantity) {
+    return published.rows[row].agreed(quantity);
+  });
   return rows;
 }
 
@@ -150,11 +150,15 @@ nlohmann::json value_json(const std::string& key, const std::vector<double>& val
 nlohmann::json row_json(const PublishedRow& row, const std::map<std::string, PredictedValue>& prediction,
                         const Case& comparison) {
   nlohmann::json result = comparison;
-  result.update(row.facts);
-  result["withheld"] = row.withheld;
+  result.update(row.measured);
+  result.update({{"name", row.name}, {"strategy", row.strategy}, {"role", row.fit ? "fit" : "predict"}});
+  if (row.world_size > 0) result["world_size"] = row.world_size;
+  if (!row.comment.empty()) result["comment"] = row.comment;
+  if (row.sigma) result["sigma"] = *row.sigma;
+  if (!row.blind.empty()) result["blind_forecast"] = row.blind;
   for (const char* name : {"copy", "ideal_scaling", "alpha_beta"})
     if (!result["trivial"].contains(name)) result["trivial"][name] = nullptr;
-  result["predicted"] = nullptr;
+  result["predicted"] = nlohmann::json::object();
   for (const auto& [key, value] : prediction) {
     result["predicted"][key] = value_json(key, value.central);
     result["predicted"][key + "_low"] = value_json(key, value.low);
@@ -165,21 +169,31 @@ nlohmann::json row_json(const PublishedRow& row, const std::map<std::string, Pre
   return result;
 }
 
+nlohmann::json fitted_json(const FittedParameter& one) {
+  return {{"name", one.name}, {"value", one.value}, {"unit", one.unit},    {"low", one.low},
+          {"high", one.high}, {"left", one.left},   {"source", one.source}};
+}
+
 }  // namespace
 
 nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction,
                          const std::vector<Case>& comparisons) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (std::size_t i = 0; i < published.rows.size(); ++i) {
+  nlohmann::json rows = nlohmann::json::array(), fitted = nlohmann::json::array();
+  for (std::size_t i = 0; i < published.rows.size(); ++i)
     rows.push_back(row_json(published.rows[i], prediction.rows[i], comparisons[i]));
-    if (!prediction.not_predicted.empty()) rows.back()["not_predicted"] = prediction.not_predicted;
-  }
+  for (const FittedParameter& one : prediction.fitted) fitted.push_back(fitted_json(one));
   return {{"id", published.id},
-          {"source", published.text("source", "")},
+          {"title", published.title},
+          {"source", published.source},
           {"rows", rows},
+          {"fitted", fitted},
+          {"chosen", prediction.chosen},
+          {"accepted", prediction.accepted},
+          {"objective", prediction.objective},
+          {"left_out_error", prediction.left_out_error},
           {"assumed", prediction.assumed},
           {"unidentified", prediction.unidentified},
-          {"verdict", verdict(comparisons, prediction.limits)}};
+          {"verdict", verdict(comparisons, published.limits)}};
 }
 
 nlohmann::json summary_json(const ValidationSummary& summary) {

@@ -41,12 +41,13 @@ std::string to_text(const ValidationSummary& summary);
 
 /// A case as JSON:
 ///
-///     {"id", "source",
-///      "rows": [{the row's own keys, those of a Case, "role", "withheld", "predicted", "relative_errors"}],
+///     {"id", "title", "source",
+///      "rows": [{"name", "strategy", "world_size", "role", measured quantities, keys of a Case, "predicted",
+///                "relative_errors", "blind_forecast"}],
+///      "fitted": [{"name", "value", "unit", "low", "high", "left", "source"}], "chosen", "objective", "accepted",
 ///      "assumed", "unidentified", "verdict"}
 ///
-/// `predicted` is null where there is none, and `not_predicted` says why; ranges stand as <key>_low and
-/// <key>_high beside <key>. Where `measured` leaves ranks out, as reporting something else,
+/// Ranges stand as <key>_low and <key>_high beside <key>. Where ranks are left out, as reporting something else,
 /// `relative_error_all_ranks` counts them.
 /// \param rows of `compare_rows`
 nlohmann::json case_json(const PublishedCase& published, const CasePrediction& prediction,

@@ -106,7 +106,7 @@ const std::vector<Library>& library_table() {
         "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
-      {"Eigen/", {"calibration"}, true},
+      {"Eigen/", {"calibration", "sim/validation"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},
       {"boost/uuid/", {"core"}, true},

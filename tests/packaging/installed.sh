@@ -18,6 +18,7 @@ check() {
   local prefix=$1
   for file in bin/stepcast bin/stepcast-runner lib/stepcast/libstepcast-torch.so share/stepcast/models/simple-cnn.yaml \
     share/stepcast/topologies/star.yaml share/stepcast/topologies/devices/devices.yaml share/stepcast/studies/scaling.yaml \
+    share/stepcast/studies/published/netflix-mlp-p100.yaml \
     share/stepcast/calibration/data/two-cores.calibration.json share/man/man1/stepcast.1.gz \
     share/man/man1/stepcast-predict.1.gz share/man/man1/stepcast-measure.1.gz \
     share/bash-completion/completions/stepcast share/doc/stepcast/README.md; do

@@ -256,7 +256,7 @@ TEST_CASE("a device is not placed where another one sits, and is where a host st
   CHECK_NOTHROW(check_places(load_cluster("star:hosts=4"), device_model("h100-sxm")));
 }
 
-// Rows of role `fit` in calibration/data/published.json; nothing is fitted to them.
+// Rows to fit of studies/published; nothing is fitted to them.
 TEST_CASE("every row of device-errors.json still is what an estimate says") {
   const std::vector<DeviceError> rows = device_errors();
   REQUIRE(rows.size() >= 6);

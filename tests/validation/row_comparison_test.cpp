@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "tests/validation/predictions.hpp"
+#include "core/table.hpp"
 
 namespace stepcast::row_comparison_test {
 namespace {
-
-using tests::prediction_of;
-using tests::shipped;
 
 Case judged(const std::string& name, double measured, double predicted, double copied) {
   Case row{.name = name, .source = "case"};
@@ -19,35 +16,7 @@ Case judged(const std::string& name, double measured, double predicted, double c
   return row;
 }
 
-std::vector<Case> rows_of(const std::string& id) { return compare_rows(shipped(id), prediction_of(id)); }
-
 }  // namespace
-
-TEST_CASE("trivial predictors: 2.504 s on one node is 0.626 s on four, and the nearest fit row is copied") {
-  const std::vector<Case> vgg = rows_of("vgg11-cifar10-gloo-4-nodes");
-  CHECK(vgg[2].trivial.at("copy") == Approx(1.744933).epsilon(1e-5));
-  CHECK(vgg[2].trivial.at("ideal_scaling") == Approx(2.50403 / 4.0));
-  const std::vector<Case> mlp = rows_of("netflix-mlp-p100");
-  CHECK(mlp[3].trivial.at("copy") == Approx(284.02));
-  CHECK(mlp[3].trivial.at("ideal_scaling") == Approx(297.54 / 4.0));
-  CHECK(mlp[3].trivial.at("alpha_beta") == Approx(297.54 / 4.0).epsilon(0.01));
-  CHECK(mlp[3].trivial_error(mlp[3].trivial.at("copy")) == Approx(284.02 / 111.95 - 1.0));
-  const std::vector<Case> bert = rows_of("bert-base-pipeline-h100x4");
-  CHECK(bert[2].trivial.at("copy") == Approx(1087.3));
-  CHECK(bert[2].trivial.at("ideal_scaling") == Approx(2.0 * 748.5));
-  CHECK_FALSE(bert[2].measured.has_value());
-}
-
-TEST_CASE(
-    "rows stand as what they are: fitted, predicted, withheld, or repeating a fit row but for the cores") {
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[0].standing == Standing::kFitted);
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[2].standing == Standing::kJudged);
-  CHECK(rows_of("vgg11-cifar10-gloo-4-nodes")[3].standing == Standing::kWithheld);
-  CHECK(rows_of("netflix-mlp-p100")[2].standing == Standing::kJudged);
-  const std::vector<Case> cores = rows_of("netflix-mlp-cpu-gloo");
-  CHECK(std::count_if(cores.begin(), cores.end(),
-                      [](const Case& row) { return row.standing == Standing::kRepeated; }) == 3);
-}
 
 TEST_CASE(
     "the summary: errors of 10, 20 and 60 % have the median 20 %, and rows that repeat are not among them") {

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "sim/cli/command.hpp"
+#include "sim/replay/prediction.hpp"
+
+namespace stepcast {
+
+/// What `stepcast predict` is asked with these options. \throws UsageError for a value that cannot be
+PredictionRequest prediction_request(const po::variables_map& values);
+
+}  // namespace stepcast

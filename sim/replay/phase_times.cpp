@@ -1,0 +1,148 @@
+#include "sim/replay/phase_times.hpp"
+
+#include <map>
+#include <set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/specification.hpp"
+#include "core/yaml.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kForwardShare = 1.0 / 3.0;
+
+using KnownPhase = std::optional<Seconds> PhaseTimes::*;
+
+const std::map<std::string, KnownPhase>& known_phases() {
+  static const std::map<std::string, KnownPhase> kKnown{{"forward", &PhaseTimes::forward},
+                                                        {"backward", &PhaseTimes::backward},
+                                                        {"optimizer", &PhaseTimes::optimizer},
+                                                        {"input", &PhaseTimes::input},
+                                                        {"host", &PhaseTimes::host}};
+  return kKnown;
+}
+
+/// So that the segments add up to the time, by their shares of it; unknown, shares are no times.
+void scale(TraceEntry& entry, std::vector<double> SegmentTrace::*phase, const std::optional<Seconds>& known,
+           bool shares) {
+  if (!known && !shares) return;
+  double sum = 0.0;
+  for (const SegmentTrace& segment : entry.segments) sum += (segment.*phase).front();
+  const double factor = sum > 0.0 ? known.value_or(Seconds(0)).count() / sum : 0.0;
+  for (SegmentTrace& segment : entry.segments) (segment.*phase).front() *= factor;
+}
+
+}  // namespace
+
+PhaseTimes parse_phase_times(const std::string& text) {
+  PhaseTimes times;
+  if (text.empty()) return times;
+  const Specification given = Specification::parse("phase times", "times:" + text);
+  if (given.overrides.empty())
+    throw InputError("'" + text + "': expected phase=time[,phase=time], as forward=120ms,backward=130ms");
+  for (const auto& [name, value] : given.overrides) {
+    const Seconds time = parse_seconds(value, name);
+    const auto found = known_phases().find(name);
+    if (found != known_phases().end()) {
+      times.*found->second = time;
+    } else if (name == "compute") {
+      times.forward = kForwardShare * time;
+      times.backward = time - *times.forward;
+    } else if (name == "stage") {
+      times.stage = time;
+    } else {
+      std::vector<std::string> known = names_of(known_phases());
+      known.insert(known.end(), {"compute", "stage"});
+      throw InputError(unknown_name("phase", name, known));
+    }
+  }
+  return times;
+}
+
+std::string to_text(const PhaseTimes& times) {
+  std::string text;
+  const auto add = [&](const std::string& name, Seconds time) {
+    text += (text.empty() ? "" : ", ") + name + " " + to_text(time);
+  };
+  for (const auto& [name, phase] : known_phases())
+    if (times.*phase) add(name, *(times.*phase));
+  if (times.stage > Seconds(0)) add("stage", times.stage);
+  return text;
+}
+
+TraceEntry shares_by_flop(const Model& model, int samples, int threads) {
+  TraceEntry entry;
+  entry.batch = samples;
+  entry.threads = threads;
+  entry.launch = {0};
+  entry.input_s = entry.host_s = entry.loss_s = entry.step_s = {0.0};
+  for (const Segment& segment : model.segments) {
+    SegmentTrace& trace = entry.segments.emplace_back();
+    trace.name = segment.name;
+    trace.forward_s = {segment.forward.count()};
+    trace.backward_s = {segment.backward.count()};
+    trace.optimizer_s = {model.parameter_bytes(segment).count()};
+    trace.zero_grad_s = {0.0};
+    trace.saved_bytes = trace.forward_peak_bytes = samples * segment.saved_size.count();
+  }
+  return entry;
+}
+
+void apply(const PhaseTimes& times, TraceEntry& entry) {
+  const bool shares = entry.step_s.front() == 0.0;  // no estimate takes no time
+  scale(entry, &SegmentTrace::forward_s, times.forward, shares);
+  scale(entry, &SegmentTrace::backward_s, times.backward, shares);
+  scale(entry, &SegmentTrace::optimizer_s, times.optimizer, shares);
+  if (times.input) entry.input_s = {times.input->count()};
+  if (times.host) entry.host_s = {times.host->count()};
+  double step = entry.input_s.front() + entry.host_s.front() + entry.loss_s.front();
+  for (const SegmentTrace& segment : entry.segments)
+    step += segment.forward_s.front() + segment.backward_s.front() + segment.optimizer_s.front() +
+            segment.zero_grad_s.front();
+  entry.step_s = {step};
+}
+
+void add_stage_times(Seconds stage, const Schedule& schedule, TraceEntry& entry) {
+  std::set<int> openers;
+  for (const Program& program : schedule.programs)
+    if (!program.segments.empty()) openers.insert(program.segments.front());
+  for (const int opener : openers) {
+    SegmentTrace& segment = entry.segments[static_cast<std::size_t>(opener)];
+    segment.forward_s.front() += kForwardShare * stage.count();
+    segment.backward_s.front() += (1.0 - kForwardShare) * stage.count();
+  }
+}
+
+void free_gradients(Schedule& schedule, const Model& model) {
+  for (Program& program : schedule.programs) {
+    Bytes held;
+    std::erase_if(program.resident, [&held](const MemoryChange& change) {
+      const bool gradients = change.category == MemoryCategory::kGradients;
+      if (gradients) held += change.size;
+      return gradients;
+    });
+    double whole = 0.0;  // sharded gradients are a part of it
+    for (const int segment : program.segments)
+      whole += model.parameter_bytes(model.segments[static_cast<std::size_t>(segment)]).count();
+    if (whole <= 0.0 || held <= Bytes(0)) continue;
+    std::set<int> made;
+    Bytes taken;
+    for (Op& op : program.ops) {
+      const auto* compute = std::get_if<Compute>(&op.action);
+      if (compute == nullptr || compute->phase != Phase::kBackward || !made.insert(compute->segment).second)
+        continue;
+      const Segment& segment = model.segments[static_cast<std::size_t>(compute->segment)];
+      const Bytes part = (model.parameter_bytes(segment).count() / whole) * held;
+      op.memory.push_back({.category = MemoryCategory::kGradients, .size = part});
+      taken += part;
+    }
+    program.ops.back().memory.push_back(
+        {.category = MemoryCategory::kGradients, .size = -1.0 * taken, .at_end = true});
+  }
+}
+
+}  // namespace stepcast

@@ -1,0 +1,441 @@
+#include "sim/validation/fitter.hpp"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace stepcast {
+namespace {
+
+using Eigen::MatrixXd;
+using Eigen::VectorXd;
+
+constexpr double kFarthest = 4.0;     // standard deviations
+constexpr double kLongestStep = 2.0;  // of one round
+constexpr double kDifference = 1e-2;  // standard deviations, for slopes
+constexpr double kSame = 1e-6;        // of the objective
+constexpr double kConverged = 1e-8;   // reduction of the objective that another step promises
+constexpr double kRough = 1e-2;       // the same, beginning near another fit
+constexpr double kCoarse = 0.1;       // the same, of one start of several
+constexpr double kApart = 0.1;        // standard deviations between two minima
+constexpr int kRoughRounds = 5;
+constexpr double kHopeless = 2.0;  // times kAccepted above the best, where choices are not followed
+constexpr double kLargestDamping = 1e9;
+constexpr int kMostRounds = 100;
+
+VectorXd vector_of(const std::vector<double>& values) {
+  return Eigen::Map<const VectorXd>(values.data(), static_cast<Eigen::Index>(values.size()));
+}
+std::vector<double> list_of(const VectorXd& values) { return {values.data(), values.data() + values.size()}; }
+
+/// How a descent goes.
+struct Manner {
+  double enough = kConverged;
+  bool rough = false;  ///< slopes are followed, never measured
+  double hopeless = std::numeric_limits<double>::infinity();
+  double prior = 1.0;              ///< weight of squared deviations
+  std::vector<double> farthest{};  ///< deviations; empty: kFarthest of each
+};
+
+/// One descent.
+class Descent {
+ public:
+  /// \param slopes to begin with; empty: they are measured
+  Descent(const Misfits& misfits, const std::vector<double>& start,
+          const std::vector<std::vector<double>>& slopes, Manner manner)
+      : misfits_(misfits), manner_(std::move(manner)), z_(vector_of(start)), r_(vector_of(misfits(start))) {
+    farthest_ = manner_.farthest.empty() ? VectorXd::Constant(z_.size(), kFarthest).eval()
+                                         : vector_of(manner_.farthest);
+    if (slopes.empty()) {
+      measure_slopes();
+      return;
+    }
+    slopes_.resize(r_.size(), z_.size());
+    for (Eigen::Index i = 0; i < r_.size(); ++i)
+      slopes_.row(i) = vector_of(slopes[static_cast<std::size_t>(i)]).transpose();
+  }
+
+  Fit run() {
+    for (int round = 0; round < (manner_.rough ? kRoughRounds : kMostRounds) && damping_ < kLargestDamping;
+         ++round) {
+      const VectorXd step = next_step();
+      const double linear = linear_objective(step), promised = objective() - linear;
+      if (manner_.hopeless < linear) {  // of the whole step, not of its first part
+        const VectorXd whole = curvature().ldlt().solve(-gradient());
+        const double least = linear_objective(whole);
+        if (least > manner_.hopeless) {
+          Fit given_up = result();
+          given_up.objective = least;
+          return given_up;
+        }
+      }
+      if (promised < manner_.enough) {
+        if (measured_ || manner_.rough) break;
+        measure_slopes();
+        continue;
+      }
+      take(step, promised);
+    }
+    return result();
+  }
+
+ private:
+  [[nodiscard]] double objective() const { return r_.squaredNorm() + manner_.prior * z_.squaredNorm(); }
+  [[nodiscard]] double linear_objective(const VectorXd& step) const {
+    return (r_ + slopes_ * step).squaredNorm() + manner_.prior * (z_ + step).squaredNorm();
+  }
+  [[nodiscard]] VectorXd gradient() const { return slopes_.transpose() * r_ + manner_.prior * z_; }
+  [[nodiscard]] MatrixXd curvature() const {
+    return slopes_.transpose() * slopes_ + manner_.prior * MatrixXd::Identity(z_.size(), z_.size());
+  }
+
+  void measure_slopes() {
+    slopes_.resize(r_.size(), z_.size());
+    const bool coarse = manner_.enough >= kCoarse;  // half as many questions
+    for (Eigen::Index j = 0; j < z_.size(); ++j) {
+      VectorXd up = z_, down = z_;
+      up(j) += kDifference;
+      if (!coarse) down(j) -= kDifference;
+      slopes_.col(j) =
+          (vector_of(misfits_(list_of(up))) - (coarse ? r_ : vector_of(misfits_(list_of(down))))) /
+          (up(j) - down(j));
+    }
+    measured_ = true;
+  }
+
+  /// What would go too far ends there, and the others are solved anew.
+  [[nodiscard]] VectorXd next_step() const {
+    MatrixXd damped = curvature();
+    damped.diagonal() *= 1.0 + damping_;
+    const VectorXd least = -farthest_ - z_, most = farthest_ - z_;
+    VectorXd step = VectorXd::Zero(z_.size());
+    std::set<Eigen::Index> ended;
+    for (bool more = true; more;) {
+      MatrixXd left = damped;
+      VectorXd side = -gradient();
+      for (const Eigen::Index j : ended) side -= damped.col(j) * step(j);
+      for (const Eigen::Index j : ended) {
+        left.row(j).setZero();
+        left.col(j).setZero();
+        left(j, j) = 1.0;
+        side(j) = step(j);
+      }
+      step = left.ldlt().solve(side);
+      more = false;
+      for (Eigen::Index j = 0; j < step.size(); ++j) {
+        if (step(j) >= least(j) && step(j) <= most(j)) continue;
+        step(j) = std::clamp(step(j), least(j), most(j));
+        more = ended.insert(j).second || more;
+      }
+    }
+    const double longest = step.size() == 0 ? 0.0 : step.cwiseAbs().maxCoeff();
+    return longest > kLongestStep ? VectorXd(step * (kLongestStep / longest)) : step;
+  }
+
+  void take(const VectorXd& step, double promised) {
+    const VectorXd there = z_ + step;
+    const VectorXd misfit = vector_of(misfits_(list_of(there)));
+    const double now = misfit.squaredNorm() + manner_.prior * there.squaredNorm();
+    const double kept = (objective() - now) / promised;
+    const VectorXd surprise = misfit - r_ - slopes_ * step;
+    if (now < objective() || manner_.rough) {
+      slopes_ += surprise * step.transpose() / step.squaredNorm();
+      measured_ = false;
+    }
+    if (now < objective()) {
+      r_ = misfit;
+      z_ = there;
+      damping_ = kept > 0.25 ? damping_ / 10.0 : std::max(1e-3, damping_);
+      if (kept < 0.25 && !manner_.rough) measure_slopes();
+    } else if (!measured_ && !manner_.rough) {
+      measure_slopes();
+    } else {
+      damping_ = std::max(1e-3, 10.0 * damping_);
+    }
+  }
+
+  [[nodiscard]] Fit result() const {
+    Fit found{list_of(z_), objective(), {}, {}};
+    for (Eigen::Index i = 0; i < r_.size(); ++i) found.slopes.push_back(list_of(slopes_.row(i).transpose()));
+    const MatrixXd left = curvature().inverse();
+    for (Eigen::Index j = 0; j < z_.size(); ++j) found.left.push_back(std::sqrt(left(j, j)));
+    return found;
+  }
+
+  const Misfits& misfits_;
+  Manner manner_;
+  VectorXd z_, r_, farthest_;
+  MatrixXd slopes_;
+  bool measured_ = false;  ///< slopes_, here
+  double damping_ = 0.0;
+};
+
+double distance(const Fit& fit) { return vector_of(fit.deviations).squaredNorm(); }
+
+/// Better for a reason.
+bool beats(const Fit& a, const Fit& b) {
+  if (std::abs(a.objective - b.objective) > kSame) return a.objective < b.objective;
+  return distance(a) < distance(b) - kSame;
+}
+
+}  // namespace
+
+double FreeParameter::at(double deviations) const {
+  const double from = linear ? low : std::log(low), to = linear ? high : std::log(high);
+  const double value = (from + to) / 2.0 + deviations * (to - from) / 4.0;
+  return std::clamp(linear ? value : std::exp(value), least, most);
+}
+
+Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts, const NearFit* near) {
+  if (near != nullptr && !near->fit.slopes.empty()) {
+    Fit best;
+    for (const std::vector<double>& start : starts) {
+      const Manner manner{.enough = kRough, .rough = true, .hopeless = near->hopeless};
+      Fit found = Descent(misfits, start, near->fit.slopes, manner).run();
+      if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
+    }
+    return best;
+  }
+  std::vector<Fit> coarse;
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& start : starts) {
+    coarse.push_back(Descent(misfits, start, {}, {.enough = kCoarse}).run());
+    least = std::min(least, coarse.back().objective);
+  }
+  std::vector<Fit> minima;
+  for (const Fit& one : coarse) {
+    if (one.objective > least + kCoarse) continue;
+    const bool known = std::any_of(minima.begin(), minima.end(), [&](const Fit& other) {
+      return (vector_of(other.deviations) - vector_of(one.deviations)).norm() < kApart;
+    });
+    if (!known) minima.push_back(near != nullptr ? one : polished(misfits, one));
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < minima.size(); ++i)
+    if (beats(minima[i], minima[best])) best = i;
+  return minima[best];
+}
+
+Fit polished(const Misfits& misfits, const Fit& found) {
+  return Descent(misfits, found.deviations, found.slopes, {}).run();
+}
+
+std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
+  std::vector<std::vector<double>> starts{std::vector<double>(parameters, 0.0)};
+  if (parameters == 0) return starts;
+  for (const double side : {1.0, -1.0}) {
+    starts.emplace_back(parameters, side);
+    for (std::size_t j = 0; j < parameters; ++j) starts.back()[j] = j % 2 == 0 ? side : -side;
+  }
+  return starts;
+}
+
+FittedValue fitted_range(const Misfits& misfits, const Fit& best,
+                         const std::function<double(const std::vector<double>&)>& log_value, double limit) {
+  const double central = log_value(best.deviations);
+  FittedValue result{std::exp(central), std::exp(central), std::exp(central), {}};
+  const auto parameters = static_cast<Eigen::Index>(best.deviations.size());
+  if (parameters == 0 || limit <= 0.0) return result;
+  VectorXd slope(parameters);
+  for (Eigen::Index j = 0; j < parameters; ++j) {
+    std::vector<double> up = best.deviations, down = best.deviations;
+    up[static_cast<std::size_t>(j)] += kDifference;
+    down[static_cast<std::size_t>(j)] -= kDifference;
+    slope(j) = (log_value(up) - log_value(down)) / (2.0 * kDifference);
+  }
+  MatrixXd curvature = MatrixXd::Identity(parameters, parameters);
+  for (const std::vector<double>& row : best.slopes) curvature += vector_of(row) * vector_of(row).transpose();
+  const VectorXd way = curvature.ldlt().solve(slope);
+  const double deviation = std::sqrt(std::max(0.0, slope.dot(way)));  // if ranges were normal distributions
+  if (deviation < kSame) return result;
+  constexpr double kStated = 2.0;  // standard deviations from the middle to the ends of a parameter's range
+  constexpr double kPull = 30.0;   // by so much more than its deviation the value is held
+  constexpr double kNear = 1.15;   // ratio of what is allowed to what is not, where the search ends
+  constexpr int kTrials = 8;
+  Manner manner{.enough = kRough, .rough = true, .prior = 1e-3};
+  for (const double at : best.deviations) manner.farthest.push_back(std::max(kStated, std::abs(at)));
+  std::vector<std::vector<double>> slopes = best.slopes;
+  slopes.push_back(list_of(kPull / deviation * slope));
+  const double allowed = vector_of(misfits(best.deviations)).squaredNorm() + limit;
+  for (const double side : {-1.0, 1.0}) {
+    double pulled = std::sqrt(limit), inside = 0.0, outside = 0.0;  // deviations of the value
+    std::vector<double> reached = best.deviations;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      const double target = central + side * pulled * deviation;
+      const Misfits held = [&](const std::vector<double>& z) {
+        std::vector<double> all = misfits(z);
+        all.push_back(kPull * (log_value(z) - target) / deviation);
+        return all;
+      };
+      const Fit there = Descent(held, reached, slopes, manner).run();
+      const double value = log_value(there.deviations), moved = side * (value - central) / deviation;
+      if (vector_of(misfits(there.deviations)).squaredNorm() <= allowed) {
+        const bool stopped = moved < (inside + pulled) / 2.0;  // by the ends of ranges
+        if (moved > inside) {
+          inside = moved;
+          reached = there.deviations;
+          result.low = std::min(result.low, std::exp(value));
+          result.high = std::max(result.high, std::exp(value));
+        }
+        if (stopped) break;
+      } else {
+        outside = pulled;
+      }
+      if (outside > 0.0 && inside * kNear > outside) break;
+      pulled = outside > 0.0 ? (inside > 0.0 ? std::sqrt(inside * outside) : outside / 2.0) : 1.6 * pulled;
+    }
+    if (inside > 0.0) result.at.push_back(std::move(reached));
+  }
+  return result;
+}
+
+namespace {
+
+/// All searched choices and their fits.
+class Search {
+ public:
+  Search(const std::vector<OpenChoice>& choices,
+         const std::function<Fit(const Chosen&, const NearFit*)>& fit_one)
+      : choices_(choices), fit_one_(fit_one) {}
+
+  std::vector<ChosenFit> run() {
+    Chosen middle;
+    for (const OpenChoice& choice : choices_)
+      middle.push_back(
+          choice.ordered ? static_cast<std::size_t>(std::lround(std::sqrt(choice.values.size()))) - 1 : 0);
+    try_combinations(0, middle);
+    for (const Chosen& start : bottoms_)
+      if (accepted(start)) follow(start);
+    std::vector<ChosenFit> all;
+    for (const auto& [chosen, found] : known_)
+      if (accepted(chosen)) all.push_back({chosen, found});
+    std::stable_sort(all.begin(), all.end(),
+                     [](const ChosenFit& a, const ChosenFit& b) { return beats(a.fit, b.fit); });
+    return all;
+  }
+
+ private:
+  [[nodiscard]] const Fit& at(const Chosen& chosen) {
+    const auto found = known_.find(chosen);
+    if (found != known_.end()) return found->second;
+    const auto beside = nearest(chosen);
+    NearFit near{{}, least_ + kHopeless * kAccepted};
+    if (beside != known_.end()) {
+      near.fit = beside->second;
+      // Other names may be another model, to which slopes say nothing and nothing is hopeless yet.
+      if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
+    }
+    const Fit& fresh =
+        known_.emplace(chosen, fit_one_(chosen, beside == known_.end() ? nullptr : &near)).first->second;
+    least_ = std::min(least_, fresh.objective);
+    return fresh;
+  }
+  [[nodiscard]] bool accepted(const Chosen& chosen) { return at(chosen).objective <= least_ + kAccepted; }
+
+  /// The fit with the fewest steps between its choices and these.
+  [[nodiscard]] std::map<Chosen, Fit>::const_iterator nearest(const Chosen& chosen) const {
+    auto best = known_.end();
+    double least = std::numeric_limits<double>::infinity();
+    for (auto other = known_.begin(); other != known_.end(); ++other) {
+      double steps = names(other->first) == names(chosen) ? 0.0 : 100.0;
+      for (std::size_t i = 0; i < chosen.size(); ++i)
+        if (choices_[i].ordered) steps += std::abs(std::log((other->first[i] + 1.0) / (chosen[i] + 1.0)));
+      if (steps >= least) continue;
+      least = steps;
+      best = other;
+    }
+    return best;
+  }
+
+  /// What is chosen by name.
+  [[nodiscard]] Chosen names(const Chosen& chosen) const {
+    Chosen result;
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (!choices_[i].ordered) result.push_back(chosen[i]);
+    return result;
+  }
+
+  void try_combinations(std::size_t from, Chosen chosen) {
+    if (from < choices_.size()) {
+      if (choices_[from].ordered) return try_combinations(from + 1, chosen);
+      for (chosen[from] = 0; chosen[from] < choices_[from].values.size(); ++chosen[from])
+        try_combinations(from + 1, chosen);
+      return;
+    }
+    if (!bottoms_.empty()) {  // numbers from where another combination was best
+      const Chosen* best = &bottoms_.front();
+      for (const Chosen& other : bottoms_)
+        if (at(other).objective < at(*best).objective) best = &other;
+      for (std::size_t i = 0; i < chosen.size(); ++i)
+        if (choices_[i].ordered) chosen[i] = (*best)[i];
+    }
+    for (const double factor : {2.0, 1.3, 1.0})
+      for (bool better = true; better;) {
+        better = false;
+        for (const Chosen& next : around(chosen, factor))
+          if (at(next).objective < at(chosen).objective - kSame) {
+            chosen = next;
+            better = true;
+            break;
+          }
+      }
+    static_cast<void>(at(chosen));
+    bottoms_.push_back(chosen);
+  }
+
+  /// Ordered choices one step to both sides, alone and against each other; a factor of 1 is the next value.
+  [[nodiscard]] std::vector<Chosen> around(const Chosen& from, double factor) const {
+    std::vector<Chosen> all;
+    for (std::size_t i = 0; i < choices_.size(); ++i)
+      for (const int up : {1, -1}) {
+        if (!choices_[i].ordered) continue;
+        for (std::size_t j = 0; j <= i; ++j) {
+          if (!choices_[j].ordered) continue;
+          Chosen next = from;
+          next[i] = moved(i, from[i], up, factor);
+          if (j != i) next[j] = moved(j, from[j], -up, factor);
+          all.push_back(std::move(next));
+        }
+      }
+    return all;
+  }
+
+  [[nodiscard]] std::size_t moved(std::size_t choice, std::size_t index, int up, double factor) const {
+    const auto value = static_cast<double>(index + 1);
+    double next = up > 0 ? value * factor : value / factor;
+    if (std::abs(std::lround(next) - value) < 1.0) next = value + up;
+    const auto most = static_cast<double>(choices_[choice].values.size());
+    return static_cast<std::size_t>(std::lround(std::clamp(next, 1.0, most))) - 1;
+  }
+
+  /// From a bottom in every direction to where it leaves what is accepted, in growing steps, then halved ones.
+  void follow(const Chosen& bottom) {
+    const std::size_t ways = around(bottom, 1.0).size();
+    for (std::size_t way = 0; way < ways; ++way)
+      for (double factor = 1.0, inside = 1.0, outside = 0.0; true;) {
+        (accepted(around(bottom, factor)[way]) ? inside : outside) = factor;
+        const double next =
+            outside == 0.0 ? (factor == 1.0 ? 1.25 : factor * factor) : std::sqrt(inside * outside);
+        if (next > 64.0 || (outside > 0.0 && outside / inside < 1.1)) break;
+        factor = next;
+      }
+  }
+
+  const std::vector<OpenChoice>& choices_;
+  const std::function<Fit(const Chosen&, const NearFit*)>& fit_one_;
+  std::map<Chosen, Fit> known_;
+  std::vector<Chosen> bottoms_;
+  double least_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace
+
+std::vector<ChosenFit> search(const std::vector<OpenChoice>& choices,
+                              const std::function<Fit(const Chosen&, const NearFit* near)>& fit_one) {
+  return Search(choices, fit_one).run();
+}
+
+}  // namespace stepcast
