@@ -25,8 +25,8 @@ struct Layer {
   std::map<std::string, std::string> texts;  ///< attributes that are names: of tables, of a tied parameter
   Shape input;                               ///< per sample
   Shape output;                              ///< per sample
-  std::vector<Layer> body;                   ///< of kind `residual`: y = body(x) + shortcut(x)
-  std::vector<Layer> shortcut;               ///< of kind `residual`; empty is the identity
+  std::vector<Layer> body;      ///< first branch of kind `residual` (y = body(x) + shortcut(x)) or `product`
+  std::vector<Layer> shortcut;  ///< the second; an empty one is the identity
 };
 
 struct Parameter {
