@@ -346,9 +346,10 @@ class TorchModel::Builder {
       const auto for_all = [&](const torch::Tensor& shared) {
         return sharing > 1 ? shared.repeat_interleave(sharing, 1) : shared;
       };
+      const torch::Tensor queries = rotate(q_norm(by_head(0)));
       const torch::Tensor keys = for_all(rotate(k_norm(by_head(1))));
       const torch::Tensor values = for_all(by_head(2));
-      torch::Tensor scores = torch::matmul(rotate(q_norm(by_head(0))), keys.transpose(-1, -2)) / scale;
+      torch::Tensor scores = torch::matmul(queries, keys.transpose(-1, -2)) / scale;
       if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
       const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
       return torch::matmul(probabilities, values).transpose(1, 2).flatten(2);
