@@ -107,7 +107,8 @@ class SegmentAccount {
     const bool computes_backward = gradients > 0.0;
     LayerWork work;
     work.forward = cost.forward;
-    work.backward = gradients * cost.forward + (computes_backward ? cost.again : Flop(0));
+    work.backward = gradients * cost.forward;
+    if (computes_backward) work.again = cost.again;
     work.forward_traffic = cost.forward_traffic - cost.forward_aside;
     if (computes_backward) work.backward_traffic = cost.backward_traffic - cost.backward_aside;
     if (layer.kind != "embedding") work.forward_weights = weights;
@@ -134,8 +135,9 @@ class SegmentAccount {
     std::vector<int> own;
     for (const LayerTensor& tensor : kind.parameters(layer)) {
       own.push_back(static_cast<int>(model_.parameters.size()));
-      model_.parameters.push_back(
-          {full_name(layer, tensor.suffix), tensor.shape, index_, float32_bytes(tensor.shape)});
+      model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_,
+                                   float32_bytes(tensor.shape), float32_bytes(tensor.shape),
+                                   float32_bytes(tensor.shape)});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());

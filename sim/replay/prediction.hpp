@@ -11,14 +11,14 @@ namespace stepcast {
 
 struct PredictionRequest : PlaceRequest {
   std::string strategy;
-  std::string model;              ///< specification; "": the trace's model
-  std::string trace;              ///< path; "": the model declares its own times, or `device` is estimated
-  std::string device;             ///< name of the device that the trace is moved to; "": the traced one
-  std::string trace_device;       ///< name of the device that was traced; "": recognised from the trace
-  std::string dtype = "float32";  ///< of an estimate without a trace: float32 or tf32
-  std::optional<int> batch;       ///< per rank; unset: the trace's only batch size
-  std::optional<int> threads;     ///< unset: the trace's only thread count
-  TrainingConfig training;        ///< its batch is set from `batch`
+  std::string model;           ///< specification; "": the trace's model
+  std::string trace;           ///< path; "": the model declares its own times, or `device` is estimated
+  std::string device;          ///< name of the device that the trace is moved to; "": the traced one
+  std::string trace_device;    ///< name of the device that was traced; "": recognised from the trace
+  Precision precision{};       ///< of an estimate without a trace
+  std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
+  std::optional<int> threads;  ///< unset: the trace's only thread count
+  TrainingConfig training;     ///< its batch is set from `batch`
   CopyCosts copies{};
   std::optional<BytesPerSecond> pcie;  ///< of every PCIe link that is not degraded, in place of the cluster's
   bool extrapolate = false;

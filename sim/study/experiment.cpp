@@ -284,10 +284,10 @@ void StudyExperiment::predict(const Points& points) {
 
 /// What a point says of the training, and what `run` says beside; replayed compute needs the trace.
 std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) const {
-  static const std::set<std::string> kNotOfRuns{"cluster",  "world-size",    "calibration", "trace",
-                                                "steps",    "warmup",        "device",      "trace-device",
-                                                "dtype",    "fidelity",      "replicas",    "extrapolate",
-                                                "resample", "pageable-rate", "pcie-rate",   "copy-launch"};
+  static const std::set<std::string> kNotOfRuns{"cluster",   "world-size",    "calibration", "trace",
+                                                "steps",     "warmup",        "device",      "trace-device",
+                                                "precision", "fidelity",      "replicas",    "extrapolate",
+                                                "resample",  "pageable-rate", "pcie-rate",   "copy-launch"};
   Words words{"run"};
   for (std::size_t i = 0; i < point.words.size(); ++i) {
     const bool has_value = i + 1 < point.words.size() && !point.words[i + 1].starts_with("--");

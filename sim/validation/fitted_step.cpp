@@ -76,7 +76,8 @@ TraceEntry fitted_trace(const Model& model, const Schedule& schedule, const Fitt
     trace.backward_s = {(1.0 - kForwardShare) * both};
     trace.zero_grad_s = {(Bytes(bytes) / device.memory_bandwidth).count()};
     trace.optimizer_s = {
-        (Bytes(model.optimizer.update_accesses() * bytes) / device.memory_bandwidth).count()};
+        (model.update_traffic(static_cast<double>(model.parameter_count(segment))) / device.memory_bandwidth)
+            .count()};
     trace.saved_bytes = costs.activation_scale * samples * segment.saved_size.count();
     trace.forward_peak_bytes = trace.saved_bytes;
     step += both + trace.zero_grad_s.front() + trace.optimizer_s.front();
