@@ -13,6 +13,7 @@ namespace {
 constexpr double kSpread = 0.7;  // of the distance between two values that their cases take
 constexpr double kGoal = 5.0, kLimit = 20.0;
 constexpr double kErrorHeadroom = 1.2;
+constexpr std::size_t kMostPlaces = 5;  // whose names stand side by side in the usual size
 
 /// What cases are sorted by.
 struct CaseAxis {
@@ -22,6 +23,15 @@ struct CaseAxis {
   std::function<std::string(double)> name;
   double calibrated = 0.0;
 };
+
+/// The nearest of 1, 2 and 5 times the powers of ten, by ratio: 100, 200 and 500 Mbit/s.
+double rounded_rate(double bytes_per_s) {
+  const double bits = 8.0 * bytes_per_s, power = std::pow(10.0, std::floor(std::log10(bits)));
+  double best = power;
+  for (const double step : {2.0, 5.0, 10.0})
+    if (std::abs(std::log(bits / (step * power))) < std::abs(std::log(bits / best))) best = step * power;
+  return best / 8.0;
+}
 
 double absolute_percent(const Case& one) { return kPercent * std::abs(one.relative_error()); }
 
@@ -42,12 +52,13 @@ std::string frame(const CaseAxis& axis, const std::vector<double>& places, const
       static_cast<std::size_t>(std::find(places.begin(), places.end(), axis.calibrated) - places.begin());
   const double count = static_cast<double>(places.size()), end = count - 0.48;
   return style::fill(
-      "set xrange [-0.6:{}]\nset yrange [0:{}]\nset xtics {} nomirror\nset xlabel {q} offset 0,0.4\n"
+      "set xrange [-0.6:{}]\nset yrange [0:{}]\nset xtics {} nomirror{}\nset xlabel {q} offset 0,0.4\n"
       "set arrow 1 from {}, graph 0 to {}, graph 1 nohead dt 4 lw 1.6 lc rgb '#AA3377' back\n"
       "set label 3 {q} at {}, graph 0.965 {} font ',9' textcolor rgb '#AA3377'\n"
       "set label 4 '5 %' at {},{} left offset 0,0.5 font ',8'\n"
       "set label 5 '20 %' at {},{} left offset 0,0.5 font ',8'\n",
-      {count - 0.2, kErrorHeadroom * top, style::tics(tics), axis.label, at, at,
+      {count - 0.2, kErrorHeadroom * top, style::tics(tics), places.size() > kMostPlaces ? " font ',8'" : "",
+       axis.label, at, at,
        style::fill("calibrated here: {} hosts, {}",
                    {lab.calibration.world_size, link_rate_text(lab.calibration.link_rate_bytes_per_s)}),
        at, 2 * at < places.size() ? "left offset 0.7,0" : "right offset -0.7,0", end, kGoal, end, kLimit});
@@ -91,13 +102,20 @@ style::Panel panel_of(const CaseAxis& axis, const LabReport& lab) {
 
 Drawing draw(const FigureInput& input) {
   const LabReport& lab = lab_of(input);
+  constexpr std::size_t kMostRates = 8;  // rates drawn at random are nearly all different
+  std::set<double> rates{lab.calibration.link_rate_bytes_per_s};
+  for (const Case& one : lab.cases) rates.insert(one.link_rate_bytes_per_s);
+  const bool rounds = rates.size() > kMostRates;
   const std::vector<CaseAxis> axes = {
       {"by number of ranks", "ranks",
        [](const Case& one) { return double{1} * one.configuration.world_size; }, style::number,
        static_cast<double>(lab.calibration.world_size)},
-      {"by rate of the links", "rate of a host's link",
-       [](const Case& one) { return one.link_rate_bytes_per_s; }, link_rate_text,
-       lab.calibration.link_rate_bytes_per_s}};
+      {"by rate of the links", rounds ? "rate of a host's link, about" : "rate of a host's link",
+       [rounds](const Case& one) {
+         return rounds ? rounded_rate(one.link_rate_bytes_per_s) : one.link_rate_bytes_per_s;
+       },
+       link_rate_text,
+       rounds ? rounded_rate(lab.calibration.link_rate_bytes_per_s) : lab.calibration.link_rate_bytes_per_s}};
   style::Sheet sheet{.title = "Absolute error of the step time in the lab",
                      .setup = "set ylabel 'absolute error (% of the measured step)' offset 1,0\n",
                      .width = 560,

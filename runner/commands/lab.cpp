@@ -30,6 +30,7 @@ void declare(po::options_description& options) {
       ("only", text_value(""), "of validate: the cases with this in their names: pipeline")
       ("launches", int_value(3), "of validate: runs of every case")
       ("seed", po::value<unsigned>(), "of validate: cases drawn at random instead")
+      ("dry-run", po::bool_switch(), "of validate: say which cases are drawn or left out, and end")
       ("folder", text_value("out/lab"), "of validate: for what it writes")
       ("force", po::bool_switch(), "of validate: replace what the folder holds")
       ("name", text_value("lab"), "of the lab, where several shall stand side by side");
@@ -123,7 +124,8 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
 
 /// The study of that name, which `stepcast` runs.
 ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
-  require_lab_capabilities();
+  const bool plans = values["dry-run"].as<bool>();
+  if (!plans) require_lab_capabilities();
   const bool blind = values.count("seed") != 0;
   const bool quick = values["quick"].as<bool>();
   if (blind && quick) throw UsageError("--quick goes without --seed");
@@ -142,6 +144,7 @@ ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
   if (const auto only = values["only"].as<std::string>(); !only.empty())
     words.insert(words.end(), {"--only", only});
   if (values["force"].as<bool>()) words.emplace_back("--force");
+  if (plans) words.emplace_back("--dry-run");
   std::cout.flush();
   become_program(program_beside("stepcast"), words);
 }

@@ -151,6 +151,13 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
   return {part, parts};
 }
 
+void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
+  for (const LeftOut& one : all) {
+    std::cout << counted(one.points, "point") << " " << what << ": " << one.reason << '\n';
+    for (const std::string& name : one.names) std::cout << "  " << name << '\n';
+  }
+}
+
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
             << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
@@ -158,8 +165,7 @@ void print_plan(const Study& study) {
     std::cout << ", each predicted, then run "
               << counted(static_cast<std::size_t>(study.parts->launches), "time");
   std::cout << '\n';
-  for (const LeftOut& one : study.left_out)
-    std::cout << counted(one.points, "point") << " left out: " << one.reason << '\n';
+  print_left_out(study.left_out, "left out");
 }
 
 /// Asks a few points, spread over all, for at most some seconds.
@@ -359,14 +365,18 @@ ExitCode run_experiment(const Study& study, const StudyRun& run) {
   progress.reset();
   if (experiment.programs() == 0)
     std::cout << "all was there, nothing was measured anew; --force begins anew\n";
-  for (const LeftOut& one : experiment.left_out())
-    std::cout << counted(one.points, "point") << " not run: " << one.reason << '\n';
+  print_left_out(experiment.left_out(), "not run");
   for (const auto& [key, row] : rows)
     if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
   const Evidence evidence = write_evidence(study, experiment);
   for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
-  return write_results(study, rows, run.folder, evidence.figures) && evidence.met ? ExitCode::kDone
-                                                                                  : ExitCode::kOutOfTolerance;
+  Study told = study;  // its page names those that were only predicted, too
+  for (LeftOut one : experiment.left_out()) {
+    one.reason = "predicted, but not run: " + one.reason;
+    told.left_out.push_back(one);
+  }
+  return write_results(told, rows, run.folder, evidence.figures) && evidence.met ? ExitCode::kDone
+                                                                                 : ExitCode::kOutOfTolerance;
 }
 
 ExitCode answer_points(const Study& study, StudyRun run) {

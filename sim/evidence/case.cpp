@@ -20,6 +20,15 @@ const char* to_text(Standing standing) {
   return texts.at(static_cast<std::size_t>(standing));
 }
 
+std::optional<double> Case::error_over_exposed() const {
+  const auto exposed = std::find_if(phases.begin(), phases.end(), [](const PhaseError& phase) {
+    return phase.name == "exposed_communication";
+  });
+  if (!has_error() || exposed == phases.end() || exposed->measured_s < kLeastExposed * measured->value)
+    return std::nullopt;
+  return (predicted->value - measured->value) / exposed->measured_s;
+}
+
 bool Case::within(double bar) const { return std::abs(relative_error()) <= bar || inside_launch_range(); }
 
 std::string label_of(const Configuration& configuration) {
@@ -74,15 +83,30 @@ Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(co
   return accuracy;
 }
 
-ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases) {
+namespace {
+
+ErrorSummary errors_by(const std::vector<Case>& cases, const auto& error_of) {
   std::vector<double> errors;
   std::vector<const Case*> of;
   for (const Case& one : cases) {
-    if (!one.has_error_at_equal_speed()) continue;
-    errors.push_back(std::abs(one.error_at_equal_speed()));
+    const std::optional<double> error = error_of(one);
+    if (!error) continue;
+    errors.push_back(std::abs(*error));
     of.push_back(&one);
   }
   return summary_of(errors, of);
+}
+
+}  // namespace
+
+ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases) {
+  return errors_by(cases, [](const Case& one) {
+    return one.has_error_at_equal_speed() ? std::optional(one.error_at_equal_speed()) : std::nullopt;
+  });
+}
+
+ErrorSummary errors_over_exposed(const std::vector<Case>& cases) {
+  return errors_by(cases, [](const Case& one) { return one.error_over_exposed(); });
 }
 
 namespace {

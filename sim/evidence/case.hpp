@@ -90,6 +90,11 @@ struct Case {
   [[nodiscard]] double error_at_equal_speed() const {
     return predicted->value / measured_at_equal_speed->value - 1.0;
   }
+  /// (predicted - measured) / measured exposed communication: what compute that is replayed as it was measured
+  /// cannot dilute. Exposed communication is that of the runs' breakdowns, mean over the ranks. Nothing where they
+  /// do not say it, or where it is less than `kLeastExposed` of the step.
+  [[nodiscard]] std::optional<double> error_over_exposed() const;
+  static constexpr double kLeastExposed = 0.05;
   /// Of a trivial predictor. \pre measured
   [[nodiscard]] double trivial_error(double value) const { return value / measured->value - 1.0; }
   /// Whether some launch took longer than predicted and some less. \pre has_error()
@@ -138,6 +143,9 @@ Accuracy accuracy_of(
 /// As `accuracy_of`, at equal machine speed; of the cases that know it.
 ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases);
 
+/// The same over exposed communication; of the cases that have enough of it.
+ErrorSummary errors_over_exposed(const std::vector<Case>& cases);
+
 /// How much of the median error is the machine's, and what disturbed it, in one sentence; "" where no case knows.
 std::string machine_verdict(const std::vector<Case>& cases);
 
@@ -167,12 +175,19 @@ std::vector<Case> worst_first(std::vector<Case> cases);
 /// The table that every comparison prints, one row per case. Columns: `case`, `row`, `model`, `strategy`,
 /// `ranks`, `batch`, `threads`, `compute`, `cluster`, `distance`, `what`, `measured`, `launches`, `low`,
 /// `high`, `predicted`, `error`, `in range`, `better trivial predictors`, `counts as`, and any trivial
-/// predictor by its title; `at equal speed` is the error there. \pre known columns
+/// predictor by its title; `at equal speed` is the error there, `over exposed` that relative to exposed
+/// communication. \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
+/// From `predicted` on, those that these cases have something for.
+std::vector<std::string> error_columns(const std::vector<Case>& cases);
+/// A line each: all errors, those of the trivial predictors, at equal machine speed and over exposed communication.
+std::string errors_text(const std::vector<Case>& cases);
 
 nlohmann::json errors_json(const ErrorSummary& errors);
 /// The same with `trivial`: by name, and `median_of_predictions_over_same_cases` beside.
 nlohmann::json accuracy_json(const Accuracy& accuracy);
+/// That of all cases, with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` where they know.
+nlohmann::json accuracy_json(const std::vector<Case>& cases);
 nlohmann::json speedups_json(const std::vector<Speedup>& all);
 
 void to_json(nlohmann::json& json, const Case& one);

@@ -70,6 +70,7 @@ void to_json(nlohmann::json& json, const Case& one) {
     json["measured_at_equal_speed_s"] = one.measured_at_equal_speed->value;
     json["relative_error_at_equal_speed"] = one.error_at_equal_speed();
   }
+  if (const auto error = one.error_over_exposed()) json["error_over_exposed_communication"] = *error;
   if (!one.machines.empty()) json["machine"] = one.machines;
   if (one.source.empty()) add_training(json, one);
 }
@@ -123,6 +124,20 @@ nlohmann::json accuracy_json(const Accuracy& accuracy) {
   return json;
 }
 
+nlohmann::json accuracy_json(const std::vector<Case>& cases) {
+  nlohmann::json json = accuracy_json(accuracy_of(cases));
+  if (const std::string verdict = machine_verdict(cases); !verdict.empty()) {
+    json["at_equal_speed"] = errors_json(errors_at_equal_speed(cases));
+    json["machine_verdict"] = verdict;
+  }
+  if (const ErrorSummary errors = errors_over_exposed(cases); errors.cases > 0) {
+    json["over_exposed_communication"] = errors_json(errors);
+    json["over_exposed_communication"]["least_exposed_part"] = Case::kLeastExposed;
+    json["over_exposed_communication"]["cases_without"] = accuracy_of(cases).errors.cases - errors.cases;
+  }
+  return json;
+}
+
 nlohmann::json speedups_json(const std::vector<Speedup>& all) {
   nlohmann::json list = nlohmann::json::array();
   for (const Speedup& speedup : all) {
@@ -169,11 +184,7 @@ nlohmann::json pair_json(const EnginePair& pair) {
 
 nlohmann::json comparison_json(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                                const std::vector<EnginePair>& pairs) {
-  nlohmann::json json = accuracy_json(accuracy_of(cases));
-  if (const std::string verdict = machine_verdict(cases); !verdict.empty()) {
-    json["at_equal_speed"] = errors_json(errors_at_equal_speed(cases));
-    json["machine_verdict"] = verdict;
-  }
+  nlohmann::json json = accuracy_json(cases);
   json["cases"] = cases;
   json["speedups"] = speedups_json(speedups);
   for (const EnginePair& pair : pairs) json["engines"].push_back(pair_json(pair));

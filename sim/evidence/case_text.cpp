@@ -70,6 +70,11 @@ const std::map<std::string, Cell>& known_columns() {
          [](const Case& one) {
            return one.has_error_at_equal_speed() ? signed_percent_text(one.error_at_equal_speed()) : "-";
          }},
+        {"over exposed",
+         [](const Case& one) {
+           const std::optional<double> error = one.error_over_exposed();
+           return error ? signed_percent_text(*error) : "-";
+         }},
         {"in range",
          [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
         {"better trivial predictors", better_text},
@@ -115,6 +120,16 @@ std::string equal_speed_text(const std::vector<Case>& cases) {
   return "at equal machine speed: median absolute error " + percent_text(errors.median) + ", worst " +
          percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "\n" +
          machine_verdict(cases) + "\n";
+}
+
+std::string exposed_text(const std::vector<Case>& cases) {
+  const ErrorSummary errors = errors_over_exposed(cases);
+  if (errors.cases == 0) return "";
+  const std::size_t others = accuracy_of(cases).errors.cases - errors.cases;
+  return "over exposed communication: median absolute error " + percent_text(errors.median) + ", worst " +
+         percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "; " +
+         std::to_string(others) + " with less than " + percent_text(Case::kLeastExposed, 0) +
+         " of the step exposed, or unknown\n";
 }
 
 std::string memory_text(const std::vector<Case>& cases) {
@@ -181,16 +196,28 @@ std::string speedups_text(const std::vector<Speedup>& all) {
 
 }  // namespace
 
+std::vector<std::string> error_columns(const std::vector<Case>& cases) {
+  std::vector<std::string> columns{"predicted", "error"};
+  if (errors_at_equal_speed(cases).cases > 0) columns.emplace_back("at equal speed");
+  if (errors_over_exposed(cases).cases > 0) columns.emplace_back("over exposed");
+  columns.insert(columns.end(), {"in range", "better trivial predictors"});
+  return columns;
+}
+
+std::string errors_text(const std::vector<Case>& cases) {
+  return accuracy_text(accuracy_of(cases)) + equal_speed_text(cases) + exposed_text(cases);
+}
+
 std::string comparison_text(const std::vector<Case>& cases, const std::vector<Speedup>& speedups,
                             const std::vector<EnginePair>& pairs) {
   std::string text;
-  std::vector<std::string> columns{"model",    "strategy", "ranks", "batch",     "threads", "measured",
-                                   "launches", "low",      "high",  "predicted", "error"};
-  if (errors_at_equal_speed(cases).cases > 0) columns.emplace_back("at equal speed");
-  columns.insert(columns.end(), {"in range", "better trivial predictors"});
+  std::vector<std::string> columns{"model",    "strategy", "ranks", "batch", "threads",
+                                   "measured", "launches", "low",   "high"};
+  const std::vector<std::string> errors = error_columns(cases);
+  columns.insert(columns.end(), errors.begin(), errors.end());
   if (!cases.empty())
-    text = cases_text(worst_first(cases), columns) + "\n" + accuracy_text(accuracy_of(cases)) +
-           equal_speed_text(cases) + memory_text(cases) + phases_text(cases);
+    text = cases_text(worst_first(cases), columns) + "\n" + errors_text(cases) + memory_text(cases) +
+           phases_text(cases);
   if (!pairs.empty()) text += engines_text(pairs);
   if (!speedups.empty()) text += speedups_text(speedups);
   return text;

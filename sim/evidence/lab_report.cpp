@@ -200,13 +200,15 @@ std::string machine_text(const LabMachine& machine) {
 }  // namespace
 
 std::string to_text(const LabReport& report) {
-  std::string text =
-      "Absolute error of the step time; calibrated with " + std::to_string(report.calibration.world_size) +
-      " hosts at " + link_rate_text(report.calibration.link_rate_bytes_per_s) + " only:\n\n" +
-      groups_text(report.cases) + "\nEvery case, the worst first:\n\n" +
-      cases_text(worst_first(report.cases),
-                 {"compute", "model", "strategy", "ranks", "batch", "cluster", "distance", "measured",
-                  "launches", "low", "high", "predicted", "error", "in range", "better trivial predictors"});
+  std::vector<std::string> columns{"compute",  "model",    "strategy", "ranks", "batch", "cluster",
+                                   "distance", "measured", "launches", "low",   "high"};
+  const std::vector<std::string> errors = error_columns(report.cases);
+  columns.insert(columns.end(), errors.begin(), errors.end());
+  std::string text = "Absolute error of the step time; calibrated with " +
+                     std::to_string(report.calibration.world_size) + " hosts at " +
+                     link_rate_text(report.calibration.link_rate_bytes_per_s) + " only:\n\n" +
+                     groups_text(report.cases) + "\nEvery case, the worst first:\n\n" +
+                     cases_text(worst_first(report.cases), columns) + "\n" + errors_text(report.cases);
   if (!report.perturbations.empty())
     text += "\nWhat a change does to the step:\n\n" + perturbations_text(report.perturbations);
   text += "\nOrder of strategies: " + order_text(order_of_strategies(report.cases)) +
@@ -218,7 +220,7 @@ std::string to_text(const LabReport& report) {
 
 void to_json(nlohmann::json& json, const LabReport& report) {
   const StrategyOrder order = order_of_strategies(report.cases);
-  json = accuracy_json(accuracy_of(report.cases));
+  json = accuracy_json(report.cases);
   json.update({{"context", report.context},
                {"calibration", report.calibration},
                {"machine", report.machine},

@@ -17,7 +17,7 @@ struct TrivialPredictor {
   const char* words;  ///< in a sentence: `compute plus alpha-beta`
 };
 
-/// Predictions carry `ideal_scaling`, `alpha_beta` and `bubble_formula` with them:
+/// Predictions carry `ideal_scaling`, `alpha_beta`, `overlap` and `bubble_formula` with them:
 ///
 ///     ideal_scaling     the step of one rank alone: n ranks take the same time for n times the batches. Of
 ///                       published rows: from the fitted row with the fewest ranks n0, by n0 / n (total and
@@ -25,6 +25,8 @@ struct TrivialPredictor {
 ///                       is (steps of cases with a batch per rank)
 ///     alpha_beta        the same plus every message and collective of rank 0 at alpha + n beta, as if the
 ///                       network were idle and nothing overlapped (sim/replay/trivial_predictors.hpp)
+///     overlap           of collectives beside compute: each starts when its array is ready and the one before
+///                       has ended, and lasts as long as alpha_beta says (the same file, with its formula)
 ///     bubble_formula    of pipelines: one rank's part of the step times 1 + (p - 1) / m
 ///     nearest_measured  the measured time of the nearest other case of the same model: `single` for a
 ///                       strategy, or where that was not measured the case that differs in the fewest options
@@ -32,10 +34,11 @@ struct TrivialPredictor {
 ///                       size, first by name
 ///     copy              of published rows: the value of the nearest fitted row: the least ratio of the world
 ///                       sizes, then the same strategy, then the least distance in the list
-inline constexpr std::array<TrivialPredictor, 5> kTrivialPredictors{
+inline constexpr std::array<TrivialPredictor, 6> kTrivialPredictors{
     {{"copy", "copy fit row", "copying the fit row"},
      {"ideal_scaling", "ideal scaling", "ideal scaling"},
      {"alpha_beta", "alpha-beta", "compute plus alpha-beta"},
+     {"overlap", "overlap", "uncontended collectives beside compute"},
      {"bubble_formula", "bubble formula", "the bubble formula"},
      {"nearest_measured", "nearest measured", "copying the nearest measured case"}}};
 

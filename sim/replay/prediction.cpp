@@ -327,7 +327,10 @@ Result predict(const PredictionRequest& request) {
     const double single = schedule.world_size == 1 && request.strategy == "single"
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
-    add_trivial_predictions(result, schedule, message_line(place.costs(), place.cluster), single);
+    const AlphaBeta line = message_line(place.costs(), place.cluster);
+    add_trivial_predictions(result, schedule, line, single);
+    if (const auto overlap = overlap_step_time(replay_input(inputs, request, schedule), line))
+      result.trivial_step_time_s["overlap"] = overlap->count();
   }
   if (inputs.model.per == "batch" && request.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";

@@ -1,9 +1,11 @@
 #include "sim/replay/trivial_predictors.hpp"
 
 #include <algorithm>
+#include <map>
 #include <variant>
 
 #include "sim/collectives/algorithm.hpp"
+#include "sim/replay/costs.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {
@@ -53,6 +55,14 @@ Seconds alpha_beta_time(const Collective& collective, int group_size, const Alph
   return algorithm_for(collective.kind, "").time(call, link);
 }
 
+namespace {
+
+Seconds alpha_beta_time(const Schedule& schedule, const Collective& collective, const AlphaBeta& line) {
+  return alpha_beta_time(collective, static_cast<int>(schedule.groups[collective.group].ranks.size()), line);
+}
+
+}  // namespace
+
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single) {
   Seconds total = single;
   for (const Op& op : schedule.program(0).ops) {
@@ -60,10 +70,50 @@ Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Se
       total += Seconds(line.alpha_s + send->message.count() * line.beta_s_per_byte);
     const auto* collective = std::get_if<Collective>(&op.action);
     if (collective == nullptr) continue;
-    const auto& ranks = schedule.groups[collective->group].ranks;
-    total += alpha_beta_time(*collective, static_cast<int>(ranks.size()), line);
+    total += alpha_beta_time(schedule, *collective, line);
   }
   return total;
+}
+
+std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBeta& line) {
+  const Schedule& schedule = *input.schedule;
+  const Program& program = schedule.program(0);
+  const auto is_exchange = [](const Op& op) {
+    return operation_of(op).time == TimeSource::kTransfer && !std::holds_alternative<Collective>(op.action);
+  };
+  if (!communicates(schedule) || std::any_of(program.ops.begin(), program.ops.end(), is_exchange))
+    return std::nullopt;
+  const auto speed = [&](int node) { return input.cluster->host_of(node).speed; };
+  const auto slowest = std::min_element(input.node_of_rank.begin(), input.node_of_rank.end(),
+                                        [&](int a, int b) { return speed(a) < speed(b); });
+  const auto rank = static_cast<int>(slowest - input.node_of_rank.begin());
+  constexpr double kMedian = -1.0;
+  const Costs costs(input);
+  const std::vector<char> follows = StepTimes::followers(program);
+  std::map<Stream, double> free;
+  std::vector<double> start(program.ops.size()), work(program.ops.size()), end(program.ops.size());
+  double last = 0.0;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    const auto* collective = std::get_if<Collective>(&op.action);
+    work[i] = collective == nullptr ? costs.job(op, rank, kMedian, follows[i] != 0).seconds
+                                    : alpha_beta_time(schedule, *collective, line).count();
+    for (const int before : op.after)
+      if (before != op.within) start[i] = std::max(start[i], end[before]);
+    if (op.within >= 0) {  // pauses the backward, which has been paused by end - start - work so far
+      const double paused = end[op.within] - start[op.within] - work[op.within];
+      const double ready =
+          start[op.within] + paused + costs.ready_fraction(op.ready_tensor) * work[op.within];
+      start[i] = std::max(start[i], ready);
+      end[i] = start[i] + work[i];
+      free[op.stream] = end[op.within] += end[i] - ready;
+    } else {
+      start[i] = std::max(start[i], free[op.stream]);
+      free[op.stream] = end[i] = start[i] + work[i];
+    }
+    last = std::max(last, free[op.stream]);
+  }
+  return Seconds(last + costs.rest_of_step(rank, kMedian).seconds);
 }
 
 }  // namespace stepcast

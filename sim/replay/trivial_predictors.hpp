@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include "core/units.hpp"
 #include "sim/records/calibration.hpp"
+#include "sim/replay/replay.hpp"
 #include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 
@@ -29,5 +32,17 @@ Seconds alpha_beta_time(const Collective& collective, int group_size, const Alph
 
 /// `single` plus the alpha-beta time of every collective and message that rank 0 issues, nothing overlapped.
 Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Seconds single);
+
+/// The fair rival of a replay: overlap, but no network. Compute is the trace's medians, on the slowest of the hosts;
+/// collective k has array k and starts when it is ready and the one before has ended,
+///
+///     start_k = max(ready_k, end_(k-1)),  end_k = start_k + alpha_beta_time(k)
+///
+/// ready_k being the end of what it comes after: of a DDP bucket the copy of its last gradient, at that gradient's
+/// measured place in its backward. Compute that comes after a collective (a gathered unit, the optimizer) waits for
+/// its end; the step ends with its last operation and the host's rest. Passes over arrays cost what is calibrated.
+/// Ranks never wait for each other, nothing shares a link or a core, several collectives in flight queue.
+/// Nothing where ranks exchange messages or copies between memories, or nothing at all.
+std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBeta& line);
 
 }  // namespace stepcast

@@ -273,12 +273,7 @@ void StudyExperiment::predict(const Points& points) {
       points_run_.push_back(point);
       continue;
     }
-    const auto known = std::find_if(left_out_.begin(), left_out_.end(),
-                                    [&](const LeftOut& one) { return one.reason == rule->because; });
-    if (known == left_out_.end())
-      left_out_.push_back({rule->because, 1});
-    else
-      ++known->points;
+    leave_out(left_out_, rule->because, point->name);
   }
 }
 

@@ -107,7 +107,8 @@ std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
   const std::string text = ends[0].text();
   const std::size_t unit = text.find_first_not_of("0123456789.eE+-");
   const double one = low->value / std::stod(text);
-  return formatted("%.3g", value / one) + (unit == std::string::npos ? "" : text.substr(unit));
+  return formatted("%g", std::stod(formatted("%.3g", value / one))) +
+         (unit == std::string::npos ? "" : text.substr(unit));
 }
 
 std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {

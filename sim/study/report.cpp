@@ -105,7 +105,8 @@ class ReportWriter {
     if (study_.left_out.empty()) return text;
     text += "<p>Left out:</p>\n<ul>\n";
     for (const LeftOut& one : study_.left_out)
-      text += element("li", counted(one.points, "point") + ": " + one.reason) + "\n";
+      text += "<li>" + escaped(counted(one.points, "point") + ": " + one.reason) +
+              (one.names.empty() ? "" : "<br />" + element("small", joined(one.names))) + "</li>\n";
     return text + "</ul>\n";
   }
 

@@ -130,9 +130,13 @@ class Builder {
       filled.set(name, text.text);
     }
     if (study_.parts) use_in_parts(*study_.parts, assigned);
+    const auto leave = [&](const std::string& reason) {
+      leave_out(study_.left_out, reason,
+                study_.parts ? file_name(fill_in(study_.parts->name, filled).text) : "");
+    };
     for (const SkipRule& rule : rules_)
-      if (rule.when.holds(filled)) return leave_out(rule.because);
-    if (!problem.empty()) return leave_out(problem);
+      if (rule.when.holds(filled)) return leave(rule.because);
+    if (!problem.empty()) return leave(problem);
     StudyPoint point{.assigned = filled, .words = {}, .key = {}, .name = {}};
     std::vector<std::string> parts;
     bool dropped = false;
@@ -156,8 +160,8 @@ class Builder {
     std::sort(parts.begin(), parts.end());
     for (const std::string& part : parts) point.key += (point.key.empty() ? "" : " ") + part;
     if (!assigned_.insert(point.assigned.values()).second)
-      return leave_out(dropped ? "differ from others in options that mean nothing to their strategy"
-                               : "are the same as others");
+      return leave(dropped ? "differ from others in options that mean nothing to their strategy"
+                           : "are the same as others");
     if (study_.parts) {
       point.name = file_name(fill_in(study_.parts->name, filled).text);
       if (point.name.find(only) == std::string::npos) return;
@@ -184,15 +188,6 @@ class Builder {
     for (const auto* part : {&parts.measure, &parts.run})
       if (*part)
         for (const auto& [name, value] : (*part)->values()) use(value);
-  }
-
-  void leave_out(const std::string& reason) {
-    for (LeftOut& one : study_.left_out)
-      if (one.reason == reason) {
-        ++one.points;
-        return;
-      }
-    study_.left_out.push_back({reason, 1});
   }
 
   Study& study_;
@@ -298,6 +293,13 @@ std::set<std::string> case_names(const YamlNode& blocks) {
 }
 
 }  // namespace
+
+void leave_out(std::vector<LeftOut>& all, const std::string& reason, const std::string& name) {
+  auto found = std::find_if(all.begin(), all.end(), [&](const LeftOut& one) { return one.reason == reason; });
+  if (found == all.end()) found = all.insert(all.end(), {.reason = reason});
+  ++found->points;
+  if (!name.empty()) found->names.push_back(name);
+}
 
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns, unsigned seed, const std::string& only) {

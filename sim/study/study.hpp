@@ -24,7 +24,10 @@ struct StudyPoint {
 struct LeftOut {
   std::string reason;
   std::size_t points = 0;
+  std::vector<std::string> names{};  ///< of those that have one: the points of studies that run
 };
+/// Adds a point to those of that reason. \param name may be ""
+void leave_out(std::vector<LeftOut>& all, const std::string& reason, const std::string& name);
 
 /// What a column must be, of all points where `where` holds: each of them, or their median, 90th percentile or worst.
 struct Expectation {

@@ -229,4 +229,27 @@ TEST_CASE("a Perfetto timeline counts what every rank holds, each sample once an
   CHECK(samples == std::vector<std::pair<double, double>>{{0.0, 10.0}, {250000.0, 30.0}});
 }
 
+TEST_CASE("errors over exposed communication are of cases that have enough of it", "[compare]") {
+  const auto one = [](double predicted_s, double exposed_s) {
+    Case result;
+    result.measured = estimate_of({1.0});
+    result.predicted = estimate_of({predicted_s});
+    result.phases = {{"compute", 1.0 - exposed_s, 1.0 - exposed_s},
+                     {"exposed_communication", exposed_s, 0.0}};
+    return result;
+  };
+  const std::vector<Case> cases{one(1.1, 0.5), one(0.9, 0.25), one(1.2, 0.04)};
+  CHECK(*cases[0].error_over_exposed() == Approx(0.2));
+  CHECK(*cases[1].error_over_exposed() == Approx(-0.4));
+  CHECK_FALSE(cases[2].error_over_exposed());
+  CHECK(errors_over_exposed(cases).median == Approx(0.3));
+  const nlohmann::json json = comparison_json(cases, {}, {});
+  CHECK(json["over_exposed_communication"]["cases_without"] == 1);
+  CHECK(json["over_exposed_communication"]["count"] == 2);
+  CHECK_FALSE(json["cases"][2].contains("error_over_exposed_communication"));
+  const std::string text = comparison_text(cases, {}, {});
+  CHECK(text.find("over 2 cases; 1 with less than 5 % of the step exposed, or unknown") != std::string::npos);
+  CHECK(text.find("over exposed") < text.find("in range"));
+}
+
 }  // namespace stepcast::compare_test

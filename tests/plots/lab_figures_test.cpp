@@ -117,4 +117,16 @@ TEST_CASE("the lab's errors stand by number of ranks with their median and what 
                                  Catch::Contains("'1 Gbit/s' 0, '5 Gbit/s' 1"));
 }
 
+TEST_CASE("rates drawn at random stand at the nearest of 1, 2 and 5", "[plots]") {
+  std::vector<Case> cases;
+  for (const double mbits : {51.0, 78.0, 110.0, 160.0, 230.0, 700.0, 1300.0, 1500.0, 4000.0}) {
+    cases.push_back(lab_case("ddp", 2, 1.1));
+    cases.back().link_rate_bytes_per_s = mbits * 1e6 / 8.0;
+  }
+  CHECK_THAT(draw("lab-error", cases).script,
+             Catch::Contains("'50 Mbit/s' 0, '100 Mbit/s' 1, '200 Mbit/s' 2, '500 Mbit/s' 3, '1 Gbit/s' 4, "
+                             "'2 Gbit/s' 5, '5 Gbit/s' 6") &&
+                 Catch::Contains("rate of a host''s link, about"));
+}
+
 }  // namespace stepcast::lab_figures_test

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "sim/replay/collective_prediction.hpp"
+#include "sim/strategies/strategy.hpp"
+#include "tests/replay/small_world.hpp"
 
 namespace stepcast::trivial_predictors_test {
 
@@ -51,6 +53,28 @@ TEST_CASE("between GPUs the trivial line is that of the way from the first to th
   const AlphaBeta line = message_line(nullptr, load_cluster("h100x4-nvlink"));
   CHECK(line.alpha_s == Approx(1e-6));
   CHECK(line.beta_s_per_byte == Approx(1.0 / 370.8e9));
+}
+
+TEST_CASE("uncontended collectives beside compute start when ready and after the one before", "[trivial]") {
+  // Backward takes 2 s each and its gradient is ready at its end (2, 4, 6 s); over two ranks 4 B take 2 alpha + 4 beta.
+  const Model model = small_world::fixed_model(3, 0.0, 2.0, 4.0);
+  Cluster cluster = small_world::star(2, 1.0, 0.0);
+  const auto overlap = [&](const std::string& strategy, const AlphaBeta& line, int world_size = 2) {
+    TrainingConfig training;
+    training.world_size = world_size;
+    if (strategy == "ddp") training.options["bucket-cap"] = "4B";
+    const Schedule schedule = build_schedule(strategy, model, training);
+    ReplayInput input = small_world::input_of(schedule, model, cluster);
+    return overlap_step_time(input, line);
+  };
+  CHECK(overlap("ddp", {0.0, 0.25})->count() == Approx(7.0));  // the last bucket alone is exposed: 6 + 1
+  CHECK(overlap("ddp", {0.0, 1.0})->count() == Approx(14.0));  // from the first on back to back: 2 + 3 * 4
+  CHECK(overlap("ddp", {1.0, 0.0})->count() == Approx(8.0));   // 6 + 2
+  CHECK(overlap("all_reduce", {0.0, 1.0})->count() == Approx(18.0));  // nothing overlaps: 6 + 3 * 4
+  cluster.hosts[1].speed = 0.5;  // everybody waits for the slowest: the last bucket is ready after 12 s
+  CHECK(overlap("ddp", {0.0, 0.25})->count() == Approx(13.0));
+  CHECK_FALSE(overlap("single", {0.0, 1.0}, 1));
+  CHECK_FALSE(overlap("pipeline", {0.0, 1.0}));
 }
 
 }  // namespace stepcast::trivial_predictors_test

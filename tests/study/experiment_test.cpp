@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 StudyVocabulary words() {
   return {.options = {"strategy", "model", "world-size", "bucket-cap", "cluster", "batch", "compute", "split",
-                      "schedule", "micro-batches", "sharding", "steps", "trace", "calibration"},
+                      "schedule", "mesh", "micro-batches", "sharding", "steps", "trace", "calibration"},
           .switches = {},
           .matters = [](const std::string&, const Assignment&) { return true; }};
 }
@@ -162,6 +163,20 @@ TEST_CASE("drawn points are the same for a seed, others for another, and within 
     CHECK(rate <= 5e9 / 8);
   }
   CHECK(equal < 2);
+  std::size_t all = one.points.size();
+  std::set<std::string> names, seen;
+  for (const StudyPoint& point : one.points) names.insert(point.name);
+  for (const LeftOut& left : one.left_out) {
+    all += left.points;
+    CHECK(left.names.size() == left.points);
+    for (const std::string& name : left.names) CHECK(names.count(name) == 0);
+  }
+  CHECK(all == 60);
+  for (unsigned seed = 1; seed <= 20; ++seed)
+    for (const StudyPoint& point : shipped_study("lab-blind", seed).points)
+      for (const char* key : {"training", "batch", "way", "kind", "world-size", "queue"})
+        seen.insert(key + ("=" + value(point, key)));
+  CHECK(seen.size() == 4 + 3 + 12 + 4 + 7 + 2);  // every choice survives the rules
 }
 
 TEST_CASE("a study that runs measures, predicts, runs launch after launch, and compares", "[study]") {
