@@ -83,7 +83,8 @@ TEST_CASE("a layer is bound by computing or by memory, and a segment is the sum 
 TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and none moves nothing") {
   Model model = two_layers();
   model.segments[0].parameters = {0, 1};
-  model.parameters = {{"weight", {5}, 0, Bytes(20)}, {"bias", {5}, 0, Bytes(20)}};
+  for (const char* name : {"weight", "bias"})
+    model.parameters.push_back({name, {5}, 0, Bytes(20), Bytes(20), Bytes(20)});
   const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
   const auto seconds = [&](const std::string& kind, double momentum) {
     model.optimizer = {.kind = kind, .momentum = momentum};
