@@ -45,18 +45,19 @@ class SegmentAccount {
   /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
   int walk(Segment& segment, const Layer& layer, int input) {
     std::vector<int> order;
-    int from_body = input;
-    if (layer.kind == "residual") {
+    int from_body = input, from_shortcut = input;
+    if (!layer_kind(layer.kind).branches.empty()) {
       const bool needed = needs_gradient_;
       from_body = walk_all(segment, layer.body, input, order);
       const bool needed_after_body = std::exchange(needs_gradient_, needed);
       std::vector<int> shortcut_order;
-      walk_all(segment, layer.shortcut, input, shortcut_order);
+      from_shortcut = walk_all(segment, layer.shortcut, input, shortcut_order);
       needs_gradient_ = needs_gradient_ || needed_after_body;
       order.insert(order.begin(), shortcut_order.begin(), shortcut_order.end());
     }
     ready_ = std::move(order);
     const int output = charge(segment, layer, from_body);
+    if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
     return output;
   }
@@ -107,6 +108,7 @@ class SegmentAccount {
     LayerWork work;
     work.forward = cost.forward;
     work.backward = gradients * cost.forward;
+    if (computes_backward) work.again = cost.again;
     work.forward_traffic = cost.forward_traffic - cost.forward_aside;
     if (computes_backward) work.backward_traffic = cost.backward_traffic - cost.backward_aside;
     if (layer.kind != "embedding") work.forward_weights = weights;
@@ -133,8 +135,9 @@ class SegmentAccount {
     std::vector<int> own;
     for (const LayerTensor& tensor : kind.parameters(layer)) {
       own.push_back(static_cast<int>(model_.parameters.size()));
-      model_.parameters.push_back(
-          {full_name(layer, tensor.suffix), tensor.shape, index_, float32_bytes(tensor.shape)});
+      model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_,
+                                   float32_bytes(tensor.shape), float32_bytes(tensor.shape),
+                                   float32_bytes(tensor.shape)});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
@@ -162,7 +165,8 @@ std::string segment_kind(const Segment& segment) {
   double most = -1.0;
   for (const Layer& layer : segment.layers) {
     double flop = cost_of(layer).forward.count();
-    for (const Layer& inner : layer.body) flop += cost_of(inner).forward.count();
+    for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
+      for (const Layer& inner : *branch) flop += cost_of(inner).forward.count();
     if (flop < most) continue;
     most = flop;
     kind = layer.kind;

@@ -21,14 +21,23 @@
 /// | `flatten`           | –                                                                 | a view            |
 /// | `linear`            | `out`, `bias` = true; acts on the last dimension                  | Linear            |
 /// | `residual`          | lists `body`, `shortcut`: y = body(x) + shortcut(x)               | an addition       |
+/// | `product`           | lists `gate`, `value`: y = gate(x) * value(x), by element         | a multiplication  |
 /// | `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes), `output` = 0 (bytes; 0: not said) | times declared    |
-/// | `embedding`         | `vocabulary`, `positions`, `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
-/// | `layer_norm`        | –                                                                 | LayerNorm         |
-/// | `gelu`, `tanh`      | –                                                                 | GELU, Tanh        |
+/// | `embedding`         | `vocabulary`, `positions` (0: no table of them), `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
+/// | `position_embedding` | `positions`                                                      | Embedding         |
+/// | `layer_norm`        | `bias` = true                                                     | LayerNorm         |
+/// | `rms_norm`          | –                                                                 | RMSNorm           |
+/// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `causal` = false, `fused` = false, `dropout` = 0 (percent, of the probabilities) | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash` = false, `dropout` = 0 (percent, of the probabilities); names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
+///
+/// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
+/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored.
+/// Experts: of each token the router chooses `active` of `experts` feed-forward layers with SiLU gates; one of width
+/// `shared` sees every token. The choice is taken to be even.
 ///
 /// Square kernels only; images are channels x height x width, sequences positions x features.
 // clang-format on
@@ -57,8 +66,8 @@ struct LayerTensor {
 /// What one layer costs per sample, in float32 (4 B per element). Parameters' own bytes are not in the
 /// traffic.
 struct LayerCost {
-  /// 2 per multiply-add; batch norm 4, layer norm 8, ReLU, GELU and tanh 1 per element; pooling, additions,
-  /// softmax, dropout and looking up embeddings 0.
+  /// 2 per multiply-add; batch norm and RMS norm 4, layer norm 8, ReLU, GELU, SiLU, tanh and products 1 per element; pooling, additions,
+  /// softmax, rotary positions, dropout and looking up embeddings 0.
   Flop forward{};
   Bytes forward_traffic{};  ///< activations read and written once each; batch norm reads twice (statistics,
                             ///< then scaling)
@@ -66,6 +75,7 @@ struct LayerCost {
   bool is_view = false;      ///< the output is the input's memory
   bool saves_input = false;  ///< autograd keeps the input for the backward
   bool saves_output = false;
+  Flop again{};           ///< that the backward computes a second time
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
   /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.
   int kernels = 1;
@@ -76,8 +86,8 @@ struct LayerCost {
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.
 enum class ReadyOrder : std::uint8_t {
-  kRegistered,  ///< Conv2d, BatchNorm2d, LayerNorm: weight, bias
-  kReversed,    ///< Linear: bias, weight; attention: value, key, query
+  kRegistered,  ///< Conv2d, BatchNorm2d, norms: weight, bias
+  kReversed,    ///< Linear: bias, weight; attention: value, key, query; experts: the last one first
   kFirstLast    ///< embedding: position, type, word, since the words are looked up first
 };
 
@@ -98,6 +108,7 @@ struct LayerKind {
   std::string torch_class{};  ///< `Conv2d`; "" for what is no module in PyTorch and has no row
   std::vector<Attribute> attributes{};
   InputForm input{};
+  std::vector<std::string> branches{};  ///< keys of two lists of layers: Layer::body and Layer::shortcut
   /// From input shape and sizes; the input's unless set. \throws InputError when they do not fit each other
   std::function<Shape(const Layer&)> output{};
   std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order

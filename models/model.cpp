@@ -23,16 +23,37 @@ auto total(const Things& things, Part part) {
 
 }  // namespace
 
-double Optimizer::update_accesses() const {
-  if (kind == "none") return 0.0;
-  if (kind == "adam") return 7.0;
-  return momentum > 0.0 ? 5.0 : 3.0;
-}
+int Optimizer::states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
 
 Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }
 
 Bytes Model::parameter_bytes(const Segment& segment) const {
   return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].size; });
+}
+
+Bytes Model::gradient_bytes() const { return total(parameters, &Parameter::gradient); }
+
+Bytes Model::gradient_bytes(const Segment& segment) const {
+  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].gradient; });
+}
+
+Bytes Model::update_traffic(double count) const {
+  if (optimizer.kind == "none") return Bytes(0);
+  const double kept = bytes_of(precision.master);
+  const double written = bytes_of(precision.parameters);
+  const double weights = kept > 0.0 ? 2.0 * kept + written : 2.0 * written;
+  return Bytes(
+      (bytes_of(precision.gradients) + weights + 2.0 * optimizer.states() * bytes_of(precision.optimizer)) *
+      count);
+}
+
+Bytes Model::optimizer_bytes(double count) const {
+  if (optimizer.kind == "none") return Bytes(0);
+  return Bytes((bytes_of(precision.master) + optimizer.states() * bytes_of(precision.optimizer)) * count);
+}
+
+std::int64_t Model::parameter_count(const Segment& segment) const {
+  return total(segment.parameters, [&](int i) { return parameters[static_cast<std::size_t>(i)].numel(); });
 }
 
 std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
@@ -47,6 +68,27 @@ Bytes Model::input_bytes() const {
 Bytes Model::buffer_bytes(int dtype_group) const {
   const bool integers = dtype_group == 1;
   return total(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
+}
+
+Model in_precision(Model model, const Precision& precision) {
+  model.precision = precision;
+  for (Parameter& parameter : model.parameters) {
+    const auto count = static_cast<double>(parameter.numel());
+    parameter.size = Bytes(bytes_of(precision.parameters) * count);
+    parameter.gradient = Bytes(bytes_of(precision.gradients) * count);
+    parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
+  }
+  const double part = bytes_of(precision.compute) / bytes_of("fp32");
+  for (Segment& segment : model.segments) {
+    for (Bytes* bytes :
+         {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.saved_size})
+      *bytes = part * *bytes;
+    for (LayerWork& work : segment.work)
+      for (Bytes* bytes :
+           {&work.forward_traffic, &work.backward_traffic, &work.forward_weights, &work.backward_weights})
+        *bytes = part * *bytes;
+  }
+  return model;
 }
 
 Model declared_for(const Model& model, int batch, int micro_batches) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "models/precision.hpp"
 
 /// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
 /// the runner both come from that one description.
@@ -25,15 +26,17 @@ struct Layer {
   std::map<std::string, std::string> texts;  ///< attributes that are names: of tables, of a tied parameter
   Shape input;                               ///< per sample
   Shape output;                              ///< per sample
-  std::vector<Layer> body;                   ///< of kind `residual`: y = body(x) + shortcut(x)
-  std::vector<Layer> shortcut;               ///< of kind `residual`; empty is the identity
+  std::vector<Layer> body;      ///< first branch of kind `residual` (y = body(x) + shortcut(x)) or `product`
+  std::vector<Layer> shortcut;  ///< the second; an empty one is the identity
 };
 
 struct Parameter {
   std::string name;
   Shape shape;
   int segment = 0;
-  Bytes size;  ///< in the model's dtype, float32
+  Bytes size;      ///< in the dtype of parameters
+  Bytes gradient;  ///< its gradient's, in their dtype
+  Bytes reduced;   ///< the same on its way between ranks
   [[nodiscard]] std::int64_t numel() const;
 };
 
@@ -57,7 +60,8 @@ struct LayerRow {
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline.
 struct LayerWork {
-  Flop forward, backward;                   ///< per sample; backward 0 where no gradient is needed
+  Flop forward, backward;  ///< per sample; backward 0 where no gradient is needed
+  Flop again;              ///< per sample: of the forward, that the backward computes a second time
   Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written
   Bytes forward_weights, backward_weights;  ///< whatever the batch: weights read, their gradients written
   int forward_kernels = 0;                  ///< launched on a GPU
@@ -92,9 +96,8 @@ struct Optimizer {
   double momentum = 0.0;
   double weight_decay = 0.0;
 
-  /// How often an update reads or writes as many bytes as the parameters have: SGD 3 (parameter and gradient
-  /// read, parameter written), with momentum 5, Adam 7; `none` updates nothing.
-  [[nodiscard]] double update_accesses() const;
+  /// Numbers that it keeps for each parameter: SGD 0, with momentum 1, Adam 2.
+  [[nodiscard]] int states() const;
 };
 
 struct Model {
@@ -113,6 +116,7 @@ struct Model {
   int classes = 0;
   std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
   Optimizer optimizer;
+  Precision precision;  ///< of all bytes below
   /// What declared times and outputs are of: `sample`, or `batch`, the whole one of a rank however many
   /// samples it has; "": not said.
   std::string per;
@@ -124,7 +128,15 @@ struct Model {
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns.
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
+  [[nodiscard]] Bytes gradient_bytes() const;
+  [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
+  /// Read and written by an update of so many parameters: the gradient read, the weights (the master copy's, where there
+  /// is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with momentum 20, Adam 28.
+  [[nodiscard]] Bytes update_traffic(double count) const;
+  /// What the optimizer keeps of so many parameters: its states, and the master copy.
+  [[nodiscard]] Bytes optimizer_bytes(double count) const;
   [[nodiscard]] std::int64_t parameter_count() const;
+  [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
@@ -143,6 +155,10 @@ struct Model {
 /// A micro-batch is taken to cost its part of the batch: that small kernels run less efficiently is left out.
 /// \throws InputError where the model does not say `per` and a batch or micro-batches make it matter
 Model declared_for(const Model& model, int batch, int micro_batches);
+
+/// The same model in another precision: activations, their traffic and the weights that products read in `compute`,
+/// tensors in their own parts. \pre model.precision is fp32 throughout, and times are not declared
+Model in_precision(Model model, const Precision& precision);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.
 /// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.

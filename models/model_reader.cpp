@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "models/hugging_face.hpp"
 #include "models/layer.hpp"
 #include "models/settings.hpp"
 
@@ -21,7 +22,11 @@
 ///     layers:
 ///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
 ///       - relu                                  # without a name: a function, which has no row
+///       - dropout: {percent: 10, when: noisy}   # there unless the setting is 0; or `unless`
 /// ```
+///
+/// A file that is another one's model in other sizes says so: `like: llama`, with the `settings` that differ, and its own
+/// `description`.
 // clang-format on
 namespace stepcast {
 namespace {
@@ -49,7 +54,6 @@ class ModelReader {
     file.allow_only({"description", "settings", "input", "loss", "classes", "optimizer", "per", "segments"});
     model_ = Model{};
     model_.settings = settings_.values();
-    if (file.has("description")) model_.description = file.at("description").text();
     read_input(file);
     read_loss(file);
     read_optimizer(file);
@@ -141,8 +145,17 @@ class ModelReader {
   std::vector<Layer> read_layers(const YamlNode& node, const Shape& input) const {
     std::vector<Layer> layers;
     for (const YamlNode& item : node.items())
-      layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
+      if (is_there(item)) layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
     return layers;
+  }
+
+  /// A layer may depend on a setting: `when: tied`, `unless: tied`.
+  [[nodiscard]] bool is_there(const YamlNode& item) const {
+    if (!item.is_map() || item.keys().size() != 1) return true;
+    const YamlNode node = item.at(item.keys()[0]);
+    if (!node.is_map()) return true;
+    return (!node.has("when") || settings_.evaluate(node.at("when"), Unit::kFlag) != 0) &&
+           (!node.has("unless") || settings_.evaluate(node.at("unless"), Unit::kFlag) == 0);
   }
 
   Layer read_layer(const YamlNode& node, const Shape& input) const {
@@ -197,15 +210,16 @@ class ModelReader {
     if (node.is_map()) {
       std::vector<std::string> known{"name"};
       for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
-      if (layer.kind == "residual") known = {"body", "shortcut"};
+      known.insert(known.end(), kind.branches.begin(), kind.branches.end());
+      known.insert(known.end(), {"when", "unless"});
       node.allow_only(known);
     } else if (!node.is_scalar()) {
       node.fail("expected the attributes of " + layer.kind + " as keys and values");
     }
     if (node.has("name")) layer.name = read_name(node.at("name"));
-    if (layer.kind == "residual") {
-      layer.body = read_layers(node.at("body"), layer.input);
-      if (node.has("shortcut")) layer.shortcut = read_layers(node.at("shortcut"), layer.input);
+    if (!kind.branches.empty()) {
+      layer.body = read_layers(node.at(kind.branches[0]), layer.input);
+      if (node.has(kind.branches[1])) layer.shortcut = read_layers(node.at(kind.branches[1]), layer.input);
     }
     for (const Attribute& attribute : kind.attributes) {
       const bool is_given = node.has(attribute.key);
@@ -278,16 +292,27 @@ class ModelReader {
 }  // namespace
 
 Model load_model(const std::string& specification) {
-  const Specification parts = Specification::parse("model", specification);
+  const Specification parts = is_hugging_face(specification) ? read_hugging_face(specification)
+                                                             : Specification::parse("model", specification);
   const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
-  const YamlNode file = YamlNode::load(path.string());
+  const YamlNode own = YamlNode::load(path.string());
+  const bool is_like = own.has("like");
+  if (is_like) own.allow_only({"description", "like", "settings"});
+  const YamlNode file = is_like ? own.at("like").placed([&] {
+    return YamlNode::load(find_resource("models", own.at("like").text(), ".yaml").string());
+  })
+                                : own;
+  if (is_like && file.has("like"))
+    own.at("like").fail("'" + own.at("like").text() + "' is like another model itself");
   Settings settings;
   if (file.has("settings")) settings.read(file.at("settings"));
+  if (is_like && own.has("settings")) settings.change(own.at("settings"));
   settings.apply(parts);
   Model model = ModelReader(settings).read(file);
   if (const std::string twice = complete(model); !twice.empty())
     file.at("segments")
         .fail("parameter '" + twice + "' stands twice; layers with parameters need names of their own");
+  if (own.has("description")) model.description = own.at("description").text();
   model.name = path.stem().string();
   model.path = path.string();
   const std::string differences = settings.differences();

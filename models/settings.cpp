@@ -59,7 +59,7 @@ std::string to_text(const Setting& setting) {
 
 std::optional<Expression> Expression::parse(const YamlNode& node) {
   const std::string text = node.text();
-  const std::size_t place = text.find_first_of("*/");
+  const std::size_t place = text.find_first_of("*/+");
   if (place == std::string::npos) return std::nullopt;
   const auto trimmed = [](const std::string& part) {
     const std::size_t first = part.find_first_not_of(' ');
@@ -79,6 +79,18 @@ void Settings::read(const YamlNode& node) {
     }
     settings_[key] = value.placed([&] { return Setting::parse(value.text(), "setting"); });
     defaults_[key] = settings_[key];
+  }
+}
+
+void Settings::change(const YamlNode& node) {
+  node.allow_only(names_of(settings_));
+  for (const std::string& key : node.keys()) {
+    const YamlNode value = node.at(key);
+    const Setting setting = value.placed([&] { return Setting::parse(value.text(), "setting"); });
+    if (setting.unit != settings_.at(key).unit)
+      value.fail("expected " + to_text(settings_.at(key).unit) + ", found '" + value.text() + "'");
+    settings_[key] = defaults_[key] = setting;
+    std::erase_if(expressions_, [&](const auto& one) { return one.first == key; });
   }
 }
 
@@ -130,9 +142,10 @@ std::variant<std::int64_t, std::string> Settings::value(const Expression& expres
   const std::int64_t right = term(expression.right);
   std::int64_t product = 0;
   if (expression.operation == '*' && !__builtin_mul_overflow(left, right, &product)) return product;
+  if (expression.operation == '+' && !__builtin_add_overflow(left, right, &product)) return product;
   if (expression.operation == '/' && right > 0 && left % right == 0) return left / right;
   const std::string numbers = std::to_string(left) + expression.operation + std::to_string(right);
-  if (expression.operation == '*')
+  if (expression.operation != '/')
     return "'" + expression.place.text() + "' is " + numbers + ", which is too large";
   if (right <= 0) return "'" + expression.place.text() + "' is " + numbers + "; it must divide by 1 or more";
   return "'" + expression.place.text() + "' is " + numbers + ", which leaves a rest of " +

@@ -28,11 +28,11 @@ struct Setting {
 /// The shortest exact spelling: `26214400` bytes as `25MiB`.
 std::string to_text(const Setting& setting);
 
-/// A default that follows from others: `4*hidden`, `hidden/64`. A term is a whole number or the name of a
+/// A default that follows from others: `4*hidden`, `hidden/64`, `positions+2`. A term is a whole number or the name of a
 /// setting that stands before it, so that none can depend on itself.
 struct Expression {
   std::string left;
-  char operation = '*';  ///< or `/`, which must leave no rest
+  char operation = '*';  ///< or `+`, or `/`, which must leave no rest
   std::string right;
   YamlNode place;
 
@@ -44,6 +44,9 @@ class Settings {
  public:
   /// \param node the `settings` of a model file. \throws InputError naming file and line
   void read(const YamlNode& node);
+  /// Other defaults for some of them, numbers only: of a model that is like another one. An expression that gets one is
+  /// none any more. \throws InputError for an unknown key (with the nearest) or a value of another unit
+  void change(const YamlNode& node);
   /// Replaces defaults, an expression as well as a number, then evaluates the expressions that are left.
   /// \throws InputError for an unknown key (with the nearest), a value of another unit, or a division that
   /// leaves a rest

@@ -68,13 +68,18 @@ class TorchModel::Builder {
                                                      {"adaptive_avg_pool", &Builder::average},
                                                      {"residual", &Builder::residual},
                                                      {"embedding", &Builder::embed},
+                                                     {"product", &Builder::product},
+                                                     {"position_embedding", &Builder::add_positions},
                                                      {"layer_norm", &Builder::normalise},
+                                                     {"rms_norm", &Builder::normalise_rms},
+                                                     {"experts", &Builder::choose_experts},
                                                      {"dropout", &Builder::drop},
                                                      {"self_attention", &Builder::attend},
                                                      {"tied_linear", &Builder::tie}};
     static const std::map<std::string, LayerFunction> kWithoutTensors{
         {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
         {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
+        {"silu", [](const torch::Tensor& x) { return torch::silu(x); }},
         {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
         {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
         {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
@@ -194,20 +199,34 @@ class TorchModel::Builder {
     };
   }
 
-  /// Token ids [batch, sequence], int64, to the sum of three rows per token: its own, of token type 0 where the
-  /// model has token types, and of its position.
+  LayerFunction product(const Layer& layer) {
+    return [gate = chain(layer.body), value = chain(layer.shortcut)](const torch::Tensor& x) {
+      const torch::Tensor factor = run(gate, x);
+      return factor * run(value, x);
+    };
+  }
+
+  /// Token ids [batch, sequence], int64, to the sum of up to three rows per token: its own, of token type 0 where the
+  /// model has token types, and of its position where it has a table of them.
   LayerFunction embed(const Layer& layer) {
     const auto table = [&](const char* kind) {
       return normal(full_name(layer, layer.texts.at(kind) + ".weight"));
     };
     const torch::Tensor word = table("word");
-    const torch::Tensor position = table("position");
+    const torch::Tensor position = layer.sizes.at("positions") > 0 ? table("position") : torch::Tensor();
     const torch::Tensor type = layer.sizes.at("types") > 0 ? table("type") : torch::Tensor();
     return [word, position, type](const torch::Tensor& tokens) {
       torch::Tensor sum = torch::embedding(word, tokens);
       if (type.defined()) sum = sum + torch::embedding(type, torch::zeros_like(tokens));
+      if (!position.defined()) return sum;
       const torch::Tensor positions = torch::arange(tokens.size(1), torch::kInt64).unsqueeze(0);
       return sum + torch::embedding(position, positions);
+    };
+  }
+
+  LayerFunction add_positions(const Layer& layer) {
+    return [table = normal(layer.name + ".weight")](const torch::Tensor& x) {
+      return x + table.narrow(0, 0, x.size(1));
     };
   }
 
@@ -216,41 +235,121 @@ class TorchModel::Builder {
     const torch::NoGradGuard no_grad;
     torch::Tensor weight = parameter(layer.name + ".weight");
     weight.fill_(1.0);
-    return [weight, bias = parameter(layer.name + ".bias")](const torch::Tensor& x) {
+    const torch::Tensor bias =
+        layer.sizes.at("bias") != 0 ? parameter(layer.name + ".bias") : torch::Tensor();
+    return [weight, bias](const torch::Tensor& x) {
       return torch::layer_norm(x, {x.size(-1)}, weight, bias, kEpsilon);
+    };
+  }
+
+  /// x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
+  LayerFunction rms_norm(const std::string& name) {
+    constexpr double kEpsilon = 1e-5;
+    const torch::NoGradGuard no_grad;
+    torch::Tensor weight = parameter(name + ".weight");
+    weight.fill_(1.0);
+    return [weight](const torch::Tensor& x) {
+      return x * torch::rsqrt(x.square().mean(-1, true) + kEpsilon) * weight;
+    };
+  }
+
+  LayerFunction normalise_rms(const Layer& layer) { return rms_norm(layer.name); }
+
+  /// Turns pairs of features, half a head apart, by an angle of position times base^(-2i/d) (Su et al., "RoFormer", 2021).
+  LayerFunction rotation(std::int64_t sequence, std::int64_t head) const {
+    constexpr double kBase = 10'000.0;
+    const torch::Tensor frequency =
+        torch::pow(kBase, -torch::arange(0, head, 2, torch::kFloat64) / static_cast<double>(head));
+    const torch::Tensor angle = torch::outer(torch::arange(sequence, torch::kFloat64), frequency);
+    const auto of_both = [&](const torch::Tensor& half) {
+      return torch::cat({half, half}, -1).to(target_.dtype_);
+    };
+    return [cosine = of_both(angle.cos()), sine = of_both(angle.sin())](const torch::Tensor& x) {
+      const std::vector<torch::Tensor> halves = x.chunk(2, -1);
+      return x * cosine + torch::cat({-halves[1], halves[0]}, -1) * sine;
+    };
+  }
+
+  LayerFunction projection(const std::string& name, bool has_bias = false) {
+    const torch::Tensor weight = normal(name + ".weight");
+    const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
+    return [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
+  }
+
+  LayerFunction feed_forward(const Layer& layer, const std::string& prefix) {
+    const auto part = [&](const char* which) {
+      return projection(full_name(layer, prefix + layer.texts.at(which)));
+    };
+    return [gate = part("gate"), up = part("up"), down = part("down")](const torch::Tensor& x) {
+      const torch::Tensor factor = torch::silu(gate(x));
+      return down(factor * up(x));
+    };
+  }
+
+  /// The router's softmax over its best `active` experts weighs what these give. Experts that nobody chose compute too,
+  /// with no rows, so that all their gradients become ready.
+  LayerFunction choose_experts(const Layer& layer) {
+    const LayerFunction router = projection(full_name(layer, layer.texts.at("router")));
+    std::vector<LayerFunction> experts;
+    for (std::int64_t i = 0; i < layer.sizes.at("experts"); ++i)
+      experts.push_back(feed_forward(layer, "experts." + std::to_string(i) + "."));
+    const LayerFunction shared =
+        layer.sizes.at("shared") > 0 ? feed_forward(layer, "shared_experts.") : LayerFunction();
+    return [=, active = layer.sizes.at("active")](const torch::Tensor& input) {
+      const torch::Tensor x = input.flatten(0, 1);
+      const auto [scores, chosen] = router(x).topk(active, -1);
+      const torch::Tensor weights = torch::softmax(scores, -1);
+      torch::Tensor y = torch::zeros_like(x);
+      for (std::size_t i = 0; i < experts.size(); ++i) {
+        const torch::Tensor places = (chosen == static_cast<std::int64_t>(i)).nonzero();
+        const torch::Tensor rows = places.select(1, 0);
+        const torch::Tensor share = weights.index({rows, places.select(1, 1)}).unsqueeze(1);
+        y = y.index_add(0, rows, share * experts[i](x.index_select(0, rows)));
+      }
+      if (shared) y = y + shared(x);
+      return y.view_as(input);
     };
   }
 
   LayerFunction drop(const Layer& layer) { return dropout(layer.sizes.at("percent"), masks_); }
 
-  /// softmax(q k^T / sqrt(hidden/heads)) v per head, over [batch, sequence, hidden]. q, k and v are computed in
-  /// this order, by three projections or by one that gives them side by side, so that gradients of value become
-  /// ready first and those of query last.
+  /// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this order, by three
+  /// projections or by one that gives them side by side, so that gradients of value become ready first and those of
+  /// query last. On a CPU probabilities are stored, `flash` or not.
   LayerFunction attend(const Layer& layer) {
-    const bool fused = layer.sizes.at("fused") != 0;
+    const auto says = [&](const char* flag) { return layer.sizes.at(flag) != 0; };
+    const bool fused = says("fused");
     std::vector<LayerFunction> projections;
-    for (const char* part : fused ? std::vector{"c_attn"} : std::vector{"query", "key", "value"}) {
-      const torch::Tensor weight = normal(full_name(layer, part + std::string(".weight")));
-      const torch::Tensor bias = parameter(full_name(layer, part + std::string(".bias")));
-      projections.emplace_back(
-          [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); });
-    }
-    const std::int64_t heads = layer.sizes.at("heads");
+    for (const std::string& part :
+         fused ? std::vector<std::string>{"c_attn"}
+               : std::vector<std::string>{layer.texts.at("query"), layer.texts.at("key"),
+                                          layer.texts.at("value")})
+      projections.push_back(projection(full_name(layer, part), says("bias")));
     const std::int64_t sequence = layer.input.at(0);
-    const double scale = std::sqrt(static_cast<double>(layer.input.at(1) / heads));
+    const std::int64_t heads = layer.sizes.at("heads"), head = layer.output.at(1) / heads;
+    const std::int64_t sharing = heads / layer.sizes.at("kv_heads");
+    const double scale = std::sqrt(static_cast<double>(head));
+    const LayerFunction same = [](const torch::Tensor& x) { return x; };
+    const LayerFunction q_norm = says("norms") ? rms_norm(full_name(layer, "q_norm")) : same;
+    const LayerFunction k_norm = says("norms") ? rms_norm(full_name(layer, "k_norm")) : same;
+    const LayerFunction rotate = says("rotary") ? rotation(sequence, head) : same;
     torch::Tensor future;  // what a position must not see
-    if (layer.sizes.at("causal") != 0) future = torch::ones({sequence, sequence}, torch::kBool).triu(1);
+    if (says("causal")) future = torch::ones({sequence, sequence}, torch::kBool).triu(1);
     return [=, drop = dropout(layer.sizes.at("dropout"), masks_)](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
       if (fused) parts = parts.front().chunk(3, -1);
-      // [batch, sequence, hidden] to [batch, heads, sequence, hidden / heads]
+      // [batch, sequence, heads * head] to [batch, heads, sequence, head]
       const auto by_head = [&](std::size_t part) {
-        return parts[part].view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+        return parts[part].view({x.size(0), x.size(1), -1, head}).transpose(1, 2);
       };
-      const torch::Tensor keys = by_head(1);
-      const torch::Tensor values = by_head(2);
-      torch::Tensor scores = torch::matmul(by_head(0), keys.transpose(-1, -2)) / scale;
+      const auto for_all = [&](const torch::Tensor& shared) {
+        return sharing > 1 ? shared.repeat_interleave(sharing, 1) : shared;
+      };
+      const torch::Tensor queries = rotate(q_norm(by_head(0)));
+      const torch::Tensor keys = for_all(rotate(k_norm(by_head(1))));
+      const torch::Tensor values = for_all(by_head(2));
+      torch::Tensor scores = torch::matmul(queries, keys.transpose(-1, -2)) / scale;
       if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
       const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
       return torch::matmul(probabilities, values).transpose(1, 2).flatten(2);

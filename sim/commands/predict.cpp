@@ -47,8 +47,9 @@ void declare(po::options_description& options) {
        "kept from step to step, or freed by zero_grad() and made anew by each backward, as since PyTorch 2.0")
       ("trace-device", text_value("", "as the trace says"),
        "with --device and --trace: the known device that is most like the traced one")
-      ("dtype", text_value("float32"),
-       "with --device and without --trace: float32, or tf32 for tensor cores in products of float32 matrices")
+      ("precision", text_value("fp32")->value_name("POLICY"),
+       "with --device and without --trace: fp32, tf32, bf16 or fp16, then parts that differ: bf16,reduction=bf16; parts are "
+       "compute, parameters, gradients, reduction, master, optimizer")
       ("calibration", text_value("", "none"),
        "what communication costs at its endpoints, from 'stepcast calibrate'")
       ("backend", text_value("", "the calibration's, else nccl where there are GPUs"),
@@ -124,6 +125,14 @@ void read_surroundings(const po::variables_map& values, auto& request) {
   request.fidelity = fidelity_of(values);
 }
 
+Precision precision_option(const po::variables_map& values) {
+  try {
+    return Precision::parse(values["precision"].as<std::string>());
+  } catch (const InputError& error) {
+    throw UsageError(std::string("--precision: ") + error.what());
+  }
+}
+
 }  // namespace
 
 PredictionRequest prediction_request(const po::variables_map& values) {
@@ -134,7 +143,7 @@ PredictionRequest prediction_request(const po::variables_map& values) {
   request.trace = values["trace"].as<std::string>();
   request.device = values["device"].as<std::string>();
   request.trace_device = values["trace-device"].as<std::string>();
-  request.dtype = values["dtype"].as<std::string>();
+  request.precision = precision_option(values);
   read_surroundings(values, request);
   request.batch = optional_int(values, "batch", kMostOfAnything);
   request.threads = optional_int(values, "threads", kMostThreads);

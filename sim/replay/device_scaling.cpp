@@ -78,16 +78,16 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
   }
   const Segment& all = model.segments[segment];
-  if (phase == Phase::kZeroGrad) return model.parameter_bytes(all) / rates.memory;
+  if (phase == Phase::kZeroGrad) return model.gradient_bytes(all) / rates.memory;
   if (phase == Phase::kOptimizer)
-    return model.optimizer.update_accesses() * model.parameter_bytes(all) / rates.memory;
+    return model.update_traffic(static_cast<double>(model.parameter_count(all))) / rates.memory;
   const bool forward = phase == Phase::kForward;
   Seconds total(0);
   for (const LayerWork& work : all.work)
     total +=
-        forward
-            ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
-            : slower(samples * work.backward, samples * work.backward_traffic + work.backward_weights, rates);
+        forward ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
+                : slower(samples * (work.backward + work.again),
+                         samples * work.backward_traffic + work.backward_weights, rates);
   return total;
 }
 
@@ -141,10 +141,9 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
   return result;
 }
 
-TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceModel& device, int samples,
-                     int threads) {
+TraceEntry estimated(const Model& model, const DeviceModel& device, int samples, int threads) {
   check_describes_work(model);
-  DeviceRates rates = rates_of(device, dtype, threads);
+  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
   rates.peak = device.compute_efficiency * rates.peak;
   rates.memory = device.memory_efficiency * rates.memory;
   const auto time = [&](int segment, Phase phase) {
@@ -170,9 +169,10 @@ TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceM
   return entry;
 }
 
-std::string estimate_note(const std::string& dtype, const DeviceModel& device) {
-  return "ESTIMATE, nothing was measured: " + dtype + " at " + percent_text(device.compute_efficiency, 0) +
-         " of the peak rate, " + percent_text(device.memory_efficiency, 0) +
+std::string estimate_note(const Precision& precision, const DeviceModel& device) {
+  return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) + " at " +
+         percent_text(device.compute_efficiency, 0) + " of the peak rate, " +
+         percent_text(device.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading";
 }
 

@@ -34,7 +34,7 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
 
 /// Sum of the rooflines of the layers, without launches. `segment` is -1 for the loss. \pre no recompute
 ///
-/// Zeroing writes gradients once; the optimizer makes `Optimizer::update_accesses` to the bytes of the
+/// Zeroing writes gradients once; the optimizer moves `Model::update_traffic` of its
 /// parameters. The loss reads and writes the model's output three times each, forward and backward
 /// together.
 Seconds roofline_time(const Model& model, int segment, Phase phase, double samples, const DeviceRates& rates);
@@ -68,11 +68,10 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
 /// and data loading cost nothing. Nor does
 /// zero_grad: PyTorch 2 frees gradients (set_to_none), and the next backward writes them anew. \throws
 /// InputError as `moved`
-TraceEntry estimated(const Model& model, const std::string& dtype, const DeviceModel& device, int samples,
-                     int threads);
+TraceEntry estimated(const Model& model, const DeviceModel& device, int samples, int threads);
 
 /// How the estimate was made, for people.
-std::string estimate_note(const std::string& dtype, const DeviceModel& device);
+std::string estimate_note(const Precision& precision, const DeviceModel& device);
 
 /// A measured step beside what the estimate says of it; nothing was fitted to it. A row of
 /// calibration/data/device-errors.json.

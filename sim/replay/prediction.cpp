@@ -97,17 +97,14 @@ void estimate_phases(Inputs& inputs, const PredictionRequest& request) {
 /// Where there is no trace.
 void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
-  const std::vector<std::string> dtypes{"float32", "tf32"};
-  if (std::find(dtypes.begin(), dtypes.end(), request.dtype) == dtypes.end())
-    throw UsageError(unknown_name("dtype", request.dtype, dtypes) +
-                     " (activations of other sizes are not modelled)");
+  inputs.model = in_precision(std::move(inputs.model), request.precision);
   const int samples = std::max(1, inputs.batch / request.training.micro_batches);
-  inputs.trace = estimated(inputs.model, request.dtype, *inputs.device, samples, inputs.threads);
+  inputs.trace = estimated(inputs.model, *inputs.device, samples, inputs.threads);
   const int threads = inputs.threads;
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
   if (request.brief) return;
-  inputs.notes["estimate"] = estimate_note(request.dtype, *inputs.device);
+  inputs.notes["estimate"] = estimate_note(request.precision, *inputs.device);
   inputs.notes["known errors"] = known_errors_note(*inputs.device);
 }
 
@@ -120,8 +117,6 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   }
   if (request.trace.empty() && !request.trace_device.empty())
     throw UsageError("--trace-device goes with --trace; without one, --device is estimated");
-  if (!request.trace.empty() && request.dtype != "float32")
-    throw UsageError("--dtype goes without --trace, which has a dtype of its own");
   inputs.device = &device_model(request.device);
   if (!request.trace.empty() && inputs.device->sets_estimate)
     throw UsageError("--device " + request.device +
@@ -165,6 +160,10 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
     throw UsageError("give --trace, or --model with declared times or with --device");
   choose_device(inputs, request);
+  if (request.precision != Precision{} && (!request.trace.empty() || request.device.empty()))
+    throw UsageError(
+        "--precision " + to_text(request.precision) + " goes with --device and without --trace: " +
+        (request.trace.empty() ? "declared times have none" : "a trace was measured in one of its own"));
   if (!request.model.empty())
     inputs.model = remembered(&KnownInputs::models, request, request.model, load_model);
   if (!request.trace.empty() && !request.phases.empty())
@@ -185,7 +184,8 @@ void load_no_model(Inputs& inputs, const PredictionRequest& request) {
   for (const auto& [option, given] :
        {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
         std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()},
-        std::pair{"phase-times", !request.phases.empty()}, std::pair{"gradients", request.gradients_freed}})
+        std::pair{"phase-times", !request.phases.empty()}, std::pair{"gradients", request.gradients_freed},
+        std::pair{"precision", request.precision != Precision{}}})
     if (given)
       throw UsageError(std::string("--") + option + " means nothing to strategy '" + request.strategy +
                        "', which trains no model");

@@ -20,14 +20,14 @@ struct KnownInputs {
 
 struct PredictionRequest : PlaceRequest {
   std::string strategy;
-  std::string model;              ///< specification; "": the trace's model
-  std::string trace;              ///< path; "": the model declares its own times, or `device` is estimated
-  std::string device;             ///< name of the device that the trace is moved to; "": the traced one
-  std::string trace_device;       ///< name of the device that was traced; "": recognised from the trace
-  std::string dtype = "float32";  ///< of an estimate without a trace: float32 or tf32
-  std::optional<int> batch;       ///< per rank; unset: the trace's only batch size
-  std::optional<int> threads;     ///< unset: the trace's only thread count
-  TrainingConfig training;        ///< its batch is set from `batch`
+  std::string model;           ///< specification; "": the trace's model
+  std::string trace;           ///< path; "": the model declares its own times, or `device` is estimated
+  std::string device;          ///< name of the device that the trace is moved to; "": the traced one
+  std::string trace_device;    ///< name of the device that was traced; "": recognised from the trace
+  Precision precision{};       ///< of an estimate without a trace
+  std::optional<int> batch;    ///< per rank; unset: the trace's only batch size
+  std::optional<int> threads;  ///< unset: the trace's only thread count
+  TrainingConfig training;     ///< its batch is set from `batch`
   CopyCosts copies{};
   /// Of every PCIe link and of all of a GPU's NVLinks together, in place of the cluster's; degraded ones keep their part.
   std::optional<BytesPerSecond> pcie, nvlink;

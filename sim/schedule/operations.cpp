@@ -77,7 +77,7 @@ Operation operation_of(const Op& op) {
 }
 
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model) {
-  const auto gradient = [&](int tensor) { return model.parameters[tensor].size; };
+  const auto gradient = [&](int tensor) { return model.parameters[tensor].gradient; };
   return std::visit(Overloaded{
                         [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
                         [&](const CopyOut& copy) { return LocalPass{schedule.buckets[copy.bucket].size}; },
@@ -86,7 +86,7 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
                         },
                         [&](const ScaleUnit& scale) {
                           const FsdpUnit& unit = schedule.units[scale.unit];
-                          return LocalPass{scale.shard ? unit.shard() : unit.size()};
+                          return LocalPass{scale.shard ? unit.gradient_shard() : unit.gradients()};
                         },
                         [](const OneOf<LoadInput, Compute, Collective, UnitMemory, UpdateUnit, Send, Recv,
                                        Copy, Synchronize> auto&) { return LocalPass{}; },

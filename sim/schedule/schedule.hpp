@@ -262,8 +262,12 @@ struct FsdpUnit {
   std::int64_t elements = 0;  ///< with padding
   int shards = 1;             ///< ranks that share it
   bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
-  [[nodiscard]] Bytes size() const { return Bytes(4.0 * static_cast<double>(elements)); }
-  [[nodiscard]] Bytes shard() const { return (1.0 / shards) * size(); }
+  double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes of an element: see Precision
+  [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of what is gathered
+  [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
+  [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of what is reduced
+  [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
+  [[nodiscard]] Bytes whole(double element) const { return Bytes(element * static_cast<double>(elements)); }
 };
 
 struct Schedule {

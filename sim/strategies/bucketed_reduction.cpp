@@ -39,7 +39,7 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
     const int segment = model.parameters[tensor].segment;
     if (std::find(segments.begin(), segments.end(), segment) == segments.end()) continue;
     open.tensors.push_back(tensor);
-    open.size += model.parameters[tensor].size;
+    open.size += model.parameters[tensor].reduced;
     if (open.size < (buckets.empty() ? first_cap : cap)) continue;
     buckets.push_back(std::exchange(open, {}));
   }
@@ -77,11 +77,12 @@ void BucketedReduction::copy_in(int tensor, int backward) {
   std::vector<int>& pending = pending_[number - first_];
   const Bucket& bucket = schedule_.buckets[number];
   const auto index = static_cast<int>(number);
-  pending.push_back(step_.add({.name = "copy_in/" + parameter.name,
-                               .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
-                               .within = backward,
-                               .ready_tensor = tensor,
-                               .memory_traffic = (bucket.half ? 1.5 : 2.0) * parameter.size}));
+  pending.push_back(
+      step_.add({.name = "copy_in/" + parameter.name,
+                 .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
+                 .within = backward,
+                 .ready_tensor = tensor,
+                 .memory_traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced}));
   if (pending.size() < bucket.tensors.size() || ranks_ == 1) return;
   const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};
   pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call, pending)};

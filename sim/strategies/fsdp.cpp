@@ -32,6 +32,9 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
   for (FsdpUnit& unit : units) {
     unit.shards = ranks;
     unit.sharded = sharded;
+    unit.parameter = bytes_of(model.precision.parameters);
+    unit.gradient = bytes_of(model.precision.gradients);
+    unit.reduced = bytes_of(model.precision.reduction);
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
       if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) == unit.segments.end())
@@ -54,7 +57,9 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
 /// backward. After a unit's backward its gradients are divided by f, reduce-scattered while the backward goes
 /// on, and the shard divided by n / f, with PyTorch's f (a power of two near sqrt(n) that divides n); one
 /// reduce-scatter is under way at a time. Per step a rank sends 3 P (n - 1)/n (`full_shard`), else 2 P (n -
-/// 1)/n, of P parameter bytes, the root counted once less.
+/// 1)/n, of P parameter bytes, the root counted once less. In mixed precision parameters are gathered and gradients reduced
+/// in their own dtypes, and the shards are the master copy and reduced gradients (MixedPrecision of
+/// torch/distributed/fsdp/api.py).
 ///
 /// forward_prefetch gathers the next unit before one computes its forward. backward_prefetch `pre` gathers
 /// the next unit before one computes its backward (two units in memory), `post` after it, `none` when it is
@@ -122,11 +127,12 @@ class Fsdp {
     if (!sharded_) return;
     step_.forget_resident();
     for (const FsdpUnit& each : schedule_.units) {
-      step_.hold(MemoryCategory::kParameters, each.shard());
-      step_.hold(MemoryCategory::kGradients, each.shard());
-      step_.hold(
-          MemoryCategory::kOptimizerState,
-          LocalStep::optimizer_state(model_.optimizer, static_cast<double>(each.elements) / each.shards));
+      const double own = static_cast<double>(each.elements) / each.shards;
+      // The master copy is the shard: what compute reads is cast from it on the way to the all-gather.
+      if (model_.precision.master == "none")
+        step_.hold(MemoryCategory::kParameters, Bytes(each.parameter * own));
+      step_.hold(MemoryCategory::kGradients, each.gradient_shard());
+      step_.hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(own));
     }
   }
 
@@ -157,7 +163,9 @@ class Fsdp {
     step_.add({.name = numbered(verb + "/" + unit(index).name),
                .action = UnitMemory{.unit = static_cast<int>(index), .what = what},
                .after = std::move(after),
-               .memory = {{.category = category, .size = sign * unit(index).size()}}});
+               .memory = {{.category = category,
+                           .size = sign * (category == MemoryCategory::kGradients ? unit(index).gradients()
+                                                                                  : unit(index).size())}}});
   }
 
   void free_parameters(std::size_t index) {
@@ -230,7 +238,7 @@ class Fsdp {
     if (factor == 1.0) return;
     step_.add({.name = (shard ? "divide_shard/" : "divide/") + unit(index).name,
                .action = ScaleUnit{.unit = static_cast<int>(index), .scale = factor, .shard = shard},
-               .memory_traffic = 2.0 * (shard ? unit(index).shard() : unit(index).size())});
+               .memory_traffic = 2.0 * (shard ? unit(index).gradient_shard() : unit(index).gradients())});
   }
 
   void reduce(std::size_t index) {
@@ -240,7 +248,7 @@ class Fsdp {
     const int call =
         step_.add_collective((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(index).name,
                              {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-                              .message = unit(index).size(),
+                              .message = unit(index).message(),
                               .payload = UnitGradients{static_cast<int>(index)}},
                              step_.latest());
     reducing_.emplace_back(index, call);

@@ -20,7 +20,7 @@ Program build_program(const Model& model, const TrainingConfig& config, bool is_
   for (std::size_t i = 0; i < exchanged; ++i) {
     const Parameter& parameter = model.parameters[i];
     const int tensor = static_cast<int>(i);
-    const Bytes message = static_cast<double>(config.world_size) * parameter.size;
+    const Bytes message = static_cast<double>(config.world_size) * parameter.gradient;
     const auto exchange = [&](CollectiveKind kind) {
       step.add_collective(std::string(to_text(kind)) + "/" + parameter.name,
                           {kind, message, 0, kRoot, GradientArray{tensor}}, step.latest());

@@ -8,8 +8,6 @@
 namespace stepcast {
 namespace {
 
-constexpr double kElement = 4.0;  // bytes of a float32
-
 std::vector<int> all_segments(const Model& model) {
   std::vector<int> all(model.segments.size());
   std::iota(all.begin(), all.end(), 0);
@@ -31,22 +29,25 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
   hold_model();
 }
 
-Bytes LocalStep::optimizer_state(const Optimizer& optimizer, double elements) {
-  if (optimizer.kind == "adam") return Bytes(2.0 * kElement * elements);
-  return Bytes(optimizer.momentum > 0.0 ? kElement * elements : 0.0);
-}
-
 void LocalStep::hold_model() {
-  Bytes parameters;
-  for (const int index : segments()) parameters += model_.parameter_bytes(segment(index));
-  for (const int tensor : tied_) parameters += model_.parameters[tensor].size;
+  Bytes parameters, gradients;
+  double count = 0.0;
+  const auto add = [&](int tensor) {
+    const Parameter& parameter = model_.parameters[tensor];
+    parameters += parameter.size;
+    gradients += parameter.gradient;
+    count += static_cast<double>(parameter.numel());
+  };
+  for (const int index : segments())
+    for (const int tensor : segment(index).parameters) add(tensor);
+  for (const int tensor : tied_) add(tensor);
   Bytes buffers;
   for (const Buffer& buffer : model_.buffers)
     if (holds(buffer.segment)) buffers += buffer.size;
   hold(MemoryCategory::kParameters, parameters + buffers);
   if (model_.optimizer.kind == "none" || forward_only_) return;
-  hold(MemoryCategory::kGradients, parameters);
-  hold(MemoryCategory::kOptimizerState, optimizer_state(model_.optimizer, parameters.count() / kElement));
+  hold(MemoryCategory::kGradients, gradients);
+  hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(count));
 }
 
 void LocalStep::hold(MemoryCategory category, Bytes size) {
@@ -89,21 +90,26 @@ void LocalStep::load_input() {
   add({.name = "load_input", .action = LoadInput{}, .memory_traffic = 2.0 * input});
 }
 
-void LocalStep::update(Phase phase, double accesses, std::vector<int> after) {
+void LocalStep::update(Phase phase, std::vector<int> after) {
   if (model_.optimizer.kind == "none") return;
+  const auto traffic = [&](Bytes gradients, std::int64_t parameters) {
+    return phase == Phase::kZeroGrad ? gradients : model_.update_traffic(static_cast<double>(parameters));
+  };
   if (segments().size() == model_.segments.size()) {
-    add_compute({.phase = phase}, accesses * model_.parameter_bytes(), std::move(after));
+    add_compute({.phase = phase}, traffic(model_.gradient_bytes(), model_.parameter_count()),
+                std::move(after));
     return;
   }
   std::vector<int> updated = segments();
   for (const int tensor : tied_) updated.push_back(model_.parameters[tensor].segment);
   for (const int index : updated)
     if (!segment(index).parameters.empty())
-      add_compute({.phase = phase, .segment = index}, accesses * model_.parameter_bytes(segment(index)),
+      add_compute({.phase = phase, .segment = index},
+                  traffic(model_.gradient_bytes(segment(index)), model_.parameter_count(segment(index))),
                   std::exchange(after, {}));
 }
 
-void LocalStep::zero_grad() { update(Phase::kZeroGrad, 1.0); }
+void LocalStep::zero_grad() { update(Phase::kZeroGrad); }
 
 void LocalStep::prepare() {
   load_input();
@@ -172,9 +178,7 @@ void LocalStep::train() {
   backward_all(last_micro_batch());
 }
 
-void LocalStep::optimizer(std::vector<int> after) {
-  update(Phase::kOptimizer, model_.optimizer.update_accesses(), std::move(after));
-}
+void LocalStep::optimizer(std::vector<int> after) { update(Phase::kOptimizer, std::move(after)); }
 
 std::vector<int> LocalStep::latest() const {
   if (program_.ops.empty()) return {};

@@ -72,8 +72,6 @@ class LocalStep {
   void hold(MemoryCategory category, Bytes size);
   /// Holds nothing so far, after all (a strategy that shards).
   void forget_resident() { program_.resident.clear(); }
-  /// What an optimizer keeps for so many parameters.
-  static Bytes optimizer_state(const Optimizer& optimizer, double elements);
 
   /// Index of the latest operation, or nothing when there is none yet.
   [[nodiscard]] std::vector<int> latest() const;
@@ -90,7 +88,7 @@ class LocalStep {
                   std::vector<MemoryChange> memory = {});
   [[nodiscard]] const Segment& segment(int index) const { return model_.segments[index]; }
   /// Parameters once over: of the whole model, or segment by segment, of those held and of owners of tied ones.
-  void update(Phase phase, double accesses, std::vector<int> after = {});
+  void update(Phase phase, std::vector<int> after = {});
   [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;

@@ -75,6 +75,10 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;
+  if (model.precision != Precision{}) {
+    schedule.options["precision"] = to_text(model.precision);
+    schedule.label += ", precision " + to_text(model.precision);
+  }
   validate(schedule);
   return schedule;
 }

@@ -279,10 +279,10 @@ void StudyExperiment::predict(const Points& points) {
 
 /// What a point says of the training, and what `run` says beside; replayed compute needs the trace.
 std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) const {
-  static const std::set<std::string> kNotOfRuns{"cluster",  "world-size",    "calibration", "trace",
-                                                "steps",    "warmup",        "device",      "trace-device",
-                                                "dtype",    "fidelity",      "replicas",    "extrapolate",
-                                                "resample", "pageable-rate", "pcie-rate",   "copy-launch"};
+  static const std::set<std::string> kNotOfRuns{"cluster",   "world-size",    "calibration", "trace",
+                                                "steps",     "warmup",        "device",      "trace-device",
+                                                "precision", "fidelity",      "replicas",    "extrapolate",
+                                                "resample",  "pageable-rate", "pcie-rate",   "copy-launch"};
   Words words{"run"};
   for (const auto& [option, value] : point.options.values()) {
     const std::string name = option.substr(2);

@@ -83,7 +83,8 @@ TEST_CASE("a layer is bound by computing or by memory, and a segment is the sum 
 TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and none moves nothing") {
   Model model = two_layers();
   model.segments[0].parameters = {0, 1};
-  model.parameters = {{"weight", {5}, 0, Bytes(20)}, {"bias", {5}, 0, Bytes(20)}};
+  for (const char* name : {"weight", "bias"})
+    model.parameters.push_back({name, {5}, 0, Bytes(20), Bytes(20), Bytes(20)});
   const DeviceRates rates{FlopPerSecond(10), BytesPerSecond(10)};
   const auto seconds = [&](const std::string& kind, double momentum) {
     model.optimizer = {.kind = kind, .momentum = momentum};
@@ -225,13 +226,13 @@ TEST_CASE(
   for (const std::string& name : model_names()) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) {
-      CHECK_THROWS_WITH(estimated(model, "float32", device_models()[0], 8, 1), Catch::Contains(name));
+      CHECK_THROWS_WITH(estimated(model, device_models()[0], 8, 1), Catch::Contains(name));
       continue;
     }
     for (const DeviceModel& one : device_models()) {
       INFO(name << " on " << one.name);
-      const TraceEntry small = estimated(model, "float32", one, 8, 1);
-      const TraceEntry large = estimated(model, "float32", one, 64, 1);
+      const TraceEntry small = estimated(model, one, 8, 1);
+      const TraceEntry large = estimated(model, one, 64, 1);
       for (const double time : large.zero_grad_s()) CHECK(time == 0.0);  // gradients are freed
       CHECK(small.step_s[0] > 0.0);
       CHECK(large.step_s[0] >= small.step_s[0]);
@@ -285,8 +286,13 @@ TEST_CASE("errors of estimates are read as percent, or as a factor where they ar
 
 TEST_CASE("devices that go with nothing are refused") {
   PredictionRequest request = estimate_of("resnet18-cifar", "h100-sxm", 128);
-  request.dtype = "bfloat16";
-  CHECK_THROWS_WITH(predict(request), Catch::Contains("bfloat16") && Catch::Contains("float32, tf32"));
+  request.device = "p100-pcie-12gb";
+  request.precision = Precision::parse("bf16");
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("computes no bfloat16; it knows float16, float32"));
+  request = estimate_of("synthetic", "", 1);
+  request.precision = Precision::parse("bf16");
+  CHECK_THROWS_WITH(predict(request),
+                    Catch::Contains("--precision bf16") && Catch::Contains("declared times"));
   request = estimate_of("resnet18-cifar", "h100-sxm", 128);
   request.batch.reset();
   CHECK_THROWS_WITH(predict(request), Catch::Contains("--batch"));

@@ -53,8 +53,12 @@ inline Model fixed_model(int segments, double forward_s, double backward_s, doub
     segment.parameters = {i};
     model.segments.push_back(segment);
     model.ready_order.insert(model.ready_order.begin(), i);
-    model.parameters.push_back(
-        {segment.name + ".weight", {static_cast<std::int64_t>(parameter / 4)}, i, Bytes(parameter)});
+    model.parameters.push_back({segment.name + ".weight",
+                                {static_cast<std::int64_t>(parameter / 4)},
+                                i,
+                                Bytes(parameter),
+                                Bytes(parameter),
+                                Bytes(parameter)});
   }
   return model;
 }

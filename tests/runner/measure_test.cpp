@@ -83,7 +83,8 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
   options.steps = 2;
   for (const char* name : {"bert-base:hidden=64,layers=1,sequence=16,vocabulary=50",
                            "bert-base:hidden=64,layers=1,sequence=16,dropout=0",
-                           "gpt2-small:heads=4,hidden=64,layers=1,sequence=16,vocabulary=50"}) {
+                           "gpt2-small:heads=4,hidden=64,layers=1,sequence=16,vocabulary=50",
+                           "gpt:hidden=64,layers=1,sequence=16,vocabulary=50,flash=0"}) {
     INFO(name);
     const Model model = load_model(name);
     const TraceEntry entry = measure_trace(model, options).entries.front();

@@ -169,6 +169,24 @@ TEST_CASE("a pipeline whose head is tied to its embedding trains as one process 
     check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", "1f1b", 4)), expected);
 }
 
+TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: DDP, FSDP, pipeline") {
+  for (const char* name :
+       {"llama:layers=4,hidden=16,heads=2,kv_heads=1,sequence=8,vocabulary=40,feed_forward=24",
+        "moe:layers=4,hidden=16,heads=2,kv_heads=1,sequence=8,vocabulary=40,feed_forward=24,experts=3,active="
+        "2"}) {
+    INFO(name);
+    const Model model = with_sgd(name);
+    const Values expected = train_natively(model, 8);
+    check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", "1f1b", 4)), expected);
+    for (const char* strategy : {"ddp", "fsdp"}) {
+      TrainingConfig config;
+      config.world_size = 2;
+      config.batch = 4;
+      check_equal(model, train_on_ranks(strategy, model, config), expected);
+    }
+  }
+}
+
 TEST_CASE("a recomputed forward draws the same dropout masks, so that checkpointing changes nothing") {
   const Model model = small_bert(4, 10);
   const std::vector<Values> kept = train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4));

@@ -21,7 +21,14 @@ const std::vector<std::string> kModels{
     "netflix-mlp",
     "bert-base:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
     "gpt2-small:dropout=0,heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
-    "transformer:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500"};
+    "transformer:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500",
+    "gpt:hidden=64,layers=2,sequence=16,vocabulary=500,biases=0,attention_bias=1,tied=0",
+    "llama:heads=4,kv_heads=2,head_size=8,hidden=64,layers=2,sequence=16,vocabulary=500,norms=1",
+    "llama:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500,tied=1,attention_bias=1",
+    "moe:heads=4,kv_heads=1,hidden=64,layers=2,sequence=16,vocabulary=500,experts=5,feed_forward=32,shared="
+    "48",
+    "opt:hidden=64,layers=2,sequence=16,positions=16,vocabulary=500,dropout=0",
+    "opt:hidden=64,layers=2,sequence=16,vocabulary=500,dropout=0,word_width=32,projected=1,post_norm=1"};
 
 constexpr unsigned kSeed = 7;
 

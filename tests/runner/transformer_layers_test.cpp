@@ -15,6 +15,9 @@ namespace {
 constexpr unsigned kSeed = 7;
 const std::string kBert = "bert-base:hidden=64,layers=2,sequence=16,vocabulary=50";
 const std::string kGpt = "gpt2-small:hidden=64,layers=2,sequence=16,vocabulary=50";
+const std::string kLlama = "llama:hidden=64,heads=4,kv_heads=2,layers=2,sequence=16,vocabulary=50";
+const std::string kExperts =
+    "moe:hidden=64,heads=4,kv_heads=2,layers=2,sequence=16,vocabulary=50,feed_forward=32,experts=6";
 
 std::size_t index_of(const Model& model, const std::string& name) {
   for (std::size_t i = 0; i < model.parameters.size(); ++i)
@@ -52,7 +55,7 @@ std::pair<double, double> train(const Model& model) {
 }  // namespace
 
 TEST_CASE("in a whole graph gradients of transformers become ready in the declared order, each once") {
-  for (const std::string& name : {kBert, kGpt}) {
+  for (const std::string& name : {kBert, kGpt, kLlama, kExperts}) {
     INFO(name);
     const Model model = load_model(name);
     TorchModel torch_model(model, torch::kFloat32, kSeed);
@@ -100,9 +103,11 @@ TEST_CASE("a tied weight's gradient is complete when the hook is called, and is 
 }
 
 TEST_CASE("a decoder's position does not see the tokens after it, an encoder's does") {
-  for (const auto& [name, sees] : {std::pair{kGpt, false}, std::pair{kBert, true}}) {
+  for (const auto& [name, sees] :
+       {std::pair{kGpt + ",dropout=0", false}, std::pair{kBert + ",dropout=0", true},
+        std::pair{kLlama, false}, std::pair{kExperts, false}}) {
     INFO(name);
-    const Model model = load_model(name + ",dropout=0");
+    const Model model = load_model(name);
     const TorchModel torch_model(model, torch::kFloat32, kSeed);
     const torch::NoGradGuard no_grad;
     torch::Tensor tokens = torch::zeros({1, 16}, torch::kInt64);
@@ -128,6 +133,93 @@ TEST_CASE("transformers start with normal weights of deviation 0.02, biases 0 an
   CHECK(value("pooler.dense.bias").abs().max().item<double>() == 0.0);
   CHECK(value("embeddings.LayerNorm.weight").min().item<double>() == 1.0);
   CHECK(value("embeddings.LayerNorm.bias").abs().max().item<double>() == 0.0);
+}
+
+TEST_CASE("a Llama block is its formula, written out head by head in float64") {
+  const Model model = load_model(kLlama + ",norms=1");
+  const TorchModel torch_model(model, torch::kFloat64, kSeed);
+  const torch::NoGradGuard no_grad;
+  const auto value = [&](const std::string& name) {
+    return torch_model.parameters()[index_of(model, "model.layers.0." + name + ".weight")];
+  };
+  for (const char* name : {"input_layernorm", "self_attn.q_norm", "self_attn.k_norm"})
+    value(name).uniform_(0.5, 1.5, at::make_generator<at::CPUGeneratorImpl>(kSeed));
+  const torch::Tensor x =
+      torch::randn({1, 16, 64}, at::make_generator<at::CPUGeneratorImpl>(kSeed), torch::kFloat64);
+  const auto norm = [&](const torch::Tensor& row, const std::string& name) {
+    return row / (row.square().mean() + 1e-5).sqrt() * value(name);
+  };
+  const auto turned = [](const torch::Tensor& row, int position) {  // pairs (i, i + d/2) as complex numbers
+    const std::int64_t half = row.numel() / 2;
+    torch::Tensor result = row.clone();
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle =
+          position * std::pow(10'000.0, -2.0 * static_cast<double>(i) / static_cast<double>(2 * half));
+      const double a = row[i].item<double>(), b = row[i + half].item<double>();
+      result[i] = a * std::cos(angle) - b * std::sin(angle);
+      result[i + half] = a * std::sin(angle) + b * std::cos(angle);
+    }
+    return result;
+  };
+  torch::Tensor expected = torch::zeros({16, 64}, torch::kFloat64);
+  for (int head = 0; head < 4; ++head) {
+    const auto rows = [&](const std::string& part, int which) {
+      return value("self_attn." + part).narrow(0, 16 * which, 16);
+    };
+    std::vector<torch::Tensor> q, k, v;
+    for (int t = 0; t < 16; ++t) {
+      const torch::Tensor row = norm(x[0][t], "input_layernorm");
+      q.push_back(turned(norm(torch::mv(rows("q_proj", head), row), "self_attn.q_norm"), t));
+      k.push_back(turned(norm(torch::mv(rows("k_proj", head / 2), row), "self_attn.k_norm"), t));
+      v.push_back(torch::mv(rows("v_proj", head / 2), row));
+    }
+    for (int t = 0; t < 16; ++t) {
+      torch::Tensor scores = torch::zeros({t + 1}, torch::kFloat64);
+      for (int u = 0; u <= t; ++u)
+        scores[u] = torch::dot(q[static_cast<std::size_t>(t)], k[static_cast<std::size_t>(u)]) / 4.0;
+      const torch::Tensor shares = torch::softmax(scores, 0);
+      for (int u = 0; u <= t; ++u)
+        expected[t].narrow(0, 16 * head, 16) += shares[u] * v[static_cast<std::size_t>(u)];
+    }
+  }
+  expected = x[0] + torch::matmul(expected, value("self_attn.o_proj").t());
+  const torch::Tensor middle = torch::stack([&] {
+    std::vector<torch::Tensor> rows;
+    for (int t = 0; t < 16; ++t) rows.push_back(norm(expected[t], "post_attention_layernorm"));
+    return rows;
+  }());
+  const auto through = [&](const char* part) {
+    return torch::matmul(middle, value(std::string("mlp.") + part).t());
+  };
+  expected = expected + torch::matmul(torch::silu(through("gate_proj")) * through("up_proj"),
+                                      value("mlp.down_proj").t());
+  CHECK((torch_model.forward(1, x)[0] - expected).abs().max().item<double>() < 1e-12);
+}
+
+TEST_CASE("experts that are all active are their sum, weighed by the router's softmax") {
+  const Model model = load_model(
+      "moe:hidden=64,heads=4,layers=1,sequence=16,vocabulary=50,feed_forward=32,experts=3,active=3,shared="
+      "16");
+  const TorchModel torch_model(model, torch::kFloat64, kSeed);
+  const torch::NoGradGuard no_grad;
+  const auto value = [&](const std::string& name) {
+    return torch_model.parameters()[index_of(model, "model.layers.0." + name + ".weight")];
+  };
+  value("self_attn.o_proj").zero_();  // leaves x + experts(norm(x))
+  const torch::Tensor x =
+      torch::randn({1, 16, 64}, at::make_generator<at::CPUGeneratorImpl>(kSeed), torch::kFloat64);
+  const torch::Tensor row = x / (x.square().mean(-1, true) + 1e-5).sqrt();
+  const auto expert = [&](const std::string& name) {
+    const auto product = [&](const torch::Tensor& in, const char* part) {
+      return torch::matmul(in, value("mlp." + name + "." + part).t());
+    };
+    return product(torch::silu(product(row, "gate_proj")) * product(row, "up_proj"), "down_proj");
+  };
+  const torch::Tensor shares = torch::softmax(torch::matmul(row, value("mlp.gate").t()), -1);
+  torch::Tensor expected = x + expert("shared_experts");
+  for (int i = 0; i < 3; ++i)
+    expected = expected + shares.select(-1, i).unsqueeze(-1) * expert("experts." + std::to_string(i));
+  CHECK((torch_model.forward(1, x) - expected).abs().max().item<double>() < 1e-12);
 }
 
 TEST_CASE("dropout zeroes its share and keeps the mean; equal seeds draw equal masks") {

@@ -1,0 +1,94 @@
+#include "models/precision.hpp"
+
+#include <map>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+#include "core/yaml.hpp"
+
+namespace stepcast {
+namespace {
+
+struct Dtype {
+  double bytes;
+  const char* of_device;
+};
+
+const std::map<std::string, Dtype>& dtypes() {
+  static const std::map<std::string, Dtype> kDtypes{{"fp32", {4.0, "float32"}},
+                                                    {"tf32", {4.0, "tf32"}},
+                                                    {"bf16", {2.0, "bfloat16"}},
+                                                    {"fp16", {2.0, "float16"}}};
+  return kDtypes;
+}
+
+const std::map<std::string, std::string Precision::*>& parts() {
+  static const std::map<std::string, std::string Precision::*> kParts{
+      {"compute", &Precision::compute},     {"parameters", &Precision::parameters},
+      {"gradients", &Precision::gradients}, {"reduction", &Precision::reduction},
+      {"master", &Precision::master},       {"optimizer", &Precision::optimizer}};
+  return kParts;
+}
+
+Precision column(const std::string& dtype) {
+  Precision precision;
+  precision.compute = dtype;
+  if (bytes_of(dtype) == 4.0) return precision;
+  precision.parameters = precision.gradients = dtype;
+  precision.master = "fp32";
+  return precision;
+}
+
+std::string known_dtype(const std::string& part, const std::string& dtype) {
+  const bool may_be_none = part == "master";
+  const bool may_be_tf32 = part.empty() || part == "compute";  // a way to multiply, not to store
+  std::vector<std::string> known;
+  for (const std::string& name : names_of(dtypes()))
+    if (name != "tf32" || may_be_tf32) known.push_back(name);
+  if (may_be_none) known.emplace_back("none");
+  for (const std::string& name : known)
+    if (name == dtype) return dtype;
+  throw InputError("precision" + (part.empty() ? "" : " of " + part) + ": " +
+                   unknown_name("dtype", dtype, known));
+}
+
+}  // namespace
+
+Precision Precision::parse(const std::string& text) {
+  Precision result;
+  std::istringstream in(text);
+  std::string word;
+  for (bool first = true; std::getline(in, word, ','); first = false) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos && first) {
+      result = column(known_dtype("", word));
+      continue;
+    }
+    const std::string part = word.substr(0, equals);
+    if (equals == std::string::npos || !parts().contains(part))
+      throw InputError("precision '" + text + "': " + unknown_name("part", part, names_of(parts())));
+    result.*parts().at(part) = known_dtype(part, word.substr(equals + 1));
+  }
+  if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
+  return result;
+}
+
+std::string to_text(const Precision& precision) {
+  std::string shortest;
+  for (const std::string& dtype : names_of(dtypes())) {
+    const Precision standard = column(dtype);
+    std::vector<std::string> words{dtype};
+    for (const auto& [name, part] : parts())
+      if (precision.*part != standard.*part) words.push_back(name + "=" + precision.*part);
+    const std::string text = joined(words, ",");
+    if (shortest.empty() || text.size() < shortest.size()) shortest = text;
+  }
+  return shortest;
+}
+
+double bytes_of(const std::string& dtype) { return dtype == "none" ? 0.0 : dtypes().at(dtype).bytes; }
+
+std::string device_dtype(const std::string& dtype) { return dtypes().at(dtype).of_device; }
+
+}  // namespace stepcast

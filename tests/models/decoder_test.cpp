@@ -1,0 +1,235 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.hpp"
+#include "models/model.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// Today's decoders: parameters of shipped models and of configurations, and what attention and experts cost.
+namespace stepcast::decoder_test {
+namespace {
+
+using nlohmann::json;
+
+std::int64_t parameters_of(const std::string& specification) {
+  return load_model(specification).parameter_count();
+}
+
+/// Of a configuration in a file.
+struct Configured {
+  TemporaryFolder folder;
+
+  Model operator()(const json& configuration, const std::string& more = ":sequence=16") const {
+    return load_model("hf:" + folder.write("config.json", configuration.dump()) + more);
+  }
+  std::string refusal(const json& configuration, const std::string& more = ":sequence=16") const {
+    try {
+      static_cast<void>((*this)(configuration, more));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+/// Of the Llama type, whatever it is called.
+json llama_like(const std::string& type, std::int64_t vocabulary, std::int64_t hidden,
+                std::int64_t feed_forward, int layers, int heads, int kv_heads, bool tied = false) {
+  return {{"model_type", type},          {"vocab_size", vocabulary},          {"hidden_size", hidden},
+          {"num_hidden_layers", layers}, {"intermediate_size", feed_forward}, {"num_attention_heads", heads},
+          {"hidden_act", "silu"},        {"num_key_value_heads", kv_heads},   {"tie_word_embeddings", tied}};
+}
+
+const Segment& block(const Model& model) { return model.segments.at(1); }
+
+}  // namespace
+
+TEST_CASE("shipped decoders have the parameters that their authors publish", "[models]") {
+  for (const auto& [name, count] : std::map<std::string, std::int64_t>{{"llama3-8b", 8'030'261'248},
+                                                                       {"llama3-70b", 70'553'706'496},
+                                                                       {"llama3-405b", 405'853'388'800},
+                                                                       {"llama2-7b", 6'738'415'616},
+                                                                       {"llama2-70b", 68'976'648'192},
+                                                                       {"mistral-7b", 7'241'732'096},
+                                                                       {"mixtral-8x7b", 46'702'792'704},
+                                                                       {"qwen2-7b", 7'615'616'512},
+                                                                       {"gpt2-small", 124'439'808},
+                                                                       {"mpt-7b", 6'649'286'656},
+                                                                       {"opt-350m", 331'196'416}}) {
+    CAPTURE(name);
+    CHECK(parameters_of(name) == count);
+  }
+  // V h + s h + L (12 h^2 + 13 h) + 2 h
+  const std::int64_t h = 12'288;
+  CHECK(parameters_of("gpt3-175b") == 51'200 * h + 2'048 * h + 96 * (12 * h * h + 13 * h) + 2 * h);
+}
+
+TEST_CASE("configurations of Hugging Face have the parameters of their classes", "[models]") {
+  const Configured model;
+  const auto count = [&](const json& configuration) { return model(configuration).parameter_count(); };
+  CHECK(count(llama_like("llama", 128'256, 4'096, 14'336, 32, 32, 8)) == 8'030'261'248);
+  CHECK(count(llama_like("llama", 128'256, 8'192, 28'672, 80, 64, 8)) == 70'553'706'496);
+  CHECK(count(llama_like("llama", 128'256, 2'048, 8'192, 16, 32, 8, true)) == 1'235'814'400);
+  CHECK(count(llama_like("llama", 32'000, 4'096, 11'008, 32, 32, 32)) == 6'738'415'616);
+  CHECK(count(llama_like("mistral", 32'000, 4'096, 14'336, 32, 32, 8)) == 7'241'732'096);
+  json nemo = llama_like("mistral", 131'072, 5'120, 14'336, 40, 32, 8);
+  nemo["head_dim"] = 128;
+  CHECK(count(nemo) == 12'247'782'400);
+  CHECK(count(llama_like("qwen2", 152'064, 3'584, 18'944, 28, 28, 4)) == 7'615'616'512);
+  CHECK(count(llama_like("qwen2", 151'936, 896, 4'864, 24, 14, 2, true)) == 494'032'768);
+  json qwen3 = llama_like("qwen3", 151'936, 1'024, 3'072, 28, 16, 8, true);
+  qwen3["head_dim"] = 128;
+  CHECK(count(qwen3) == 596'049'920);
+  json mixtral = llama_like("mixtral", 32'000, 4'096, 14'336, 32, 32, 8);
+  mixtral.update({{"num_local_experts", 8}, {"num_experts_per_tok", 2}});
+  CHECK(count(mixtral) == 46'702'792'704);
+  json sparse = llama_like("qwen3_moe", 151'936, 2'048, 6'144, 48, 32, 4);
+  sparse.update(
+      {{"head_dim", 128}, {"moe_intermediate_size", 768}, {"num_experts", 128}, {"num_experts_per_tok", 8}});
+  CHECK(count(sparse) == 30'532'122'624);
+  CHECK(count({{"model_type", "gpt2"},
+               {"n_layer", 12},
+               {"n_embd", 768},
+               {"n_head", 12},
+               {"vocab_size", 50'257},
+               {"n_positions", 1'024}}) == 124'439'808);
+  CHECK(count({{"model_type", "gpt_neo"},
+               {"num_layers", 32},
+               {"hidden_size", 2'560},
+               {"num_heads", 20},
+               {"vocab_size", 50'257},
+               {"max_position_embeddings", 2'048}}) == 2'651'307'520);
+  CHECK(count({{"model_type", "gpt_neox"},
+               {"num_hidden_layers", 44},
+               {"hidden_size", 6'144},
+               {"num_attention_heads", 64},
+               {"vocab_size", 50'432},
+               {"intermediate_size", 24'576}}) == 20'554'567'680);
+  CHECK(count({{"model_type", "opt"},
+               {"num_hidden_layers", 32},
+               {"hidden_size", 4'096},
+               {"num_attention_heads", 32},
+               {"vocab_size", 50'272},
+               {"ffn_dim", 16'384},
+               {"max_position_embeddings", 2'048}}) == 6'658'473'984);
+  CHECK(count({{"model_type", "bert"},
+               {"num_hidden_layers", 24},
+               {"hidden_size", 1'024},
+               {"num_attention_heads", 16},
+               {"vocab_size", 30'522},
+               {"intermediate_size", 4'096},
+               {"max_position_embeddings", 512}}) == 335'141'888);
+}
+
+TEST_CASE("a configuration is the family with its settings, and load_model reads that again", "[models]") {
+  const Configured configured;
+  const Model model = configured(llama_like("llama", 1'000, 64, 128, 2, 4, 2));
+  CHECK(model.specification.starts_with("llama:"));
+  CHECK(load_model(model.specification).specification == model.specification);
+  CHECK(load_model(model.specification).forward_flop() == model.forward_flop());
+  CHECK(configured(llama_like("llama", 1'000, 64, 128, 2, 4, 2), ":sequence=16,layers=3").segments.size() ==
+        5);
+}
+
+TEST_CASE("what a configuration says and this project does not model is refused by name", "[models]") {
+  const Configured model;
+  const json good = llama_like("mistral", 1'000, 64, 128, 2, 4, 2);
+  const auto with = [&](const json& more) {
+    json changed = good;
+    changed.update(more);
+    return model.refusal(changed);
+  };
+  CHECK(with(json::object()).empty());
+  CHECK(with({{"rope_theta", 1e6}, {"architectures", {"MistralForCausalLM"}}}).empty());
+  CHECK_THAT(with({{"hidden_act", "gelu"}}),
+             Catch::Contains("field 'hidden_act' is gelu") && Catch::Contains("silu"));
+  CHECK_THAT(with({{"sliding_window", 8}}),
+             Catch::Contains("'sliding_window' is 8") && Catch::Contains("sequence=16"));
+  CHECK(with({{"sliding_window", 4096}}).empty());
+  CHECK_THAT(with({{"logit_softcap", 30.0}}),
+             Catch::Contains("'logit_softcap' (30.0) is not known of mistral"));
+  CHECK_THAT(with({{"hidden_size", nullptr}}), Catch::Contains("'hidden_size' is missing"));
+  CHECK_THAT(with({{"num_hidden_layers", "two"}}), Catch::Contains("expected a whole number, found \"two\""));
+  CHECK_THAT(with({{"model_type", "mistrall"}}), Catch::Contains("did you mean 'mistral'"));
+  CHECK_THAT(model.refusal(good, ""), Catch::Contains("say how long sequences are"));
+  CHECK_THAT(model.refusal(good, ":sequnce=16"), Catch::Contains("say how long sequences are"));
+  CHECK_THAT(model.refusal({{"hidden_size", 3}}), Catch::Contains("'model_type' is missing"));
+  CHECK_THAT(model.refusal({{"model_type", "gpt2"},
+                            {"n_layer", 1},
+                            {"n_embd", 64},
+                            {"n_head", 1},
+                            {"vocab_size", 50},
+                            {"n_positions", 32},
+                            {"embd_pdrop", 0.1},
+                            {"attn_pdrop", 0.2}}),
+             Catch::Contains("'attn_pdrop' is 0.2"));
+}
+
+TEST_CASE("a Llama block's flop follow from its widths; a causal kernel computes half of the scores",
+          "[models]") {
+  const double s = 64, h = 256, q = 256, w = 64, f = 1'024;
+  const std::string widths = "llama:layers=1,hidden=256,heads=4,kv_heads=1,sequence=64,vocabulary=100";
+  const double products = 2 * s * (h * (q + 2 * w) + q * h + 3 * h * f);
+  const double rest = 2 * 4 * s * h + 2 * s * f;  // two norms; SiLU and the gate
+  CHECK(block(load_model(widths)).forward == Flop(products + 2 * s * s * q + rest));
+  CHECK(block(load_model(widths + ",flash=0")).forward == Flop(products + 4 * s * s * q + rest));
+}
+
+TEST_CASE("memory of flash attention is linear in the sequence, that of stored probabilities is not",
+          "[models]") {
+  const auto saved = [](const std::string& more, int sequence) {
+    return block(load_model("llama:layers=1,hidden=256,kv_heads=4,vocabulary=100,sequence=" +
+                            std::to_string(sequence) + more))
+        .saved_size.count();
+  };
+  CHECK(saved("", 256) == 2.0 * saved("", 128));
+  CHECK(saved("", 1024) == 8.0 * saved("", 128));
+  const double heads = 4;
+  CHECK(saved(",flash=0", 128) == saved("", 128) + 4 * heads * (128.0 * 128 - 128));
+  CHECK(saved(",flash=0", 256) - saved("", 256) == 4 * heads * (256.0 * 256 - 256));
+}
+
+TEST_CASE("experts cost what the chosen ones cost, and keep as many parameters as there are", "[models]") {
+  const auto one = [](int experts, int active) {
+    return load_model("moe:layers=1,hidden=64,heads=1,feed_forward=128,sequence=32,vocabulary=100,experts=" +
+                      std::to_string(experts) + ",active=" + std::to_string(active));
+  };
+  const double s = 32, h = 64, f = 128;
+  CHECK(block(one(8, 2)).forward - block(one(8, 1)).forward == Flop(6 * s * h * f));
+  CHECK(block(one(9, 2)).forward - block(one(8, 2)).forward == Flop(2 * s * h));
+  CHECK(one(9, 2).parameter_count() - one(8, 2).parameter_count() == 3 * 64 * 128 + 64);
+  CHECK_THROWS_WITH(one(2, 3), Catch::Contains("active 3 is more than there are experts"));
+}
+
+TEST_CASE("attention's widths are checked", "[models]") {
+  CHECK_THROWS_WITH(load_model("llama:heads=6,kv_heads=4,hidden=384"),
+                    Catch::Contains("kv_heads 4 do not divide"));
+  CHECK_THROWS_WITH(load_model("llama:heads=2,kv_heads=1,head_size=3"),
+                    Catch::Contains("heads of an even size"));
+}
+
+TEST_CASE("a model that is like another one has other defaults, and says what differs from them",
+          "[models]") {
+  CHECK(load_model("llama3-8b").specification == "llama3-8b");
+  CHECK(load_model("llama3-8b:sequence=4096").specification == "llama3-8b");
+  CHECK(load_model("llama3-8b:layers=2").specification == "llama3-8b:layers=2");
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& text) {
+    try {
+      static_cast<void>(load_model(folder.write("mine.yaml", text)));
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refusal("like: llama\nsettings: {layers: 1}\n").empty());
+  CHECK_THAT(refusal("like: lama\n"),
+             Catch::Contains("mine.yaml:1") && Catch::Contains("did you mean 'llama'"));
+  CHECK_THAT(refusal("like: llama\nsettings: {layer: 1}\n"), Catch::Contains("'layer'"));
+  CHECK_THAT(refusal("like: llama\nsettings: {layers: 1MiB}\n"), Catch::Contains("expected a whole number"));
+  CHECK_THAT(refusal("like: llama3-8b\n"), Catch::Contains("is like another model itself"));
+  CHECK_THAT(refusal("like: llama\nsegments: []\n"), Catch::Contains("'segments'"));
+}
+
+}  // namespace stepcast::decoder_test

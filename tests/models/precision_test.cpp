@@ -1,0 +1,110 @@
+#include "models/precision.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "core/error.hpp"
+#include "models/model.hpp"
+#include "sim/strategies/strategy.hpp"
+
+/// Bytes of messages, memory and traffic follow from the policy.
+namespace stepcast::precision_test {
+namespace {
+
+const char* const kLlama = "llama:layers=4,hidden=64,heads=4,vocabulary=128,sequence=32";
+
+Model model_in(const std::string& precision) {
+  return in_precision(load_model(kLlama), Precision::parse(precision));
+}
+
+/// Of one rank's collectives of a kind, over a step.
+double bytes_of_messages(const std::string& precision, const std::string& strategy, CollectiveKind kind) {
+  TrainingConfig config;
+  config.world_size = 4;
+  config.batch = 2;
+  double sum = 0.0;
+  const Schedule schedule = build_schedule(strategy, model_in(precision), config);
+  for (const Op& op : schedule.program(0).ops)
+    if (const auto* call = std::get_if<Collective>(&op.action); call != nullptr && call->kind == kind)
+      sum += call->message.count();
+  return sum;
+}
+
+double resident(const std::string& precision, const std::string& strategy, MemoryCategory category) {
+  TrainingConfig config;
+  config.world_size = 4;
+  config.batch = 2;
+  double sum = 0.0;
+  const Schedule schedule = build_schedule(strategy, model_in(precision), config);
+  for (const MemoryChange& change : schedule.program(0).resident)
+    if (change.category == category) sum += change.size.count();
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a precision is a column of the table and parts that differ, and reads its own text", "[models]") {
+  CHECK(Precision::parse("fp32") == Precision{});
+  const Precision bf16 = Precision::parse("bf16");
+  CHECK(bf16.compute == "bf16");
+  CHECK(bf16.master == "fp32");
+  CHECK(bf16.reduction == "fp32");
+  CHECK(Precision::parse("compute=bf16").parameters == "fp32");
+  for (const char* text : {"fp32", "tf32", "bf16", "fp16", "bf16,reduction=bf16",
+                           "bf16,gradients=fp32,optimizer=bf16", "fp32,compute=bf16"})
+    CHECK(to_text(Precision::parse(text)) == text);
+  for (const auto& [text, message] :
+       std::vector<std::pair<std::string, std::string>>{{"bf61", "did you mean 'bf16'"},
+                                                        {"bf16,reduce=bf16", "unknown part 'reduce'"},
+                                                        {"bf16,reduction=fp23", "precision of reduction"},
+                                                        {"parameters=tf32", "precision of parameters"},
+                                                        {"parameters=none", "precision of parameters"},
+                                                        {"bf16,", "a dtype is missing"},
+                                                        {"", "a dtype is missing"}})
+    CHECK_THROWS_WITH(Precision::parse(text), Catch::Contains(message));
+}
+
+TEST_CASE("bf16 halves what FSDP gathers; what it reduces follows from `reduction`", "[models]") {
+  const auto gathered = [](const std::string& precision) {
+    return bytes_of_messages(precision, "fsdp", CollectiveKind::kAllGather);
+  };
+  const auto reduced = [](const std::string& precision) {
+    return bytes_of_messages(precision, "fsdp", CollectiveKind::kReduceScatter);
+  };
+  REQUIRE(gathered("fp32") > 0.0);
+  CHECK(gathered("bf16") == 0.5 * gathered("fp32"));
+  CHECK(reduced("bf16") == reduced("fp32"));
+  CHECK(reduced("bf16,reduction=bf16") == 0.5 * reduced("fp32"));
+  CHECK(bytes_of_messages("bf16,reduction=bf16", "ddp", CollectiveKind::kAllReduce) ==
+        0.5 * bytes_of_messages("fp32", "ddp", CollectiveKind::kAllReduce));
+}
+
+TEST_CASE("bytes that stay are 16 per parameter in bf16 as in fp32, and 18 with gradients in fp32",
+          "[models]") {
+  const auto count = static_cast<double>(load_model(kLlama).parameter_count());
+  const auto all = [](const std::string& precision, const std::string& strategy) {
+    return resident(precision, strategy, MemoryCategory::kParameters) +
+           resident(precision, strategy, MemoryCategory::kGradients) +
+           resident(precision, strategy, MemoryCategory::kOptimizerState);
+  };
+  CHECK(all("fp32", "ddp") == 16.0 * count);
+  CHECK(all("bf16", "ddp") == 16.0 * count);  // 2 + 2 + 4 + 8
+  CHECK(all("bf16,gradients=fp32", "ddp") == 18.0 * count);
+  CHECK(all("bf16,optimizer=bf16", "ddp") == 12.0 * count);
+  CHECK(all("bf16", "fsdp") == Approx(4.0 * count).epsilon(1e-3));  // 16 over 4 ranks: fp32 shards alone
+  CHECK(all("bf16,reduction=bf16", "fsdp") == Approx(3.5 * count).epsilon(1e-3));
+}
+
+TEST_CASE("activations, boundaries and traffic halve with compute, and updates move what the parts say",
+          "[models]") {
+  const Model full = model_in("fp32"), half = model_in("bf16");
+  for (std::size_t i = 0; i < full.segments.size(); ++i) {
+    CHECK(half.segments[i].saved_size == 0.5 * full.segments[i].saved_size);
+    CHECK(half.segments[i].output_size == 0.5 * full.segments[i].output_size);
+    CHECK(half.segments[i].forward == full.segments[i].forward);
+  }
+  CHECK(full.update_traffic(1.0) == Bytes(28.0));
+  CHECK(half.update_traffic(1.0) == Bytes(2.0 + 8.0 + 2.0 + 16.0));
+  CHECK(model_in("tf32").segments[1].saved_size == full.segments[1].saved_size);
+}
+
+}  // namespace stepcast::precision_test
