@@ -70,6 +70,24 @@ void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
   }
 }
 
+/// What is known before anything was measured: how long each run shall train, and what a start takes here.
+void print_duration_of_runs(const Study& study) {
+  constexpr double kStart_s = 2.0;  // loading LibTorch, meeting, warming up
+  const StudyParts& parts = *study.parts;
+  const double training = parts.steps ? parts.steps->seconds : 0.0;
+  const auto runs = static_cast<double>(study.points.size()) * parts.launches;
+  std::cout << "at least about " << to_text(Seconds(runs * (kStart_s + training))) << ": runs that take "
+            << to_text(Seconds(kStart_s)) << " to start"
+            << (parts.steps ? " and train for " + to_text(Seconds(training))
+                            : "; how long they train, their steps say")
+            << ", beside " << (parts.measure ? "measuring, " : "") << (parts.calibrate ? "calibrating, " : "")
+            << "predicting";
+  if (std::isfinite(parts.until_s))
+    std::cout << "; after " << to_text(Seconds(parts.until_s)) << " no further launch begins but the first "
+              << parts.least_launches;
+  std::cout << '\n';
+}
+
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
             << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
@@ -78,6 +96,7 @@ void print_plan(const Study& study) {
               << counted(static_cast<std::size_t>(study.parts->launches), "time");
   std::cout << '\n';
   print_left_out(study.left_out, "left out");
+  if (study.parts && study.parts->run) print_duration_of_runs(study);
 }
 
 void print_duration(const Study& study, int processes, const AskPoint& ask) {

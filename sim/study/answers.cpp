@@ -33,12 +33,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A process answers so many points and is replaced, so that what libraries never give back does not add up.
-constexpr int kPointsOfAProcess = 256;
+/// A process answers so many neighbours of the study's order, always from the first one, known or not: the simulator's
+/// clock goes on from point to point, and with it the rounding, which so is the same however a study was interrupted or
+/// divided. What libraries never give back does not add up either.
+constexpr std::size_t kPointsOfABatch = 4;
 constexpr auto kSyncInterval = std::chrono::milliseconds(500);
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr int kLockTries = 40;
 constexpr int kAnswered = 0, kMoreLeft = 10, kDiskFull = 11;
+constexpr std::size_t kNextBatch = -1;
 
 std::string rows_name(const StudyRun& run) {
   return "rows." + std::to_string(run.shard) + "-of-" + std::to_string(run.shards);
@@ -88,7 +91,7 @@ std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::st
   return rows;
 }
 
-/// What processes that answer share: which point is next, and on which each of them is.
+/// What processes that answer share: which batch is next, and on which point each of them is.
 struct Shared {
   std::atomic<std::size_t> next{0};
   std::atomic<std::size_t> done{0};
@@ -175,21 +178,33 @@ class Lines {
   std::chrono::steady_clock::time_point synced_{};
 };
 
+/// A point of a batch. Known ones are answered again where another of the batch is not, but not written again.
+struct Asked {
+  const StudyPoint* point;
+  std::size_t batch;
+  bool known;
+};
+
 struct StudyWork {
-  const std::vector<const StudyPoint*>& points;
+  const std::vector<Asked>& points;
+  std::vector<std::size_t> batches;  ///< the first point of each
   const std::function<StudyRow(const StudyPoint&)>& answer;
   const SharedMemory& shared;
   fs::path path;
 };
 
-/// Of one process. \returns its exit code
-int answer_some(const StudyWork& work, int job) {
+/// Of one process. \param from where it goes on in a batch; kNextBatch: at the next one \returns its exit code
+int answer_some(const StudyWork& work, int job, std::size_t from) {
   Lines lines(work.path);
-  for (int i = 0; i < kPointsOfAProcess; ++i) {
-    const std::size_t index = work.shared->next++;
-    if (index >= work.points.size()) return kAnswered;
+  if (from == kNextBatch) {
+    const std::size_t next = work.shared->next++;
+    if (next >= work.batches.size()) return kAnswered;
+    from = work.batches[next];
+  }
+  for (std::size_t index = from;
+       index < work.points.size() && work.points[index].batch == work.points[from].batch; ++index) {
     work.shared.at(job) = index;
-    const StudyPoint& point = *work.points[index];
+    const StudyPoint& point = *work.points[index].point;
     StudyRow row;
     try {
       row = work.answer(point);
@@ -198,14 +213,15 @@ int answer_some(const StudyWork& work, int job) {
     } catch (const std::exception& error) {
       row = {point.key, {}, printable(error.what()), false};
     }
+    if (work.points[index].known) continue;
     if (!lines.add(line_of(row))) return kDiskFull;
-    work.shared.at(job) = work.points.size();
     ++work.shared->done;
   }
+  work.shared.at(job) = work.points.size();
   return kMoreLeft;
 }
 
-pid_t fork_process(const StudyWork& work, int job) {
+pid_t fork_process(const StudyWork& work, int job, std::size_t from = kNextBatch) {
   work.shared.at(job) = work.points.size();
   const pid_t parent = ::getpid();
   std::cout.flush();  // or the new process would print it as well
@@ -213,7 +229,7 @@ pid_t fork_process(const StudyWork& work, int job) {
   if (process < 0) throw RunError(std::string("cannot start a process: ") + std::strerror(errno));
   if (process > 0) return process;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::_exit(::getppid() == parent ? answer_some(work, job) : kAnswered);
+  ::_exit(::getppid() == parent ? answer_some(work, job, from) : kAnswered);
 }
 
 void end_all(const std::vector<pid_t>& processes) {
@@ -223,25 +239,55 @@ void end_all(const std::vector<pid_t>& processes) {
     if (process > 0) ::waitpid(process, nullptr, 0);
 }
 
-/// What is to be done about a process that has ended. \returns whether another shall take its place
-bool take_end(const StudyWork& work, int job, int status) {
+/// What is to be done about a process that has ended. \returns the one that takes its place; -1: none
+pid_t take_end(const StudyWork& work, int job, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == kDiskFull)
     throw RunError(work.path.string() + ": cannot be written; is the disk full?");
   if (WIFEXITED(status) && (WEXITSTATUS(status) == kAnswered || WEXITSTATUS(status) == kMoreLeft))
-    return WEXITSTATUS(status) == kMoreLeft;
+    return WEXITSTATUS(status) == kMoreLeft ? fork_process(work, job) : -1;
   const std::size_t index = work.shared.at(job);
-  if (index < work.points.size()) {
+  if (index >= work.points.size()) return fork_process(work, job);
+  if (!work.points[index].known) {
     const std::string how = WIFSIGNALED(status)
                                 ? "was ended by signal " + std::to_string(WTERMSIG(status))
                                 : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-    Lines(work.path).add(line_of({work.points[index]->key, {}, "its process " + how, true}));
+    Lines(work.path).add(line_of({work.points[index].point->key, {}, "its process " + how, true}));
     ++work.shared->done;
   }
-  return true;
+  const bool ends_batch =
+      index + 1 == work.points.size() || work.points[index + 1].batch != work.points[index].batch;
+  return fork_process(work, job, ends_batch ? kNextBatch : index + 1);
 }
+
+/// Signals of processes that end wait until they are asked for.
+class EndsOfProcesses {
+ public:
+  EndsOfProcesses() {
+    ::sigemptyset(&ends_);
+    ::sigaddset(&ends_, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &ends_, &before_);
+  }
+  ~EndsOfProcesses() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  EndsOfProcesses(const EndsOfProcesses&) = delete;
+  EndsOfProcesses& operator=(const EndsOfProcesses&) = delete;
+  EndsOfProcesses(EndsOfProcesses&&) = delete;
+  EndsOfProcesses& operator=(EndsOfProcesses&&) = delete;
+
+  /// For at most kLook.
+  void wait() const {
+    const timespec most{0, std::chrono::nanoseconds(kLook).count()};
+    ::sigtimedwait(&ends_, nullptr, &most);
+  }
+
+ private:
+  sigset_t ends_{}, before_{};
+};
 
 void answer_all(const StudyWork& work, const StudyRun& run) {
   std::vector<pid_t> processes(static_cast<std::size_t>(run.jobs), -1);
+  const auto wanted = static_cast<std::size_t>(
+      std::count_if(work.points.begin(), work.points.end(), [](const Asked& one) { return !one.known; }));
+  const EndsOfProcesses ends;
   try {
     for (int job = 0; job < run.jobs; ++job)
       processes[static_cast<std::size_t>(job)] = fork_process(work, job);
@@ -254,10 +300,10 @@ void answer_all(const StudyWork& work, const StudyRun& run) {
         int status = 0;
         if (::waitpid(process, &status, WNOHANG) != process) continue;
         process = -1;
-        if (take_end(work, job, status)) process = fork_process(work, job);
+        process = take_end(work, job, status);
       }
-      run.on_progress(work.shared->done, work.points.size());
-      if (any) ::poll(nullptr, 0, static_cast<int>(kLook.count()));
+      run.on_progress(work.shared->done, wanted);
+      if (any) ends.wait();
     }
   } catch (...) {
     end_all(processes);
@@ -290,25 +336,11 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
   }
   if (shards == 0) return "";
   std::set<std::size_t> parts;
-  for (const std::size_t place : places) parts.insert(place % shards + 1);
+  for (const std::size_t place : places) parts.insert(place / kPointsOfABatch % shards + 1);
   std::string text;
   for (const std::size_t part : parts)
     text += (text.empty() ? "" : ", ") + std::to_string(part) + "/" + std::to_string(shards);
   return text;
-}
-
-constexpr double kClockRounding = 1e-6;
-
-/// But for the rounding of a simulated clock, which a process starts once and not at every point.
-bool says_the_same(const StudyRow& a, const StudyRow& b) {
-  return a.error == b.error &&
-         std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(),
-                    [](const auto& one, const auto& other) {
-                      return one.first == other.first &&
-                             std::abs(one.second - other.second) <=
-                                 kClockRounding * std::max(std::abs(one.second), std::abs(other.second)) +
-                                     1e-9;
-                    });
 }
 
 /// Answers of several folders as one file of the run's own folder, in the order of the study.
@@ -328,7 +360,7 @@ void merge_answers(const Study& study, const StudyRun& run, const std::string& h
       bool clean = true;
       for (auto& [key, row] : rows_of_file(entry.path(), header, true, clean)) {
         const auto known = rows.find(key);
-        if (known != rows.end() && !says_the_same(known->second, row))
+        if (known != rows.end() && line_of(known->second) != line_of(row))
           throw InputError(entry.path().string() + ": answers '" + key + "' otherwise than " +
                            from.at(key).string());
         if (known != rows.end()) continue;
@@ -388,16 +420,24 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
   } else {
     write_file(path, header, true);
   }
-  std::vector<const StudyPoint*> points;
+  std::vector<Asked> points;
   std::unordered_set<std::string_view> asked;
-  for (const StudyPoint& point : study.points)
-    if (asked.insert(point.key).second &&
-        static_cast<int>((asked.size() - 1) % static_cast<std::size_t>(run.shards)) == run.shard - 1 &&
-        !known.contains(point.key))
-      points.push_back(&point);
+  for (const StudyPoint& point : study.points) {
+    if (!asked.insert(point.key).second) continue;
+    const std::size_t batch = (asked.size() - 1) / kPointsOfABatch;
+    if (static_cast<int>(batch % static_cast<std::size_t>(run.shards)) == run.shard - 1)
+      points.push_back({&point, batch, known.contains(point.key)});
+  }
   known.clear();
+  std::vector<std::size_t> batches;
+  for (std::size_t begin = 0, end = 0; begin < points.size(); begin = end) {
+    bool all_known = true;
+    for (; end < points.size() && points[end].batch == points[begin].batch; ++end)
+      all_known = all_known && points[end].known;
+    if (!all_known) batches.push_back(begin);
+  }
   const SharedMemory shared(run.jobs);
-  if (!points.empty()) answer_all({points, answer, shared, path}, run);
+  if (!batches.empty()) answer_all({points, batches, answer, shared, path}, run);
   std::map<std::string, StudyRow> rows = rows_of_folder(run.folder, header, false);
   std::erase_if(rows, [&](const auto& row) { return !asked.contains(row.first); });
   return rows;

@@ -27,17 +27,9 @@ TEST_CASE("shards of several folders make the tables of an undivided study", "[c
   const Outcome merged = shell.run("stepcast study small.yaml --merge part0 part1 -o out");
   INFO(merged.err);
   CHECK(merged.exit_code == 0);
-  // Of the same answers in one folder the same bytes; of others the same numbers: a process starts its simulated clock
-  // once, which rounds differently after other points.
-  REQUIRE(shell.run("cp -r part0 one; cp part1/rows.* one; stepcast study small.yaml -o one").exit_code == 0);
   for (const char* file : {"results.csv", "step.dat", "step.svg"})
-    CHECK((shell.read(std::string("out/") + file) == shell.read(std::string("one/") + file)));
-  CHECK(shell
-            .run("rounded() { awk -F, '{ for (i = 1; i <= NF; ++i) printf \"%s \", $i ~ /^[0-9.e-]+$/ ? "
-                 "sprintf(\"%.6g\", $i) : $i; "
-                 "print \"\" }' $1/results.csv; }; cmp <(rounded out) <(rounded whole) && test -s "
-                 "out/report.html")
-            .exit_code == 0);
+    CHECK((shell.read(std::string("out/") + file) == shell.read(std::string("whole/") + file)));
+  CHECK(shell.run("test -s out/report.html").exit_code == 0);
   // The same folder twice, and what is there already, are taken once.
   CHECK(shell.run("stepcast study small.yaml --merge part0 part1 part0/. -o out").exit_code == 0);
   CHECK(shell.run("wc -l < out/rows.1-of-1.jsonl").out == "13\n");
