@@ -102,8 +102,8 @@ const std::vector<Library>& library_table() {
   static const Folders kGloo{"runner/gloo", "runner/backend"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"core", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/commands",
-        "runner/execute", "runner/lab", "runner/commands"}},
+       {"core", "models", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/study",
+        "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration", "sim/validation"}, true},
