@@ -191,6 +191,8 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   const HostSurvey survey = survey_hosts(session, hosts, cluster);
   choose_ranks(survey, hosts, settings);
   calibration.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
+  const std::optional<double> lab_cores = environment_number(kLabCoresVariable);
+  settings.shaped_links = lab_cores.has_value();
   ConnectionWatch watch;
   std::optional<Progress> progress;
   if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
@@ -208,8 +210,7 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   calibration.connection = watch.end();
   const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
   calibration.hosts = host_costs(session, survey, clock);
-  if (const auto cores = environment_number(kLabCoresVariable))
-    calibration.cluster.shared_cores = static_cast<int>(*cores);
+  if (lab_cores) calibration.cluster.shared_cores = static_cast<int>(*lab_cores);
   if (calibration.cluster.shared_cores > 0 && cluster)
     calibration.cluster.slowest_shaped_link_bytes_per_s = slowest_link(*cluster).count();
   fit_calibration(calibration, wires(cluster, calibration.world_size, settings.pairs));

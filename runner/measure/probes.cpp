@@ -38,6 +38,7 @@ class Prober {
         settings_(settings),
         sharing_(find_core_sharing(session)),
         watch_(sharing_.watch(kThreadsPerRank)) {
+    if (settings.shaped_links) watch_.own_stolen_time();
     const auto largest = [](const std::vector<std::size_t>& sizes) {
       return sizes.empty() ? std::size_t{0} : *std::max_element(sizes.begin(), sizes.end());
     };

@@ -24,6 +24,7 @@ struct ProbeSettings {
   std::vector<std::size_t> array_sizes;  ///< of reductions and copies
   int rounds = 9;                        ///< samples per probe, interleaved
   double budget_s = 120.0;               ///< for all of them, warm-up and repeated ones included
+  bool shaped_links = false;             ///< timers of this machine hold links to their rates
   std::vector<ProbedPair> pairs;         ///< one per path class; none: no messages
   /// Ranks that share rank 0's cores and memory, rank 0 among them. \pre not empty
   std::vector<int> sharing_ranks{0};

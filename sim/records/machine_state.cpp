@@ -100,15 +100,17 @@ CoreTimes parse_core_times(const std::string& stat, const std::vector<int>& core
     words >> disk >> irq >> soft_irq >> steal;  // older kernels end sooner
     if (std::find(cores.begin(), cores.end(), core) == cores.end()) continue;
     times.idle_s += (idle + disk) / ticks_per_s;
+    times.interrupts_s += (irq + soft_irq) / ticks_per_s;
     times.stolen_s += steal / ticks_per_s;
   }
   return times;
 }
 
-double taken_part(double wall_s, std::size_t cores, int threads, double idle_s, double own_s, double tick_s) {
+double taken_part(double wall_s, std::size_t cores, int threads, double unused_s, double own_s,
+                  double tick_s) {
   const auto all = static_cast<double>(cores);
   const double wanted_s = wall_s * std::min(all, static_cast<double>(threads));
-  const double others_s = all * wall_s - idle_s - own_s - tick_s;
+  const double others_s = all * wall_s - unused_s - own_s - tick_s;
   if (wanted_s <= 0.0) return 0.0;
   return std::clamp(std::min(others_s, wanted_s - own_s) / wanted_s, 0.0, 1.0);
 }
@@ -134,10 +136,12 @@ MachineState MachineWatch::sample(bool probes) {
   const double own = own_s() - own_at_start_s_;
   const CoreTimes now = core_times();
   MachineState state;
-  state.taken =
-      taken_part(wall_s, cores_.size(), threads_, now.idle_s - at_start_.idle_s, own, 1.0 / ticks_per_s_);
+  const double stolen_s = now.stolen_s - at_start_.stolen_s;
+  const double unused_s = now.idle_s - at_start_.idle_s + now.interrupts_s - at_start_.interrupts_s +
+                          (stolen_is_own_ ? stolen_s : 0.0);
+  state.taken = taken_part(wall_s, cores_.size(), threads_, unused_s, own, 1.0 / ticks_per_s_);
   if (const double all_s = wall_s * static_cast<double>(cores_.size()); all_s > 0.0)
-    state.stolen = std::clamp((now.stolen_s - at_start_.stolen_s) / all_s, 0.0, 1.0);
+    state.stolen = std::clamp(stolen_s / all_s, 0.0, 1.0);
   if (probes) state.probe_per_s = probe_speed();
   restart();
   return state;

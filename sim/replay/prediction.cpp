@@ -6,9 +6,11 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/table.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
+#include "sim/replay/utilisation.hpp"
 
 namespace stepcast {
 namespace {
@@ -350,6 +352,24 @@ void add_machines(const Inputs& inputs, Result& result) {
   }
 }
 
+/// What people compare language models by.
+void add_utilisation(const Inputs& inputs, const Schedule& schedule, int batch, Result& result) {
+  const double seconds = result.median_step_time_s();
+  if (inputs.model.input_kind != "tokens" || schedule.data_parallel == 0 || seconds <= 0.0) return;
+  const double ranks = schedule.world_size;
+  const double tokens =
+      1.0 * schedule.data_parallel * batch * static_cast<double>(inputs.model.input.front()) / seconds;
+  result.notes["tokens"] =
+      short_number(tokens) + " per second, " + short_number(tokens / ranks) + " per rank";
+  if (inputs.device == nullptr || !inputs.device->gpu) return;
+  const std::string dtype = device_dtype(inputs.model.precision.compute);
+  const FlopPerSecond peak = inputs.device->peak.at(dtype);
+  const StepFlop flop = step_flop(schedule, inputs.model, batch);
+  const auto part = [&](Flop done) { return percent_text(done.count() / (ranks * peak.count() * seconds)); };
+  result.notes["mfu"] =
+      part(flop.model) + " of " + to_text(peak) + " in " + dtype + "; hfu " + part(flop.hardware);
+}
+
 }  // namespace
 
 Result predict(const PredictionRequest& request) {
@@ -392,6 +412,7 @@ Result predict(const PredictionRequest& request) {
   if (!trains && !request.brief)
     result.trivial_step_time_s["alpha_beta"] =
         Copies::one_by_one(replay_input(inputs, request, schedule)).count();
+  if (trains && !request.brief) add_utilisation(inputs, schedule, training.batch, result);
   if (inputs.model.per == "batch" && request.batch)
     result.notes["declared times"] = "of a whole batch, however many samples it has";
   if (copies(schedule)) result.notes["copies"] = in_words(request.copies);

@@ -58,6 +58,7 @@ TEST_CASE(
       "cpu2 0 0 0 7 0 0 0 0 0 0\nintr 1 2 3\ncpu3 1 1 1 9999 0 0 0 0\n";
   const CoreTimes times = parse_core_times(stat, {0, 1, 3}, 100.0);
   CHECK(times.idle_s == Approx(5.5));
+  CHECK(times.interrupts_s == Approx(0.13));
   CHECK(times.stolen_s == Approx(1.0));
   CHECK(parse_core_times("cpu0 1 2 3 400", {0}, 100.0).idle_s == Approx(4.0));
 }

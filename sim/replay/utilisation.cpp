@@ -1,0 +1,33 @@
+#include "sim/replay/utilisation.hpp"
+
+#include <variant>
+
+namespace stepcast {
+namespace {
+
+/// Of one sample.
+Flop flop_of(const Compute& compute, const Model& model) {
+  if (compute.segment < 0) return Flop(0);  // the loss, and updates
+  const Segment& segment = model.segments[compute.segment];
+  if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.forward;
+  if (compute.phase != Phase::kBackward) return Flop(0);
+  Flop sum = segment.backward;
+  for (const LayerWork& work : segment.work) sum += work.again;
+  return sum;
+}
+
+}  // namespace
+
+StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
+  StepFlop flop;
+  for (const Segment& segment : model.segments) flop.model += segment.forward + segment.backward;
+  flop.model = (1.0 * schedule.data_parallel * batch) * flop.model;
+  const double samples = static_cast<double>(batch) / schedule.micro_batches;
+  for (const int program : schedule.program_of_rank)
+    for (const Op& op : schedule.programs[program].ops)
+      if (const auto* compute = std::get_if<Compute>(&op.action))
+        flop.hardware += samples * flop_of(*compute, model);
+  return flop;
+}
+
+}  // namespace stepcast
