@@ -63,7 +63,7 @@ void set_disturbed_aside(Calibration& calibration);
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
 /// Every time is the median of the samples of one probe and size. Sizes with disturbed samples are left out where
-/// at least half of the probe's sizes do without; `sampling` counts what remains and by how much it may be off.
+/// at least half of the probe's sizes do without, but for larger ones whose bytes still cost less than theirs; `sampling` counts what remains and by how much it may be off.
 ///
 /// Rates are per second of processor time, not of the clock: when more threads want to run than there are
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,

@@ -15,15 +15,33 @@ struct Probe {
   std::string path_class{};
 };
 
-/// The sample sets of one probe, ascending in bytes; without the disturbed ones where these are not most.
+/// Disturbed samples are upper bounds of a cost. Beyond the sizes that were not disturbed, where a fit could only go on
+/// as it was, such a bound is worth more where a byte costs less than at the largest of those: wire and processor take
+/// turns in being what counts.
+bool binds(const SampleSet& set, const SampleSet& largest_clean) {
+  const auto of_byte = [](const std::vector<double>& times, const SampleSet& of) {
+    return times.empty() ? 0.0 : median(times) / of.bytes;
+  };
+  return set.bytes > largest_clean.bytes &&
+         (of_byte(set.time_s, set) < of_byte(largest_clean.time_s, largest_clean) ||
+          of_byte(set.cpu_s, set) < of_byte(largest_clean.cpu_s, largest_clean));
+}
+
+/// The sample sets of one probe, ascending in bytes; without the disturbed ones where these are not most, but for bounds
+/// that bind.
 std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Probe& probe) {
   std::vector<const SampleSet*> sets;
   for (const SampleSet& set : calibration.samples)
     if (set.probe == probe.name && set.path_class == probe.path_class && !set.time_s.empty())
       sets.push_back(&set);
   const auto disturbed = [](const SampleSet* set) { return set->disturbed; };
+  const SampleSet* largest = nullptr;
+  for (const SampleSet* set : sets)
+    if (!set->disturbed && (largest == nullptr || set->bytes > largest->bytes)) largest = set;
   if (2 * std::count_if(sets.begin(), sets.end(), disturbed) <= static_cast<std::ptrdiff_t>(sets.size()))
-    std::erase_if(sets, disturbed);
+    std::erase_if(sets, [&](const SampleSet* set) {
+      return disturbed(set) && (largest == nullptr || !binds(*set, *largest));
+    });
   std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
   return sets;
 }

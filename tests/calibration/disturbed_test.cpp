@@ -100,6 +100,20 @@ TEST_CASE("sizes of which every sample was disturbed are left out while others o
 }
 
 TEST_CASE(
+    "disturbed sizes beyond the others count where their bytes cost less: a bound is better than none") {
+  Calibration calibration = sampled([](int i, int size) { return size > 8 || kSome(i, size); });
+  for (SampleSet& set :
+       calibration.samples)  // large messages take less of the processor: 1 ns per byte, not 4
+    if (set.probe == "exchange")
+      for (std::size_t i = 0; i < set.cpu_s.size(); ++i)
+        set.cpu_s[i] = (set.bytes > std::pow(4.0, 9) ? 1e-9 : 4e-9) * set.bytes;
+  const PathCost path = fitted(calibration).path(kSameHost);
+  const double most = std::pow(4.0, 12);
+  CHECK(path.cpu.at(Bytes(most)).count() < 0.4 * 4e-9 * most);
+  CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(0.5 * 4e-9 * 1024.0).epsilon(0.2));
+}
+
+TEST_CASE(
     "a calibration that never had a quiet moment says so, keeps the least disturbed samples and all others") {
   const auto always = [](int i, int size) { return size > 0 || i > 0; };
   const Calibration calibration = fitted(sampled(always));

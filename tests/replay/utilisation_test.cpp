@@ -48,6 +48,7 @@ TEST_CASE("a language model's forecast tells tokens per second, MFU and HFU", "[
   request.strategy = "single";
   request.model = kLlama;
   request.device = "h100-sxm";
+  request.cluster = "h100x8-hgx";
   request.batch = 2;
   request.precision = Precision::parse("bf16");
   const Result result = predict(request);
