@@ -37,11 +37,16 @@ std::vector<LayerPart> tables(const Layer& layer) {
   return result;
 }
 
-Shape embedding_output(const Layer& layer) {
+/// 0: there is no table of them.
+void expect_positions(const Layer& layer) {
   const std::int64_t positions = layer.sizes.at("positions");
   if (positions > 0 && layer.input[0] > positions)
     throw InputError("sequence " + std::to_string(layer.input[0]) + " is longer than positions " +
                      std::to_string(positions));
+}
+
+Shape embedding_output(const Layer& layer) {
+  expect_positions(layer);
   return {layer.input[0], layer.sizes.at("out")};
 }
 
@@ -300,9 +305,7 @@ std::vector<LayerKind> transformer_kinds() {
        .input = kSequence,
        .output =
            [](const Layer& l) {
-             if (l.input[0] > l.sizes.at("positions"))
-               throw InputError("sequence " + std::to_string(l.input[0]) + " is longer than positions " +
-                                std::to_string(l.sizes.at("positions")));
+             expect_positions(l);
              return l.input;
            },
        .parameters =

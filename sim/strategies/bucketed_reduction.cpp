@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "core/error.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -55,6 +57,11 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
       ranks_(ranks),
       first_(schedule.buckets.size()),
       bucket_of_(step.model().parameters.size()) {
+  const std::string& reduction = step.model().precision.reduction;
+  if (limits.half && reduction != "fp32")
+    throw UsageError(
+        "--compress fp16 halves gradients that are reduced in fp32; --precision has them reduced in " +
+        reduction);
   for (Bucket& bucket : assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap)) {
     bucket.half = limits.half;
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();

@@ -88,12 +88,12 @@ std::string file_stem(std::string model) {
   return model;
 }
 
-/// Of one batch, undisturbed or not.
-double median_step_s(const Trace& trace, int batch) {
+/// Of one batch and number of threads, undisturbed or not.
+double median_step_s(const Trace& trace, int batch, int threads) {
   std::vector<double> times;
   for (const std::vector<TraceEntry>* entries : {&trace.entries, &trace.set_aside})
     for (const TraceEntry& entry : *entries)
-      if (entry.batch == batch && entry.pace == Pace::kContinuous)
+      if (entry.batch == batch && entry.threads == threads && entry.pace == Pace::kContinuous)
         times.insert(times.end(), entry.step_s.begin(), entry.step_s.end());
   return median(times);
 }
@@ -312,8 +312,11 @@ void StudyExperiment::take_reference_steps(const Points& points, int launch) {
   for (const StudyPoint* point : points) {
     const std::string model = value_of(*point, "model"), file = reference_path(model, launch);
     if (!has_reference(*point) || fs::exists(file) || fs::exists(run_path(*point, launch))) continue;
-    ask("", {"measure", "--model", model, "--batch", value_of(*point, "batch", "32"), "--steps", "5",
-             "--warmup", "2", "--budget", "0s", "-o", file});
+    Words words{"measure",  "--model", model,      "--batch", value_of(*point, "batch", "32"), "--steps", "5",
+                "--warmup", "2",       "--budget", "0s"};
+    if (const std::string* threads = parts_.measure->find("threads"))
+      words = joined_words(words, {"--threads", fill_in(*threads, point->assigned).text});
+    ask("", joined_words(words, {"-o", file}));
   }
 }
 
@@ -326,8 +329,9 @@ std::vector<double> StudyExperiment::slowdowns(const StudyPoint& point) const {
     const std::string file = reference_path(model, launch);
     if (!fs::exists(file) || !fs::exists(run_path(point, launch))) continue;
     const Trace reference = load_trace(file);
-    const int batch = reference.entries.front().batch;
-    result.push_back(median_step_s(reference, batch) / median(trace.at(batch, 1, true).step_s));
+    const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;
+    result.push_back(median_step_s(reference, batch, threads) /
+                     median(trace.at(batch, threads, true).step_s));
   }
   return result;
 }

@@ -42,6 +42,15 @@ double resident(const std::string& precision, const std::string& strategy, Memor
 
 }  // namespace
 
+TEST_CASE("gradients that are reduced in half precision already are not halved once more", "[models]") {
+  TrainingConfig config;
+  config.world_size = 2;
+  config.options = {{"compress", "fp16"}};
+  CHECK_NOTHROW(build_schedule("ddp", model_in("bf16"), config));  // reduced in fp32
+  CHECK_THROWS_WITH(build_schedule("ddp", model_in("bf16,reduction=bf16"), config),
+                    Catch::Contains("--compress fp16") && Catch::Contains("reduced in bf16"));
+}
+
 TEST_CASE("a precision is a column of the table and parts that differ, and reads its own text", "[models]") {
   CHECK(Precision::parse("fp32") == Precision{});
   const Precision bf16 = Precision::parse("bf16");

@@ -213,6 +213,15 @@ run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --war
   }
 }
 
+TEST_CASE("reference steps are taken with the threads of the trace", "[study]") {
+  Bench bench;
+  std::string text = kTwo;
+  text.replace(text.find("rounds: 2}"), 10, "rounds: 2, threads: 1}");
+  const auto rows = bench.run(study_of(bench.folder.write("two.yaml", text)));
+  CHECK_THAT(bench.story(), Catch::Contains("--budget 0s --threads 1 -o DIR/references/tiny.1.trace.json"));
+  for (const auto& [key, row] : rows) CHECK(row.error.empty());
+}
+
 TEST_CASE("runs of one question need one point, and files have names of their own", "[study]") {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::string& name, const std::string& points) {
