@@ -27,6 +27,7 @@ class SegmentAccount {
       ready_.clear();
     }
     activations_[static_cast<std::size_t>(current)].kept = true;
+    add_exchanges(segment);
     for (const Activation& activation : activations_)
       if (activation.kept && activation.allocated_here) segment.saved_size += activation.size;
     const Layer& last = segment.layers.back();
@@ -56,6 +57,7 @@ class SegmentAccount {
       order.insert(order.begin(), shortcut_order.begin(), shortcut_order.end());
     }
     ready_ = std::move(order);
+    if (model_.tensor > 1) note_exchanges(segment, layer);
     const int output = charge(segment, layer, from_body);
     if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
@@ -123,6 +125,54 @@ class SegmentAccount {
     segment.work.push_back(aside);
   }
 
+  /// What the ranks that share the model's layers put together around this layer, which comes next.
+  void note_exchanges(const Segment& segment, const Layer& layer) {
+    const auto note = [&](const std::string& name, ExchangeKind kind, bool backward, Bytes per_sample,
+                          Bytes fixed) {
+      noted_.push_back({name, kind, index_, backward, per_sample, fixed,
+                        static_cast<int>(segment.work.size()), registered_});
+    };
+    const Bytes input = float32_bytes(layer.input), output = float32_bytes(layer.output);
+    const auto sequence = layer.sizes.find("sequence");
+    const bool in_parts = sequence != layer.sizes.end() && sequence->second != 0;
+    if (layer.kind == "tensor_enter") {
+      if (in_parts) note(layer.name, ExchangeKind::kAllGather, false, output, Bytes(0));
+      if (needs_gradient_)
+        note(layer.name, in_parts ? ExchangeKind::kReduceScatter : ExchangeKind::kAllReduce, true, output,
+             Bytes(0));
+    } else if (layer.kind == "tensor_leave") {
+      note(layer.name, in_parts ? ExchangeKind::kReduceScatter : ExchangeKind::kAllReduce, false, input,
+           Bytes(0));
+      if (in_parts) note(layer.name, ExchangeKind::kAllGather, true, input, Bytes(0));
+    }
+    const std::vector<LayerTensor> own = layer_kind(layer.kind).parameters(layer);
+    const int before = std::exchange(registered_, registered_ + static_cast<int>(own.size()));
+    for (const LayerTensor& tensor : own)
+      if (is_summed(layer, tensor))
+        note(full_name(layer, tensor.suffix), ExchangeKind::kAllReduce, true, Bytes(0),
+             float32_bytes(tensor.shape));
+    registered_ = before;
+  }
+
+  /// Norms of heads, of which each rank has some; and whatever sees parts of the sequence.
+  [[nodiscard]] bool is_summed(const Layer& layer, const LayerTensor& tensor) const {
+    if (layer.texts.contains(kShared)) return shared_dimension(layer, tensor) < 0;
+    return model_.tensor > 1 && model_.sequence_parallel;
+  }
+
+  /// Those of the forward, then those of the backward, which runs through the layers from the last to the first.
+  void add_exchanges(Segment& segment) {
+    const auto add = [&](LayerExchange& exchange) {
+      exchange.ready = registered_ - exchange.ready;
+      segment.exchanges.push_back(static_cast<int>(model_.exchanges.size()));
+      model_.exchanges.push_back(exchange);
+    };
+    for (LayerExchange& exchange : noted_)
+      if (!exchange.backward) add(exchange);
+    for (auto exchange = noted_.rbegin(); exchange != noted_.rend(); ++exchange)
+      if (exchange->backward) add(*exchange);
+  }
+
   /// \pre an earlier segment has registered it
   [[nodiscard]] int parameter_index(const std::string& name) const {
     const auto found = std::ranges::find(model_.parameters, name, &Parameter::name);
@@ -135,9 +185,11 @@ class SegmentAccount {
     std::vector<int> own;
     for (const LayerTensor& tensor : kind.parameters(layer)) {
       own.push_back(static_cast<int>(model_.parameters.size()));
+      ++registered_;
       model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_,
                                    float32_bytes(tensor.shape), float32_bytes(tensor.shape),
-                                   float32_bytes(tensor.shape)});
+                                   float32_bytes(tensor.shape), shared_dimension(layer, tensor),
+                                   is_summed(layer, tensor)});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());
@@ -155,6 +207,8 @@ class SegmentAccount {
   bool needs_gradient_;
   std::vector<Activation> activations_;
   std::vector<int> ready_;
+  std::vector<LayerExchange> noted_;  ///< in forward order; `ready` is how many parameters come before
+  int registered_ = 0;                ///< parameters
 };
 
 /// A segment is called by the kind of its costliest layer; of equals by the last. An embedding has no flop
@@ -176,12 +230,26 @@ std::string segment_kind(const Segment& segment) {
 
 }  // namespace
 
+namespace {
+
+/// Megatron's vocabulary-parallel cross entropy: of every position the largest output, that of the target, and the sum of
+/// the exponentials.
+void add_loss_exchanges(Model& model) {
+  const Bytes each = float32_bytes(static_cast<double>(model.segments.back().output.front()));
+  model.exchanges.push_back({"loss.maximum", ExchangeKind::kMaximum, -1, false, each});
+  for (const char* name : {"loss.target", "loss.sum"})
+    model.exchanges.push_back({name, ExchangeKind::kAllReduce, -1, false, each});
+}
+
+}  // namespace
+
 std::string complete(Model& model) {
   bool needs_gradient = false;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     model.segments[i].kind = segment_kind(model.segments[i]);
     needs_gradient = SegmentAccount(model, static_cast<int>(i), needs_gradient).run();
   }
+  if (model.shares_classes()) add_loss_exchanges(model);
   for (auto segment = model.segments.rbegin(); segment != model.segments.rend(); ++segment)
     std::ranges::copy(segment->parameters, std::back_inserter(model.ready_order));
   std::set<std::string> names;

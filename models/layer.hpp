@@ -33,6 +33,13 @@
 /// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
+/// | `tensor_enter`, `tensor_leave` | made by `tensor_parallel`, see below                     | –                 |
+///
+/// `tensor_parallel` is no layer but says that `ranks` share its `layers`: attention by heads, the others by columns, the
+/// last one by rows, or by columns too where `output: split`; an embedding by rows of its table. Around them stand
+/// `tensor_enter` (its backward sums the gradients over the ranks) and `tensor_leave` (its forward sums the parts, and adds
+/// the bias of the last layer); with `sequence`, ranks have parts of the sequence outside: enter gathers them and leave
+/// scatters its sums (Korthikanti et al., "Reducing Activation Recomputation", 2023). Of one rank it is its layers.
 ///
 /// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
 /// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored.
@@ -62,6 +69,11 @@ struct LayerTensor {
   Shape shape{};
   bool is_integer = false;
 };
+
+/// By what ranks share a layer, in Layer::texts.
+inline constexpr const char* kShared = "shared by";
+/// The dimension of a parameter along which they do; -1 for what each has whole.
+int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 
 /// What one layer costs per sample, in float32 (4 B per element). Parameters' own bytes are not in the
 /// traffic.

@@ -13,6 +13,7 @@ namespace stepcast {
 std::vector<LayerKind> image_kinds();
 std::vector<LayerKind> general_kinds();
 std::vector<LayerKind> transformer_kinds();
+std::vector<LayerKind> parallel_kinds();
 
 inline constexpr double kInt64 = 8.0;  // bytes
 

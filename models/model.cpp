@@ -60,6 +60,11 @@ std::int64_t Model::parameter_count() const { return total(parameters, &Paramete
 
 Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
 
+bool Model::shares_classes() const {
+  const Shape& output = segments.back().output;
+  return tensor > 1 && output.size() == 2 && tensor * output.back() == classes;
+}
+
 Bytes Model::input_bytes() const {
   const double element = input_kind == "tokens" ? 8.0 : 4.0;  // int64, float32
   return input.empty() ? Bytes(0) : Bytes(element * static_cast<double>(numel(input)));
@@ -79,6 +84,10 @@ Model in_precision(Model model, const Precision& precision) {
     parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
   }
   const double part = bytes_of(precision.compute) / bytes_of("fp32");
+  for (LayerExchange& exchange : model.exchanges) {  // the loss computes in fp32
+    if (exchange.segment >= 0) exchange.per_sample = part * exchange.per_sample;
+    exchange.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * exchange.fixed;
+  }
   for (Segment& segment : model.segments) {
     for (Bytes* bytes :
          {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.saved_size})

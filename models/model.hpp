@@ -37,6 +37,11 @@ struct Parameter {
   Bytes size;      ///< in the dtype of parameters
   Bytes gradient;  ///< its gradient's, in their dtype
   Bytes reduced;   ///< the same on its way between ranks
+  /// Of a model that ranks share: the dimension along which they do, each an equal part of it; -1: all have the whole.
+  int shared_dimension = -1;
+  /// Every rank of those that share the model sees a part of the tokens (or heads) that this one acts on, so that its
+  /// gradient is the sum over them.
+  bool summed = false;
   [[nodiscard]] std::int64_t numel() const;
 };
 
@@ -68,6 +73,22 @@ struct LayerWork {
   int backward_kernels = 0;                 ///< two for each forward one of a layer with weights: dx and dw
 };
 
+/// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements.
+enum class ExchangeKind : std::uint8_t { kAllReduce, kMaximum, kAllGather, kReduceScatter };
+
+/// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it, among
+/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019).
+struct LayerExchange {
+  std::string name;  ///< of the layer; unique together with `backward`
+  ExchangeKind kind = ExchangeKind::kAllReduce;
+  int segment = -1;  ///< -1: of the loss
+  bool backward = false;
+  Bytes per_sample{};  ///< the whole array, as in nccl-tests
+  Bytes fixed{};       ///< the same, of what does not grow with the samples
+  int work = 0;        ///< how many of Segment::work lie before it in forward order
+  int ready = 0;       ///< of a backward: how many of Segment::parameters have their gradients before it
+};
+
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
 /// detached at the boundaries.
 struct Segment {
@@ -77,6 +98,8 @@ struct Segment {
   std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
   std::vector<int> tied;     ///< parameters that it uses but an earlier one owns (a tied language model head)
   std::vector<int> buffers;  ///< indices into Model::buffers
+  std::vector<int>
+      exchanges;  ///< indices into Model::exchanges, in the order of the forward, then of the backward
   std::vector<LayerRow> rows;
   std::vector<LayerWork> work;  ///< layer by layer, in forward order
   bool repeated = false;  ///< one of the equal blocks of a `repeat`, which a pipeline deals out to its stages
@@ -121,9 +144,13 @@ struct Model {
   /// samples it has; "": not said.
   std::string per;
   std::vector<Segment> segments;
-  std::vector<Parameter> parameters;  ///< in registration order, as PyTorch's `parameters()`
-  std::vector<Buffer> buffers;        ///< in registration order
-  std::vector<int> ready_order;       ///< parameter indices in the order their gradients become ready
+  std::vector<Parameter> parameters;     ///< in registration order, as PyTorch's `parameters()`
+  std::vector<Buffer> buffers;           ///< in registration order
+  std::vector<int> ready_order;          ///< parameter indices in the order their gradients become ready
+  std::vector<LayerExchange> exchanges;  ///< none where ranks share no layers
+  /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
+  int tensor = 1;
+  bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
 
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns.
@@ -138,6 +165,8 @@ struct Model {
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
+  /// Whether the output is one rank's part of the classes, so that the loss takes exchanges.
+  [[nodiscard]] bool shares_classes() const;
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
   /// them.

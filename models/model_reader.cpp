@@ -23,6 +23,7 @@
 ///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
 ///       - relu                                  # without a name: a function, which has no row
 ///       - dropout: {percent: 10, when: noisy}   # there unless the setting is 0; or `unless`
+///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by so many ranks; see models/layer.hpp
 /// ```
 ///
 /// A file that is another one's model in other sizes says so: `like: llama`, with the `settings` that differ, and its own
@@ -142,11 +143,116 @@ class ModelReader {
     repetition_ = 0;
   }
 
-  std::vector<Layer> read_layers(const YamlNode& node, const Shape& input) const {
+  std::vector<Layer> read_layers(const YamlNode& node, const Shape& input) {
     std::vector<Layer> layers;
-    for (const YamlNode& item : node.items())
-      if (is_there(item)) layers.push_back(read_layer(item, layers.empty() ? input : layers.back().output));
+    for (const YamlNode& item : node.items()) {
+      if (!is_there(item)) continue;
+      const Shape& before = layers.empty() ? input : layers.back().output;
+      if (item.is_map() && item.has(kTensorParallel)) {
+        for (Layer& layer : read_shared(item.at(kTensorParallel), before)) layers.push_back(std::move(layer));
+      } else {
+        layers.push_back(read_layer(item, before));
+      }
+    }
     return layers;
+  }
+
+  /// Layers that ranks share, with what stands around them.
+  std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
+    node.allow_only({"ranks", "sequence", "output", "layers"});
+    const auto ranks = static_cast<int>(read_count(node.at("ranks"), 1, kMostElements));
+    const bool sequence = node.has("sequence") && settings_.evaluate(node.at("sequence"), Unit::kFlag) != 0;
+    const bool stays_split =
+        node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
+    const YamlNode list = node.at("layers");
+    if (shared_.ranks > 1) node.fail("tensor_parallel stands inside of another one");
+    if (ranks == 1) return read_layers(list, input);
+    if (model_.tensor > 1 && model_.tensor != ranks)
+      node.at("ranks").fail("must be " + std::to_string(model_.tensor) + ", as in the layers before, found " +
+                            std::to_string(ranks));
+    model_.tensor = ranks;
+    model_.sequence_parallel = sequence;
+    std::vector<YamlNode> items;
+    for (const YamlNode& item : list.items())
+      if (is_there(item)) items.push_back(item);
+    if (items.empty()) list.fail("ranks share at least one layer");
+    std::vector<Layer> layers;
+    const auto add_border = [&](const char* kind, const Shape& before, bool bias) {
+      Layer border;
+      border.kind = kind;
+      border.input = before;
+      border.sizes = {{"ranks", ranks}, {"sequence", sequence ? 1 : 0}, {"bias", bias ? 1 : 0}};
+      border.output = node.placed([&] { return output_of(border); });
+      layers.push_back(std::move(border));
+    };
+    if (input.size() > 1) add_border("tensor_enter", input, false);  // tokens are whole everywhere
+    const std::size_t border = layers.size();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      shared_ = {ranks, i + 1 == items.size() && !stays_split};
+      layers.push_back(read_layer(items[i], layers.empty() ? input : layers.back().output));
+    }
+    shared_ = {};
+    const Layer& last = layers.back();
+    const std::string left = name_of(last);
+    if (border > 0) layers.front().name = first_name({layers.begin() + 1, layers.end()});
+    if (stays_split) return layers;
+    if (!last.texts.contains(kShared))
+      list.fail("the last of the layers that ranks share is a linear or an embedding, found " + last.kind);
+    add_border("tensor_leave", last.output, last.sizes.contains("shared_bias"));
+    layers.back().name = left;
+    return layers;
+  }
+
+  /// An embedding's are the names of its tables.
+  static std::string name_of(const Layer& layer) {
+    return layer.kind == "embedding" ? full_name(layer, layer.texts.at("word")) : layer.name;
+  }
+
+  static std::string first_name(const std::vector<Layer>& layers) {
+    for (const Layer& layer : layers) {
+      if (!layer.name.empty()) return layer.name;
+      for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
+        if (const std::string name = first_name(*branch); !name.empty()) return name;
+    }
+    return "";
+  }
+
+  /// Makes a layer one rank's part of it.
+  void share(const YamlNode& node, Layer& layer) const {
+    const auto divide = [&](const char* key, const std::string& what) {
+      std::int64_t& size = layer.sizes.at(key);
+      if (size % shared_.ranks != 0)
+        node.fail(what + " " + std::to_string(size) + " cannot be divided among " +
+                  std::to_string(shared_.ranks) + " ranks");
+      size /= shared_.ranks;
+    };
+    if (layer.kind == "linear" && shared_.is_last) {
+      layer.texts[kShared] = "rows";
+      if (layer.sizes.at("bias") != 0) layer.sizes["shared_bias"] = 1;
+      layer.sizes["bias"] = 0;
+    } else if (layer.kind == "linear") {
+      layer.texts[kShared] = "columns";
+      divide("out", "outputs");
+    } else if (layer.kind == "tied_linear") {
+      if (shared_.is_last)
+        node.fail("a tied_linear is shared where `output: split` leaves its outputs apart");
+      layer.texts[kShared] = "columns";  // as the rows of its weight are
+    } else if (layer.kind == "self_attention") {
+      if (layer.sizes.at("fused") != 0) node.fail("ranks cannot share a fused projection of q, k and v");
+      if (layer.sizes.at("head_size") == 0)
+        layer.sizes["head_size"] = layer.input[1] / layer.sizes.at("heads");
+      layer.texts[kShared] = "heads";
+      divide("heads", "heads");
+      divide("kv_heads", "kv_heads");
+    } else if (layer.kind == "embedding") {
+      if (layer.sizes.at("positions") + layer.sizes.at("types") > 0)
+        node.fail("ranks share the words of an embedding; positions and types stand in layers of their own");
+      layer.texts[kShared] = "rows of words";
+      divide("vocabulary", "vocabulary");
+    } else if (!layer_kind(layer.kind).parameters(layer).empty() || layer.kind == "residual") {
+      node.fail("ranks cannot share a " + layer.kind +
+                "; they share linear, tied_linear, self_attention and embedding");
+    }
   }
 
   /// A layer may depend on a setting: `when: tied`, `unless: tied`.
@@ -158,21 +264,24 @@ class ModelReader {
            (!node.has("unless") || settings_.evaluate(node.at("unless"), Unit::kFlag) == 0);
   }
 
-  Layer read_layer(const YamlNode& node, const Shape& input) const {
+  Layer read_layer(const YamlNode& node, const Shape& input) {
     Layer layer;
     const std::vector<std::string> keys = node.is_scalar() ? std::vector{node.text()} : node.keys();
     if (keys.size() != 1)
       node.fail("a layer is one `kind: {attributes}`, found " + std::to_string(keys.size()) + " keys");
     layer.kind = keys[0];
     layer.input = input;
-    const std::vector<std::string> known = layer_kind_names();
-    if (std::ranges::find(known, layer.kind) == known.end())
+    std::vector<std::string> known = layer_kind_names();
+    std::erase_if(known, [](const std::string& kind) { return kind.starts_with("tensor_"); });
+    known.emplace_back(kTensorParallel);
+    if (layer.kind == kTensorParallel || std::ranges::find(known, layer.kind) == known.end())
       node.fail(unknown_name("layer kind", layer.kind, known));
     const YamlNode place = node.is_scalar() ? node : node.at(layer.kind);
     read_attributes(place, layer);
     const LayerKind& kind = layer_kind(layer.kind);
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.kind == "tied_linear") tie(place, layer);
+    if (shared_.ranks > 1) share(place, layer);
     layer.output = place.placed([&] { return output_of(layer); });
     if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
       place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
@@ -205,7 +314,7 @@ class ModelReader {
     node.at("to").fail(unknown_name("weight of an earlier segment", wanted, known));
   }
 
-  void read_attributes(const YamlNode& node, Layer& layer) const {
+  void read_attributes(const YamlNode& node, Layer& layer) {
     const LayerKind& kind = layer_kind(layer.kind);
     if (node.is_map()) {
       std::vector<std::string> known{"name"};
@@ -254,8 +363,9 @@ class ModelReader {
     if (twice != names.end())
       node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
     const Shape& output = model_.segments.back().output;
-    const bool per_position =
-        model_.input_kind == "tokens" && output == Shape{model_.input.front(), model_.classes};
+    const bool per_position = model_.input_kind == "tokens" &&
+                              (output == Shape{model_.input.front(), model_.classes} ||
+                               (model_.shares_classes() && output.front() == model_.input.front()));
     if (model_.loss == "cross_entropy" && output != Shape{model_.classes} && !per_position)
       node.fail("cross_entropy over " + std::to_string(model_.classes) +
                 " classes needs as many outputs, per sample or per token");
@@ -284,8 +394,16 @@ class ModelReader {
     return value;
   }
 
+  /// Of the layers that are read.
+  struct Shared {
+    int ranks = 1;
+    bool is_last = false;  ///< whose outputs are summed
+  };
+
+  static constexpr const char* kTensorParallel = "tensor_parallel";
   const Settings& settings_;
   Model model_;
+  Shared shared_;
   std::int64_t repetition_ = 0;
 };
 

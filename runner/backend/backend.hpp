@@ -67,6 +67,8 @@ class Backend {
   virtual std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
   virtual WorkPtr all_reduce(Array in_place) = 0;
+  /// The same with the largest of each element in place of the sum.
+  virtual WorkPtr all_reduce_maximum(Array in_place) = 0;
   virtual WorkPtr broadcast(Array in_place, int root) = 0;
   /// On root `out` holds world_size * in.count elements; elsewhere it is ignored.
   virtual WorkPtr gather(Array in, Array out, int root) = 0;

@@ -12,6 +12,7 @@
 #include "runner/engine/torch_engine.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
@@ -21,6 +22,7 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
       ("batch", text_value("32"), "batch sizes, separated by commas")
+      ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
@@ -35,6 +37,10 @@ void declare(po::options_description& options) {
       ("append", po::bool_switch(), "add the launches to those in the file, measured at another time");
   // clang-format on
   declare_output(options, "the trace");
+}
+
+std::string model_of(const po::variables_map& values) {
+  return shared_by(values["model"].as<std::string>(), int_option(values, "tensor", 1));
 }
 
 [[noreturn]] void refuse_list(const std::string& name, const std::string& text) {
@@ -89,9 +95,9 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
 
 /// One launch with one number of threads, as a program of its own.
 Trace measure_anew(const po::variables_map& values, int threads) {
-  std::vector<std::string> words{command_line().front(), "measure", "--json", "--threads",
-                                 std::to_string(threads)};
-  for (const char* name : {"model", "batch", "data", "budget"})
+  std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
+                                 std::to_string(threads), "--model", model_of(values)};
+  for (const char* name : {"batch", "data", "budget"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})
@@ -187,7 +193,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
 
 ExitCode run(const po::variables_map& values) {
   if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
-  const Model model = load_model(values["model"].as<std::string>());
+  const Model model = load_model(model_of(values));
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);
   const bool append = values["append"].as<bool>();

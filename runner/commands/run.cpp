@@ -17,6 +17,7 @@
 #include "sim/cli/training_options.hpp"
 #include "sim/records/trace.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
@@ -191,6 +192,8 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   options.warmup_steps = int_option(values, "warmup", 0);
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
+  options.samples =
+      static_cast<double>(int_option(values, "batch", 1)) / training_config(values).micro_batches;
   options.speed = values["compute-speed"].as<double>();
   options.speed *= environment_number(kHostSpeedVariable).value_or(1.0);
   if (prints)
@@ -201,7 +204,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 }
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
-  Model model = load_model(required(values, "model"));
+  Model model = load_model(shared_by(required(values, "model"), training_config(values).tensor));
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted, or run with --compute replayed");
@@ -260,6 +263,9 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
+  if (is_reference(values) && model.tensor > 1)
+    throw UsageError("--engine reference trains whole models; " + model.specification + " is shared by " +
+                     std::to_string(model.tensor) + " ranks");
   if (is_reference(values))
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
                                      int_option(values, "warmup", 0));

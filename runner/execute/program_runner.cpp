@@ -35,23 +35,30 @@ void ProgramRunner::refuse_copies() {
   throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
 }
 
+Backend& ProgramRunner::backend_of(int group) {
+  const int index = schedule_.group_index(group, backend_.rank());
+  const std::unique_ptr<Backend>& subgroup = subgroups_.at(static_cast<std::size_t>(index));
+  return subgroup != nullptr ? *subgroup : backend_;
+}
+
 ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
-  const std::unique_ptr<Backend>& subgroup = subgroups_.at(static_cast<std::size_t>(collective.group));
-  Backend& group = subgroup != nullptr ? *subgroup : backend_;
+  Backend& group = backend_of(collective.group);
   const bool gathers = collective.kind == CollectiveKind::kGather && group.rank() == collective.root;
-  return std::visit(Overloaded{
-                        [&](const GradientArray& gradient) {
-                          return array_launch(collective, group, array(gradient),
-                                              gathers ? contributions(gradient.tensor) : Array{});
-                        },
-                        [&](const OneOf<BucketArray, BufferArray> auto& payload) {
-                          return array_launch(collective, group, array(payload), {});
-                        },
-                        [&](const OneOf<UnitParameters, UnitGradients> auto& payload) {
-                          return unit_launch(collective.kind, group, payload.unit);
-                        },
-                    },
-                    collective.payload);
+  return std::visit(
+      Overloaded{
+          [&](const GradientArray& gradient) {
+            return array_launch(collective, group, array(gradient),
+                                gathers ? contributions(gradient.tensor, group.world_size()) : Array{});
+          },
+          [&](const OneOf<BucketArray, BufferArray> auto& payload) {
+            return array_launch(collective, group, array(payload), {});
+          },
+          [&](const OneOf<UnitParameters, UnitGradients> auto& payload) {
+            return unit_launch(collective.kind, group, payload.unit);
+          },
+          [&](const ExchangeArray& which) { return exchange_launch(collective.kind, group, which); },
+      },
+      collective.payload);
 }
 
 /// Of a collective on one array in place. \param gathered on the root of a gather, where what it gathers goes
@@ -103,6 +110,16 @@ ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& g
   throw CapabilityError(std::string(to_text(kind)) + " of an FSDP unit is not executed, only predicted");
 }
 
+ProgramRunner::Launch ProgramRunner::exchange_launch(CollectiveKind kind, Backend& group,
+                                                     const ExchangeArray& which) {
+  return [this, kind, &group, which] {
+    const auto [own, other] = exchange(which.exchange);
+    if (kind == CollectiveKind::kAllGather) return group.all_gather(own, other);
+    if (kind == CollectiveKind::kReduceScatter) return group.reduce_scatter(own, other);
+    return which.maximum ? group.all_reduce_maximum(own) : group.all_reduce(own);
+  };
+}
+
 void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   const Op& op = program_.ops[index];
   const bool collective = std::holds_alternative<Collective>(op.action);
@@ -122,9 +139,12 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   step.message = operation_of(op).start == Start::kWhenReady;
   step.stamps_wait = std::holds_alternative<Synchronize>(op.action);
   step.within = op.within;
+  step.on_demand = collective && op.exchange >= 0;
   step.memory = operation_of(op).workspace;
   if (collective) {
     collectives_.push_back(index);
+  } else if (op.exchange >= 0) {
+    exchange_hooks_[op.exchange].push_back(index);
   } else if (op.within >= 0) {
     hooks_[static_cast<std::size_t>(op.ready_tensor)].push_back(index);
   } else {
@@ -172,9 +192,13 @@ void ProgramRunner::run_inline(std::size_t index) {
     if (steps_[message].held && steps_[message].work->done()) release(steps_[message]);
 }
 
-void ProgramRunner::gradient_ready(int tensor) {
+void ProgramRunner::gradient_ready(int tensor) { run_hooks(hooks_[static_cast<std::size_t>(tensor)]); }
+
+void ProgramRunner::exchange_ready(int exchange) { run_hooks(exchange_hooks_[exchange]); }
+
+void ProgramRunner::run_hooks(const std::vector<std::size_t>& hooks) {
   const int host = hook_host_;
-  for (const std::size_t index : hooks_[static_cast<std::size_t>(tensor)])
+  for (const std::size_t index : hooks)
     if (steps_[index].within == host) run_inline(index);
   hook_host_ = host;
 }
@@ -190,7 +214,7 @@ void ProgramRunner::launch_ready() {
   const auto is_done = [this](std::size_t earlier) { return steps_[earlier].done; };
   while (launched_ < collectives_.size()) {
     Step& next = steps_[collectives_[launched_]];
-    if (!std::all_of(next.after.begin(), next.after.end(), is_done)) return;
+    if (next.on_demand || !std::all_of(next.after.begin(), next.after.end(), is_done)) return;
     launch(next);
   }
 }

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,6 +44,9 @@ class ProgramRunner : public SteppedProgram {
   /// Runs the hooks of the backward that runs now which wait for the gradient of `tensor`. Gradients are
   /// accumulated in every micro-batch; hooks belong to one backward.
   void gradient_ready(int tensor);
+  /// Runs the hooks of the operation that runs now which stand at this exchange of the model: its collective, on what
+  /// `exchange()` says, and the wait for it.
+  void exchange_ready(int exchange);
 
  protected:
   using Function = std::function<void()>;
@@ -73,12 +78,17 @@ class ProgramRunner : public SteppedProgram {
   virtual Array array(const GradientArray& array) = 0;
   virtual Array array(const BucketArray& array) = 0;
   virtual Array array(const BufferArray& array) = 0;
-  /// Where the root of a gather collects one gradient of all ranks.
-  virtual Array contributions(int tensor) = 0;
+  /// Where the root of a gather collects one gradient of all ranks of the group.
+  virtual Array contributions(int tensor, int ranks) = 0;
+  /// What is put together now: the own part, and where the whole goes (or the other way round). \pre the model has exchanges
+  virtual std::pair<Array, Array> exchange(int index) = 0;
   /// As they are now; they may have no memory before.
   virtual UnitArrays unit(int index) = 0;
   /// Gives a sharded unit the memory that its parameters are gathered in.
   virtual void take_parameters(int /*unit*/) {}
+
+  /// Of the group that a Collective of this rank names.
+  Backend& backend_of(int group);
 
   const Schedule& schedule_;
   const Program& program_;
@@ -91,11 +101,12 @@ class ProgramRunner : public SteppedProgram {
     std::vector<std::size_t> wait_for;  ///< those on the communication stream
     bool message = false;               ///< a send or a receive
     bool stamps_wait = false;           ///< the span begins with the wait
-    int within = -1;                    ///< a hook of this operation
-    MemoryCategory memory{};            ///< category of what it allocates
-    bool done = false;                  ///< in this step
-    bool held = false;                  ///< a message under way whose memory is to be released
-    WorkPtr work{};                     ///< under way, or over in this step
+    bool on_demand = false;   ///< a collective that is handed over when it is waited for, not before
+    int within = -1;          ///< a hook of this operation
+    MemoryCategory memory{};  ///< category of what it allocates
+    bool done = false;        ///< in this step
+    bool held = false;        ///< a message under way whose memory is to be released
+    WorkPtr work{};           ///< under way, or over in this step
   };
   using Launch = std::function<WorkPtr()>;
 
@@ -103,6 +114,8 @@ class ProgramRunner : public SteppedProgram {
   Launch launch_of(const Collective& collective);
   Launch array_launch(const Collective& collective, Backend& group, Array own, Array gathered);
   Launch unit_launch(CollectiveKind kind, Backend& group, int index);
+  Launch exchange_launch(CollectiveKind kind, Backend& group, const ExchangeArray& which);
+  void run_hooks(const std::vector<std::size_t>& hooks);
   void add(std::size_t index, CompiledOp compiled);
   void run_inline(std::size_t index);
   void launch(Step& step);
@@ -116,7 +129,8 @@ class ProgramRunner : public SteppedProgram {
   std::vector<std::size_t> collectives_;
   std::vector<std::size_t> messages_;
   std::vector<std::vector<std::size_t>> hooks_;  ///< by parameter
-  int hook_host_ = -1;                           ///< backward whose hooks may run
+  std::map<int, std::vector<std::size_t>> exchange_hooks_;
+  int hook_host_ = -1;  ///< operation whose hooks may run
 
   std::vector<Stamp> stamps_;
   std::size_t launched_ = 0;  ///< how many of `collectives_`

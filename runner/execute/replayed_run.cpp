@@ -20,14 +20,17 @@ Array part(const Array& whole, std::size_t begin, std::size_t count) {
   return {static_cast<char*>(whole.data) + begin * size_of(whole.type), count, whole.type};
 }
 
-/// Tensors whose hooks run inside a backward, in order.
-std::vector<int> hooked_tensors(const Program& program, std::size_t backward) {
-  std::vector<int> tensors;
-  for (const Op& op : program.ops)
-    if (op.within == static_cast<int>(backward) &&
-        std::find(tensors.begin(), tensors.end(), op.ready_tensor) == tensors.end())
-      tensors.push_back(op.ready_tensor);
-  return tensors;
+/// The first hook of each gradient and exchange inside an operation, in order.
+std::vector<const Op*> hooks_of(const Program& program, std::size_t host) {
+  std::vector<const Op*> hooks;
+  for (const Op& op : program.ops) {
+    const auto is_same = [&](const Op* other) {
+      return other->ready_tensor == op.ready_tensor && other->exchange == op.exchange;
+    };
+    if (op.within == static_cast<int>(host) && std::none_of(hooks.begin(), hooks.end(), is_same))
+      hooks.push_back(&op);
+  }
+  return hooks;
 }
 
 std::string to_short_text(double number) {
@@ -39,11 +42,13 @@ std::string to_short_text(double number) {
 }  // namespace
 
 ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend,
-                                 const StepTimes& times, double speed, std::optional<unsigned> draws)
+                                 const StepTimes& times, double speed, std::optional<unsigned> draws,
+                                 double samples)
     : ProgramRunner(schedule, backend),
       model_(model),
       times_(times),
       speed_(speed),
+      samples_(samples),
       follows_(StepTimes::followers(program_)),
       places_(static_cast<std::size_t>(schedule.micro_batches), -1.0) {
   if (draws) random_.emplace((std::uint64_t{*draws} << 32U) + static_cast<std::uint64_t>(backend.rank()));
@@ -89,19 +94,22 @@ void ReplayedProgram::wait_for(double seconds) {
 
 /// Of everything that takes a time of the trace, or none.
 ReplayedProgram::Function ReplayedProgram::compute(std::size_t index) {
-  std::vector<int> hooked = hooked_tensors(program_, index);
-  if (hooked.empty()) return [this, index] { wait_for(seconds(index)); };
-  return [this, index, hooked = std::move(hooked)] { run_backward(index, hooked); };
+  std::vector<const Op*> hooks = hooks_of(program_, index);
+  if (hooks.empty()) return [this, index] { wait_for(seconds(index)); };
+  return [this, index, hooks = std::move(hooks)] { run_hooked(index, hooks); };
 }
 
-void ReplayedProgram::run_backward(std::size_t index, const std::vector<int>& hooked) {
+void ReplayedProgram::run_hooked(std::size_t index, const std::vector<const Op*>& hooks) {
   const double whole = seconds(index);
-  double passed = 0.0;  // part of the backward's own time
-  for (const int tensor : hooked) {
-    const double ready = std::max(passed, times_.ready_fraction(tensor));
+  double passed = 0.0;  // part of the operation's own time
+  for (const Op* hook : hooks) {
+    const double ready = std::max(passed, times_.hook_fraction(*hook));
     wait_for((ready - passed) * whole);
     passed = ready;
-    gradient_ready(tensor);
+    if (hook->exchange >= 0)
+      exchange_ready(hook->exchange);
+    else
+      gradient_ready(hook->ready_tensor);
   }
   wait_for((1.0 - passed) * whole);
 }
@@ -126,7 +134,7 @@ ReplayedProgram::Function ReplayedProgram::resolve(const CopyOut& action) {
 ReplayedProgram::Function ReplayedProgram::resolve(const Combine& action) {
   const Array sum = array(GradientArray{action.tensor});
   if (action.inputs == 1) return [sum, scale = action.scale] { copy_scaled(sum, sum, scale); };
-  const Array gathered = contributions(action.tensor);
+  const Array gathered = contributions(action.tensor, action.inputs);
   return [sum, gathered, scale = action.scale, inputs = static_cast<std::size_t>(action.inputs)] {
     copy_scaled(sum, part(gathered, 0, sum.count), scale);
     for (std::size_t i = 1; i < inputs; ++i) add_scaled(sum, part(gathered, i * sum.count, sum.count), scale);
@@ -172,9 +180,19 @@ Array ReplayedProgram::array(const BufferArray& array) {
   return memory("buffers " + std::to_string(array.dtype_group), bytes / size_of(type), type);
 }
 
-Array ReplayedProgram::contributions(int tensor) {
-  return memory("contributions " + std::to_string(tensor),
-                static_cast<std::size_t>(backend_.world_size()) * numel(tensor));
+Array ReplayedProgram::contributions(int tensor, int ranks) {
+  return memory("contributions " + std::to_string(tensor), static_cast<std::size_t>(ranks) * numel(tensor));
+}
+
+/// Of all exchanges in the same memory, since each is waited for.
+std::pair<Array, Array> ReplayedProgram::exchange(int index) {
+  const LayerExchange& of = model_.exchanges.at(static_cast<std::size_t>(index));
+  const Bytes message = of.fixed + samples_ * of.per_sample;
+  const auto whole = static_cast<std::size_t>(message.count()) / sizeof(float);
+  const std::size_t own = whole / static_cast<std::size_t>(model_.tensor);
+  const std::string name = "exchange of " + std::to_string(whole);
+  if (of.kind == ExchangeKind::kAllGather) return {memory(name + ", own", own), memory(name, whole)};
+  return {memory(name, whole), memory(name + ", own", own)};
 }
 
 /// All of them all the time.
@@ -223,7 +241,7 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
 Result run_replayed(const Model& model, const Schedule& schedule, RankSession& session,
                     const StepTimes& times, const ReplayedRunOptions& options) {
   ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
-                          options.resample ? std::optional(options.seed) : std::nullopt);
+                          options.resample ? std::optional(options.seed) : std::nullopt, options.samples);
   Result result = run_steps(program, schedule, session,
                             {options.warmup_steps, options.steps,
                              [&](int step, double /*loss*/) { options.on_step(step); }, 1, false});

@@ -37,8 +37,9 @@ class ReplayedProgram final : public ProgramRunner {
   /// \param speed at which this rank computes, as a part of the trace's
   /// \param draws seed with which a rank draws a measured step for each micro-batch of each step, whose phases
   /// it takes together; nothing: the median of each phase
+  /// \param samples of a micro-batch, which what ranks that share layers exchange grows with
   ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend, const StepTimes& times,
-                  double speed = 1.0, std::optional<unsigned> draws = std::nullopt);
+                  double speed = 1.0, std::optional<unsigned> draws = std::nullopt, double samples = 1.0);
 
   const std::vector<Stamp>& step() override;
 
@@ -61,7 +62,8 @@ class ReplayedProgram final : public ProgramRunner {
   Array array(const GradientArray& array) override;
   Array array(const BucketArray& array) override;
   Array array(const BufferArray& array) override;
-  Array contributions(int tensor) override;
+  Array contributions(int tensor, int ranks) override;
+  std::pair<Array, Array> exchange(int index) override;
   UnitArrays unit(int index) override;
   /// The place of the tensor at `position` in its bucket.
   Array part_of_bucket(int index, std::size_t position);
@@ -73,11 +75,12 @@ class ReplayedProgram final : public ProgramRunner {
 
   [[nodiscard]] double seconds(std::size_t index) const;
   void wait_for(double seconds);
-  void run_backward(std::size_t index, const std::vector<int>& hooked);
+  void run_hooked(std::size_t index, const std::vector<const Op*>& hooks);
 
   const Model& model_;
   const StepTimes& times_;
   double speed_;
+  double samples_;
   std::vector<char> follows_;  ///< by operation: its phase and segment ran before in the step
   std::map<std::string, AlignedFloats> memory_;
   std::map<int, UnitArrays> units_;
@@ -92,7 +95,8 @@ struct ReplayedRunOptions {
   int warmup_steps = 5;
   /// Every rank draws measured steps, see ReplayedProgram.
   bool resample = false;
-  unsigned seed = 1;  ///< of the draws
+  unsigned seed = 1;     ///< of the draws
+  double samples = 1.0;  ///< of a micro-batch
   /// Of this rank: 0.5 takes twice the times. Ranks may differ (stragglers); the Result notes the slowest.
   double speed = 1.0;
   /// Called on every rank after each step, outside its step time; warm-up is negative.

@@ -47,6 +47,17 @@ auto in_to_out(const Array& in, const Array& out) {
   };
 }
 
+/// \param combine of two arrays, as `gloo::sum`
+template <class T>
+void reduce(const GlooConnection& connection, const Array& in_place,
+            void (*combine)(void*, const void*, const void*, std::size_t), std::uint32_t tag) {
+  gloo::AllreduceOptions options(connection.context());
+  options.setOutput(static_cast<T*>(in_place.data), in_place.count);
+  options.setReduceFunction(combine);
+  options.setTag(tag);
+  gloo::allreduce(options);
+}
+
 class GlooBackend : public Backend {
  public:
   explicit GlooBackend(const BackendConfig& config)
@@ -90,12 +101,17 @@ class GlooBackend : public Backend {
                     if (chosen != nullptr)
                       return run_algorithm(*c->context(), *chosen,
                                            {in_place.data, in_place.count, sizeof(T), sum}, tag, *s);
-                    gloo::AllreduceOptions options(c->context());
-                    options.setOutput(static_cast<T*>(in_place.data), in_place.count);
-                    options.setReduceFunction(sum);
-                    options.setTag(tag);
-                    gloo::allreduce(options);
+                    reduce<T>(*c, in_place, sum, tag);
                   });
+                });
+  }
+
+  /// By the library's own algorithm.
+  WorkPtr all_reduce_maximum(Array in_place) override {
+    return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
+                [c = connection_, in_place](std::uint32_t tag) {
+                  with_type(in_place.type,
+                            [&]<class T>(T, Sum) { reduce<T>(*c, in_place, &gloo::max<T>, tag); });
                 });
   }
 

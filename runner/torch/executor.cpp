@@ -44,17 +44,24 @@ class CompiledProgram final : public ProgramRunner {
         sent_(program_.ops.size()) {
     for (int i = 0; i < schedule.micro_batches; ++i) passes_.emplace_back(model);
     make_buckets();
-    const auto& ranks = schedule.groups.front().ranks;
-    const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    for (const FsdpUnit& unit : schedule.units) units_.emplace_back(model, unit, static_cast<int>(shard));
+    for (const FsdpUnit& unit : schedule.units) {
+      const auto group = static_cast<std::size_t>(schedule.group_index(unit.group, rank_));
+      const std::vector<int>& ranks = schedule.groups[group].ranks;
+      const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+      units_.emplace_back(model, unit, static_cast<int>(shard));
+    }
     compile(
         model.parameters().size(),
         Overloaded{[this](const Send& send, std::size_t index) { return resolve_send(send, sent_[index]); },
                    [this](const Recv& recv, std::size_t) { return CompiledOp{.launch = resolve_recv(recv)}; },
                    [this](const auto& local, std::size_t) { return resolve(local); }});
     model_.set_gradient_hook([this](int tensor) { gradient_ready(tensor); });
+    model_.set_exchange([this](int index, const torch::Tensor& own) { return put_together(index, own); });
   }
-  ~CompiledProgram() override { model_.set_gradient_hook({}); }
+  ~CompiledProgram() override {
+    model_.set_gradient_hook({});
+    model_.set_exchange({});
+  }
   CompiledProgram& operator=(CompiledProgram&&) = delete;
 
   const std::vector<Stamp>& step() override {
@@ -71,7 +78,7 @@ class CompiledProgram final : public ProgramRunner {
       if (!schedule_.units[i].sharded) continue;
       units_[i].take_parameters();
       const UnitArrays unit = units_[i].arrays();
-      backend_.all_gather(unit.parameter_shard, unit.parameters)->wait();
+      backend_of(schedule_.units[i].group).all_gather(unit.parameter_shard, unit.parameters)->wait();
     }
   }
 
@@ -81,7 +88,10 @@ class CompiledProgram final : public ProgramRunner {
     return array_of(buckets_.at(static_cast<std::size_t>(array.bucket)));
   }
   Array array(const BufferArray& array) override { return array_of(model_.flat_buffers(array.dtype_group)); }
-  Array contributions(int tensor) override { return array_of(gathered(tensor)); }
+  Array contributions(int tensor, int ranks) override { return array_of(gathered(tensor, ranks)); }
+  std::pair<Array, Array> exchange(int /*index*/) override {
+    return {array_of(own_part_), whole_.defined() ? array_of(whole_) : Array{}};
+  }
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
 
@@ -156,7 +166,7 @@ class CompiledProgram final : public ProgramRunner {
     torch::Tensor grad = gradient(action.tensor);
     const torch::Tensor scale = torch::scalar_tensor(action.scale, grad.options());
     if (action.inputs == 1) return [grad, scale]() mutable { grad.mul_(scale); };
-    const std::vector<torch::Tensor> inputs = gathered(action.tensor).unbind(0);
+    const std::vector<torch::Tensor> inputs = gathered(action.tensor, action.inputs).unbind(0);
     return [grad, scale, inputs, factor = action.scale]() mutable {
       at::mul_out(grad, inputs[0], scale);
       for (std::size_t i = 1; i < inputs.size(); ++i) grad.add_(inputs[i], factor);
@@ -224,13 +234,38 @@ class CompiledProgram final : public ProgramRunner {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
 
-  /// Root's scratch for what it gathers of one gradient: world_size x shape.
-  torch::Tensor gathered(int tensor) {
+  /// LayerExchange `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...].
+  torch::Tensor put_together(int index, const torch::Tensor& own) {
+    const MemoryScope scope(MemoryCategory::kActivations);
+    const ExchangeKind kind = model_.model().exchanges.at(static_cast<std::size_t>(index)).kind;
+    const std::int64_t parts = model_.model().tensor;
+    const std::int64_t samples = own.size(0);
+    own_part_ = own.contiguous();
+    if (kind == ExchangeKind::kAllGather) {
+      std::vector<std::int64_t> shape = own.sizes().vec();
+      shape.insert(shape.begin(), parts);
+      whole_ = torch::empty(shape, own.options());
+      exchange_ready(index);
+      return samples == 1 ? whole_.flatten(0, 2).unsqueeze(0) : whole_.transpose(0, 1).flatten(1, 2);
+    }
+    if (kind == ExchangeKind::kReduceScatter) {
+      if (samples > 1) own_part_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
+      whole_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
+      exchange_ready(index);
+      return std::exchange(whole_, {});
+    }
+    whole_.reset();
+    exchange_ready(index);
+    return std::exchange(own_part_, {});
+  }
+
+  /// Root's scratch for what it gathers of one gradient: ranks x shape.
+  torch::Tensor gathered(int tensor, int ranks) {
     torch::Tensor& scratch = contributions_[tensor];
     if (!scratch.defined()) {
       const MemoryScope scope(MemoryCategory::kCommunication);
       std::vector<std::int64_t> shape = gradient(tensor).sizes().vec();
-      shape.insert(shape.begin(), backend_.world_size());
+      shape.insert(shape.begin(), ranks);
       scratch = torch::zeros(shape, model_.dtype());
     }
     return scratch;
@@ -255,6 +290,7 @@ class CompiledProgram final : public ProgramRunner {
   std::vector<UnitShards> units_;
   std::map<int, torch::Tensor> contributions_;
   std::vector<torch::Tensor> sent_;  ///< by operation: memory of messages under way
+  torch::Tensor own_part_, whole_;   ///< of the exchange under way
 
   std::int64_t step_ = 0;
   Batch batch_;
@@ -270,7 +306,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
   TorchModel torch_model(model, options.float64 ? torch::kFloat64 : torch::kFloat32, options.seed,
-                         schedule.program(backend.rank()).segments);
+                         schedule.program(backend.rank()).segments, backend.rank() % model.tensor);
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   Result result = run_steps(program, schedule, session,

@@ -85,7 +85,13 @@ class OtherThread {
 class BatchBench {
  public:
   BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, Pace pace, OtherThread& other)
-      : model_(model), data_(data), other_(other), pass_(model), ready_(model.parameters().size()) {
+      : model_(model),
+        data_(data),
+        other_(other),
+        pass_(model),
+        ready_(model.parameters().size()),
+        exchanged_(model.model().exchanges.size()),
+        exchange_fractions_(exchanged_.size()) {
     entry_.batch = batch;
     entry_.threads = threads;
     entry_.pace = pace;
@@ -124,6 +130,8 @@ class BatchBench {
     for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
       for (const std::vector<double>& samples : fractions_[segment])
         entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
+    for (const std::vector<double>& samples : exchange_fractions_)
+      entry_.exchange_fraction.push_back(median(samples));
     observe_memory(model_, next_batch(), entry_);
     return std::move(entry_);
   }
@@ -146,6 +154,11 @@ class BatchBench {
     const std::size_t segments = model_.segments();
     std::vector<Laps> laps(segments);
     model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
+    model_.set_exchange([this](int index, const torch::Tensor& own) {
+      const auto place = static_cast<std::size_t>(index);
+      exchanged_[place] = Clock::now();
+      return exchange_alone(model_.model().exchanges[place], model_.model().tensor, own);
+    });
     const Clock::time_point start = Clock::now();
     Clock::time_point last = start;
     const auto lap = [&last] {
@@ -168,16 +181,22 @@ class BatchBench {
       }
       pass_.begin(std::move(batch.input));
       for (std::size_t segment = 0; segment < segments; ++segment) {
+        const Clock::time_point begin = last;
         pass_.forward(segment);
         laps[segment].forward = lap();
+        if (keep) keep_exchanges(static_cast<int>(segment), false, begin, last);
       }
+      const Clock::time_point forwards_end = last;
       pass_.loss(batch.target);
       loss = lap();
+      if (keep) keep_exchanges(-1, false, forwards_end, last);
       for (std::size_t segment = segments; segment-- > 0;) {
         const Clock::time_point begin = last;
         pass_.backward(segment);
         laps[segment].backward = lap();
-        if (keep) keep_fractions(segment, begin, last);
+        if (!keep) continue;
+        keep_fractions(segment, begin, last);
+        keep_exchanges(static_cast<int>(segment), true, begin, last);
       }
       if (entry_.pace == Pace::kWaiting) {
         other_.wait();
@@ -190,6 +209,7 @@ class BatchBench {
     }
     const Clock::time_point end = Clock::now();
     model_.set_gradient_hook({});
+    model_.set_exchange({});
     if (!keep) return;
     entry_.launch.push_back(0);
     entry_.input_s.push_back(input);
@@ -213,6 +233,15 @@ class BatchBench {
     }
   }
 
+  /// \param segment -1: the loss
+  void keep_exchanges(int segment, bool backward, Clock::time_point start, Clock::time_point end) {
+    const std::vector<LayerExchange>& exchanges = model_.model().exchanges;
+    for (std::size_t i = 0; i < exchanges.size(); ++i)
+      if (exchanges[i].segment == segment && exchanges[i].backward == backward)
+        exchange_fractions_[i].push_back(
+            std::clamp(seconds_between(start, exchanged_[i]) / seconds_between(start, end), 0.0, 1.0));
+  }
+
   void native_step(bool keep) {
     const Clock::time_point start = Clock::now();
     {
@@ -234,6 +263,8 @@ class BatchBench {
   TraceEntry entry_;
   std::vector<Clock::time_point> ready_;                     ///< by parameter
   std::vector<std::vector<std::vector<double>>> fractions_;  ///< by segment, position in ready order, step
+  std::vector<Clock::time_point> exchanged_;                 ///< by exchange of the model
+  std::vector<std::vector<double>> exchange_fractions_;      ///< by exchange, step
 };
 
 /// Joins more launches, the first of which becomes the `launch`-th.
@@ -246,6 +277,8 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
          &TraceEntry::native_step_s);
   entry.machine.append(more.machine);
   entry.disturbed = entry.disturbed || more.disturbed;
+  for (std::size_t i = 0; i < entry.exchange_fraction.size(); ++i)
+    entry.exchange_fraction[i] += (more.exchange_fraction[i] - entry.exchange_fraction[i]) / (launch + 1);
   for (std::size_t i = 0; i < entry.segments.size(); ++i) {
     SegmentTrace& segment = entry.segments[i];
     append(segment, more.segments[i], &SegmentTrace::forward_s, &SegmentTrace::backward_s,

@@ -24,7 +24,64 @@ torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value)
   return value;
 }
 
+using Context = torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+/// One exchange of the model in the forward and one in the backward; -1: the identity.
+struct PutTogether : torch::autograd::Function<PutTogether> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
+                               int forward, int backward) {
+    context->saved_data["model"] =
+        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    context->saved_data["backward"] = backward;
+    return forward < 0 ? own.view_as(own) : model->exchange(forward, own);
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
+    const auto exchange = static_cast<int>(context->saved_data["backward"].toInt());
+    const torch::Tensor& gradient = gradients.front();
+    return {exchange < 0 ? gradient : model->exchange(exchange, gradient), {}, {}, {}};
+  }
+};
+
+torch::Tensor put_together(const TorchModel& model, const torch::Tensor& own, int forward, int backward) {
+  return PutTogether::apply(own, &model, forward, backward);
+}
+
+/// Mean cross entropy where each rank has the outputs of its part of the classes, in three exchanges, after Megatron's
+/// vocabulary-parallel cross entropy: the largest output, that of the target, and the sum of the exponentials.
+struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& output, const torch::Tensor& target,
+                               const TorchModel* model, int share) {
+    const auto first = static_cast<int>(model->model().exchanges.size()) - 3;
+    const torch::Tensor shifted = output - model->exchange(first, output.amax(1)).unsqueeze(1);
+    const torch::Tensor own = target - share * output.size(1);
+    const torch::Tensor foreign = own.lt(0).logical_or(own.ge(output.size(1)));
+    const torch::Tensor place = own.masked_fill(foreign, 0).unsqueeze(1);
+    const torch::Tensor wanted =
+        model->exchange(first + 1, shifted.gather(1, place).squeeze(1).masked_fill(foreign, 0.0));
+    const torch::Tensor powers = shifted.exp();
+    const torch::Tensor sum = model->exchange(first + 2, powers.sum(1));
+    context->save_for_backward({powers.div_(sum.unsqueeze(1)), place, foreign});
+    return (sum.log() - wanted).mean();
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const tensor_list saved = context->get_saved_variables();
+    const torch::Tensor one =
+        torch::ones_like(saved[1], saved[0].options()).masked_fill(saved[2].unsqueeze(1), 0.0);
+    const torch::Tensor gradient = saved[0].scatter_add(1, saved[1], -one);
+    return {gradient * (gradients.front() / static_cast<double>(gradient.size(0))), {}, {}, {}};
+  }
+};
+
 }  // namespace
+
+torch::Tensor exchange_alone(const LayerExchange& exchange, int ranks, const torch::Tensor& own) {
+  if (exchange.kind == ExchangeKind::kAllGather)
+    return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
+  if (exchange.kind == ExchangeKind::kReduceScatter) return own.narrow(1, 0, own.size(1) / ranks).clone();
+  return own;
+}
 
 LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
   if (percent == 0) return [](const torch::Tensor& x) { return x; };
@@ -43,6 +100,8 @@ class TorchModel::Builder {
     target.buffers_.resize(model.buffers.size());
     for (std::size_t i = 0; i < model.parameters.size(); ++i) parameter_index_[model.parameters[i].name] = i;
     for (std::size_t i = 0; i < model.buffers.size(); ++i) buffer_index_[model.buffers[i].name] = i;
+    for (std::size_t i = 0; i < model.exchanges.size(); ++i)
+      exchange_index_[{model.exchanges[i].name, model.exchanges[i].backward}] = static_cast<int>(i);
     make_buffers();
   }
 
@@ -75,6 +134,8 @@ class TorchModel::Builder {
                                                      {"experts", &Builder::choose_experts},
                                                      {"dropout", &Builder::drop},
                                                      {"self_attention", &Builder::attend},
+                                                     {"tensor_enter", &Builder::enter},
+                                                     {"tensor_leave", &Builder::leave},
                                                      {"tied_linear", &Builder::tie}};
     static const std::map<std::string, LayerFunction> kWithoutTensors{
         {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
@@ -125,13 +186,51 @@ class TorchModel::Builder {
 
   torch::Tensor buffer(const std::string& name) { return target_.buffers_[buffer_index_.at(name)]; }
 
-  /// Drawn in float64 whatever the dtype.
+  /// Drawn in float64 whatever the dtype; where ranks share it, the whole is drawn and this rank's part kept.
   torch::Tensor normal(const std::string& name) {
     constexpr double kDeviation = 0.02;
     const torch::NoGradGuard no_grad;
     torch::Tensor value = parameter(name);
-    value.copy_(torch::empty_like(value, torch::kFloat64).normal_(0.0, kDeviation, generator_));
+    const std::int64_t dimension = target_.model_.parameters[parameter_index_.at(name)].shared_dimension;
+    std::vector<std::int64_t> shape = value.sizes().vec();
+    if (dimension >= 0) shape[static_cast<std::size_t>(dimension)] *= target_.model_.tensor;
+    const torch::Tensor drawn = torch::empty(shape, torch::kFloat64).normal_(0.0, kDeviation, generator_);
+    value.copy_(dimension < 0
+                    ? drawn
+                    : drawn.narrow(dimension, target_.share_ * value.size(dimension), value.size(dimension)));
     return value;
+  }
+
+  /// Number of an exchange; -1: there is none.
+  [[nodiscard]] int exchange_index(const std::string& name, bool backward) const {
+    const auto found = exchange_index_.find({name, backward});
+    return found == exchange_index_.end() ? -1 : found->second;
+  }
+
+  /// What a layer makes of a parameter whose gradient is summed over the ranks that share the model; else itself.
+  std::function<torch::Tensor()> summed(const std::string& name, const torch::Tensor& parameter) const {
+    const int backward = exchange_index(name, true);
+    if (backward < 0) return [parameter] { return parameter; };
+    return [parameter, backward, model = &target_] { return put_together(*model, parameter, -1, backward); };
+  }
+
+  LayerFunction border(const Layer& layer) const {
+    return [model = &target_, forward = exchange_index(layer.name, false),
+            backward = exchange_index(layer.name, true)](const torch::Tensor& x) {
+      return put_together(*model, x, forward, backward);
+    };
+  }
+
+  LayerFunction enter(const Layer& layer) { return border(layer); }
+
+  LayerFunction leave(const Layer& layer) {
+    const LayerFunction put = border(layer);
+    if (layer.sizes.at("bias") == 0) return put;
+    const std::string name = full_name(layer, "bias");
+    return [put, bias = summed(name, parameter(name))](const torch::Tensor& x) {
+      const torch::Tensor y = put(x);
+      return y + bias();
+    };
   }
 
   /// Weight and bias of a convolution or a linear layer; drawn in float64 whatever the dtype.
@@ -215,6 +314,7 @@ class TorchModel::Builder {
     const torch::Tensor word = table("word");
     const torch::Tensor position = layer.sizes.at("positions") > 0 ? table("position") : torch::Tensor();
     const torch::Tensor type = layer.sizes.at("types") > 0 ? table("type") : torch::Tensor();
+    if (layer.texts.contains(kShared)) return own_words(word);
     return [word, position, type](const torch::Tensor& tokens) {
       torch::Tensor sum = torch::embedding(word, tokens);
       if (type.defined()) sum = sum + torch::embedding(type, torch::zeros_like(tokens));
@@ -224,9 +324,20 @@ class TorchModel::Builder {
     };
   }
 
+  /// The rows of the words whose part of the table this rank has, 0 for all others.
+  LayerFunction own_words(const torch::Tensor& table) const {
+    return [table, first = target_.share_ * table.size(0)](const torch::Tensor& tokens) {
+      const torch::Tensor own = tokens - first;
+      const torch::Tensor foreign = own.lt(0).logical_or(own.ge(table.size(0)));
+      return torch::embedding(table, own.masked_fill(foreign, 0)).masked_fill(foreign.unsqueeze(-1), 0.0);
+    };
+  }
+
   LayerFunction add_positions(const Layer& layer) {
-    return [table = normal(layer.name + ".weight")](const torch::Tensor& x) {
-      return x + table.narrow(0, 0, x.size(1));
+    const std::string name = layer.name + ".weight";
+    const int part = target_.model_.sequence_parallel ? target_.share_ : 0;
+    return [table = summed(name, normal(name)), part](const torch::Tensor& x) {
+      return x + table().narrow(0, part * x.size(1), x.size(1));
     };
   }
 
@@ -237,8 +348,10 @@ class TorchModel::Builder {
     weight.fill_(1.0);
     const torch::Tensor bias =
         layer.sizes.at("bias") != 0 ? parameter(layer.name + ".bias") : torch::Tensor();
-    return [weight, bias](const torch::Tensor& x) {
-      return torch::layer_norm(x, {x.size(-1)}, weight, bias, kEpsilon);
+    return [weight = summed(layer.name + ".weight", weight),
+            bias = summed(layer.name + ".bias", bias)](const torch::Tensor& x) {
+      const torch::Tensor scale = weight();
+      return torch::layer_norm(x, {x.size(-1)}, scale, bias(), kEpsilon);
     };
   }
 
@@ -248,8 +361,8 @@ class TorchModel::Builder {
     const torch::NoGradGuard no_grad;
     torch::Tensor weight = parameter(name + ".weight");
     weight.fill_(1.0);
-    return [weight](const torch::Tensor& x) {
-      return x * torch::rsqrt(x.square().mean(-1, true) + kEpsilon) * weight;
+    return [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
+      return x * torch::rsqrt(x.square().mean(-1, true) + kEpsilon) * weight();
     };
   }
 
@@ -375,6 +488,7 @@ class TorchModel::Builder {
   at::Generator masks_;  ///< of dropout, apart from that of the parameters
   std::map<std::string, std::size_t> parameter_index_;
   std::map<std::string, std::size_t> buffer_index_;
+  std::map<std::pair<std::string, bool>, int> exchange_index_;  ///< by name, and whether of the backward
 };
 
 std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
@@ -391,8 +505,11 @@ std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
 }
 
 TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
-                       const std::optional<std::vector<int>>& held)
-    : model_(model), dtype_(dtype), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
+                       const std::optional<std::vector<int>>& held, int share)
+    : model_(model),
+      dtype_(dtype),
+      share_(share),
+      masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
@@ -462,6 +579,8 @@ torch::Tensor TorchModel::forward(const torch::Tensor& input) const {
 }
 
 torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor& target) const {
+  if (model_.shares_classes())
+    return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, share_);
   if (model_.loss == "cross_entropy")
     return output.dim() == 3 ? torch::cross_entropy_loss(output.flatten(0, 1), target.flatten())
                              : torch::cross_entropy_loss(output, target);

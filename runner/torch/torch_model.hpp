@@ -17,6 +17,13 @@ namespace stepcast {
 
 using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 
+/// Puts together what the ranks that share a model have of something: Model::exchanges[index], its number, on the own part.
+/// What it is given may be overwritten.
+using ExchangeFunction = std::function<torch::Tensor(int index, const torch::Tensor& own)>;
+
+/// As if the others had the same to gather and nothing to add: what one rank alone can do.
+torch::Tensor exchange_alone(const LayerExchange& exchange, int ranks, const torch::Tensor& own);
+
 /// Zeroes each element with this probability and scales the others up. Draws from `generator`, which is
 /// shared, so that masks follow from the model's seed and the order of the forwards. 0 % is the identity.
 LayerFunction dropout(std::int64_t percent, const at::Generator& generator);
@@ -34,9 +41,10 @@ class TorchModel {
  public:
   /// `model` must outlive this. Of the parameters only those that `held` segments own or share stay in memory,
   /// the others become undefined tensors; all where nothing is given. \throws InputError for a model with
-  /// declared times, which has nothing to compute.
+  /// declared times, which has nothing to compute. \param share of the ranks that share the model, this one's number: its
+  /// parameters are that part of those that one rank would have
   TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
-             const std::optional<std::vector<int>>& held = std::nullopt);
+             const std::optional<std::vector<int>>& held = std::nullopt, int share = 0);
   TorchModel& operator=(TorchModel&&) = delete;
 
   [[nodiscard]] const Model& model() const { return model_; }
@@ -74,6 +82,13 @@ class TorchModel {
   /// others.
   void set_gradient_hook(std::function<void(int)> hook) { gradient_hook_ = std::move(hook); }
 
+  /// Who communicates; an empty function ends it, and exchange_alone() takes its place.
+  void set_exchange(ExchangeFunction exchange) { exchange_ = std::move(exchange); }
+  [[nodiscard]] torch::Tensor exchange(int index, const torch::Tensor& own) const {
+    return exchange_ ? exchange_(index, own)
+                     : exchange_alone(model_.exchanges[static_cast<std::size_t>(index)], model_.tensor, own);
+  }
+
  private:
   class Builder;
   void drop_others(const std::vector<int>& held);
@@ -88,6 +103,8 @@ class TorchModel {
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;
+  ExchangeFunction exchange_;
+  int share_ = 0;
   at::Generator masks_;
 };
 

@@ -1,6 +1,7 @@
 #include "sim/cli/training_options.hpp"
 
 #include "sim/cli/option.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
@@ -45,7 +46,9 @@ TrainingConfig training_config(const po::variables_map& values) {
     config.options[known.option.name] =
         known.option.kind == OptionKind::kFlag ? "yes" : value.as<std::string>();
   }
-  static_cast<void>(resolve_options(values["strategy"].as<std::string>(), config.options));
+  const auto strategy = values["strategy"].as<std::string>();
+  take_mesh(strategy, config);
+  static_cast<void>(resolve_options(strategy, config.options));
   return config;
 }
 

@@ -49,8 +49,13 @@ int StepTimes::Table::row(double place) const {
 }
 
 StepTimes::StepTimes(const Model& model, const TraceEntry* trace, const TraceEntry* accumulating)
-    : model_(model), traced_(trace != nullptr), ready_fraction_(model.parameters.size(), 1.0) {
+    : model_(model),
+      traced_(trace != nullptr),
+      ready_fraction_(model.parameters.size(), 1.0),
+      exchange_fraction_(model.exchanges.size(), 1.0) {
   if (trace == nullptr) return;
+  if (trace->exchange_fraction.size() == exchange_fraction_.size())
+    exchange_fraction_ = trace->exchange_fraction;
   table_ = table(*trace);
   if (accumulating != nullptr) accumulating_ = table(*accumulating);
   for (std::size_t i = 0; i < trace->segments.size(); ++i) {

@@ -29,10 +29,11 @@ class StepTimes {
   [[nodiscard]] double seconds(const Schedule& schedule, const Op& op, double place, bool follows) const;
   /// Host time of a step that no operation accounts for.
   [[nodiscard]] double rest_of_step_s(double place) const;
-  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a
-  /// trace.
-  [[nodiscard]] double ready_fraction(int tensor) const {
-    return ready_fraction_[static_cast<std::size_t>(tensor)];
+  /// The part of the time of the operation that hosts a hook after which it runs: where the gradient is ready or the
+  /// exchange stands; 1 without a trace.
+  [[nodiscard]] double hook_fraction(const Op& hook) const {
+    return hook.exchange >= 0 ? exchange_fraction_[static_cast<std::size_t>(hook.exchange)]
+                              : ready_fraction_[static_cast<std::size_t>(hook.ready_tensor)];
   }
   /// By operation of a program, whether one of the same phase and segment runs before it in a step.
   static std::vector<char> followers(const Program& program);
@@ -62,7 +63,8 @@ class StepTimes {
   bool traced_;
   Table table_;
   std::optional<Table> accumulating_;
-  std::vector<double> ready_fraction_;  ///< by parameter
+  std::vector<double> ready_fraction_;     ///< by parameter
+  std::vector<double> exchange_fraction_;  ///< by exchange of the model
 };
 
 }  // namespace stepcast

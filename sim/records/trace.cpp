@@ -19,7 +19,7 @@ STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
-                      (machine, disturbed))
+                      (machine, disturbed, exchange_fraction))
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries), (set_aside))
 
 namespace {
@@ -75,6 +75,7 @@ TraceEntry interpolate(const TraceEntry& low, const TraceEntry& high, int batch)
                        &SegmentTrace::backward_peak_bytes, &SegmentTrace::optimizer_peak_bytes})
       result.segments[i].*bytes = between(x.*bytes, y.*bytes);
   }
+  result.exchange_fraction = mix(a.exchange_fraction, b.exchange_fraction, weight);
   result.launch.assign(result.step_s.size(), 0);
   result.machine = {};
   return result;

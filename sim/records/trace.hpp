@@ -57,6 +57,9 @@ struct TraceEntry {
   std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
   double loss_peak_bytes = 0.0;       ///< most live bytes above those before the loss
   std::vector<SegmentTrace> segments;
+  /// By exchange of the model: the part of its phase's time that has passed when the ranks that share the model put
+  /// their parts together, which took no time here; median over the steps.
+  std::vector<double> exchange_fraction;
   MachineLog machine;      ///< beside each step; empty in files of older versions, and between batch sizes
   bool disturbed = false;  ///< too few steps were not, so that these are the least disturbed ones
 

@@ -48,7 +48,7 @@ std::unique_ptr<CollectiveRun> Collectives::make_nccl(const Collective& collecti
 NcclCall& Collectives::nccl_of(const Collective& collective, const std::vector<int>& ranks) {
   const Bytes message = collective.message;
   const auto [found, is_new] =
-      nccl_calls_.try_emplace({collective.group, collective.kind, collective.root, message.count()});
+      nccl_calls_.try_emplace({ranks.data(), collective.kind, collective.root, message.count()});
   NcclCall& nccl = found->second;
   if (!is_new) return nccl;
   std::vector<int> places;
@@ -67,9 +67,9 @@ NcclCall& Collectives::nccl_of(const Collective& collective, const std::vector<i
 }
 
 void Collectives::join(int rank, const Collective& collective, Callback done) {
-  const auto group = static_cast<std::size_t>(collective.group);
+  const auto group = static_cast<std::size_t>(schedule_.group_index(collective.group, rank));
   const int index = index_of_rank_[group].at(rank);
-  const std::pair<int, long long> key{collective.group, calls_[group][index]++};
+  const std::pair<int, long long> key{static_cast<int>(group), calls_[group][index]++};
   Open& open = open_[key];
   if (open.run == nullptr) {
     open.run = make_run(collective, schedule_.groups[group].ranks);

@@ -67,7 +67,7 @@ class Collectives {
     Bytes smallest, largest;
   };
   /// By group, kind, root, bytes.
-  std::map<std::tuple<int, CollectiveKind, int, double>, NcclCall> nccl_calls_;
+  std::map<std::tuple<const int*, CollectiveKind, int, double>, NcclCall> nccl_calls_;
   std::map<std::pair<CollectiveKind, std::string>, Chosen> nccl_chosen_;
 };
 

@@ -32,9 +32,8 @@ class Costs {
   [[nodiscard]] double workspace_bytes(const Op& op) const;
   [[nodiscard]] double bytes(const MemoryChange& change) const;
 
-  /// The part of a backward operation's time after which the gradient of `tensor` is ready; 1 without a
-  /// trace.
-  [[nodiscard]] double ready_fraction(int tensor) const { return times_.ready_fraction(tensor); }
+  /// The part of the time of the operation that hosts a hook after which it runs.
+  [[nodiscard]] double hook_fraction(const Op& hook) const { return times_.hook_fraction(hook); }
 
  private:
   [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;

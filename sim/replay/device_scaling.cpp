@@ -20,6 +20,13 @@ Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
   return std::max(flop / rates.peak, traffic / rates.memory);
 }
 
+Seconds layer_time(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
+  return forward
+             ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
+             : slower(samples * (work.backward + work.again),
+                      samples * work.backward_traffic + work.backward_weights, rates);
+}
+
 std::string names(const auto& things, const auto& name_of) {
   std::string text;
   for (const auto& thing : things) text += (text.empty() ? "" : ", ") + name_of(thing);
@@ -53,6 +60,28 @@ void sum_steps(TraceEntry& entry) {
   entry.step_s = std::move(steps);
 }
 
+/// Where in its phase each exchange of the model stands, by the roofline of what is before it.
+std::vector<double> exchange_fractions(const Model& model, double samples, const DeviceRates& rates) {
+  constexpr double kForwardOfLoss = 0.5;
+  std::vector<double> fractions;
+  for (const LayerExchange& exchange : model.exchanges) {
+    if (exchange.segment < 0) {
+      fractions.push_back(kForwardOfLoss);
+      continue;
+    }
+    Seconds before(0), all(0);
+    const std::vector<LayerWork>& works = model.segments[exchange.segment].work;
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const Seconds time = layer_time(works[i], !exchange.backward, samples, rates);
+      const bool is_earlier = static_cast<int>(i) < exchange.work;
+      all += time;
+      if (is_earlier != exchange.backward) before += time;
+    }
+    fractions.push_back(all > Seconds(0) ? before / all : 1.0);
+  }
+  return fractions;
+}
+
 std::filesystem::path device_error_file() {
   return home_folder() / "calibration" / "data" / "device-errors.json";
 }
@@ -81,13 +110,8 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
   if (phase == Phase::kZeroGrad) return model.gradient_bytes(all) / rates.memory;
   if (phase == Phase::kOptimizer)
     return model.update_traffic(static_cast<double>(model.parameter_count(all))) / rates.memory;
-  const bool forward = phase == Phase::kForward;
   Seconds total(0);
-  for (const LayerWork& work : all.work)
-    total +=
-        forward ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
-                : slower(samples * (work.backward + work.again),
-                         samples * work.backward_traffic + work.backward_weights, rates);
+  for (const LayerWork& work : all.work) total += layer_time(work, phase == Phase::kForward, samples, rates);
   return total;
 }
 
@@ -165,6 +189,7 @@ TraceEntry estimated(const Model& model, const DeviceModel& device, int samples,
     trace.saved_bytes = trace.forward_peak_bytes =
         device.activations * samples * model.segments[i].saved_size.count();
   }
+  entry.exchange_fraction = exchange_fractions(model, samples, rates);
   sum_steps(entry);
   return entry;
 }

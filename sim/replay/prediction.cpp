@@ -1,6 +1,7 @@
 #include "sim/replay/prediction.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 namespace {
@@ -128,6 +130,11 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const Trace& trace = inputs.traced.emplace(load_trace(request.trace));
   if (request.model.empty()) inputs.model = load_model(trace.model);
+  if (request.training.tensor > 1 && inputs.model.tensor != request.training.tensor)
+    throw InputError(request.trace + ": is a trace of '" + trace.model + "', not of one of " +
+                     std::to_string(request.training.tensor) +
+                     " ranks that share its layers; stepcast measure --tensor " +
+                     std::to_string(request.training.tensor) + " makes one");
   if (trace.model != inputs.model.specification)
     throw InputError(request.trace + ": is a trace of '" + trace.model + "', but the model is '" +
                      inputs.model.specification + "'");
@@ -167,7 +174,8 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
         "--precision " + to_text(request.precision) + " goes with --device and without --trace: " +
         (request.trace.empty() ? "declared times have none" : "a trace was measured in one of its own"));
   if (!request.model.empty())
-    inputs.model = remembered(&KnownInputs::models, request, request.model, load_model);
+    inputs.model = remembered(&KnownInputs::models, request,
+                              shared_by(request.model, request.training.tensor), load_model);
   if (!request.trace.empty() && !request.phases.empty())
     throw UsageError("--phase-times goes without --trace, which knows the phases");
   if (!request.trace.empty()) load_trace_into(inputs, request);
@@ -277,12 +285,35 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   return input;
 }
 
+/// Replays all steps; or, where nothing is drawn, few of them: once two steps took equally long on every rank, so do all
+/// that follow.
+Result replay_steps(const ReplayInput& input) {
+  constexpr int kSettles = 2;  // steps: what is under way from one to the next, and the next
+  constexpr double kEqual = 1e-9;
+  const bool draws = input.resample && input.trace != nullptr && input.trace->steps() > 1;
+  if (draws || input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1)
+    return replay(input);
+  ReplayInput few = input;
+  few.warmup_steps = 1;
+  few.steps = kSettles;
+  Result result = replay(few);
+  for (const std::vector<double>& steps : result.step_time_s)
+    if (std::abs(steps[1] - steps[0]) > kEqual * steps[1]) return replay(input);
+  for (std::vector<double>& steps : result.step_time_s)
+    steps.assign(static_cast<std::size_t>(input.steps), steps[1]);
+  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.warmup_steps),
+                                   result.step_time_s.front().front());
+  result.configuration.steps = input.steps;
+  result.configuration.warmup_steps = input.warmup_steps;
+  return result;
+}
+
 Result replay_replicas(ReplayInput input, int replicas) {
-  Result pooled = replay(input);
+  Result pooled = replay_steps(input);
   for (int replica = 1; replica < replicas; ++replica) {
     ++input.seed;
     input.record_spans = false;
-    const Result more = replay(input);
+    const Result more = replay_steps(input);
     for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
       pooled.step_time_s[rank].insert(pooled.step_time_s[rank].end(), more.step_time_s[rank].begin(),
                                       more.step_time_s[rank].end());
@@ -294,16 +325,21 @@ Result replay_replicas(ReplayInput input, int replicas) {
 double single_step_time_s(Inputs& inputs, const PredictionRequest& request, const TrainingConfig& training) {
   TrainingConfig alone = training;
   alone.world_size = 1;
+  alone.data = 0;
   alone.options.clear();
-  const Schedule schedule = build_schedule("single", inputs.model, alone);
+  Model part = inputs.model;  // of ranks that share layers: one rank's part
+  part.tensor = 1;
+  const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
-  return replay(input).median_step_time_s();
+  return replay_steps(input).median_step_time_s();
 }
 
-/// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do.
-void add_trivial_predictions(Result& result, const Schedule& schedule, const AlphaBeta& line, double single) {
-  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel;
+/// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do. \param tensor ranks
+/// share layers, and `single` is of one rank's part
+void add_trivial_predictions(Result& result, const Schedule& schedule, const AlphaBeta& line, double single,
+                             int tensor) {
+  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel / tensor;
   const double ideal = single / stages;
   result.trivial_step_time_s["ideal_scaling"] = ideal;
   result.trivial_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(ideal)).count();
@@ -405,7 +441,7 @@ Result predict(const PredictionRequest& request) {
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
     const AlphaBeta line = message_line(place.costs(), place.cluster);
-    add_trivial_predictions(result, schedule, line, single);
+    add_trivial_predictions(result, schedule, line, single, inputs.model.tensor);
     if (const auto overlap = overlap_step_time(replay_input(inputs, request, schedule), line))
       result.trivial_step_time_s["overlap"] = overlap->count();
   }

@@ -102,10 +102,10 @@ void RankRun::wake() {
 void RankRun::advance_main() {
   const auto count = static_cast<int>(program_.ops.size());
   while (!main_busy_) {
-    if (backward_ >= 0) {
+    if (host_ >= 0) {
       const int before = next_;
-      advance_backward();
-      if (backward_ >= 0 && !main_busy_ && next_ == before) return;  // a hook waits
+      advance_host();
+      if (host_ >= 0 && !main_busy_ && next_ == before) return;  // a hook waits
       continue;
     }
     if (next_ == count) return;
@@ -123,9 +123,9 @@ void RankRun::advance_main() {
     ++next_;
     begin(index);
     if (has_hooks(index)) {
-      backward_ = index;
-      backward_job_ = job(index);
-      backward_done_ = 0.0;
+      host_ = index;
+      host_job_ = job(index);
+      host_done_ = 0.0;
       continue;
     }
     main_busy_ = true;
@@ -133,19 +133,20 @@ void RankRun::advance_main() {
   }
 }
 
-/// One move of the backward operation that has hooks: up to the next hook, the hook, or the rest.
-void RankRun::advance_backward() {
+/// One move of the operation that has hooks: up to the next hook, the hook, or the rest.
+void RankRun::advance_host() {
   const auto count = static_cast<int>(program_.ops.size());
-  const bool behind_hook = next_ - 1 > backward_;
-  while (behind_hook && next_ < count && op(next_).stream != Stream::kCompute) issue(next_++);
+  const bool behind_hook = next_ - 1 > host_;
+  while (behind_hook && next_ < count && op(next_).stream != Stream::kCompute && op(next_).within < 0)
+    issue(next_++);
   int hook = next_;  // the next hook, behind operations of other streams
   while (hook < count && op(hook).stream != Stream::kCompute) ++hook;
-  if (hook == count || op(hook).within != backward_) {
+  if (hook == count || op(hook).within != host_) {
     if (run_piece(1.0)) return;
-    finish(std::exchange(backward_, -1));
+    finish(std::exchange(host_, -1));
     return;
   }
-  if (run_piece(world_.costs.ready_fraction(op(hook).ready_tensor))) return;
+  if (run_piece(world_.costs.hook_fraction(op(hook)))) return;
   while (next_ < hook) issue(next_++);
   if (!ready(hook)) return;
   ++next_;
@@ -154,12 +155,12 @@ void RankRun::advance_backward() {
   perform(hook);
 }
 
-/// Runs the backward operation up to the fraction `until` of its time. False when that is reached already.
+/// Runs the host of hooks up to the fraction `until` of its time. False when that is reached already.
 bool RankRun::run_piece(double until) {
-  if (until <= backward_done_) return false;
-  Job piece = backward_job_;
-  piece.seconds *= until - backward_done_;
-  backward_done_ = until;
+  if (until <= host_done_) return false;
+  Job piece = host_job_;
+  piece.seconds *= until - host_done_;
+  host_done_ = until;
   main_busy_ = true;
   const bool running = run_job(piece, [this] {
     main_busy_ = false;
@@ -282,8 +283,9 @@ std::string RankRun::partner(const Op& which) const {
   return std::visit(
       Overloaded{
           [&](const Collective& collective) {
-            const auto group = static_cast<std::size_t>(collective.group);
-            return "the other ranks of group " + world_.input.schedule->groups[group].name;
+            const Schedule& schedule = *world_.input.schedule;
+            return "the other ranks of group " +
+                   schedule.groups[schedule.group_index(collective.group, rank_)].name;
           },
           [&](const Send& send) { return "a receive on rank " + std::to_string(rank_ + send.offset); },
           [&](const Recv& recv) { return "a send from rank " + std::to_string(rank_ + recv.offset); },
@@ -298,7 +300,7 @@ std::vector<std::string> RankRun::waiting() const {
     lines.push_back("rank " + std::to_string(rank_) + ": " + which.name + " waits for " + what);
   };
   for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
-    if (states_[i] == State::kStarted && i != backward_) add(op(i), partner(op(i)));
+    if (states_[i] == State::kStarted && i != host_) add(op(i), partner(op(i)));
     if (states_[i] != State::kIdle || i != next_) continue;
     for (const int before : op(i).after)
       if (states_[before] != State::kDone) add(op(i), op(before).name);

@@ -44,8 +44,8 @@ struct OpDates {
 /// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
 ///   after is done. Copies do the same, but to issue one takes the main thread a while, and one that is
 ///   staged keeps it until the copy ends.
-/// - Hooks (`Op::within`) run inside their backward operation, each when the time of that operation has
-///   advanced to where the trace saw the gradient ready; the rest of it waits. What is issued behind a hook
+/// - Hooks (`Op::within`) run inside their operation, each when the time of that operation has advanced to
+///   where the trace saw the gradient ready or the exchange; the rest of it waits. What is issued behind a hook
 ///   is issued right after it; no copies, which would keep the main thread.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
@@ -90,7 +90,7 @@ class RankRun {
   void advance_queue(Queue& queue);
   void start_due();
   bool launch_copy(int index);
-  void advance_backward();
+  void advance_host();
   bool run_piece(double until);
   void issue(int index);
   void begin(int index);
@@ -113,9 +113,9 @@ class RankRun {
   int next_ = 0;            ///< operation that the main thread reaches next
   bool main_busy_ = false;  ///< it runs an operation, or a piece of one
   bool closing_ = false;    ///< the rest of the step's host time passes
-  int backward_ = -1;       ///< backward operation whose hooks run; -1: none
-  Job backward_job_;
-  double backward_done_ = 0.0;                      ///< part of its time that has passed
+  int host_ = -1;           ///< operation whose hooks run; -1: none
+  Job host_job_;
+  double host_done_ = 0.0;                          ///< part of its time that has passed
   std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
   int staging_ = -1;                                ///< copy for whose end the main thread waits; -1: none
   std::vector<std::vector<int>> followers_;         ///< by operation: messages and copies that come after it

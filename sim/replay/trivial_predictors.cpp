@@ -57,8 +57,10 @@ Seconds alpha_beta_time(const Collective& collective, int group_size, const Alph
 
 namespace {
 
+/// As rank 0 calls it.
 Seconds alpha_beta_time(const Schedule& schedule, const Collective& collective, const AlphaBeta& line) {
-  return alpha_beta_time(collective, static_cast<int>(schedule.groups[collective.group].ranks.size()), line);
+  const Group& group = schedule.groups[schedule.group_index(collective.group, 0)];
+  return alpha_beta_time(collective, static_cast<int>(group.ranks.size()), line);
 }
 
 }  // namespace
@@ -100,10 +102,9 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
                                     : alpha_beta_time(schedule, *collective, line).count();
     for (const int before : op.after)
       if (before != op.within) start[i] = std::max(start[i], end[before]);
-    if (op.within >= 0) {  // pauses the backward, which has been paused by end - start - work so far
+    if (op.within >= 0) {  // pauses its host, which has been paused by end - start - work so far
       const double paused = end[op.within] - start[op.within] - work[op.within];
-      const double ready =
-          start[op.within] + paused + costs.ready_fraction(op.ready_tensor) * work[op.within];
+      const double ready = start[op.within] + paused + costs.hook_fraction(op) * work[op.within];
       start[i] = std::max(start[i], ready);
       end[i] = start[i] + work[i];
       free[op.stream] = end[op.within] += end[i] - ready;

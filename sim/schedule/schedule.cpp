@@ -34,21 +34,24 @@ namespace {
   throw std::logic_error("schedule: operation '" + op.name + "' " + what);
 }
 
-bool is_backward(const Op& op) {
-  const auto* compute = std::get_if<Compute>(&op.action);
-  return compute != nullptr && compute->phase == Phase::kBackward;
+/// Whether hooks of this kind may sit in an operation.
+bool hosts(const Op& host, const Op& hook) {
+  const auto* compute = std::get_if<Compute>(&host.action);
+  if (compute == nullptr) return false;
+  const bool is_call = hook.exchange >= 0 && std::holds_alternative<Collective>(hook.action);
+  if (host.stream != hook.stream && !is_call) return false;
+  if (hook.exchange < 0) return compute->phase == Phase::kBackward;
+  return compute->phase != Phase::kZeroGrad && compute->phase != Phase::kOptimizer;
 }
 
-/// Hooks of a backward operation follow it directly, with nothing of its stream between.
+/// Hooks of an operation follow it directly, with nothing of its stream between.
 void check_hook(const Program& program, std::size_t index) {
   const Op& op = program.ops[index];
   if (op.within >= static_cast<int>(index))
     violated("is a hook of an operation that does not come before it", op);
-  const Op& host = program.ops[op.within];
-  if (!is_backward(host) || host.stream != op.stream)
-    violated("is a hook of something else than a backward", op);
+  if (!hosts(program.ops[op.within], op)) violated("is a hook of something that has none", op);
   for (std::size_t i = static_cast<std::size_t>(op.within) + 1; i < index; ++i)
-    if (program.ops[i].stream == op.stream && program.ops[i].within != op.within)
+    if (program.ops[i].stream == program.ops[op.within].stream && program.ops[i].within != op.within)
       violated("is a hook, but '" + program.ops[i].name + "' runs between", op);
 }
 
@@ -66,8 +69,10 @@ void check_program(const Schedule& schedule, const Program& program) {
         violated("comes after something that is not before it", op);
     if (op.within >= 0) check_hook(program, i);
     if (const auto* call = std::get_if<Collective>(&op.action)) {
-      if (call->group < 0 || call->group >= static_cast<int>(schedule.groups.size()))
+      const std::size_t named = schedule.groups.size() + schedule.families.size();
+      if (call->group < 0 || call->group >= static_cast<int>(named))
         violated("names a group that does not exist", op);
+      if (call->group >= static_cast<int>(schedule.groups.size())) continue;  // without roots
       const auto size = static_cast<int>(schedule.groups[call->group].ranks.size());
       if (call->root < 0 || call->root >= size) violated("has a root outside its group", op);
     }
@@ -94,32 +99,44 @@ void check_copies(const Schedule& schedule) {
 
 using CallKey = std::tuple<CollectiveKind, double, int>;
 
-std::vector<CallKey> calls_of(const Program& program, int group) {
-  std::vector<CallKey> result;
+/// By what they name.
+std::map<int, std::vector<CallKey>> calls_of(const Program& program) {
+  std::map<int, std::vector<CallKey>> result;
   for (const Op& op : program.ops)
-    if (const auto* call = std::get_if<Collective>(&op.action); call != nullptr && call->group == group)
-      result.emplace_back(call->kind, call->message.count(), call->root);
+    if (const auto* call = std::get_if<Collective>(&op.action))
+      result[call->group].emplace_back(call->kind, call->message.count(), call->root);
   return result;
 }
 
 /// All ranks of a group issue the same calls in the same order; other ranks issue none.
 void check_collectives(const Schedule& schedule) {
-  for (std::size_t g = 0; g < schedule.groups.size(); ++g) {
-    std::set<int> members(schedule.groups[g].ranks.begin(), schedule.groups[g].ranks.end());
-    std::map<int, std::vector<CallKey>> by_program;
-    for (std::size_t p = 0; p < schedule.programs.size(); ++p)
-      by_program[static_cast<int>(p)] = calls_of(schedule.programs[p], static_cast<int>(g));
-    const std::vector<CallKey>* first = nullptr;
+  std::vector<std::map<int, std::vector<CallKey>>> by_program;
+  for (const Program& program : schedule.programs) by_program.push_back(calls_of(program));
+  const auto named = static_cast<int>(schedule.groups.size() + schedule.families.size());
+  static const std::vector<CallKey> kNone;
+  for (int name = 0; name < named; ++name) {
+    std::vector<const std::vector<CallKey>*> calls;
+    for (const auto& program : by_program) {
+      const auto found = program.find(name);
+      calls.push_back(found == program.end() ? &kNone : &found->second);
+    }
+    std::vector<const std::vector<CallKey>*> first(schedule.groups.size(), nullptr);
+    std::vector<int> group_of(schedule.world_size, -1);
+    if (name < static_cast<int>(schedule.groups.size()))
+      for (const int rank : schedule.groups[name].ranks) group_of[rank] = name;
+    else
+      group_of = schedule.families[name - schedule.groups.size()].group_of_rank;
     for (int rank = 0; rank < schedule.world_size; ++rank) {
-      const auto& calls = by_program[schedule.program_of_rank[rank]];
-      if (!members.contains(rank)) {
-        if (!calls.empty())
+      const std::vector<CallKey>* own = calls[schedule.program_of_rank[rank]];
+      if (group_of[rank] < 0) {
+        if (!own->empty())
           throw std::logic_error("schedule: rank " + std::to_string(rank) + " calls a foreign group");
         continue;
       }
-      if (first == nullptr) first = &calls;
-      if (calls != *first)
-        throw std::logic_error("schedule: ranks of group " + schedule.groups[g].name +
+      const std::vector<CallKey>*& others = first[group_of[rank]];
+      if (others == nullptr) others = own;
+      if (others != own && *own != *others)
+        throw std::logic_error("schedule: ranks of group " + schedule.groups[group_of[rank]].name +
                                " issue different collectives (rank " + std::to_string(rank) + ")");
     }
   }

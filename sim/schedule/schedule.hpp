@@ -94,15 +94,21 @@ struct UnitParameters {
 struct UnitGradients {
   int unit = 0;
 };
-using Payload = std::variant<GradientArray, BucketArray, BufferArray, UnitParameters, UnitGradients>;
+/// What ranks that share layers put together in the middle of a phase: `Model::exchanges[exchange]`.
+struct ExchangeArray {
+  int exchange = 0;
+  bool maximum = false;  ///< an all-reduce of the largest elements, not of sums
+};
+using Payload =
+    std::variant<GradientArray, BucketArray, BufferArray, UnitParameters, UnitGradients, ExchangeArray>;
 
 /// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and
 /// scatter world_size times what one rank contributes.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes message;
-  int group = 0;
-  int root = 0;  ///< index in the group; ignored by kinds without a root
+  int group = 0;  ///< of Schedule::groups; from their number on, of Schedule::families
+  int root = 0;   ///< index in the group; ignored by kinds without a root
   Payload payload;
 };
 
@@ -223,11 +229,13 @@ struct Op {
   Action action{};
   std::vector<int> after{};  ///< indices of earlier operations of the same program
 
-  /// A hook: this operation runs in the middle of the backward operation `within` (an index), on its thread,
-  /// at the instant when the gradient of `ready_tensor` is accumulated; the rest of `within` waits for it.
-  /// -1: not a hook.
+  /// A hook: this operation runs in the middle of the operation `within` (an index), on its thread; the rest of
+  /// `within` waits for it. Of a backward: at the instant when the gradient of `ready_tensor` is accumulated; of any
+  /// phase of a segment: where the `exchange` of the model stands: its collective, which is issued there, and what waits for
+  /// it. -1: not a hook, or not one of this kind.
   int within = -1;
   int ready_tensor = -1;
+  int exchange = -1;
 
   Bytes memory_traffic{};  ///< bytes read plus written, for the sharing of memory bandwidth; 0 where unknown
   std::vector<MemoryChange> memory{};
@@ -243,6 +251,12 @@ struct Program {
 struct Group {
   std::string name;
   std::vector<int> ranks;
+};
+
+/// Groups that are alike, each rank in one of them at most: ranks of different ones run the same program.
+struct GroupFamily {
+  std::string name;
+  std::vector<int> group_of_rank;  ///< indices into Schedule::groups; -1: in none
 };
 
 /// Gradients that travel together, in the order in which they are ready.
@@ -261,6 +275,7 @@ struct FsdpUnit {
   std::vector<int> tensors;   ///< parameter indices, in the order of the flat array
   std::int64_t elements = 0;  ///< with padding
   int shards = 1;             ///< ranks that share it
+  int group = 0;              ///< theirs, as in a Collective
   bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
   double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes of an element: see Precision
   [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of what is gathered
@@ -281,6 +296,7 @@ struct Schedule {
   std::vector<Program> programs;
   std::vector<int> program_of_rank;  ///< size world_size, indices into `programs`
   std::vector<Group> groups;
+  std::vector<GroupFamily> families;
   std::vector<Bucket> buckets;
   std::vector<FsdpUnit> units;
   int micro_batches = 1;        ///< equal parts of each rank's batch; their mean is the batch's gradient
@@ -289,6 +305,11 @@ struct Schedule {
 
   [[nodiscard]] int data_index_of(int rank) const { return data_index.empty() ? rank : data_index[rank]; }
   [[nodiscard]] const Program& program(int rank) const { return programs[program_of_rank[rank]]; }
+  /// Index of the group that a Collective of this rank names; -1 where it is in none of the family.
+  [[nodiscard]] int group_index(int named, int rank) const {
+    const auto count = static_cast<int>(groups.size());
+    return named < count ? named : families[named - count].group_of_rank[rank];
+  }
 };
 
 /// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the
@@ -297,8 +318,8 @@ bool computes(const Program& program, Phase phase);
 /// Whether any rank has an operation on the communication stream.
 bool communicates(const Schedule& schedule);
 
-/// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in backward operations of the
-/// same stream and before the next operation that is not a hook of the same one, names are unique, groups and
+/// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in phases of a segment or the loss (those
+/// of gradients in backwards) on the same stream and before the next operation that is not a hook of the same one, names are unique, groups and
 /// programs are in range, ranks of a group issue the same collectives in the same order, sends and receives
 /// pair up, copies lead from one place to another and stand on the copy stream outside of hooks.
 /// A program may be empty. \throws std::logic_error that names the first violation (a strategy is wrong, not

@@ -297,7 +297,8 @@ std::vector<StrategyOption> options() {
       StrategyOption::choice("checkpoint", {"never", "except_last", "always"},
                              "micro-batches whose activations are recomputed"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
-      {.name = "mesh", .help = "ranks per dimension, as pipeline=2,data=2; default: one pipeline of all"}};
+      {.name = "mesh",
+       .help = "ranks per dimension, as pipeline=2,data=2,tensor=2; default: one pipeline of all"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   return all;
 }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
 
@@ -70,8 +71,17 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
                      " do not divide the batch of " + std::to_string(config.batch) +
                      " samples; possible are " + divisors(config.batch));
+  if (config.data > 0 && config.data * model.tensor != config.world_size)
+    throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(model.tensor) +
+                     " ranks are not the world size of " + std::to_string(config.world_size));
+  if (config.world_size % model.tensor != 0)
+    throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
+                     std::to_string(model.tensor) + " ranks that share each part of " + model.specification);
   StrategyOptions options = resolve_options(strategy, config.options);
-  Schedule schedule = found.build(model, config, options);
+  TrainingConfig part = config;
+  part.world_size = config.world_size / model.tensor;
+  Schedule schedule = found.build(model, part, options);
+  if (model.tensor > 1) schedule = share_layers(schedule, model, config.batch);
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;

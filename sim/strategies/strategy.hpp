@@ -19,6 +19,8 @@ struct TrainingConfig {
   int world_size = 1;
   int batch = 1;          ///< samples per rank; of a pipeline: per pipeline
   int micro_batches = 1;  ///< equal parts of the batch, whose gradients are accumulated
+  int tensor = 1;         ///< ranks that share the model's layers; whoever loads the model gives it as many
+  int data = 0;           ///< batches at once, where that was said: must be what is left of the ranks
   OptionTexts options{};  ///< as given; for the others their defaults hold
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
   std::vector<double> segment_times{};

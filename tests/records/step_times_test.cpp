@@ -49,7 +49,9 @@ TEST_CASE("an operation takes the median of its phase, or what it took in the me
   CHECK(times.seconds(schedule, op(LoadInput{}), 0.0, false) == 9.0);
   CHECK(times.seconds(schedule, op(Synchronize{}), 0.0, false) == 0.0);
   CHECK(times.rest_of_step_s(0.0) == 1.0);
-  CHECK(times.ready_fraction(0) == 0.25);
+  Op hook = op(Synchronize{});
+  hook.ready_tensor = 0;
+  CHECK(times.hook_fraction(hook) == 0.25);
 }
 
 TEST_CASE("an FSDP unit takes the sum over its segments, and its optimizer the part of one shard") {

@@ -26,6 +26,7 @@ class WrongBackend : public Backend {
     if (rank() == 0) static_cast<float*>(array.data)[0] += 1.0F;
     return work;
   }
+  WorkPtr all_reduce_maximum(Array array) override { return right_.all_reduce_maximum(array); }
   WorkPtr broadcast(Array array, int root) override { return right_.broadcast(array, root); }
   WorkPtr gather(Array in, Array out, int root) override { return right_.gather(in, out, root); }
   WorkPtr scatter(std::vector<Array> in, Array out, int root) override {

@@ -84,11 +84,33 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
   for (const char* name : {"bert-base:hidden=64,layers=1,sequence=16,vocabulary=50",
                            "bert-base:hidden=64,layers=1,sequence=16,dropout=0",
                            "gpt2-small:heads=4,hidden=64,layers=1,sequence=16,vocabulary=50",
-                           "gpt:hidden=64,layers=1,sequence=16,vocabulary=50,flash=0"}) {
+                           "gpt:hidden=64,layers=1,sequence=16,vocabulary=50,flash=0",
+                           "gpt:hidden=64,layers=1,sequence=16,heads=2,vocabulary=50,flash=0,tensor=2",
+                           "gpt:hidden=64,layers=1,sequence=16,heads=2,vocabulary=50,flash=0,tensor=2,"
+                           "sequence_parallel=1"}) {
     INFO(name);
     const Model model = load_model(name);
     const TraceEntry entry = measure_trace(model, options).entries.front();
     CHECK(Bytes(entry.segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size);
+  }
+}
+
+TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
+  MeasureOptions options;
+  options.batches = {2};
+  options.steps = 3;
+  const Model model =
+      load_model("llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,tensor=2,sequence_parallel=1");
+  const TraceEntry entry = measure_trace(model, options).entries.front();
+  REQUIRE(entry.exchange_fraction.size() == model.exchanges.size());
+  for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
+    const LayerExchange& exchange = model.exchanges[i];
+    INFO(exchange.name << (exchange.backward ? ", backward" : ""));
+    CHECK(entry.exchange_fraction[i] > 0.0);
+    CHECK(entry.exchange_fraction[i] <= 1.0);
+    if (i == 0 || model.exchanges[i - 1].segment != exchange.segment) continue;
+    if (model.exchanges[i - 1].backward != exchange.backward) continue;
+    CHECK(entry.exchange_fraction[i - 1] <= entry.exchange_fraction[i]);
   }
 }
 

@@ -87,6 +87,22 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
   CHECK(length(span_named(result, 0, "forward/" + model.segments.front().name)) >= forward - kRounding);
 }
 
+TEST_CASE("ranks that share layers exchange in the middle of what they replay", "[replayed][tensor]") {
+  const Model model = load_model("llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,tensor=2");
+  const Schedule schedule = build_schedule("single", model, config_of("ddp", 2));
+  TraceEntry trace = even_trace(model, 8, kMillisecond);
+  trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
+  const Result result = replay_on_ranks(model, schedule, trace, few_steps());
+  for (const int rank : {0, 1}) {
+    const Span& forward = span_named(result, rank, "forward/layer1");
+    const Span& call =
+        span_named(result, rank, "all_reduce/model.layers.1.self_attn.o_proj in forward/layer1");
+    CHECK(call.start_s >= forward.start_s + 0.5 * kMillisecond - kRounding);
+    CHECK(call.end_s <= forward.end_s);
+    CHECK(length(forward) >= kMillisecond + length(call) - kRounding);
+  }
+}
+
 // Hidden, because how late a wait ends is a property of the machine.
 TEST_CASE("a replayed step takes at most 2 % and 100 us longer than the trace's medians",
           "[replayed][.machine]") {

@@ -40,18 +40,19 @@ std::vector<std::string> names(const Program& program) {
 
 /// The tensors that a collective works on.
 std::vector<int> tensors_of(const Schedule& schedule, const Payload& payload) {
-  return std::visit(Overloaded{
-                        [](const GradientArray& gradient) { return std::vector<int>{gradient.tensor}; },
-                        [&](const BucketArray& array) {
-                          return schedule.buckets[static_cast<std::size_t>(array.bucket)].tensors;
-                        },
-                        [&](const UnitGradients& array) {
-                          return schedule.units[static_cast<std::size_t>(array.unit)].tensors;
-                        },
-                        // parameters and buffers, not gradients
-                        [](const OneOf<UnitParameters, BufferArray> auto&) { return std::vector<int>{}; },
-                    },
-                    payload);
+  return std::visit(
+      Overloaded{
+          [](const GradientArray& gradient) { return std::vector<int>{gradient.tensor}; },
+          [&](const BucketArray& array) {
+            return schedule.buckets[static_cast<std::size_t>(array.bucket)].tensors;
+          },
+          [&](const UnitGradients& array) {
+            return schedule.units[static_cast<std::size_t>(array.unit)].tensors;
+          },
+          // parameters, buffers and activations, not gradients
+          [](const OneOf<UnitParameters, BufferArray, ExchangeArray> auto&) { return std::vector<int>{}; },
+      },
+      payload);
 }
 
 /// How often each tensor's gradient is reduced over the ranks: by an all-reduce or reduce-scatter of it, its

@@ -1,0 +1,215 @@
+#include "sim/strategies/tensor_parallel.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/overloaded.hpp"
+#include "models/hugging_face.hpp"
+#include "sim/schedule/operations.hpp"
+
+namespace stepcast {
+namespace {
+
+CollectiveKind kind_of(ExchangeKind kind) {
+  switch (kind) {
+    case ExchangeKind::kAllReduce:
+    case ExchangeKind::kMaximum:
+      return CollectiveKind::kAllReduce;
+    case ExchangeKind::kAllGather:
+      return CollectiveKind::kAllGather;
+    case ExchangeKind::kReduceScatter:
+      break;
+  }
+  return CollectiveKind::kReduceScatter;
+}
+
+/// Writes one program anew, with the exchanges in it.
+class SharedProgram {
+ public:
+  SharedProgram(const Program& base, const Model& model, double samples, int tensor_group)
+      : base_(base), model_(model), samples_(samples), tensor_group_(tensor_group) {}
+
+  Program build() {
+    result_.segments = base_.segments;
+    result_.resident = base_.resident;
+    for (std::size_t i = 0; i < base_.ops.size(); ++i) {
+      const Op& op = base_.ops[i];
+      if (op.stream == Stream::kCompute) add_pending(op);
+      add(op);
+      begin_host(i);
+    }
+    flush();
+    return std::move(result_);
+  }
+
+ private:
+  void add(Op op) {
+    for (int& before : op.after) before = place_[before];
+    if (op.within >= 0) op.within = place_[op.within];
+    std::visit(Overloaded{
+                   [&](OneOf<Send, Recv> auto& message) { message.offset *= model_.tensor; },
+                   [&](Copy& copy) {
+                     copy.from.offset *= model_.tensor;
+                     copy.to.offset *= model_.tensor;
+                   },
+                   [](const auto&) {},
+               },
+               op.action);
+    place_.push_back(static_cast<int>(result_.ops.size()));
+    result_.ops.push_back(std::move(op));
+  }
+
+  /// The exchanges of an operation stand right behind it, or among the hooks of its gradients, where it has any.
+  void begin_host(std::size_t index) {
+    const auto* compute = std::get_if<Compute>(&base_.ops[index].action);
+    if (compute == nullptr) return;
+    host_ = place_[index];
+    const bool backward = compute->phase == Phase::kBackward;
+    if (compute->phase == Phase::kLoss) {
+      for (std::size_t i = 0; i < model_.exchanges.size(); ++i)
+        if (model_.exchanges[i].segment < 0) pending_.push_back(static_cast<int>(i));
+    } else if (backward || compute->phase == Phase::kForward || compute->phase == Phase::kRecompute) {
+      for (const int exchange : model_.segments[compute->segment].exchanges)
+        if (model_.exchanges[exchange].backward == backward) pending_.push_back(exchange);
+    }
+    bool hooked = false;
+    for (std::size_t i = index + 1; i < base_.ops.size() && !hooked; ++i) {
+      hooked = base_.ops[i].within == static_cast<int>(index);
+      if (base_.ops[i].stream == Stream::kCompute) break;
+    }
+    if (!hooked) flush();
+  }
+
+  /// Those that come before an operation of the main thread.
+  void add_pending(const Op& next) {
+    if (next.within < 0) return flush();
+    const std::vector<int>& ready = model_.segments[model_.parameters[next.ready_tensor].segment].parameters;
+    const auto position = std::find(ready.begin(), ready.end(), next.ready_tensor) - ready.begin();
+    while (!pending_.empty() && model_.exchanges[pending_.front()].ready <= position) add_first();
+  }
+
+  void flush() {
+    while (!pending_.empty()) add_first();
+  }
+
+  void add_first() {
+    const int index = pending_.front();
+    pending_.erase(pending_.begin());
+    const LayerExchange& exchange = model_.exchanges[index];
+    const CollectiveKind kind = kind_of(exchange.kind);
+    const std::string host = result_.ops[host_].name;
+    const std::string name = exchange.name + " in " + host;
+    const auto call = static_cast<int>(result_.ops.size());
+    Op collective{
+        .name = to_text(kind) + std::string("/") + name,
+        .action = Collective{.kind = kind,
+                             .message = exchange.fixed + samples_ * exchange.per_sample,
+                             .group = tensor_group_,
+                             .payload = ExchangeArray{index, exchange.kind == ExchangeKind::kMaximum}},
+        .within = host_,
+        .exchange = index};
+    collective.stream = operation_of(collective).stream;
+    result_.ops.push_back(std::move(collective));
+    result_.ops.push_back({.name = "wait/" + name,
+                           .action = Synchronize{},
+                           .after = {call},
+                           .within = host_,
+                           .exchange = index});
+  }
+
+  const Program& base_;
+  const Model& model_;
+  double samples_;
+  int tensor_group_;
+  Program result_;
+  std::vector<int> place_;    ///< by operation of the base
+  std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
+  int host_ = -1;
+};
+
+/// What a Collective of the base names, in the new Schedule.
+void rename_groups(Schedule& schedule, int more) {
+  for (Program& program : schedule.programs)
+    for (Op& op : program.ops)
+      if (auto* call = std::get_if<Collective>(&op.action)) call->group += more;
+  for (FsdpUnit& unit : schedule.units) unit.group += more;
+}
+
+}  // namespace
+
+void take_mesh(const std::string& strategy, TrainingConfig& config) {
+  const auto mesh = config.options.find("mesh");
+  if (mesh == config.options.end()) return;
+  const std::vector<StrategyOption>& own = strategies().find(strategy).options;
+  const bool keeps =
+      std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == "mesh"; });
+  const std::string replicas = strategy == "fsdp" ? "shard" : "data";
+  std::string rest;
+  for (const std::string& part : parts_of(mesh->second, ',')) {
+    const std::size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    const auto size = positive_number(equals == std::string::npos ? "" : part.substr(equals + 1));
+    if (name != "tensor" && keeps) {
+      rest += (rest.empty() ? "" : ",") + part;
+      continue;
+    }
+    if (!size || (name != "tensor" && name != replicas))
+      throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " + replicas +
+                       "=N or tensor=N, the ones that " + strategy + " knows");
+    (name == "tensor" ? config.tensor : config.data) = *size;
+  }
+  if (rest.empty())
+    config.options.erase(mesh);
+  else
+    mesh->second = rest;
+}
+
+std::string shared_by(const std::string& model, int tensor) {
+  if (tensor == 1 || model.empty()) return model;
+  const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
+  return model + (model.find(':', name) == std::string::npos ? ":" : ",") +
+         "tensor=" + std::to_string(tensor);
+}
+
+Schedule share_layers(const Schedule& base, const Model& model, int batch) {
+  const int t = model.tensor;
+  Schedule result = base;
+  result.world_size = base.world_size * t;
+  result.groups.clear();
+  result.program_of_rank.clear();
+  result.data_index.clear();
+  for (int rank = 0; rank < result.world_size; ++rank) {
+    result.program_of_rank.push_back(base.program_of_rank[rank / t]);
+    if (!base.data_index.empty()) result.data_index.push_back(base.data_index[rank / t]);
+  }
+  GroupFamily tensor{"tensor", {}};
+  for (int rank = 0; rank < result.world_size; ++rank) {
+    if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});
+    result.groups.back().ranks.push_back(rank);
+    tensor.group_of_rank.push_back(static_cast<int>(result.groups.size()) - 1);
+  }
+  for (const Group& group : base.groups) {
+    GroupFamily family{group.name, std::vector<int>(result.world_size, -1)};
+    for (int share = 0; share < t; ++share) {
+      Group own{group.name + ", share " + std::to_string(share), {}};
+      for (const int rank : group.ranks) {
+        own.ranks.push_back(rank * t + share);
+        family.group_of_rank[rank * t + share] = static_cast<int>(result.groups.size());
+      }
+      result.groups.push_back(std::move(own));
+    }
+    result.families.push_back(std::move(family));
+  }
+  rename_groups(result, static_cast<int>(result.groups.size()));
+  result.families.push_back(std::move(tensor));
+  const auto tensor_group = static_cast<int>(result.groups.size() + result.families.size()) - 1;
+  const double samples = static_cast<double>(batch) / base.micro_batches;
+  for (Program& program : result.programs)
+    program = SharedProgram(program, model, samples, tensor_group).build();
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "models/model.hpp"
+#include "sim/schedule/schedule.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast {
+
+/// What a Schedule of one rank's part of a model becomes when `model.tensor` ranks share it: each of its ranks becomes
+/// so many neighbours, rank r the ranks r t ... r t + t - 1, which train on the same batch. All that the Schedule does stays
+/// as it is, each of the neighbours with its own of the other groups; in the middle of forwards, recomputations, backwards and losses
+/// stand the model's exchanges, for each a collective of the neighbours (group `tensor`), which the rest of its host
+/// waits for. Bytes are those of a micro-batch:
+///
+///     per layer, forward and backward    two all-reduces of s b h each (Megatron, Shoeybi et al., 2019)
+///     with sequence parallelism          two all-gathers and two reduce-scatters of s b h each (torchtitan; Megatron
+///                                        gathers the inputs once more in the backward)
+///
+/// Left out: Megatron hides the backward's collectives behind the product for the weight's gradient.
+/// \param batch of a rank \pre model.tensor > 1, and the Schedule was built for the world size / model.tensor
+Schedule share_layers(const Schedule& base, const Model& model, int batch);
+
+/// Takes what concerns every strategy out of its option `mesh`, `data=4,tensor=2`: `config.tensor`, and of a strategy
+/// that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
+/// are no whole number above 0
+void take_mesh(const std::string& strategy, TrainingConfig& config);
+
+/// A model of which one rank has one of so many parts: `llama3-8b` and 8 give `llama3-8b:tensor=8`.
+std::string shared_by(const std::string& model, int tensor);
+
+}  // namespace stepcast

@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+
+#include "core/error.hpp"
+#include "sim/strategies/strategy.hpp"
+
+/// What ranks that share a model's layers send, and what each of them keeps.
+
+namespace stepcast {
+
+namespace {
+
+constexpr int kLayers = 3, kBatch = 4, kMicroBatches = 2;
+constexpr double kHidden = 64, kSequence = 32, kVocabulary = 512;
+constexpr double kBlock = 4.0 * kBatch / kMicroBatches * kSequence * kHidden;  // b s h of a micro-batch
+
+std::string llama(int tensor, int sequence) {
+  return "llama:layers=3,hidden=64,heads=4,kv_heads=4,sequence=32,vocabulary=512,tensor=" +
+         std::to_string(tensor) + ",sequence_parallel=" + std::to_string(sequence);
+}
+
+Schedule shared(const std::string& model, const std::string& strategy, int ranks,
+                const OptionTexts& options = {}) {
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = kBatch;
+  config.micro_batches = kMicroBatches;
+  config.options = options;
+  return build_schedule(strategy, load_model(model), config);
+}
+
+/// Of rank 0, of exchanges whose operation's name holds `part`: calls and bytes by kind.
+std::map<CollectiveKind, std::pair<int, double>> calls(const Schedule& schedule, const std::string& part) {
+  std::map<CollectiveKind, std::pair<int, double>> result;
+  for (const Op& op : schedule.program(0).ops)
+    if (const auto* call = std::get_if<Collective>(&op.action);
+        call != nullptr && op.exchange >= 0 && op.name.find(part) != std::string::npos) {
+      ++result[call->kind].first;
+      result[call->kind].second += call->message.count();
+    }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "tensor parallelism: two all-reduces of b s h forward and two backward, of each layer and micro-batch") {
+  const Schedule schedule = shared(llama(2, 0), "single", 2);
+  for (const char* phase : {"in forward/layer1", "in backward/layer1"}) {
+    const auto made = calls(schedule, phase);
+    REQUIRE(made.size() == 1);
+    CHECK(made.at(CollectiveKind::kAllReduce) == std::pair(2 * kMicroBatches, 2 * kMicroBatches * kBlock));
+  }
+  // The embedding's sum forward, the head's backward, and three of the loss: 4 B for each token.
+  CHECK(calls(schedule, "in forward/embeddings").at(CollectiveKind::kAllReduce).second ==
+        kMicroBatches * kBlock);
+  CHECK(calls(schedule, "in backward/embeddings").empty());
+  CHECK(calls(schedule, "in forward/head").empty());
+  CHECK(calls(schedule, "in backward/head").at(CollectiveKind::kAllReduce).second == kMicroBatches * kBlock);
+  CHECK(calls(schedule, "in loss").at(CollectiveKind::kAllReduce) ==
+        std::pair(3 * kMicroBatches, 3 * 4.0 * kBatch * kSequence));
+}
+
+TEST_CASE(
+    "with parts of the sequence: two gathers and two scatters each way, and the norms' gradients are "
+    "summed") {
+  const Schedule schedule = shared(llama(2, 1), "single", 2);
+  for (const char* phase : {"in forward/layer1", "in backward/layer1"}) {
+    const auto made = calls(schedule, phase);
+    for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+      CHECK(made.at(kind) == std::pair(2 * kMicroBatches, 2 * kMicroBatches * kBlock));
+  }
+  CHECK_FALSE(calls(schedule, "in forward/layer1").contains(CollectiveKind::kAllReduce));
+  CHECK(calls(schedule, "in backward/layer1").at(CollectiveKind::kAllReduce) ==
+        std::pair(2 * kMicroBatches, 2 * kMicroBatches * 4.0 * kHidden));
+}
+
+TEST_CASE("recomputing a layer puts its forward together again") {
+  const OptionTexts always{{"checkpoint", "always"}, {"split", "2-1"}};
+  const Schedule schedule = shared(llama(2, 0), "pipeline", 4, always);
+  CHECK(calls(schedule, "in recompute/layer0").at(CollectiveKind::kAllReduce).second ==
+        calls(schedule, "in forward/layer0").at(CollectiveKind::kAllReduce).second);
+}
+
+TEST_CASE("t ranks hold the whole model together, and what all of them have") {
+  const Model whole = load_model(llama(1, 0)), half = load_model(llama(2, 0));
+  CHECK(whole.exchanges.empty());
+  std::int64_t norms = 0;
+  for (const Parameter& parameter : half.parameters)
+    if (parameter.shared_dimension < 0) norms += parameter.numel();
+  CHECK(norms == (2 * kLayers + 1) * static_cast<std::int64_t>(kHidden));
+  CHECK(2 * half.parameter_count() - norms == whole.parameter_count());
+  // Outside the shared layers activations are whole, or parts of the sequence.
+  CHECK(half.segments[1].output_size == whole.segments[1].output_size);
+  CHECK(load_model(llama(2, 1)).segments[1].output_size == 0.5 * whole.segments[1].output_size);
+  CHECK(load_model(llama(2, 1)).segments[1].saved_size < half.segments[1].saved_size);
+}
+
+TEST_CASE("any strategy composes: neighbours share, and each of them averages with its likes") {
+  for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"}) {
+    INFO(strategy);
+    const Schedule schedule = shared(llama(2, 0), strategy, 8);
+    CHECK(schedule.world_size == 8);
+    CHECK(schedule.data_parallel == 4);
+    CHECK(schedule.data_index_of(5) == 2);
+    bool averages = false;
+    for (const Op& op : schedule.program(5).ops)
+      if (const auto* call = std::get_if<Collective>(&op.action)) {
+        const Group& group = schedule.groups[static_cast<std::size_t>(schedule.group_index(call->group, 5))];
+        averages = averages || op.exchange < 0;
+        CHECK(group.ranks == (op.exchange >= 0 ? std::vector<int>{4, 5} : std::vector<int>{1, 3, 5, 7}));
+      }
+    CHECK(averages);
+    CHECK(schedule.programs.size() == shared(llama(1, 0), strategy, 4).programs.size());
+  }
+}
+
+TEST_CASE("what cannot be shared is refused") {
+  const auto refused = [](const std::string& model, const std::string& words) {
+    CHECK_THROWS_WITH(load_model(model), Catch::Contains(words));
+  };
+  refused("llama:heads=4,hidden=64,kv_heads=2,tensor=4", "kv_heads 2 cannot be divided among 4 ranks");
+  refused("gpt:vocabulary=50257,tensor=2", "vocabulary 50257 cannot be divided among 2 ranks");
+  refused("gpt:sequence=33,tensor=2,sequence_parallel=1", "sequence 33 cannot be divided among 2 ranks");
+  refused("bert-base:tensor=2", "tensor");
+  CHECK_THROWS_WITH(shared(llama(2, 0), "ddp", 3),
+                    Catch::Contains("world size 3 cannot be divided among the 2 ranks"));
+}
+
+}  // namespace stepcast
