@@ -132,7 +132,9 @@ class CompiledProgram final : public ProgramRunner {
       case Phase::kOptimizer:
         return [this, updated] { model_.optimizer_step(updated); };
       case Phase::kForward:
-        return [on, segment, checkpointed = action.checkpointed] { on->forward(segment, checkpointed); };
+        return [on, segment, checkpointed = action.checkpointed, keeps_input = action.keeps_input] {
+          on->forward(segment, checkpointed, keeps_input);
+        };
       case Phase::kRecompute:
         return [on, segment] { on->recompute(segment); };
       case Phase::kBackward:

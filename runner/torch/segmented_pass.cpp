@@ -38,14 +38,14 @@ void SegmentedPass::receive_gradient(std::size_t segment, torch::Tensor gradient
   segments_[segment].gradient = std::move(gradient);
 }
 
-void SegmentedPass::forward(std::size_t segment, bool checkpointed) {
+void SegmentedPass::forward(std::size_t segment, bool checkpointed, bool keeps_input) {
   torch::Tensor input = std::exchange(inputs_[segment], {});
   Boundary& boundary = segments_[segment];
   if (checkpointed) {
     const torch::NoGradGuard no_grad;
     boundary.random_state = state_of(model_.masks());
     inputs_[segment + 1] = model_.forward(segment, input);
-    if (boundary.received) boundary.kept = std::move(input);
+    if (boundary.received || keeps_input) boundary.kept = std::move(input);
     return;
   }
   const torch::AutoGradMode enabled(true);

@@ -27,8 +27,9 @@ class SegmentedPass {
   /// The gradient of the loss with respect to the output of `segment`, likewise.
   void receive_gradient(std::size_t segment, torch::Tensor gradient);
 
-  /// \pre its input is there. \param checkpointed keeps nothing but what was received; a recompute follows
-  void forward(std::size_t segment, bool checkpointed = false);
+  /// \pre its input is there. \param checkpointed keeps nothing but what was received, or with `keeps_input` its input; a
+  /// recompute follows
+  void forward(std::size_t segment, bool checkpointed = false, bool keeps_input = false);
   /// The forward once more, with the random numbers of the first time.
   void recompute(std::size_t segment);
   /// Forward and backward of `scale` times the loss; returns the unscaled value.
@@ -45,7 +46,7 @@ class SegmentedPass {
     torch::Tensor input;     ///< of the graph
     torch::Tensor output;    ///< of the graph
     torch::Tensor gradient;  ///< with respect to the output
-    torch::Tensor kept;      ///< received input of a checkpointed segment
+    torch::Tensor kept;      ///< input of a checkpointed segment
     torch::Tensor random_state;
     bool received = false;
   };

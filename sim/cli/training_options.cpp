@@ -31,7 +31,10 @@ po::value_semantic* value_of(const StrategyOption& option) {
 void declare_training_options(po::options_description& options) {
   options.add_options()("strategy", po::value<std::string>(), describe_strategies().c_str())(
       "micro-batches", po::value<int>()->default_value(TrainingConfig{}.micro_batches),
-      "equal parts of the batch whose gradients are accumulated; a pipeline passes them on");
+      "equal parts of the batch whose gradients are accumulated; a pipeline passes them on")(
+      "recompute", po::value<std::string>()->default_value("none"),
+      "none, full (every block keeps its input alone, and its forward runs again before its backward) or "
+      "every:N blocks");
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }
@@ -40,6 +43,7 @@ TrainingConfig training_config(const po::variables_map& values) {
   if (values.count("strategy") == 0) throw UsageError("--strategy is missing; see --help");
   TrainingConfig config;
   config.micro_batches = int_option(values, "micro-batches", 1);
+  config.recompute = parse_recompute(values["recompute"].as<std::string>());
   for (const KnownOption& known : known_options()) {
     const po::variable_value& value = values[known.option.name];
     if (value.empty() || value.defaulted()) continue;

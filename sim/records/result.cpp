@@ -59,6 +59,7 @@ Span span_of(int rank, const Op& op, double start_s, double end_s) {
                         [&](const OneOf<Collective, Copy> auto& moved) { message(moved.message, 0); },
                         [](const auto&) {}},
              op.action);
+  if (op.exchange >= 0) span.stream = Stream::kCompute;  // which does nothing else
   return span;
 }
 
@@ -195,12 +196,16 @@ std::vector<Edge> edges_of(const std::vector<Span>& spans, int rank, double step
 /// Charges `length` seconds during which `running` were under way.
 void charge(Breakdown& result, const std::vector<const Span*>& running, double length, bool after_last) {
   const Span* innermost = nullptr;
-  bool communicates = false;
+  bool communicates = false, interrupts = false;
   for (const Span* span : running) {
     if (span->kind == SpanKind::kCommunication)
-      communicates = true;
+      (span->stream == Stream::kCompute ? interrupts : communicates) = true;
     else if (innermost == nullptr || span->start_s >= innermost->start_s)
       innermost = span;
+  }
+  if (interrupts) {
+    result.exposed_communication_s += length;
+    return;
   }
   if (communicates)
     (innermost != nullptr ? result.overlapped_communication_s : result.exposed_communication_s) += length;

@@ -45,7 +45,8 @@ Span span_of(int rank, const Op& op, double start_s, double end_s);
 ///
 /// and exposed + overlapped = communication, the union of the comm spans. An instant counts as the innermost
 /// operation that runs then on the compute, copy or host stream (a copy inside a backward is a copy); only an
-/// instant at which none runs is exposed communication, and one without any operation is idle. Time after the
+/// instant at which none runs, or at which a forward or backward stands still for what ranks that share its layers put
+/// together, is exposed communication, and one without any operation is idle. Time after the
 /// last span counts as host.
 struct Breakdown {
   double compute_s = 0.0;

@@ -285,13 +285,14 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   return input;
 }
 
-/// Replays all steps; or, where nothing is drawn, few of them: once two steps took equally long on every rank, so do all
-/// that follow.
-Result replay_steps(const ReplayInput& input) {
+/// Replays all steps; or, where nothing is drawn on GPUs, few of them: once two steps took equally long on every rank, so
+/// do all that follow.
+Result replay_steps(const ReplayInput& input, const DeviceModel* device) {
   constexpr int kSettles = 2;  // steps: what is under way from one to the next, and the next
   constexpr double kEqual = 1e-9;
   const bool draws = input.resample && input.trace != nullptr && input.trace->steps() > 1;
-  if (draws || input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1)
+  if (draws || device == nullptr || !device->gpu || input.steps + input.warmup_steps <= kSettles + 1 ||
+      input.warmup_steps < 1)
     return replay(input);
   ReplayInput few = input;
   few.warmup_steps = 1;
@@ -308,12 +309,12 @@ Result replay_steps(const ReplayInput& input) {
   return result;
 }
 
-Result replay_replicas(ReplayInput input, int replicas) {
-  Result pooled = replay_steps(input);
+Result replay_replicas(ReplayInput input, const DeviceModel* device, int replicas) {
+  Result pooled = replay_steps(input, device);
   for (int replica = 1; replica < replicas; ++replica) {
     ++input.seed;
     input.record_spans = false;
-    const Result more = replay_steps(input);
+    const Result more = replay_steps(input, device);
     for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
       pooled.step_time_s[rank].insert(pooled.step_time_s[rank].end(), more.step_time_s[rank].begin(),
                                       more.step_time_s[rank].end());
@@ -332,7 +333,7 @@ double single_step_time_s(Inputs& inputs, const PredictionRequest& request, cons
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
-  return replay_steps(input).median_step_time_s();
+  return replay_steps(input, inputs.device).median_step_time_s();
 }
 
 /// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do. \param tensor ranks
@@ -429,7 +430,7 @@ Result predict(const PredictionRequest& request) {
   }
   check_outputs(inputs.model, schedule);
 
-  Result result = replay_replicas(replay_input(inputs, request, schedule), request.replicas);
+  Result result = replay_replicas(replay_input(inputs, request, schedule), inputs.device, request.replicas);
   if (inputs.device != nullptr && inputs.device->process > Bytes(0))
     for (MemoryUse& rank : result.memory) {
       rank.peak_bytes += inputs.device->process.count();

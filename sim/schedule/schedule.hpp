@@ -59,8 +59,10 @@ struct Compute {
   Phase phase = Phase::kForward;
   int segment = -1;
   int micro_batch = 0;
-  /// forward: keeps nothing for the backward but the input of the stage's first segment; a recompute follows
+  /// forward: keeps nothing for the backward but what the rank received, or with `keeps_input` its input; a recompute
+  /// follows
   bool checkpointed = false;
+  bool keeps_input = false;
 };
 
 /// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` and converted

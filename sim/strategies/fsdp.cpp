@@ -312,6 +312,9 @@ void settle(StrategyOptions& options, const Model& model, int world_size) {
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   settle(options, model, config.world_size);
+  if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
+    throw UsageError("--recompute every:" + std::to_string(config.recompute) +
+                     ": full_shard gathers one block at a time; take full, or --wrap root");
   for (const Segment& segment : model.segments)
     if (!segment.tied.empty() && options.text("wrap") == "layer")
       throw UsageError("--wrap layer: " + model.specification + " ties parameters of '" + segment.name +

@@ -27,6 +27,27 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
     for (const int tensor : segment(index).tied)
       if (!holds(model.parameters[tensor].segment)) tied_.push_back(tensor);
   hold_model();
+  if (config.recompute > 0 && !forward_only) make_units();
+}
+
+/// Of neighbours among the blocks that the rank holds; of all segments where the model repeats none.
+void LocalStep::make_units() {
+  const bool repeats = std::any_of(model_.segments.begin(), model_.segments.end(),
+                                   [](const Segment& one) { return one.repeated; });
+  std::vector<int> unit;
+  const auto close = [&] {
+    for (const int member : unit) units_[member] = {unit.front(), unit.back()};
+    unit.clear();
+  };
+  for (const int index : segments()) {
+    if (!unit.empty() && (unit.back() + 1 != index || static_cast<int>(unit.size()) == config_.recompute))
+      close();
+    if (!repeats || segment(index).repeated)
+      unit.push_back(index);
+    else
+      close();
+  }
+  close();
 }
 
 void LocalStep::hold_model() {
@@ -119,15 +140,18 @@ void LocalStep::prepare() {
 int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool checkpointed) {
   const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
-  const bool keeps_nothing = checkpointed || forward_only_;
+  const bool in_unit = recomputes(index);
+  const bool keeps_input = in_unit && begins_unit(index);
+  const bool keeps_nothing = checkpointed || forward_only_ || in_unit;
   if (keeps_nothing) {
     memory.push_back({.size = output_bytes(index)});
-    if (holds(index - 1)) memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
+    if (holds(index - 1) && !keeps_input)
+      memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   } else {
     memory.push_back({.segment = index, .saved = 1.0});
   }
-  return add_compute({Phase::kForward, index, micro_batch, keeps_nothing}, traffic, std::move(after),
-                     std::move(memory));
+  return add_compute({Phase::kForward, index, micro_batch, keeps_nothing, keeps_input}, traffic,
+                     std::move(after), std::move(memory));
 }
 
 int LocalStep::loss(int micro_batch, bool checkpointed) {
@@ -135,7 +159,7 @@ int LocalStep::loss(int micro_batch, bool checkpointed) {
   // Reads and writes the outputs a few times; they are tiny beside most layers.
   const int last = static_cast<int>(model_.segments.size()) - 1;
   std::vector<MemoryChange> memory{{.size = output_bytes(last)}};
-  if (checkpointed) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
+  if (checkpointed || recomputes(last)) memory.push_back({.size = -1.0 * output_bytes(last), .at_end = true});
   return add_compute({.phase = Phase::kLoss, .micro_batch = micro_batch}, 2.0 * output_bytes(last), {},
                      std::move(memory));
 }
@@ -152,11 +176,17 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
 }
 
 int LocalStep::backward(int index, int micro_batch, std::vector<int> after) {
+  if (recomputes(index) && units_.at(index).second == index)
+    for (int member = units_.at(index).first; member <= index; ++member)
+      recompute(member, micro_batch, std::exchange(after, {}));
   const Bytes traffic = samples() * segment(index).backward_traffic + 2.0 * moved_parameters(segment(index));
   std::vector<MemoryChange> memory{{.at_end = true, .segment = index, .saved = -1.0}};
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
   if (!last || model_.loss != "none") memory.push_back({.size = -1.0 * output_bytes(index), .at_end = true});
   if (index > 0) memory.push_back({.size = output_bytes(index - 1), .at_end = true});
+  // The input, which the unit kept, or which the last block of a unit left to what needs no recomputation.
+  if (recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
+    memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
   return add_compute({Phase::kBackward, index, micro_batch}, traffic, std::move(after), std::move(memory));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,9 @@ namespace stepcast {
 /// read, and their gradients written, by the backward. Per parameter of 4 B the optimizer moves 12 B (SGD:
 /// reads parameter and gradient, writes the parameter), 20 B (with momentum, read and written) or 28 B (Adam,
 /// two moments).
+///
+/// With config.recompute N, blocks are recomputed in units of N (Chen et al., "Training Deep Nets with Sublinear Memory
+/// Cost", 2016): a unit keeps its input; right before the backward of its last block all its forwards run once more.
 ///
 /// Memory held: parameters, gradients and the optimizer's state of the rank's segments (Adam two moments, SGD
 /// with momentum one) all the time; a forward leaves behind what autograd saves, its output included, and the
@@ -54,7 +58,8 @@ class LocalStep {
   void forward_all(int micro_batch, std::vector<int> after = {});
   /// The forward of a checkpointed segment once more, right before its backward.
   int recompute(int segment, int micro_batch, std::vector<int> after = {});
-  /// Backward of one segment; returns its index. \pre called from the last segment to the first
+  /// Backward of one segment; returns its index. Before it, after `after`, what its unit recomputes, where it is the last
+  /// of one. \pre called from the last segment to the first
   int backward(int segment, int micro_batch, std::vector<int> after = {});
   void backward_all(int micro_batch);
   /// Forward, loss and backward of every micro-batch but the last: gradients accumulate, nothing is sent.
@@ -79,6 +84,8 @@ class LocalStep {
   [[nodiscard]] std::vector<int> latest_compute() const;
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const std::vector<int>& segments() const { return program_.segments; }
+  /// Whether a segment is part of a unit that is recomputed, so that its output is freed when it is not needed.
+  [[nodiscard]] bool recomputes(int segment) const { return units_.contains(segment); }
   /// Of the samples of one micro-batch.
   [[nodiscard]] Bytes output_bytes(int segment) const;
   [[nodiscard]] Program take() { return std::move(program_); }
@@ -93,6 +100,9 @@ class LocalStep {
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;
   void hold_model();
+  void make_units();
+  /// Whether it is the first of its unit.
+  [[nodiscard]] bool begins_unit(int segment) const { return units_.at(segment).first == segment; }
 
   const Model& model_;
   const TrainingConfig& config_;
@@ -101,6 +111,7 @@ class LocalStep {
   /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
   /// a copy, with gradient and optimizer state of its own.
   std::vector<int> tied_;
+  std::map<int, std::pair<int, int>> units_;  ///< by segment that is recomputed: first and last of its unit
 };
 
 /// A Schedule of `world_size` ranks that all run program 0, and the group 0, `world`, of all ranks, each of

@@ -160,7 +160,8 @@ class StageProgram {
         release_input(action.chunk, latest);
     }
     if (action.chunk + 1 < pipeline_.chunk_count())
-      send({action.chunk, action.micro_batch, false}, latest, keeps_nothing);
+      send({action.chunk, action.micro_batch, false}, latest,
+           keeps_nothing || step_.recomputes(pipeline_.segments(action.chunk).back()));
     else if (pipeline_.forward_only)
       step_.change_memory(latest, {.size = -1.0 * step_.output_bytes(pipeline_.segments(action.chunk).back()),
                                    .at_end = true});
@@ -223,6 +224,12 @@ void find_ties(Pipeline& pipeline) {
 
 /// Options as they are understood here; those without a meaning go.
 void settle(StrategyOptions& options, Pipeline& pipeline) {
+  if (pipeline.config.recompute > 0 && (pipeline.forward_only || pipeline.checkpoint != "never"))
+    throw UsageError(
+        pipeline.forward_only
+            ? "--recompute means nothing with --forward-only: there is no backward to recompute for"
+            : "--recompute and --checkpoint " + pipeline.checkpoint +
+                  " both recompute: blocks, or whole stages; give one of them");
   options.settle("split", split_text(pipeline.model, pipeline.chunks));
   if (pipeline.shape.schedule != "interleaved") options.drop({"virtual-stages"});
   if (pipeline.forward_only) {

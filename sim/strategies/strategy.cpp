@@ -77,6 +77,8 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   if (config.world_size % model.tensor != 0)
     throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
                      std::to_string(model.tensor) + " ranks that share each part of " + model.specification);
+  if (config.recompute > 0 && !found.trains)
+    throw UsageError("--recompute means nothing to strategy '" + strategy + "', which trains no model");
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.world_size = config.world_size / model.tensor;
@@ -85,12 +87,30 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;
+  if (config.recompute > 0) {
+    schedule.options["recompute"] = recompute_text(config.recompute);
+    schedule.label += ", recompute " + recompute_text(config.recompute);
+  }
   if (model.precision != Precision{}) {
     schedule.options["precision"] = to_text(model.precision);
     schedule.label += ", precision " + to_text(model.precision);
   }
   validate(schedule);
   return schedule;
+}
+
+int parse_recompute(const std::string& text) {
+  const std::string every = "every:";
+  if (text == "none") return 0;
+  if (text == "full") return 1;
+  if (text.starts_with(every))
+    if (const auto blocks = positive_number(text.substr(every.size()))) return *blocks;
+  throw UsageError("--recompute " + text +
+                   ": must be none, full, or every:N, which keeps the input of every Nth block");
+}
+
+std::string recompute_text(int blocks) {
+  return blocks == 0 ? "none" : blocks == 1 ? "full" : "every:" + std::to_string(blocks);
 }
 
 Configuration configuration_of(const Schedule& schedule, const Model& model, const TrainingConfig& config) {

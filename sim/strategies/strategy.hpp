@@ -21,6 +21,9 @@ struct TrainingConfig {
   int micro_batches = 1;  ///< equal parts of the batch, whose gradients are accumulated
   int tensor = 1;         ///< ranks that share the model's layers; whoever loads the model gives it as many
   int data = 0;           ///< batches at once, where that was said: must be what is left of the ranks
+  /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and whose forwards
+  /// run again before their backwards; 0: all keep what their backward needs.
+  int recompute = 0;
   OptionTexts options{};  ///< as given; for the others their defaults hold
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
   std::vector<double> segment_times{};
@@ -53,6 +56,10 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 /// Builds by name and validates; the Schedule says its resolved options. \throws UsageError for an unknown
 /// name, a world size or batch below 1, micro-batches that do not divide the batch, and see resolve_options()
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config);
+
+/// `none`, `full` (1) or `every:N`. \throws UsageError for anything else
+int parse_recompute(const std::string& text);
+std::string recompute_text(int blocks);
 
 /// What a Result says of the run: model, strategy, sizes and resolved options. The caller adds threads,
 /// backend, cluster and steps.

@@ -50,6 +50,17 @@ TEST_CASE("a hook inside a backward counts as a copy, not as compute") {
   CHECK(b.optimizer_and_copies_s == 2.0);
 }
 
+TEST_CASE("communication that a forward stands still for is exposed") {
+  std::vector<Span> spans{span(SpanKind::kCompute, 0, 10), span(SpanKind::kCommunication, 4, 6),
+                          span(SpanKind::kCommunication, 5, 8)};
+  spans[1].stream = Stream::kCompute;
+  const Breakdown b = make_breakdown(spans, 0, 10.0);
+  CHECK(b.compute_s == 8.0);
+  CHECK(b.exposed_communication_s == 2.0);
+  CHECK(b.overlapped_communication_s == 2.0);
+  CHECK(sum_of_exclusive_parts(b) == Approx(10.0));
+}
+
 TEST_CASE("the exclusive parts of a breakdown sum to the step, waits count as what happens meanwhile") {
   const std::vector<Span> spans{
       span(SpanKind::kInputAndHost, 0, 1),  span(SpanKind::kCompute, 1, 5),

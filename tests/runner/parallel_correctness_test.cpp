@@ -187,6 +187,29 @@ TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: 
   }
 }
 
+TEST_CASE("blocks that are recomputed train as those that keep everything, with every strategy") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const int blocks : {1, 2, 3})
+    for (const char* strategy : {"single", "ddp", "fsdp", "all_reduce", "pipeline"}) {
+      const std::string name = strategy;
+      if (name == "fsdp" && blocks > 1) continue;
+      INFO(name << ", every " << blocks);
+      TrainingConfig config;
+      config.world_size = name == "single" ? 1 : 2;
+      config.batch = name == "single" || name == "pipeline" ? 8 : 4;
+      config.micro_batches = 2;
+      config.recompute = blocks;
+      check_equal(model, train_on_ranks(name, model, config), expected);
+    }
+  TrainingConfig config;
+  config.batch = 8;
+  const Model noisy = small_bert(4, 10);
+  const std::vector<Values> kept = train_on_ranks("single", noisy, config);
+  config.recompute = 2;
+  CHECK(kept == train_on_ranks("single", noisy, config));
+}
+
 TEST_CASE("a recomputed forward draws the same dropout masks, so that checkpointing changes nothing") {
   const Model model = small_bert(4, 10);
   const std::vector<Values> kept = train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4));
