@@ -14,6 +14,9 @@ namespace {
 
 constexpr double kElement = 4.0;  // bytes of a float32
 constexpr double kLossAccesses = 6.0;
+/// Cross entropy in fp32: log-softmax, the gradients of its output and of its input, beside the outputs; where ranks share the
+/// classes the softmax in place, and the gradient in the dtype of compute.
+constexpr double kLossCopies = 3.0, kSharedLossCopies = 1.5;
 constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and backward
 
 Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
@@ -180,6 +183,9 @@ TraceEntry estimated(const Model& model, const DeviceModel& device, int samples,
   entry.launch = {0};
   entry.input_s = entry.host_s = entry.step_s = {0.0};
   entry.loss_s = {time(-1, Phase::kLoss)};
+  if (model.loss == "cross_entropy")
+    entry.loss_peak_bytes = (model.shares_classes() ? kSharedLossCopies : kLossCopies) * kElement * samples *
+                            static_cast<double>(numel(model.segments.back().output));
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     SegmentTrace& trace = entry.segments.emplace_back();
     trace.name = model.segments[i].name;
@@ -231,9 +237,15 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
   const auto largest =
       std::max_element(result.memory.begin(), result.memory.end(),
                        [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
-  if (largest == result.memory.end() || largest->peak_bytes <= device.memory.count()) return "";
+  if (largest == result.memory.end()) return "";
+  constexpr double kReserve = 0.1;  // what allocators round and fragment, and NCCL and libraries hold
+  const double left = 1.0 - largest->peak_bytes / device.memory.count();
+  if (left >= kReserve) return "";
   return "rank " + std::to_string(largest->rank) + " needs " + to_text(Bytes(largest->peak_bytes)) + ", " +
-         device.name + " holds " + to_text(device.memory) + ": the step does not fit";
+         device.name + " holds " + to_text(device.memory) +
+         (left < 0.0 ? ": the step does not fit"
+                     : ": the step fits barely, allocators and NCCL take about " + percent_text(kReserve, 0) +
+                           " more");
 }
 
 void check_places(const Cluster& cluster, const DeviceModel& device) {
