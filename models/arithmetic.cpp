@@ -57,7 +57,7 @@ class SegmentAccount {
       order.insert(order.begin(), shortcut_order.begin(), shortcut_order.end());
     }
     ready_ = std::move(order);
-    if (model_.tensor > 1) note_exchanges(segment, layer);
+    if (model_.tensor > 1 || model_.context > 1) note_exchanges(segment, layer);
     const int output = charge(segment, layer, from_body);
     if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
@@ -125,7 +125,7 @@ class SegmentAccount {
     segment.work.push_back(aside);
   }
 
-  /// What the ranks that share the model's layers put together around this layer, which comes next.
+  /// What the ranks that share the model's layers or sequences put together around this layer, which comes next.
   void note_exchanges(const Segment& segment, const Layer& layer) {
     const auto note = [&](const std::string& name, ExchangeKind kind, bool backward, Bytes per_sample,
                           Bytes fixed) {
@@ -151,6 +151,17 @@ class SegmentAccount {
       if (is_summed(layer, tensor))
         note(full_name(layer, tensor.suffix), ExchangeKind::kAllReduce, true, Bytes(0),
              float32_bytes(tensor.shape));
+    // Its backward comes before those of the norms of heads.
+    if (const auto context = layer.sizes.find("context");
+        context != layer.sizes.end() && context->second > 1) {
+      const std::int64_t heads = layer.sizes.at("kv_heads"), head = layer.output[1] / layer.sizes.at("heads");
+      const Bytes gathered =
+          float32_bytes(2.0 * static_cast<double>(context->second * layer.input[0] * heads * head));
+      note(layer.name + ".context", ExchangeKind::kAllGather, false, gathered, Bytes(0));
+      noted_.back().context = true;
+      note(layer.name + ".context", ExchangeKind::kReduceScatter, true, gathered, Bytes(0));
+      noted_.back().context = true;
+    }
     registered_ = before;
   }
 

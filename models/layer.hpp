@@ -29,7 +29,7 @@
 /// | `rms_norm`          | –                                                                 | RMSNorm           |
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash` = false, `dropout` = 0 (percent, of the probabilities); names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
 /// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
@@ -42,7 +42,9 @@
 /// scatters its sums (Korthikanti et al., "Reducing Activation Recomputation", 2023). Of one rank it is its layers.
 ///
 /// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
-/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored.
+/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored; `context`: the input is
+/// one of so many ranks' parts of the sequence, and keys and values of all parts are gathered (Llama 3; the work of causal
+/// ones is taken to be balanced over the ranks).
 /// Experts: of each token the router chooses `active` of `experts` feed-forward layers with SiLU gates; one of width
 /// `shared` sees every token. The choice is taken to be even.
 ///

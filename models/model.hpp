@@ -77,16 +77,18 @@ struct LayerWork {
 enum class ExchangeKind : std::uint8_t { kAllReduce, kMaximum, kAllGather, kReduceScatter };
 
 /// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it, among
-/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019).
+/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), or among those that
+/// have parts of the sequence all the way (context parallelism).
 struct LayerExchange {
   std::string name;  ///< of the layer; unique together with `backward`
   ExchangeKind kind = ExchangeKind::kAllReduce;
   int segment = -1;  ///< -1: of the loss
   bool backward = false;
-  Bytes per_sample{};  ///< the whole array, as in nccl-tests
-  Bytes fixed{};       ///< the same, of what does not grow with the samples
-  int work = 0;        ///< how many of Segment::work lie before it in forward order
-  int ready = 0;       ///< of a backward: how many of Segment::parameters have their gradients before it
+  Bytes per_sample{};    ///< the whole array, as in nccl-tests
+  Bytes fixed{};         ///< the same, of what does not grow with the samples
+  int work = 0;          ///< how many of Segment::work lie before it in forward order
+  int ready = 0;         ///< of a backward: how many of Segment::parameters have their gradients before it
+  bool context = false;  ///< among ranks with parts of the sequence
 };
 
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
@@ -151,6 +153,8 @@ struct Model {
   /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
   int tensor = 1;
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
+  /// Ranks that have equal parts of every sequence, one after the other, and whole parameters; `input` is a part.
+  int context = 1;
 
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns.
@@ -165,6 +169,9 @@ struct Model {
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
+  [[nodiscard]] int ranks_of(const LayerExchange& exchange) const {
+    return exchange.context ? context : tensor;
+  }
   /// Whether the output is one rank's part of the classes, so that the loss takes exchanges.
   [[nodiscard]] bool shares_classes() const;
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64

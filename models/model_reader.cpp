@@ -281,11 +281,21 @@ class ModelReader {
     const LayerKind& kind = layer_kind(layer.kind);
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.kind == "tied_linear") tie(place, layer);
+    if (layer.kind == "self_attention") note_context(place, layer);
     if (shared_.ranks > 1) share(place, layer);
     layer.output = place.placed([&] { return output_of(layer); });
     if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
       place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
     return layer;
+  }
+
+  void note_context(const YamlNode& node, const Layer& layer) {
+    const auto ranks = static_cast<int>(layer.sizes.at("context"));
+    if (has_attention_ && ranks != model_.context)
+      node.at("context").fail("must be " + std::to_string(model_.context) +
+                              ", as in the layers before, found " + std::to_string(ranks));
+    has_attention_ = true;
+    model_.context = ranks;
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {
@@ -404,6 +414,7 @@ class ModelReader {
   const Settings& settings_;
   Model model_;
   Shared shared_;
+  bool has_attention_ = false;
   std::int64_t repetition_ = 0;
 };
 

@@ -171,12 +171,15 @@ ScoresCost stored_scores(const Layer& layer, double p) {
 /// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
 /// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
 ///
+/// With `context` c, keys and values are those of c s positions.
+///
 /// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
 /// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
 /// these and dy, computes q k^T again, and writes three gradients. Kept: x, q, k, v and those numbers; dropout's noise is
 /// drawn again.
 void add_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
+  const double keys = s * number(layer, "context");
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
   const bool flash = says(layer, "flash"), repeats = w < q;
@@ -184,20 +187,20 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const auto products = static_cast<int>(projections(layer).size());
   const int in_place = (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
   const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
-  const double scores = 4.0 * s * s * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
+  const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
   cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
-  cost.saved_besides = float32_bytes(s * (q + 2.0 * w));
+  cost.saved_besides = float32_bytes(s * q + 2.0 * keys * w);
   cost.kernels = products + 2 * in_place;
   if (flash) {
-    cost.forward_traffic = float32_bytes(around + 2.0 * s * (q + w) + rows);
-    cost.backward_traffic = float32_bytes(2.0 * around + s * (4.0 * q + 4.0 * w) + rows);
+    cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
+    cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * (s * q + keys * w) + rows);
     cost.saved_besides += float32_bytes(rows);
     cost.again = Flop(0.5 * scores);
     cost.kernels += 1;
     return;
   }
-  const ScoresCost matrices = stored_scores(layer, rows * s);
-  const double copied = s * (2.0 * (q + 2.0 * w) + 2.0 * q + (repeats ? 2.0 * (w + q) : 0.0));
+  const ScoresCost matrices = stored_scores(layer, rows * keys);
+  const double copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0));
   const double vectors = around + copied + 4.0 * s * q;
   cost.forward_traffic = float32_bytes(vectors + matrices.forward);
   cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
@@ -381,6 +384,7 @@ std::vector<LayerKind> transformer_kinds() {
                       {"fused", Unit::kFlag, 0, 0},
                       {"flash", Unit::kFlag, 0, 0},
                       {"dropout", Unit::kCount, 0, 0},
+                      {"context", Unit::kCount, 1, 1},
                       {"query", Unit::kName, {}, 0, "", "query"},
                       {"key", Unit::kName, {}, 0, "", "key"},
                       {"value", Unit::kName, {}, 0, "", "value"}},

@@ -23,6 +23,7 @@ void declare(po::options_description& options) {
       ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
       ("batch", text_value("32"), "batch sizes, separated by commas")
       ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
+      ("context", int_value(1), "one rank's part of a model whose sequences so many ranks share")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
@@ -40,7 +41,10 @@ void declare(po::options_description& options) {
 }
 
 std::string model_of(const po::variables_map& values) {
-  return shared_by(values["model"].as<std::string>(), int_option(values, "tensor", 1));
+  TrainingConfig config;
+  config.tensor = int_option(values, "tensor", 1);
+  config.context = int_option(values, "context", 1);
+  return shared_by(values["model"].as<std::string>(), config);
 }
 
 [[noreturn]] void refuse_list(const std::string& name, const std::string& text) {

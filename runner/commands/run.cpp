@@ -40,6 +40,9 @@ void declare(po::options_description& options) {
       ("resample", po::bool_switch(),
        "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the median of "
        "each phase")
+      ("reference-slowdown", po::value<double>()->default_value(0.0, "unknown"),
+       "of this machine, by steps of the traced model that were timed right before: kept with the result, and what "
+       "errors at equal machine speed stand on")
       ("batch", int_value(32), "samples per rank and step")
       ("steps", int_value(30), "measured steps")
       ("warmup", int_value(5), "steps before, kept apart")
@@ -64,6 +67,9 @@ bool is_replayed(const po::variables_map& values) {
   require_one_of("compute", compute, {"real", "replayed"});
   const bool replayed = compute == "replayed";
   if (!replayed && values["resample"].as<bool>()) throw UsageError("--resample goes with --compute replayed");
+  if (!(values["reference-slowdown"].as<double>() >= 0.0) ||
+      !std::isfinite(values["reference-slowdown"].as<double>()))
+    throw UsageError("--reference-slowdown must be a number above 0, for example 1.2");
   if (!replayed && !values["compute-speed"].defaulted())
     throw UsageError("--compute-speed goes with --compute replayed");
   if (!(values["compute-speed"].as<double>() > 0.0) || !std::isfinite(values["compute-speed"].as<double>()))
@@ -174,6 +180,7 @@ void finish(const po::variables_map& values, Result& result, const Schedule& sch
   result.configuration.warmup_steps = values["warmup"].as<int>();
   result.configuration.compute = values["compute"].as<std::string>();
   result.configuration.engine = values["engine"].as<std::string>();
+  result.machine.slowdown = values["reference-slowdown"].as<double>();
   result.lineage = {make_ancestor("model", model.path)};
   if (is_replayed(values))
     add_replayed_origin(values, result, model, session);
@@ -204,7 +211,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 }
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
-  Model model = load_model(shared_by(required(values, "model"), training_config(values).tensor));
+  Model model = load_model(shared_by(required(values, "model"), training_config(values)));
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted, or run with --compute replayed");
@@ -263,9 +270,9 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
-  if (is_reference(values) && model.tensor > 1)
+  if (is_reference(values) && model.tensor * model.context > 1)
     throw UsageError("--engine reference trains whole models; " + model.specification + " is shared by " +
-                     std::to_string(model.tensor) + " ranks");
+                     std::to_string(model.tensor * model.context) + " ranks");
   if (is_reference(values))
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
                                      int_option(values, "warmup", 0));

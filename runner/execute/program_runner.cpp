@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -224,6 +225,9 @@ void ProgramRunner::finish(std::size_t index) {
   Step& step = steps_[index];
   while (step.work == nullptr) {
     Step& next = steps_[collectives_.at(launched_)];
+    if (next.on_demand && &next != &step)
+      throw std::logic_error("exchange '" + program_.ops[collectives_[launched_]].name +
+                             "' has not come, but what stands behind it is waited for");
     for (const std::size_t earlier : next.wait_for) finish(earlier);
     launch(next);
   }

@@ -29,7 +29,7 @@ torch::Tensor class_patterns(const Model& model, at::Generator& generator) {
 /// Sequences of one token more than the model takes, each token mostly the successor of the one before.
 torch::Tensor token_chains(const Model& model, at::Generator& generator) {
   constexpr double kNoise = 0.1;
-  const std::int64_t length = model.input.at(0) + 1;
+  const std::int64_t length = model.input.at(0) * model.context + 1;
   const torch::Tensor successor = torch::randperm(model.vocabulary, generator, torch::kInt64);
   torch::Tensor chains =
       torch::randint(model.vocabulary, {kSyntheticSequences, length}, generator, torch::kInt64);
@@ -82,14 +82,16 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
     return {rows, classes ? sides.argmax(1) : sides.gt(0).to(torch::kFloat32), seed};
   }
   if (model.input_kind == "tokens") {
-    const std::int64_t length = model.input.at(0);
+    const std::int64_t length = model.input.at(0) * model.context;
     const torch::Tensor chains = token_chains(model, generator);
     const torch::Tensor tokens = chains.narrow(1, 0, length).contiguous();
     const bool per_position = model.segments.back().output.size() == 2;
-    return {tokens,
-            per_position ? chains.narrow(1, 1, length).contiguous()
-                         : tokens.select(1, 0).remainder(model.classes),
-            seed};
+    Dataset data(tokens,
+                 per_position ? chains.narrow(1, 1, length).contiguous()
+                              : tokens.select(1, 0).remainder(model.classes),
+                 seed);
+    data.parts_ = model.context;
+    return data;
   }
   if (model.input_kind != "image")
     throw InputError(model.path + ": model '" + model.name + "' has no input to train on");
@@ -130,7 +132,8 @@ Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, uns
   return {torch::cat(images), torch::cat(labels), seed};
 }
 
-Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype) const {
+Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype,
+                     int part) const {
   const torch::NoGradGuard no_grad;
   const std::int64_t first = (step * world_size + rank) * size;
   std::vector<torch::Tensor> parts;
@@ -142,6 +145,11 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
   }
   const torch::Tensor chosen = parts.size() == 1 ? parts.front() : torch::cat(parts);
   Batch batch{inputs_.index_select(0, chosen), targets_.index_select(0, chosen)};
+  if (parts_ > 1)
+    for (torch::Tensor* whole : {&batch.input, &batch.target}) {
+      const std::int64_t length = whole->size(1) / parts_;
+      *whole = whole->narrow(1, part * length, length).contiguous();
+    }
   if (batch.input.scalar_type() == torch::kUInt8) {
     // From 0 ... 255 to mean 0 and standard deviation 1, roughly those of CIFAR-10.
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);

@@ -41,8 +41,9 @@ class Dataset {
   /// The batch of one rank at one step: samples (step * world_size + rank) * size ... + size - 1 of the
   /// random order, which starts again at its end. Holds: the batches of all ranks of a step, in order of
   /// rank, are the batch that one rank with size * world_size draws at that step.
-  [[nodiscard]] Batch batch(std::int64_t step, int rank, int world_size, int size,
-                            torch::ScalarType dtype) const;
+  /// \param part of the sequences, where the model's input is one of `context`
+  [[nodiscard]] Batch batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype,
+                            int part = 0) const;
 
  private:
   Dataset(torch::Tensor inputs, torch::Tensor targets, unsigned seed);
@@ -50,6 +51,7 @@ class Dataset {
   torch::Tensor inputs_;   ///< uint8 images, float32 features or int64 tokens, one row per sample
   torch::Tensor targets_;  ///< int64 (tokens: perhaps x sequence), or float32 x 1
   torch::Tensor order_;    ///< int64 permutation
+  int parts_ = 1;          ///< of every sequence
 };
 
 }  // namespace stepcast

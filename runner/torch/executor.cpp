@@ -29,6 +29,18 @@ Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) 
   return [to, from, factor]() mutable { at::mul_out(to, from, factor); };
 }
 
+/// Which part of the model a rank has.
+ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
+  ModelPart part{rank % model.tensor, 0};
+  for (const GroupFamily& family : schedule.families) {
+    if (family.name != "context") continue;
+    const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
+    const std::vector<int>& ranks = schedule.groups[static_cast<std::size_t>(group)].ranks;
+    part.context = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  }
+  return part;
+}
+
 /// One rank's program as LibTorch computes it: which tensors every operation works on, resolved before the
 /// first step.
 class CompiledProgram final : public ProgramRunner {
@@ -114,10 +126,11 @@ class CompiledProgram final : public ProgramRunner {
   }
 
   Function resolve(const LoadInput& /*action*/) {
-    return [this, index = schedule_.data_index_of(rank_)] {
+    return [this, index = schedule_.data_index_of(rank_),
+            part = part_of(model_.model(), schedule_, rank_).context] {
       batch_ = {};
       batch_ = data_.batch(step_, index, schedule_.data_parallel, samples_ * schedule_.micro_batches,
-                           model_.dtype());
+                           model_.dtype(), part);
       for (int i = 0; i < schedule_.micro_batches; ++i) pass(i).begin(micro_batch(batch_.input, i));
     };
   }
@@ -239,8 +252,9 @@ class CompiledProgram final : public ProgramRunner {
   /// LayerExchange `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...].
   torch::Tensor put_together(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
-    const ExchangeKind kind = model_.model().exchanges.at(static_cast<std::size_t>(index)).kind;
-    const std::int64_t parts = model_.model().tensor;
+    const LayerExchange& exchange = model_.model().exchanges.at(static_cast<std::size_t>(index));
+    const ExchangeKind kind = exchange.kind;
+    const std::int64_t parts = model_.model().ranks_of(exchange);
     const std::int64_t samples = own.size(0);
     own_part_ = own.contiguous();
     if (kind == ExchangeKind::kAllGather) {
@@ -308,7 +322,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
   TorchModel torch_model(model, options.float64 ? torch::kFloat64 : torch::kFloat32, options.seed,
-                         schedule.program(backend.rank()).segments, backend.rank() % model.tensor);
+                         schedule.program(backend.rank()).segments, part_of(model, schedule, backend.rank()));
   const Dataset data = Dataset::open(model, options.data_folder, options.seed);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch);
   Result result = run_steps(program, schedule, session,

@@ -155,9 +155,8 @@ class BatchBench {
     std::vector<Laps> laps(segments);
     model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
     model_.set_exchange([this](int index, const torch::Tensor& own) {
-      const auto place = static_cast<std::size_t>(index);
-      exchanged_[place] = Clock::now();
-      return exchange_alone(model_.model().exchanges[place], model_.model().tensor, own);
+      exchanged_[static_cast<std::size_t>(index)] = Clock::now();
+      return exchange_alone(model_.model(), index, own);
     });
     const Clock::time_point start = Clock::now();
     Clock::time_point last = start;

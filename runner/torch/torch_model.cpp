@@ -76,7 +76,9 @@ struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
 
 }  // namespace
 
-torch::Tensor exchange_alone(const LayerExchange& exchange, int ranks, const torch::Tensor& own) {
+torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own) {
+  const LayerExchange& exchange = model.exchanges.at(static_cast<std::size_t>(index));
+  const int ranks = model.ranks_of(exchange);
   if (exchange.kind == ExchangeKind::kAllGather)
     return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
   if (exchange.kind == ExchangeKind::kReduceScatter) return own.narrow(1, 0, own.size(1) / ranks).clone();
@@ -195,9 +197,9 @@ class TorchModel::Builder {
     std::vector<std::int64_t> shape = value.sizes().vec();
     if (dimension >= 0) shape[static_cast<std::size_t>(dimension)] *= target_.model_.tensor;
     const torch::Tensor drawn = torch::empty(shape, torch::kFloat64).normal_(0.0, kDeviation, generator_);
-    value.copy_(dimension < 0
-                    ? drawn
-                    : drawn.narrow(dimension, target_.share_ * value.size(dimension), value.size(dimension)));
+    value.copy_(dimension < 0 ? drawn
+                              : drawn.narrow(dimension, target_.part_.share * value.size(dimension),
+                                             value.size(dimension)));
     return value;
   }
 
@@ -326,7 +328,7 @@ class TorchModel::Builder {
 
   /// The rows of the words whose part of the table this rank has, 0 for all others.
   LayerFunction own_words(const torch::Tensor& table) const {
-    return [table, first = target_.share_ * table.size(0)](const torch::Tensor& tokens) {
+    return [table, first = target_.part_.share * table.size(0)](const torch::Tensor& tokens) {
       const torch::Tensor own = tokens - first;
       const torch::Tensor foreign = own.lt(0).logical_or(own.ge(table.size(0)));
       return torch::embedding(table, own.masked_fill(foreign, 0)).masked_fill(foreign.unsqueeze(-1), 0.0);
@@ -335,9 +337,11 @@ class TorchModel::Builder {
 
   LayerFunction add_positions(const Layer& layer) {
     const std::string name = layer.name + ".weight";
-    const int part = target_.model_.sequence_parallel ? target_.share_ : 0;
-    return [table = summed(name, normal(name)), part](const torch::Tensor& x) {
-      return x + table().narrow(0, part * x.size(1), x.size(1));
+    const Model& model = target_.model_;
+    const std::int64_t first = target_.part_.context * model.input.front() +
+                               (model.sequence_parallel ? target_.part_.share * layer.input.front() : 0);
+    return [table = summed(name, normal(name)), first](const torch::Tensor& x) {
+      return x + table().narrow(0, first, x.size(1));
     };
   }
 
@@ -369,11 +373,13 @@ class TorchModel::Builder {
   LayerFunction normalise_rms(const Layer& layer) { return rms_norm(layer.name); }
 
   /// Turns pairs of features, half a head apart, by an angle of position times base^(-2i/d) (Su et al., "RoFormer", 2021).
-  LayerFunction rotation(std::int64_t sequence, std::int64_t head) const {
+  /// \param first position of this rank's part of the sequence
+  LayerFunction rotation(std::int64_t first, std::int64_t sequence, std::int64_t head) const {
     constexpr double kBase = 10'000.0;
     const torch::Tensor frequency =
         torch::pow(kBase, -torch::arange(0, head, 2, torch::kFloat64) / static_cast<double>(head));
-    const torch::Tensor angle = torch::outer(torch::arange(sequence, torch::kFloat64), frequency);
+    const torch::Tensor angle =
+        torch::outer(torch::arange(first, first + sequence, torch::kFloat64), frequency);
     const auto of_both = [&](const torch::Tensor& half) {
       return torch::cat({half, half}, -1).to(target_.dtype_);
     };
@@ -426,6 +432,16 @@ class TorchModel::Builder {
 
   LayerFunction drop(const Layer& layer) { return dropout(layer.sizes.at("percent"), masks_); }
 
+  /// Keys and values side by side, [batch, heads, positions, 2 head], of all parts of the sequence.
+  LayerFunction of_all_parts(const Layer& layer, std::int64_t head) const {
+    const std::string name = layer.name + ".context";
+    return [model = &target_, head, forward = exchange_index(name, false),
+            backward = exchange_index(name, true)](const torch::Tensor& own) {
+      const torch::Tensor flat = own.transpose(1, 2).flatten(2);  // positions second, as exchanges take them
+      return put_together(*model, flat, forward, backward).unflatten(2, {-1, 2 * head}).transpose(1, 2);
+    };
+  }
+
   /// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this order, by three
   /// projections or by one that gives them side by side, so that gradients of value become ready first and those of
   /// query last. On a CPU probabilities are stored, `flash` or not.
@@ -445,9 +461,11 @@ class TorchModel::Builder {
     const LayerFunction same = [](const torch::Tensor& x) { return x; };
     const LayerFunction q_norm = says("norms") ? rms_norm(full_name(layer, "q_norm")) : same;
     const LayerFunction k_norm = says("norms") ? rms_norm(full_name(layer, "k_norm")) : same;
-    const LayerFunction rotate = says("rotary") ? rotation(sequence, head) : same;
+    const std::int64_t ranks = layer.sizes.at("context"), first = target_.part_.context * sequence;
+    const LayerFunction rotate = says("rotary") ? rotation(first, sequence, head) : same;
+    const LayerFunction gather = ranks > 1 ? of_all_parts(layer, head) : LayerFunction();
     torch::Tensor future;  // what a position must not see
-    if (says("causal")) future = torch::ones({sequence, sequence}, torch::kBool).triu(1);
+    if (says("causal")) future = torch::ones({sequence, ranks * sequence}, torch::kBool).triu(1 + first);
     return [=, drop = dropout(layer.sizes.at("dropout"), masks_)](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
@@ -460,8 +478,15 @@ class TorchModel::Builder {
         return sharing > 1 ? shared.repeat_interleave(sharing, 1) : shared;
       };
       const torch::Tensor queries = rotate(q_norm(by_head(0)));
-      const torch::Tensor keys = for_all(rotate(k_norm(by_head(1))));
-      const torch::Tensor values = for_all(by_head(2));
+      torch::Tensor keys = rotate(k_norm(by_head(1)));
+      torch::Tensor values = by_head(2);
+      if (gather) {
+        const std::vector<torch::Tensor> both = gather(torch::cat({keys, values}, -1)).chunk(2, -1);
+        keys = both[0];
+        values = both[1];
+      }
+      keys = for_all(keys);
+      values = for_all(values);
       torch::Tensor scores = torch::matmul(queries, keys.transpose(-1, -2)) / scale;
       if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
       const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
@@ -505,11 +530,8 @@ std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
 }
 
 TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
-                       const std::optional<std::vector<int>>& held, int share)
-    : model_(model),
-      dtype_(dtype),
-      share_(share),
-      masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
+                       const std::optional<std::vector<int>>& held, const ModelPart& part)
+    : model_(model), dtype_(dtype), part_(part), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
@@ -580,7 +602,7 @@ torch::Tensor TorchModel::forward(const torch::Tensor& input) const {
 
 torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor& target) const {
   if (model_.shares_classes())
-    return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, share_);
+    return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, part_.share);
   if (model_.loss == "cross_entropy")
     return output.dim() == 3 ? torch::cross_entropy_loss(output.flatten(0, 1), target.flatten())
                              : torch::cross_entropy_loss(output, target);

@@ -22,7 +22,13 @@ using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 using ExchangeFunction = std::function<torch::Tensor(int index, const torch::Tensor& own)>;
 
 /// As if the others had the same to gather and nothing to add: what one rank alone can do.
-torch::Tensor exchange_alone(const LayerExchange& exchange, int ranks, const torch::Tensor& own);
+torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own);
+
+/// Which part of a model one rank has: of its layers, and of its sequences.
+struct ModelPart {
+  int share = 0;
+  int context = 0;
+};
 
 /// Zeroes each element with this probability and scales the others up. Draws from `generator`, which is
 /// shared, so that masks follow from the model's seed and the order of the forwards. 0 % is the identity.
@@ -41,10 +47,10 @@ class TorchModel {
  public:
   /// `model` must outlive this. Of the parameters only those that `held` segments own or share stay in memory,
   /// the others become undefined tensors; all where nothing is given. \throws InputError for a model with
-  /// declared times, which has nothing to compute. \param share of the ranks that share the model, this one's number: its
+  /// declared times, which has nothing to compute. \param part this rank's, where ranks share the model: its
   /// parameters are that part of those that one rank would have
   TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
-             const std::optional<std::vector<int>>& held = std::nullopt, int share = 0);
+             const std::optional<std::vector<int>>& held = std::nullopt, const ModelPart& part = {});
   TorchModel& operator=(TorchModel&&) = delete;
 
   [[nodiscard]] const Model& model() const { return model_; }
@@ -85,8 +91,7 @@ class TorchModel {
   /// Who communicates; an empty function ends it, and exchange_alone() takes its place.
   void set_exchange(ExchangeFunction exchange) { exchange_ = std::move(exchange); }
   [[nodiscard]] torch::Tensor exchange(int index, const torch::Tensor& own) const {
-    return exchange_ ? exchange_(index, own)
-                     : exchange_alone(model_.exchanges[static_cast<std::size_t>(index)], model_.tensor, own);
+    return exchange_ ? exchange_(index, own) : exchange_alone(model_, index, own);
   }
 
  private:
@@ -104,7 +109,7 @@ class TorchModel {
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;
   ExchangeFunction exchange_;
-  int share_ = 0;
+  ModelPart part_;
   at::Generator masks_;
 };
 

@@ -244,7 +244,7 @@ double tokens_per_sample(const std::string& model) {
   if (!is_new) return entry->second;
   const Model loaded = load_model(model);
   if (loaded.input_kind == "tokens" && !loaded.input.empty())
-    entry->second = static_cast<double>(loaded.input.front());
+    entry->second = static_cast<double>(loaded.input.front()) * loaded.context;
   return entry->second;
 }
 

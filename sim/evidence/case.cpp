@@ -135,7 +135,7 @@ std::string machine_verdict(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     if (!one.has_error_at_equal_speed()) continue;
     raw.push_back(std::abs(one.relative_error()));
-    slower.push_back(1.0 - one.machines.at("running").speed() / one.machines.at("measuring").speed());
+    slower.push_back(1.0 - one.measured_at_equal_speed->value / one.measured->value);
   }
   if (raw.empty()) return "";
   const double error = median(raw), equal = errors_at_equal_speed(cases).median, change = median(slower);

@@ -71,8 +71,9 @@ struct Case {
   std::vector<MemoryError> memory{};  ///< one per rank that both sides know
   std::vector<CaseFile> launches{};
   std::optional<CaseFile> prediction{};
-  /// `measured` as it would have been on the machine as it was while the forecast's trace was measured, see
-  /// Result::step_time_at_speed; nothing where one of the files does not know its machine.
+  /// `measured` as it would have been on the machine as it was while the forecast's trace was measured: by the traced
+  /// model's own steps beside the runs (RunMachine::slowdown), or else Result::step_time_at_speed; nothing where one of
+  /// the files does not know its machine.
   std::optional<Estimate> measured_at_equal_speed{};
   /// What the machine gave while `measuring`, `calibrating` and `running`, where that is known.
   std::map<std::string, MachineSpeed> machines{};

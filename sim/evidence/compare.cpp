@@ -81,7 +81,9 @@ void add_memory(Case& one) {
   }
 }
 
-/// Where every launch knows its machine, and the forecast that on which its trace was measured: one processor.
+/// Where every launch knows how the traced model's own steps went right before; else where each knows its machine, and
+/// the forecast that on which its trace was measured: one processor. A neighbour on the same core slows the speed probe to
+/// less than half, and steps by a fifth (virtual machines, docs/lab.md), so that steps say more.
 void add_equal_speed(Case& one) {
   std::vector<const MachineLog*> logs;
   for (const CaseFile& launch : one.launches) logs.push_back(&launch.result->machine.log);
@@ -90,8 +92,16 @@ void add_equal_speed(Case& one) {
   const MachineSpeed running = speed_of(logs, one.launches.front().result->context.cpu_model);
   if (running.known()) one.machines["running"] = running;
   const auto measuring = one.machines.find("measuring");
-  if (measuring == one.machines.end()) return;
   std::vector<double> times;
+  for (const CaseFile& launch : one.launches)
+    if (launch.result->machine.slowdown > 0.0)
+      times.push_back(launch.step_time_s / launch.result->machine.slowdown);
+  if (times.size() == one.launches.size()) {
+    one.measured_at_equal_speed = estimate_of(times);
+    return;
+  }
+  times.clear();
+  if (measuring == one.machines.end()) return;
   for (const CaseFile& launch : one.launches)
     if (launch.result->context.cpu_model == measuring->second.cpu)
       if (const auto time = launch.result->step_time_at_speed(measuring->second.speed()))

@@ -22,7 +22,7 @@ STEPCAST_JSON_MEMBERS(Configuration,
                       (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
                        cluster, steps, warmup_steps, options, label),
                       (device, compute, engine))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log, slowdown)
 
 /// What no message has is left out: files hold thousands of spans.
 void to_json(nlohmann::json& json, const Span& span) {
@@ -93,6 +93,7 @@ std::string Result::problem() const {
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
+  if (machine.slowdown < 0.0) return "key 'machine': expected a slowdown of at least 0";
   if (machine.steps < 0 || !machine.log.valid())
     return "key 'machine': expected a speed above 0 and a part of [0, 1] for so many steps each";
   return "";
@@ -268,7 +269,7 @@ void for_each_member(Record& r, Visit visit) {
 
 void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
-  if (!r.machine.log.empty()) json["machine"] = r.machine;
+  if (!r.machine.log.empty() || r.machine.slowdown > 0.0) json["machine"] = r.machine;
   if (!r.input_speeds.empty()) json["input_speeds"] = r.input_speeds;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},

@@ -73,6 +73,8 @@ struct MemoryUse {
 struct RunMachine {
   int steps = 0;  ///< 0: unknown, as in files of older versions
   MachineLog log;
+  /// Of the traced model's own steps, taken right before on one rank, over those of the trace; 0: unknown.
+  double slowdown = 0.0;
 };
 
 /// What was run or predicted: equal configurations are comparable.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
@@ -130,11 +131,13 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const Trace& trace = inputs.traced.emplace(load_trace(request.trace));
   if (request.model.empty()) inputs.model = load_model(trace.model);
-  if (request.training.tensor > 1 && inputs.model.tensor != request.training.tensor)
-    throw InputError(request.trace + ": is a trace of '" + trace.model + "', not of one of " +
-                     std::to_string(request.training.tensor) +
-                     " ranks that share its layers; stepcast measure --tensor " +
-                     std::to_string(request.training.tensor) + " makes one");
+  for (const auto& [name, asked, traced] :
+       {std::tuple{"tensor", request.training.tensor, inputs.model.tensor},
+        {"context", request.training.context, inputs.model.context}})
+    if (asked > 1 && asked != traced)
+      throw InputError(request.trace + ": is a trace of '" + trace.model + "', not of one of " +
+                       std::to_string(asked) + " ranks of --mesh " + name + "; stepcast measure --" + name +
+                       " " + std::to_string(asked) + " makes one");
   if (trace.model != inputs.model.specification)
     throw InputError(request.trace + ": is a trace of '" + trace.model + "', but the model is '" +
                      inputs.model.specification + "'");
@@ -174,8 +177,8 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
         "--precision " + to_text(request.precision) + " goes with --device and without --trace: " +
         (request.trace.empty() ? "declared times have none" : "a trace was measured in one of its own"));
   if (!request.model.empty())
-    inputs.model = remembered(&KnownInputs::models, request,
-                              shared_by(request.model, request.training.tensor), load_model);
+    inputs.model =
+        remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model);
   if (!request.trace.empty() && !request.phases.empty())
     throw UsageError("--phase-times goes without --trace, which knows the phases");
   if (!request.trace.empty()) load_trace_into(inputs, request);
@@ -329,18 +332,18 @@ double single_step_time_s(Inputs& inputs, const PredictionRequest& request, cons
   alone.data = 0;
   alone.options.clear();
   Model part = inputs.model;  // of ranks that share layers: one rank's part
-  part.tensor = 1;
+  part.tensor = part.context = 1;
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
   return replay_steps(input, inputs.device).median_step_time_s();
 }
 
-/// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do. \param tensor ranks
-/// share layers, and `single` is of one rank's part
+/// A pipeline's ranks share one batch: each does the part 1 / stages of what one rank alone would do. \param shared ranks
+/// share layers and sequences, and `single` is of one rank's part
 void add_trivial_predictions(Result& result, const Schedule& schedule, const AlphaBeta& line, double single,
-                             int tensor) {
-  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel / tensor;
+                             int shared) {
+  const double stages = static_cast<double>(schedule.world_size) / schedule.data_parallel / shared;
   const double ideal = single / stages;
   result.trivial_step_time_s["ideal_scaling"] = ideal;
   result.trivial_step_time_s["alpha_beta"] = alpha_beta_step_time(schedule, line, Seconds(ideal)).count();
@@ -394,8 +397,8 @@ void add_utilisation(const Inputs& inputs, const Schedule& schedule, int batch, 
   const double seconds = result.median_step_time_s();
   if (inputs.model.input_kind != "tokens" || schedule.data_parallel == 0 || seconds <= 0.0) return;
   const double ranks = schedule.world_size;
-  const double tokens =
-      1.0 * schedule.data_parallel * batch * static_cast<double>(inputs.model.input.front()) / seconds;
+  const double tokens = 1.0 * schedule.data_parallel * batch *
+                        static_cast<double>(inputs.model.input.front()) * inputs.model.context / seconds;
   result.notes["tokens"] =
       short_number(tokens) + " per second, " + short_number(tokens / ranks) + " per rank";
   if (inputs.device == nullptr || !inputs.device->gpu) return;
@@ -442,7 +445,7 @@ Result predict(const PredictionRequest& request) {
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
     const AlphaBeta line = message_line(place.costs(), place.cluster);
-    add_trivial_predictions(result, schedule, line, single, inputs.model.tensor);
+    add_trivial_predictions(result, schedule, line, single, inputs.model.tensor * inputs.model.context);
     if (const auto overlap = overlap_step_time(replay_input(inputs, request, schedule), line))
       result.trivial_step_time_s["overlap"] = overlap->count();
   }

@@ -21,7 +21,7 @@ Flop flop_of(const Compute& compute, const Model& model) {
 StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
   StepFlop flop;
   for (const Segment& segment : model.segments) flop.model += segment.forward + segment.backward;
-  flop.model = (1.0 * schedule.data_parallel * batch * model.tensor) * flop.model;
+  flop.model = (1.0 * schedule.data_parallel * batch * model.tensor * model.context) * flop.model;
   const double samples = static_cast<double>(batch) / schedule.micro_batches;
   for (const int program : schedule.program_of_rank)
     for (const Op& op : schedule.programs[program].ops)

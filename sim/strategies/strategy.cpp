@@ -71,8 +71,9 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
                      " do not divide the batch of " + std::to_string(config.batch) +
                      " samples; possible are " + divisors(config.batch));
-  if (config.data > 0 && config.data * model.tensor != config.world_size)
-    throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(model.tensor) +
+  const int together = model.tensor * model.context;
+  if (config.data > 0 && config.data * together != config.world_size)
+    throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(together) +
                      " ranks are not the world size of " + std::to_string(config.world_size));
   if (config.world_size % model.tensor != 0)
     throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
@@ -83,7 +84,7 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   TrainingConfig part = config;
   part.world_size = config.world_size / model.tensor;
   Schedule schedule = found.build(model, part, options);
-  if (model.tensor > 1) schedule = share_layers(schedule, model, config.batch);
+  if (together > 1) schedule = share_layers(schedule, model, config.batch);
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;

@@ -1,6 +1,7 @@
 #include "sim/strategies/tensor_parallel.hpp"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,13 @@ CollectiveKind kind_of(ExchangeKind kind) {
 /// Writes one program anew, with the exchanges in it.
 class SharedProgram {
  public:
-  SharedProgram(const Program& base, const Model& model, double samples, int tensor_group)
-      : base_(base), model_(model), samples_(samples), tensor_group_(tensor_group) {}
+  /// \param groups of ranks that share layers, and of those that share sequences
+  SharedProgram(const Program& base, const Model& model, double samples, int tensor_group, int context_group)
+      : base_(base),
+        model_(model),
+        samples_(samples),
+        tensor_group_(tensor_group),
+        context_group_(context_group) {}
 
   Program build() {
     result_.segments = base_.segments;
@@ -107,7 +113,7 @@ class SharedProgram {
         .name = to_text(kind) + std::string("/") + name,
         .action = Collective{.kind = kind,
                              .message = exchange.fixed + samples_ * exchange.per_sample,
-                             .group = tensor_group_,
+                             .group = exchange.context ? context_group_ : tensor_group_,
                              .payload = ExchangeArray{index, exchange.kind == ExchangeKind::kMaximum}},
         .within = host_,
         .exchange = index};
@@ -123,7 +129,7 @@ class SharedProgram {
   const Program& base_;
   const Model& model_;
   double samples_;
-  int tensor_group_;
+  int tensor_group_, context_group_;
   Program result_;
   std::vector<int> place_;    ///< by operation of the base
   std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
@@ -152,14 +158,15 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     const auto size = positive_number(equals == std::string::npos ? "" : part.substr(equals + 1));
-    if (name != "tensor" && keeps) {
+    const bool common = name == "tensor" || name == "context";
+    if (!common && keeps) {
       rest += (rest.empty() ? "" : ",") + part;
       continue;
     }
     if (!size || (name != "tensor" && name != replicas))
       throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " + replicas +
                        "=N or tensor=N, the ones that " + strategy + " knows");
-    (name == "tensor" ? config.tensor : config.data) = *size;
+    (name == "tensor" ? config.tensor : name == "context" ? config.context : config.data) = *size;
   }
   if (rest.empty())
     config.options.erase(mesh);
@@ -167,48 +174,98 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     mesh->second = rest;
 }
 
-std::string shared_by(const std::string& model, int tensor) {
-  if (tensor == 1 || model.empty()) return model;
-  const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
-  return model + (model.find(':', name) == std::string::npos ? ":" : ",") +
-         "tensor=" + std::to_string(tensor);
+std::string shared_by(const std::string& model, const TrainingConfig& config) {
+  if (model.empty()) return model;
+  std::string result = model;
+  for (const auto& [setting, ranks] : {std::pair{"context", config.context}, {"tensor", config.tensor}}) {
+    if (ranks == 1) continue;
+    const std::size_t name = is_hugging_face(result) ? result.find(':') + 1 : 0;
+    result += (result.find(':', name) == std::string::npos ? ":" : ",") + std::string(setting) + "=" +
+              std::to_string(ranks);
+  }
+  return result;
 }
+
+namespace {
+
+/// Groups of the base that are alike.
+struct BaseFamily {
+  std::string name;
+  std::vector<std::vector<int>> groups;
+};
+
+/// Ranks of the base whose batches are one after the other, and which are otherwise alike: the k-th of those on each batch.
+BaseFamily context_groups(const Schedule& base, int ranks) {
+  BaseFamily family{"context", {}};
+  if (base.data_parallel % ranks != 0)
+    throw UsageError("context " + std::to_string(ranks) + " does not divide the " +
+                     std::to_string(base.data_parallel) + " ranks that train beside each other");
+  std::map<int, int> seen;                                 // by batch: ranks so far
+  std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
+  for (int rank = 0; rank < base.world_size; ++rank) {
+    const int batch = base.data_index_of(rank);
+    groups[{batch / ranks, seen[batch]++}].push_back(rank);
+  }
+  for (auto& [key, group] : groups) {
+    std::sort(group.begin(), group.end(),
+              [&](int a, int b) { return base.data_index_of(a) < base.data_index_of(b); });
+    family.groups.push_back(std::move(group));
+  }
+  return family;
+}
+
+/// Each group of a family becomes t of the result, one for each share.
+void add_family(Schedule& result, const BaseFamily& family, int t) {
+  GroupFamily shared{family.name, std::vector<int>(result.world_size, -1)};
+  for (std::size_t number = 0; number < family.groups.size(); ++number)
+    for (int share = 0; share < t; ++share) {
+      Group own{family.name + (family.groups.size() > 1 ? " " + std::to_string(number) : "") +
+                    (t > 1 ? ", share " + std::to_string(share) : ""),
+                {}};
+      for (const int rank : family.groups[number]) {
+        own.ranks.push_back(rank * t + share);
+        shared.group_of_rank[rank * t + share] = static_cast<int>(result.groups.size());
+      }
+      result.groups.push_back(std::move(own));
+    }
+  result.families.push_back(std::move(shared));
+}
+
+}  // namespace
 
 Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   const int t = model.tensor;
   Schedule result = base;
   result.world_size = base.world_size * t;
+  result.data_parallel = base.data_parallel / model.context;
   result.groups.clear();
   result.program_of_rank.clear();
   result.data_index.clear();
   for (int rank = 0; rank < result.world_size; ++rank) {
     result.program_of_rank.push_back(base.program_of_rank[rank / t]);
-    if (!base.data_index.empty()) result.data_index.push_back(base.data_index[rank / t]);
+    result.data_index.push_back(base.data_index_of(rank / t) / model.context);
   }
-  GroupFamily tensor{"tensor", {}};
-  for (int rank = 0; rank < result.world_size; ++rank) {
-    if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});
-    result.groups.back().ranks.push_back(rank);
-    tensor.group_of_rank.push_back(static_cast<int>(result.groups.size()) - 1);
+  for (const Group& group : base.groups) add_family(result, {group.name, {group.ranks}}, t);
+  int context_group = 0, tensor_group = 0;
+  if (model.context > 1) {
+    context_group = static_cast<int>(result.families.size());
+    add_family(result, context_groups(base, model.context), t);
   }
-  for (const Group& group : base.groups) {
-    GroupFamily family{group.name, std::vector<int>(result.world_size, -1)};
-    for (int share = 0; share < t; ++share) {
-      Group own{group.name + ", share " + std::to_string(share), {}};
-      for (const int rank : group.ranks) {
-        own.ranks.push_back(rank * t + share);
-        family.group_of_rank[rank * t + share] = static_cast<int>(result.groups.size());
-      }
-      result.groups.push_back(std::move(own));
+  if (t > 1) {
+    tensor_group = static_cast<int>(result.families.size());
+    GroupFamily family{"tensor", {}};
+    for (int rank = 0; rank < result.world_size; ++rank) {
+      if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});
+      result.groups.back().ranks.push_back(rank);
+      family.group_of_rank.push_back(static_cast<int>(result.groups.size()) - 1);
     }
     result.families.push_back(std::move(family));
   }
-  rename_groups(result, static_cast<int>(result.groups.size()));
-  result.families.push_back(std::move(tensor));
-  const auto tensor_group = static_cast<int>(result.groups.size() + result.families.size()) - 1;
+  const auto named = static_cast<int>(result.groups.size());
+  rename_groups(result, named);
   const double samples = static_cast<double>(batch) / base.micro_batches;
   for (Program& program : result.programs)
-    program = SharedProgram(program, model, samples, tensor_group).build();
+    program = SharedProgram(program, model, samples, named + tensor_group, named + context_group).build();
   return result;
 }
 

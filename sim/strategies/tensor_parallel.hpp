@@ -19,15 +19,20 @@ namespace stepcast {
 ///                                        gathers the inputs once more in the backward)
 ///
 /// Left out: Megatron hides the backward's collectives behind the product for the weight's gradient.
-/// \param batch of a rank \pre model.tensor > 1, and the Schedule was built for the world size / model.tensor
+///
+/// With model.context c, c ranks of the Schedule that would train on batches of their own have parts of the sequences of
+/// one: keys and values are gathered in the middle of every attention, and their gradients scattered, 2 s w each of them for
+/// s positions and keys of width w (group `context`). Gradients are averaged over these ranks as over all others.
+/// \param batch of a rank \pre the Schedule was built for the world size / model.tensor
+/// \throws UsageError where c does not divide the batches
 Schedule share_layers(const Schedule& base, const Model& model, int batch);
 
-/// Takes what concerns every strategy out of its option `mesh`, `data=4,tensor=2`: `config.tensor`, and of a strategy
-/// that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
+/// Takes what concerns every strategy out of its option `mesh`, `data=4,context=2,tensor=2`: `config.context`,
+/// `config.tensor`, and of a strategy that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
 /// are no whole number above 0
 void take_mesh(const std::string& strategy, TrainingConfig& config);
 
 /// A model of which one rank has one of so many parts: `llama3-8b` and 8 give `llama3-8b:tensor=8`.
-std::string shared_by(const std::string& model, int tensor);
+std::string shared_by(const std::string& model, const TrainingConfig& config);
 
 }  // namespace stepcast

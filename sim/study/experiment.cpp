@@ -322,18 +322,20 @@ void StudyExperiment::take_reference_steps(const Points& points, int launch) {
 
 std::vector<double> StudyExperiment::slowdowns(const StudyPoint& point) const {
   std::vector<double> result;
-  if (!has_reference(point)) return result;
-  const std::string model = value_of(point, "model");
-  const Trace trace = load_trace(trace_path(model));
-  for (int launch = 1; launch <= parts_.launches; ++launch) {
-    const std::string file = reference_path(model, launch);
-    if (!fs::exists(file) || !fs::exists(run_path(point, launch))) continue;
-    const Trace reference = load_trace(file);
-    const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;
-    result.push_back(median_step_s(reference, batch, threads) /
-                     median(trace.at(batch, threads, true).step_s));
-  }
+  for (int launch = 1; launch <= parts_.launches; ++launch)
+    if (fs::exists(run_path(point, launch)))
+      if (const auto one = slowdown(point, launch)) result.push_back(*one);
   return result;
+}
+
+std::optional<double> StudyExperiment::slowdown(const StudyPoint& point, int launch) const {
+  if (!has_reference(point)) return std::nullopt;
+  const std::string model = value_of(point, "model"), file = reference_path(model, launch);
+  if (!fs::exists(file)) return std::nullopt;
+  const Trace reference = load_trace(file);
+  const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;
+  return median_step_s(reference, batch, threads) /
+         median(load_trace(trace_path(model)).at(batch, threads, true).step_s);
 }
 
 /// Every point once. Points whose compute is real come first: their traces grow old.
@@ -350,7 +352,9 @@ void StudyExperiment::run_once(const Points& points, int launch) {
     if (!fs::exists(file) && row.error.empty()) {
       if (here != lab || machine_.copy_s.empty()) machine_.copy_s.push_back(seconds_to_copy_1_mib());
       lab = here;
-      const Words words = joined_words(run_words(*point), {"-o", file});
+      Words words = joined_words(run_words(*point), {"-o", file});
+      if (const auto slower = slowdown(*point, launch))
+        words = joined_words(words, {"--reference-slowdown", formatted("%.6g", *slower)});
       const ProgramOutput output = start(lab, words);
       if (output.exit_code == kBadUsage)
         throw InputError(study_.path + ": 'stepcast " + joined(words, " ") + "': " + output.standard_error);

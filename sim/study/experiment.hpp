@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class StudyExperiment {
   /// By launch that was run: the time of a few steps of the point's model on one rank, taken before that launch's runs,
   /// over the trace's. No forecast sees them. Empty where the study measured no trace, or the compute is not real.
   [[nodiscard]] std::vector<double> slowdowns(const StudyPoint& point) const;
+  /// Of one launch, whether it ran or is about to.
+  [[nodiscard]] std::optional<double> slowdown(const StudyPoint& point, int launch) const;
 
   /// Predictions and runs of those of the points that are baselines, or of those that are not.
   [[nodiscard]] std::vector<std::string> files_of(const std::vector<const StudyPoint*>& points,

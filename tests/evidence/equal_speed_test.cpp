@@ -51,6 +51,18 @@ TEST_CASE("on a machine that ran at 0.8 of the speed of measuring, 10 s would ha
   CHECK(machine_verdict({again}) == verdict);
 }
 
+TEST_CASE("steps of the traced model beside the runs say more than the probe, where every launch has them") {
+  std::vector<ResultFile> files{forecast(8.0, 100.0, 0.0), run_at(10.0, 40.0, 0.0, "a"),
+                                run_at(12.0, 40.0, 0.0, "b")};
+  for (std::size_t i = 1; i < files.size(); ++i) files[i].result.machine.slowdown = i == 1 ? 1.25 : 1.5;
+  const Case one = group_cases(files).front();
+  CHECK(one.measured_at_equal_speed->value == Approx(8.0));
+  CHECK_THAT(machine_verdict({one}), Catch::Contains("27 % slower while running"));  // 8 s of 11 s
+  CHECK(nlohmann::json(files[1].result).get<Result>().machine.slowdown == 1.25);
+  files[2].result.machine.slowdown = 0.0;  // one of two: the probes
+  CHECK(group_cases(files).front().measured_at_equal_speed->value == Approx(4.4));
+}
+
 TEST_CASE("what others took while running and while measuring counts on both sides, and is named") {
   const std::vector<ResultFile> files{forecast(8.0, 100.0, 0.1), run_at(10.0, 100.0, 0.4, "a"),
                                       run_at(12.0, 100.0, 0.5, "b"), run_at(9.0, 100.0, 0.28, "c")};

@@ -114,6 +114,22 @@ TEST_CASE("four ranks that share layers in pairs train as one process does: DDP,
     }
 }
 
+TEST_CASE(
+    "ranks with parts of the sequence train as one process does, alone and with every other dimension") {
+  for (const std::string& whole : {kLlama, kGpt}) {
+    for (const char* strategy : {"ddp", "fsdp", "all_reduce"})
+      check_training(whole, ",context=2", strategy, 2, kSamples);
+    check_training(whole, ",context=2", "ddp", 4, kSamples / 2);
+    check_training(whole, ",context=4", "fsdp", 4, kSamples, {}, 2);
+    for (const char* sequence : {"0", "1"})
+      check_training(whole, std::string(",context=2,tensor=2,sequence_parallel=") + sequence, "ddp", 4,
+                     kSamples);
+    for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
+      check_training(whole + (whole == kGpt ? ",tied=0" : ""), ",context=2", "pipeline", 4, kSamples,
+                     {{"split", "1-1"}, {"mesh", mesh}}, 2);
+  }
+}
+
 TEST_CASE("all four ranks share layers, with accumulated gradients") {
   check_training(kGpt, ",tensor=4,sequence_parallel=1", "single", 4, kSamples, {}, 2);
 }

@@ -117,6 +117,33 @@ TEST_CASE("any strategy composes: neighbours share, and each of them averages wi
   }
 }
 
+TEST_CASE("context parallelism gathers keys and values, scatters their gradients, and divides the sequence") {
+  const std::string whole = "llama:layers=3,hidden=64,heads=4,kv_heads=2,sequence=32,vocabulary=512";
+  const Model half = load_model(whole + ",context=2"), all = load_model(whole);
+  const Schedule schedule = shared(whole + ",context=2", "ddp", 4);
+  CHECK(schedule.data_parallel == 2);
+  CHECK(schedule.data_index == std::vector<int>{0, 0, 1, 1});
+  // Two arrays of all positions, kv_heads of 16 features each.
+  const double gathered = 4.0 * kBatch / kMicroBatches * kSequence * 2.0 * 32.0;
+  CHECK(calls(schedule, "in forward/layer1").at(CollectiveKind::kAllGather) ==
+        std::pair(kMicroBatches, kMicroBatches * gathered));
+  CHECK(calls(schedule, "in backward/layer1").at(CollectiveKind::kReduceScatter) ==
+        std::pair(kMicroBatches, kMicroBatches * gathered));
+  for (const Op& op : schedule.program(3).ops)
+    if (const auto* call = std::get_if<Collective>(&op.action)) {
+      const Group& group = schedule.groups[static_cast<std::size_t>(schedule.group_index(call->group, 3))];
+      CHECK(group.ranks == (op.exchange >= 0 ? std::vector<int>{2, 3} : std::vector<int>{0, 1, 2, 3}));
+    }
+  CHECK(half.parameter_count() == all.parameter_count());
+  CHECK(half.segments[1].output_size == 0.5 * all.segments[1].output_size);
+  // Work per rank: half of it, scores included.
+  CHECK(half.segments[1].forward.count() == Approx(0.5 * all.segments[1].forward.count()));
+  CHECK_THROWS_WITH(shared(whole + ",context=2", "ddp", 3),
+                    Catch::Contains("context 2 does not divide the 3"));
+  CHECK_THROWS_WITH(shared(whole + ",context=2", "single", 1),
+                    Catch::Contains("context 2 does not divide the 1"));
+}
+
 TEST_CASE("what cannot be shared is refused") {
   const auto refused = [](const std::string& model, const std::string& words) {
     CHECK_THROWS_WITH(load_model(model), Catch::Contains(words));
