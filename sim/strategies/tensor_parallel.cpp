@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
+#include "core/table.hpp"
 #include "models/hugging_face.hpp"
 #include "sim/schedule/operations.hpp"
 
@@ -153,25 +154,47 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const bool keeps =
       std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == "mesh"; });
   const std::string replicas = strategy == "fsdp" ? "shard" : "data";
-  std::string rest;
+  const auto refuse = [&](const std::string& part) {
+    throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +
+                     (keeps ? "" : replicas + "=N, ") + "context=N or tensor=N, each once, the ones that " +
+                     strategy + " knows");
+  };
+  std::map<std::string, int> sizes;
+  std::vector<std::string> rest;
   for (const std::string& part : parts_of(mesh->second, ',')) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     const auto size = positive_number(equals == std::string::npos ? "" : part.substr(equals + 1));
-    const bool common = name == "tensor" || name == "context";
-    if (!common && keeps) {
-      rest += (rest.empty() ? "" : ",") + part;
-      continue;
+    const bool is_common = name == "tensor" || name == "context";
+    if (!is_common && keeps) {
+      rest.push_back(part);
+    } else if (!size || (!is_common && name != replicas) || !sizes.emplace(name, *size).second) {
+      refuse(part);
     }
-    if (!size || (name != "tensor" && name != replicas))
-      throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " + replicas +
-                       "=N or tensor=N, the ones that " + strategy + " knows");
-    (name == "tensor" ? config.tensor : name == "context" ? config.context : config.data) = *size;
+  }
+  const auto size_of = [&](const std::string& name, int otherwise) {
+    const auto found = sizes.find(name);
+    return found == sizes.end() ? otherwise : found->second;
+  };
+  config.tensor = size_of("tensor", 1);
+  config.context = size_of("context", 1);
+  config.data = size_of(replicas, 0);
+  // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas.
+  if (keeps && config.context > 1) {
+    const std::string replica = "data=";
+    const auto data = std::find_if(rest.begin(), rest.end(),
+                                   [&](const std::string& part) { return part.starts_with(replica); });
+    const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);
+    const std::string all = replica + std::to_string(count * config.context);
+    if (data == rest.end())
+      rest.push_back(all);
+    else if (count > 0)  // else whoever reads it refuses it
+      *data = all;
   }
   if (rest.empty())
     config.options.erase(mesh);
   else
-    mesh->second = rest;
+    mesh->second = joined(rest, ",");
 }
 
 std::string shared_by(const std::string& model, const TrainingConfig& config) {

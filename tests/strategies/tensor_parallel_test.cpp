@@ -1,7 +1,10 @@
+#include "sim/strategies/tensor_parallel.hpp"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -142,6 +145,29 @@ TEST_CASE("context parallelism gathers keys and values, scatters their gradients
                     Catch::Contains("context 2 does not divide the 3"));
   CHECK_THROWS_WITH(shared(whole + ",context=2", "single", 1),
                     Catch::Contains("context 2 does not divide the 1"));
+}
+
+TEST_CASE("--mesh says which ranks share, beside the dimensions that a strategy knows") {
+  const auto taken = [](const std::string& strategy, const std::string& mesh) {
+    TrainingConfig config;
+    config.options["mesh"] = mesh;
+    take_mesh(strategy, config);
+    return config;
+  };
+  const TrainingConfig fsdp = taken("fsdp", "shard=4,context=2,tensor=8");
+  CHECK(std::tuple(fsdp.data, fsdp.context, fsdp.tensor) == std::tuple(4, 2, 8));
+  CHECK(fsdp.options.empty());
+  CHECK(taken("pipeline", "data=2,pipeline=2,tensor=2,context=4").options.at("mesh") == "data=8,pipeline=2");
+  CHECK(taken("pipeline", "pipeline=2,context=2").options.at("mesh") == "pipeline=2,data=2");
+  CHECK(taken("pipeline", "pipeline=2,tensor=2").options.at("mesh") == "pipeline=2");
+  for (const char* wrong : {"pipeline=2", "tensor=0", "tensor", "tensor=2,tensor=4", "shard=2", ""})
+    CHECK_THROWS_WITH(taken("ddp", wrong), Catch::Contains("data=N, context=N or tensor=N, each once"));
+  TrainingConfig both;
+  both.tensor = 8;
+  CHECK(shared_by("llama3-8b", both) == "llama3-8b:tensor=8");
+  both.context = 2;
+  CHECK(shared_by("llama3-8b:sequence=8192", both) == "llama3-8b:sequence=8192,context=2,tensor=8");
+  CHECK(shared_by("hf:config.json", both) == "hf:config.json:context=2,tensor=8");
 }
 
 TEST_CASE("what cannot be shared is refused") {
