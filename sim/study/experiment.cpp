@@ -352,9 +352,10 @@ void StudyExperiment::run_once(const Points& points, int launch) {
     if (!fs::exists(file) && row.error.empty()) {
       if (here != lab || machine_.copy_s.empty()) machine_.copy_s.push_back(seconds_to_copy_1_mib());
       lab = here;
-      Words words = joined_words(run_words(*point), {"-o", file});
+      Words words = run_words(*point);
       if (const auto slower = slowdown(*point, launch))
         words = joined_words(words, {"--reference-slowdown", formatted("%.6g", *slower)});
+      words = joined_words(words, {"-o", file});
       const ProgramOutput output = start(lab, words);
       if (output.exit_code == kBadUsage)
         throw InputError(study_.path + ": 'stepcast " + joined(words, " ") + "': " + output.standard_error);

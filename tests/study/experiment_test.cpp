@@ -188,21 +188,21 @@ measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces
 measure --model tiny --batch 2,8 --steps 5 --accumulating --append -o DIR/traces/tiny.trace.json
 predict ddp --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
 measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.1.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.1.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.1.json
 first 1
 predict slow --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
 predict all_reduce --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
 predict pipeline --trace DIR/traces/tiny.trace.json --calibration DIR/calibration.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.1.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.1.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.1.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.1.json
 measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.2.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.2.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.2.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.2.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.2.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.2.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.2.json
 measure --model tiny --batch 8 --steps 5 --warmup 2 --budget 0s -o DIR/references/tiny.3.trace.json
-run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 -o DIR/runs/ddp.3.json
-run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/all_reduce.3.json
-run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 -o DIR/runs/pipeline.3.json
+run --strategy ddp --model tiny --batch 8 --nproc 2 --warmup 1 --steps 2 --reference-slowdown 1 -o DIR/runs/ddp.3.json
+run --strategy all_reduce --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/all_reduce.3.json
+run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --warmup 1 --steps 4 --reference-slowdown 1 -o DIR/runs/pipeline.3.json
 )");
   for (const StudyPoint& point : study.points) {
     const auto& values = rows.at(point.key).values;
