@@ -2,18 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <queue>
 
 namespace stepcast {
 namespace {
-
-struct Arrival {
-  Length length;
-  int node = 0;
-  // NOLINTNEXTLINE(modernize-use-nullptr): false alarm
-  friend auto operator<=>(const Arrival& a, const Arrival& b) = default;
-};
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
@@ -31,13 +24,44 @@ Length operator+(const Length& a, const Length& b) {
 
 }  // namespace
 
+void Paths::Queue::clear() {
+  for (Rung& rung : rungs_) rung.nodes.clear();
+  used_ = 0;
+}
+
+void Paths::Queue::push(const Length& length, int node) {
+  std::size_t at = used_;
+  while (at > 0 && rungs_[at - 1].length < length) --at;
+  if (at == 0 || length < rungs_[at - 1].length) {
+    if (used_ == rungs_.size()) rungs_.emplace_back();
+    rungs_[used_].length = length;
+    std::rotate(rungs_.begin() + static_cast<std::ptrdiff_t>(at),
+                rungs_.begin() + static_cast<std::ptrdiff_t>(used_),
+                rungs_.begin() + static_cast<std::ptrdiff_t>(used_) + 1);
+    ++used_;
+    ++at;
+  }
+  rungs_[at - 1].nodes.push_back(node);
+}
+
+Paths::Queue::Arrival Paths::Queue::pop() {
+  Rung& last = rungs_[used_ - 1];
+  const Arrival first{last.length, last.nodes.back()};
+  last.nodes.pop_back();
+  if (last.nodes.empty()) --used_;
+  return first;
+}
+
 Paths::Paths(const Cluster& cluster)
     : cluster_(cluster),
       ways_(cluster.nodes.size()),
       place_number_(cluster.nodes.size(), -1),
       ports_(cluster.hosts.size()),
       is_port_(cluster.links.size()),
-      left_(cluster.nodes.size(), kUnreached) {
+      left_(cluster.nodes.size(), kUnreached),
+      gone_(cluster.nodes.size(), kUnreached) {
+  host_.reserve(cluster.nodes.size());
+  for (const Node& node : cluster.nodes) host_.push_back(node.host);
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
     const Length length = length_of(link);
@@ -50,59 +74,128 @@ Paths::Paths(const Cluster& cluster)
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
     if (cluster.nodes[i].host >= 0) continue;
     for (const Way& way : ways_[i])
-      if (const int host = node(way.to).host; host >= 0) {
-        ports_[static_cast<std::size_t>(host)].push_back({way.to, way.link, number++});
+      if (const int there = host(way.to); there >= 0) {
+        ports_[static_cast<std::size_t>(there)].push_back({way.to, way.link, number++});
         is_port_[static_cast<std::size_t>(way.link)] = true;
       }
   }
 }
 
-Path Paths::between(int from, int to) const {
+Path Paths::between(int from, int to, Search search_from) const {
   Path path;
-  if (from != to && (search(from, to, false) || search(from, to, true))) path = walk(from, to);
+  if (from == to) return path;
+  const bool one_end = search_from == Search::kOneEnd || (host(from) >= 0 && host(from) == host(to));
+  if ((one_end ? search(from, to, false) : search_from_both_ends(from, to)) || search(from, to, true))
+    path = walk(from, to);
   return path;
 }
 
-Length Paths::left_by(const Way& way, int to) const {
-  Length length = left(way.to) + way.length;
+Length Paths::left_by(const Way& way, int to) const { return left(way.to) + step(way, to); }
+
+Length Paths::step(const Way& way, int to) const {
+  Length length = way.length;
   if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0) ++length.through_places;
-  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && node(way.to).host == node(to).host;
+  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && host(way.to) == host(to);
   if (comes_in && entry_ != nullptr && way.link != entry_->link) ++length.other_ports;
   return length;
 }
 
 /// Dijkstra's algorithm from the destination until the start is reached.
 bool Paths::search(int from, int to, bool through_hosts) const {
-  for (const int node : visited_) left(node) = kUnreached;
-  visited_.assign(1, to);
-  entry_ = nullptr;
+  forget();
+  visited_.push_back(to);
   left(to) = {};
-  std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> open;
-  open.push({{}, to});
-  while (!open.empty() && open.top().node != from) {
-    const Arrival here = open.top();
-    open.pop();
+  Queue& open = back_;
+  open.push({}, to);
+  while (!open.empty() && (left(from) == kUnreached || open.least() < left(from))) {
+    const Queue::Arrival here = open.pop();
     if (left(here.node) < here.length) continue;
     for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
-      const int host = node(way.to).host;
-      if (!through_hosts && host >= 0 && host != node(from).host && host != node(to).host) continue;
-      const bool comes_in = host < 0 && node(here.node).host >= 0 && node(here.node).host == node(to).host;
+      const int there = host(way.to);
+      if (!through_hosts && there >= 0 && there != host(from) && there != host(to)) continue;
+      const bool comes_in = there < 0 && host(here.node) >= 0 && host(here.node) == host(to);
       if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
       const Length length = left_by({way.link, here.node, way.length}, to);
       if (!(length < left(way.to))) continue;
       if (left(way.to) == kUnreached) visited_.push_back(way.to);
       left(way.to) = length;
-      open.push({length, way.to});
+      open.push(length, way.to);
     }
   }
-  return !open.empty();
+  return left(from) != kUnreached;
+}
+
+void Paths::forget() const {
+  for (const int node : visited_) left(node) = gone(node) = kUnreached;
+  visited_.clear();
+  started_.clear();
+  back_.clear();
+  ahead_.clear();
+  entry_ = nullptr;
+}
+
+/// The same from both ends, whoever has come less far first, until no shorter way can be found: where a fork leads to
+/// many switches that all are as near, each end sees those next to itself alone. First from the destination until its
+/// host is left, which says by which port to come in.
+bool Paths::search_from_both_ends(int from, int to) const {
+  forget();
+  visited_ = {from, to};
+  left(to) = gone(from) = {};
+  Queue& back = back_;
+  Queue& ahead = ahead_;
+  back.push({}, to);
+  ahead.push({}, from);
+  Length shortest = kUnreached;
+  const auto reach = [&](int node, const Length& length, Length& known, Queue& open) {
+    if (!(length < known)) return;
+    if (left(node) == kUnreached && gone(node) == kUnreached) visited_.push_back(node);
+    known = length;
+    open.push(length, node);
+    if (left(node) != kUnreached && gone(node) != kUnreached)
+      shortest = std::min(shortest, left(node) + gone(node));
+  };
+  while (!back.empty() && !ahead.empty()) {
+    if (shortest != kUnreached && !(back.least() + ahead.least() < shortest)) break;
+    const bool from_end = entry_ == nullptr || !(ahead.least() < back.least());
+    const Queue::Arrival here = (from_end ? back : ahead).pop();
+    if ((from_end ? left(here.node) : gone(here.node)) < here.length) continue;
+    if (!from_end) started_.push_back(here.node);
+    for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
+      const int there = host(way.to);
+      if (there >= 0 && there != host(from) && there != host(to)) continue;
+      if (!from_end) {
+        reach(way.to, here.length + step(way, to), gone(way.to), ahead);
+        continue;
+      }
+      if (entry_ == nullptr && there < 0 && host(here.node) >= 0) entry_ = &entry_of(to);
+      reach(way.to, left_by({way.link, here.node, way.length}, to), left(way.to), back);
+    }
+  }
+  if (shortest == kUnreached) return false;
+  keep_shortest(to, shortest);
+  return true;
+}
+
+/// What is left to go from the nodes of shortest paths that only the search from the start has reached.
+void Paths::keep_shortest(int to, const Length& shortest) const {
+  const auto lies_on_one = [&](int node) {
+    return left(node) != kUnreached && gone(node) != kUnreached && left(node) + gone(node) == shortest;
+  };
+  for (auto node = started_.rbegin(); node != started_.rend(); ++node) {
+    if (lies_on_one(*node)) continue;
+    for (const Way& way : ways_[static_cast<std::size_t>(*node)])
+      if (lies_on_one(way.to) && gone(*node) + step(way, to) == gone(way.to)) {
+        left(*node) = left_by(way, to);
+        break;
+      }
+  }
 }
 
 /// All that are equally near have been reached when the search leaves the host by the first of them.
 const Paths::Port& Paths::entry_of(int to) const {
   Length least = kUnreached;
   std::vector<const Port*> nearest;
-  for (const Port& port : ports_[static_cast<std::size_t>(node(to).host)]) {
+  for (const Port& port : ports_[static_cast<std::size_t>(host(to))]) {
     if (left(port.node) == kUnreached || left(port.node) > least) continue;
     if (left(port.node) < least) nearest.clear();
     least = left(port.node);
@@ -122,7 +215,7 @@ Path Paths::walk(int from, int to) const {
     for (const Way& way : ways_[static_cast<std::size_t>(at)])
       if (left(way.to) != kUnreached && left_by(way, to) == left(at)) equal.push_back(&way);
     const auto choices = static_cast<int>(equal.size());
-    const bool in_network = node(at).host < 0 && node(equal.front()->to).host < 0;
+    const bool in_network = host(at) < 0 && host(equal.front()->to) < 0;
     const Way& way = *equal[static_cast<std::size_t>((in_network ? port : place) % choices)];
     if (in_network) port /= choices;
     path.push_back({way.link, cluster_.links[static_cast<std::size_t>(way.link)].a == at});

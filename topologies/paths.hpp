@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "topologies/cluster.hpp"
@@ -46,8 +48,10 @@ class Paths {
  public:
   explicit Paths(const Cluster& cluster);
 
-  /// Empty for a node itself and for what cannot be reached.
-  [[nodiscard]] Path between(int from, int to) const;
+  enum class Search : std::uint8_t { kOneEnd, kBothEnds };
+  /// Empty for a node itself and for what cannot be reached. \param search between hosts; both find the same path, from
+  /// both ends sooner
+  [[nodiscard]] Path between(int from, int to, Search search = Search::kBothEnds) const;
 
  private:
   /// A link as one of its ends sees it.
@@ -63,26 +67,80 @@ class Paths {
     int number = 0;
   };
   [[nodiscard]] bool search(int from, int to, bool through_hosts) const;
+  [[nodiscard]] bool search_from_both_ends(int from, int to) const;
+  void keep_shortest(int to, const Length& shortest) const;
+  void forget() const;
   [[nodiscard]] Path walk(int from, int to) const;
   /// The port by which a path should come to `to`. \pre the nearest ones have been reached
   [[nodiscard]] const Port& entry_of(int to) const;
   [[nodiscard]] int place_number(int node) const {
     return std::max(0, place_number_[static_cast<std::size_t>(node)]);
   }
-  [[nodiscard]] const Node& node(int index) const { return cluster_.node(index); }
+  [[nodiscard]] int host(int node) const { return host_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
+  /// What `way` adds to the length of a path to `to`.
+  [[nodiscard]] Length step(const Way& way, int to) const;
   /// What is left to go from `way`'s start when it is taken. \pre its end has been reached
   [[nodiscard]] Length left_by(const Way& way, int to) const;
 
+  /// Nodes by length, the nearest first: of the few lengths that there are, each once.
+  class Queue {
+   public:
+    struct Arrival {
+      Length length;
+      int node = 0;
+    };
+    void clear();
+    [[nodiscard]] bool empty() const { return used_ == 0; }
+    [[nodiscard]] const Length& least() const { return rungs_[used_ - 1].length; }
+    void push(const Length& length, int node);
+    Arrival pop();
+
+   private:
+    struct Rung {
+      Length length;
+      std::vector<int> nodes;
+    };
+    std::vector<Rung> rungs_;  ///< of the first `used_` the lengths, descending; all keep their memory
+    std::size_t used_ = 0;
+  };
+
   const Cluster& cluster_;
+  std::vector<int> host_;                 ///< by node; -1: of the network
   std::vector<std::vector<Way>> ways_;    ///< by node
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   std::vector<bool> is_port_;             ///< by link
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination
+  mutable std::vector<Length> gone_;  ///< by node, from the start
+  mutable Queue back_, ahead_;
   mutable std::vector<int> visited_;
+  mutable std::vector<int>
+      started_;  ///< nodes from which the search from the start has gone on, in its order
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
+};
+
+/// The same, each path searched once.
+class Routes {
+ public:
+  explicit Routes(const Cluster& cluster) : cluster_(cluster) {}
+  [[nodiscard]] const Path& between(int from, int to) {
+    const auto [found, is_new] = known_.try_emplace(key(from, to));
+    if (!is_new) return found->second;
+    if (!paths_) paths_.emplace(cluster_);
+    return found->second = paths_->between(from, to);
+  }
+  [[nodiscard]] const Cluster& cluster() const { return cluster_; }
+
+ private:
+  [[nodiscard]] std::uint64_t key(int from, int to) const {
+    return static_cast<std::uint64_t>(from) * cluster_.nodes.size() + static_cast<std::uint64_t>(to);
+  }
+  const Cluster& cluster_;
+  std::optional<Paths> paths_;  ///< from the first search on
+  std::unordered_map<std::uint64_t, Path> known_;
 };
 
 /// How many switches of the network a path passes through.

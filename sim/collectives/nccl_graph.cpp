@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <unordered_map>
 
 #include "core/error.hpp"
 #include "topologies/devices.hpp"
@@ -63,7 +64,8 @@ std::size_t slot(const Hop& hop) { return 2 * static_cast<std::size_t>(hop.link)
 
 /// A way between two GPUs and what an edge of 1 B/s over it takes from its links.
 struct NcclWay {
-  const Path* path = nullptr;
+  std::vector<std::size_t>
+      links{};  ///< where they stand in `NcclRingSearch::capacity`; empty: not asked for yet
   double overhead = 1.0;
 };
 
@@ -73,8 +75,9 @@ struct NcclRingSearch {
   int gpus = 1;
   bool several_hosts = false;
   bool all_alike = false;  ///< any order of the GPUs is as good as any other
-  std::function<NcclWay(int from, int to, bool leaves)> way;
-  std::vector<double> capacity;  ///< B/s by `slot`
+  std::function<const NcclWay&(int from, int to, bool leaves)> way;
+  std::vector<double>
+      capacity{};  ///< B/s of the links, in their direction, of the ways that have been asked for
 };
 
 struct NcclRings {
@@ -95,10 +98,7 @@ struct Left {
 class Packing {
  public:
   Packing(const NcclRingSearch& search, double speed)
-      : search_(search),
-        speed_(speed),
-        natural_(search.all_alike || search.gpus > kMostOrdered),
-        left_(search.capacity) {}
+      : search_(search), speed_(speed), natural_(search.all_alike || search.gpus > kMostOrdered) {}
 
   /// Adds the best ring. False when none fits.
   ///
@@ -127,13 +127,15 @@ class Packing {
 
   /// Takes the edge's share of its links; gives back what was taken where it does not fit.
   bool take(int from, int to, bool leaves, Left& quality) {
-    const NcclWay way = search_.way(from, to, leaves);
+    const NcclWay& way = search_.way(from, to, leaves);
+    left_.insert(left_.end(), search_.capacity.begin() + static_cast<std::ptrdiff_t>(left_.size()),
+                 search_.capacity.end());  // of links that nobody has asked for before
     const double amount = speed_ * way.overhead;
     double least = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < way.path->size(); ++i) {
-      double& left = left_[slot((*way.path)[i])];
+    for (std::size_t i = 0; i < way.links.size(); ++i) {
+      double& left = left_[way.links[i]];
       if (left < amount * (1.0 - kRounding)) {
-        for (std::size_t back = 0; back < i; ++back) left_[slot((*way.path)[back])] += amount;
+        for (std::size_t back = 0; back < i; ++back) left_[way.links[back]] += amount;
         return false;
       }
       left -= amount;
@@ -144,8 +146,8 @@ class Packing {
     return true;
   }
   void give_back(int from, int to, bool leaves) {
-    const NcclWay way = search_.way(from, to, leaves);
-    for (const Hop& hop : *way.path) left_[slot(hop)] += speed_ * way.overhead;
+    const NcclWay& way = search_.way(from, to, leaves);
+    for (const std::size_t link : way.links) left_[link] += speed_ * way.overhead;
   }
 
   /// Tries all orders of the GPUs that are not `used`, or only the natural one, and remembers the best.
@@ -269,18 +271,22 @@ class GraphOfGroup {
     request.gpus = static_cast<int>(hosts_[0].size());
     request.several_hosts = several_hosts();
     request.all_alike = all_alike();
-    for (const Link& link : cluster_.links)
-      request.capacity.insert(request.capacity.end(), 2, nominal_rate(link).count());
     const std::size_t gpus = hosts_[0].size();
     std::vector<NcclWay> known(2 * gpus * gpus);
-    request.way = [this, gpus, &known](int from, int to, bool leaves) {
+    std::unordered_map<std::size_t, std::size_t> place;  // in `capacity`, by slot
+    request.way = [this, gpus, &known, &place, &request](int from, int to, bool leaves) -> const NcclWay& {
       const auto here = static_cast<std::size_t>(from);
       const auto there = static_cast<std::size_t>(to);
       NcclWay& way = known[(2 * here + (leaves ? 1 : 0)) * gpus + there];
       const std::vector<int>& next = hosts_[leaves ? 1 : 0];
       const int to_rank = next[there % next.size()];
-      if (way.path == nullptr)
-        way = {&path(hosts_[0][here], to_rank), pair(hosts_[0][here], to_rank).overhead};
+      if (!way.links.empty()) return way;
+      way.overhead = pair(hosts_[0][here], to_rank).overhead;
+      for (const Hop& hop : path(hosts_[0][here], to_rank)) {
+        const auto [found, is_new] = place.try_emplace(slot(hop), request.capacity.size());
+        if (is_new) request.capacity.push_back(nominal_rate(cluster_.links[hop.link]).count());
+        way.links.push_back(found->second);
+      }
       return way;
     };
     NcclRings found = search_rings(request, speeds(graph_.compute_capability, several_hosts()));
@@ -329,7 +335,7 @@ class GraphOfGroup {
   /// adapters, of which the protocol takes its part, and with those of the first host. Where no ring fits, it
   /// plans with one of 0.1 GB/s; that one goes as fast as its links.
   void describe_edges() {
-    std::vector<double> used(2 * cluster_.links.size(), 0.0);
+    std::unordered_map<std::size_t, double> used;
     const double speed = graph_.bandwidth.count() * graph_.channels;
     for (const NcclRing& ring : graph_.rings) {
       for (std::size_t i = 0; i < ring.order.size(); ++i) {
@@ -346,8 +352,8 @@ class GraphOfGroup {
       }
     }
     double pace = none_fits_ ? std::numeric_limits<double>::infinity() : 1.0;
-    for (std::size_t i = 0; i < used.size(); ++i)
-      if (used[i] > 0.0) pace = std::min(pace, cluster_.links[i / 2].bandwidth.count() / used[i]);
+    for (const auto& [where, taken] : used)
+      pace = std::min(pace, cluster_.links[where / 2].bandwidth.count() / taken);
     graph_.bandwidth = pace * graph_.bandwidth;
   }
 
@@ -411,30 +417,25 @@ const NcclGraph& NcclGraphs::of(const std::vector<int>& places) {
   return graphs_.emplace(places, GraphOfGroup(*this, places).build()).first->second;
 }
 
-const Path& NcclGraphs::path(int from, int to) {
-  const auto [found, is_new] = known_paths_.try_emplace({from, to});
-  if (is_new) found->second = paths_.between(from, to);
-  return found->second;
-}
-
 const NcclPair& NcclGraphs::pair(int from, int to) {
-  const auto [found, is_new] = pairs_.try_emplace({from, to});
+  const auto [found, is_new] = pairs_.try_emplace(static_cast<std::uint64_t>(from) * cluster().nodes.size() +
+                                                  static_cast<std::uint64_t>(to));
   NcclPair& pair = found->second;
   if (!is_new) return pair;
   const Path& way = path(from, to);
   assert(!way.empty());
   int sockets = 0;
   for (const Hop& hop : way) {
-    if (cluster_.links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
-    if (cluster_.node(arrival(cluster_, hop)).kind == NodeKind::kSocket) ++sockets;
+    if (cluster().links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
+    if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++sockets;
   }
   pair.through_socket = sockets > 0;
-  if (cluster_.node(from).host != cluster_.node(to).host)
+  if (cluster().node(from).host != cluster().node(to).host)
     pair.hardware = NcclHardware::kNetwork;
   else if (sockets == 1)
     pair.overhead = kCpuRouted;
-  pair.bandwidth = bandwidth(cluster_, way) / pair.overhead;
-  pair.latency = latency(cluster_, way);
+  pair.bandwidth = bandwidth(cluster(), way) / pair.overhead;
+  pair.latency = latency(cluster(), way);
   return pair;
 }
 

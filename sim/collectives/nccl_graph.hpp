@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "core/units.hpp"
@@ -68,22 +68,21 @@ struct NcclPair {
 /// GPUs that lend others their NIC (PXN); processors other than Intel's.
 class NcclGraphs {
  public:
-  explicit NcclGraphs(const Cluster& cluster) : cluster_(cluster), paths_(cluster) {}
+  explicit NcclGraphs(const Cluster& cluster) : routes_(cluster) {}
 
   /// \param places devices of the cluster (node indices), in the order of the group \pre all different
   const NcclGraph& of(const std::vector<int>& places);
   /// \pre from != to, both devices
   const NcclPair& pair(int from, int to);
-  const Path& path(int from, int to);
+  const Path& path(int from, int to) { return routes_.between(from, to); }
 
-  [[nodiscard]] const Cluster& cluster() const { return cluster_; }
+  [[nodiscard]] const Cluster& cluster() const { return routes_.cluster(); }
+  [[nodiscard]] Routes& routes() { return routes_; }
 
  private:
-  const Cluster& cluster_;
-  Paths paths_;
+  Routes routes_;
   std::map<std::vector<int>, NcclGraph> graphs_;
-  std::map<std::pair<int, int>, Path> known_paths_;
-  std::map<std::pair<int, int>, NcclPair> pairs_;
+  std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
 };
 
 /// What NCCL needs: one GPU for each rank. \throws UsageError that names the cluster and what it lacks

@@ -69,6 +69,8 @@ void declare(po::options_description& options) {
       ("resample", po::value<bool>()->default_value(true, "yes"),
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
       ("fidelity", text_value("auto"), "of collectives: auto, message or aggregate")
+      ("exact", po::bool_switch(),
+       "replay every rank; else ranks that do the same in the same surroundings are replayed once for all")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
       ("pageable-rate", text_value("10GB/s"),
        "copies: what one thread stages between pageable host memory and a device")
@@ -123,6 +125,7 @@ void read_surroundings(const po::variables_map& values, auto& request) {
   request.algorithms = joined_option(values, "algorithm");
   request.cluster = values["cluster"].as<std::string>();
   request.fidelity = fidelity_of(values);
+  request.exact = values["exact"].as<bool>();
 }
 
 Precision precision_option(const po::variables_map& values) {

@@ -106,7 +106,7 @@ class AggregateRun : public JointRun {
       const int from = rank(index);
       const int to = rank((index + 1) % call_.ranks);
       const double bytes = algorithm_.sent(call_, index).count();
-      if (steps == 0 || bytes <= 0.0) continue;
+      if (steps == 0 || bytes <= 0.0 || !replayed(index)) continue;
       world_.transport.count_sent(from, bytes);
       if (world_.transport.remote(from, to)) start_flow(index, from, to, bytes);
       if (const PathCost* path = world_.transport.path(from, to)) start_endpoint(from, to, *path);
@@ -127,7 +127,8 @@ class AggregateRun : public JointRun {
           std::max(world_.clock.now() + others, begun + slowed_steps(from, to, on_wire, begun));
       world_.clock.at(over, [this] { part_over(); });
     };
-    world_.network.start(world_.transport.node(from), world_.transport.node(to), on_wire, arrived);
+    world_.network.start({world_.transport.node(from), world_.transport.node(to), plan_.flow_type}, on_wire,
+                         arrived);
   }
 
   /// What the steps take at the bandwidth that the flow got, where others slowed it: every step then waits
@@ -153,7 +154,7 @@ class AggregateRun : public JointRun {
     if (is_new) cost = Lockstep(path, wire).cost(algorithm_, call_, *world_.calibration);
     if (cost.seconds <= 0.0) return;
     part_begins();
-    world_.processors.run(world_.transport.node(from),
+    world_.processors.run(world_.transport.replayed_node(from),
                           {.seconds = cost.seconds,
                            .cores = cost.cpu_seconds / cost.seconds,
                            .rank = from,
@@ -176,9 +177,9 @@ class AggregateRun : public JointRun {
 
 }  // namespace
 
-std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                                  const CollectiveCall& call, const std::vector<int>& ranks) {
-  return std::make_unique<AggregateRun>(world, algorithm, call, ranks);
+std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                                  const Members& members) {
+  return std::make_unique<AggregateRun>(world, plan, members);
 }
 
 }  // namespace stepcast

@@ -7,16 +7,30 @@
 
 namespace stepcast {
 
-Clock::Clock() : start_(simgrid::s4u::Engine::get_clock()) {}
+Clock::Clock(Driver driver)
+    : driver_(driver), start_(driver == Driver::kSimGrid ? simgrid::s4u::Engine::get_clock() : 0.0) {}
 
 double Clock::now() const {
-  return in_event_ ? now_ : std::max(now_, simgrid::s4u::Engine::get_clock() - start_);
+  return in_event_ || driver_ == Driver::kTimers ? now_
+                                                 : std::max(now_, simgrid::s4u::Engine::get_clock() - start_);
 }
 
 void Clock::at(double date, Callback callback) {
   heap_.push_back({std::max(date, now()), next_order_++, std::move(callback)});
   std::push_heap(heap_.begin(), heap_.end(), Later());
-  arm();
+  if (driver_ == Driver::kSimGrid) arm();
+}
+
+Clock::Event Clock::take_first() {
+  std::pop_heap(heap_.begin(), heap_.end(), Later());
+  Event event = std::move(heap_.back());
+  heap_.pop_back();
+  now_ = std::max(now_, event.date);
+  return event;
+}
+
+void Clock::run() {
+  while (!heap_.empty()) take_first().callback();
 }
 
 void Clock::arm() {
@@ -34,13 +48,8 @@ void Clock::arm() {
 void Clock::run_due() {
   armed_ = 0.0;  // events that the callbacks set are run by this loop or armed after it
   in_event_ = true;
-  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock()) {
-    std::pop_heap(heap_.begin(), heap_.end(), Later());
-    Event event = std::move(heap_.back());
-    heap_.pop_back();
-    now_ = std::max(now_, event.date);
-    event.callback();
-  }
+  while (!heap_.empty() && start_ + heap_.front().date <= simgrid::s4u::Engine::get_clock())
+    take_first().callback();
   in_event_ = false;
   armed_ = -1.0;
   arm();

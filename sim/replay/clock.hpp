@@ -9,14 +9,18 @@ namespace stepcast {
 
 using Callback = std::function<void()>;
 
-/// SimGrid's clock, counted from the start of this replay (it never restarts inside a process), with timers
-/// in a heap of our own: thousands of ranks set timers, and a single timer of SimGrid's at the earliest of
-/// them is cheaper. Callbacks of one instant run in the order in which they were set, so that equal inputs
+/// A clock and its timers. Callbacks of one instant run in the order in which they were set, so that equal inputs
 /// give equal outputs.
 class Clock {
  public:
-  /// \pre a SimGrid engine exists and lives longer
-  Clock();
+  enum class Driver : std::uint8_t {
+    kTimers,  ///< time passes from one timer to the next: `run`
+    kSimGrid,  ///< SimGrid's clock, counted from the start of this replay (it never restarts inside a process). The
+    ///< timers are in a heap of our own all the same: thousands of ranks set timers, and a single one of
+    ///< SimGrid's at the earliest of them is cheaper.
+  };
+  /// \pre of kSimGrid: an engine exists and lives longer
+  explicit Clock(Driver driver);
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
   ~Clock() = default;
@@ -25,6 +29,8 @@ class Clock {
   [[nodiscard]] double now() const;
   /// Calls back at `date`, or as soon as possible when it is past; never from inside this call.
   void at(double date, Callback callback);
+  /// Runs until no timer is set. \pre kTimers
+  void run();
 
  private:
   struct Event {
@@ -37,9 +43,11 @@ class Clock {
       return a.date != b.date ? a.date > b.date : a.order > b.order;
     }
   };
+  Event take_first();
   void arm();
   void run_due();
 
+  const Driver driver_;
   double start_ = 0.0;
   double now_ = 0.0;  ///< date of the last event, exact where SimGrid's clock is rounded
   bool in_event_ = false;

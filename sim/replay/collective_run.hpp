@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "sim/collectives/algorithm.hpp"
-#include "sim/collectives/nccl_flows.hpp"
+#include "sim/replay/collective_plan.hpp"
+#include "sim/replay/fluid_network.hpp"
 #include "sim/replay/transport.hpp"
 
 namespace stepcast {
@@ -19,6 +19,7 @@ struct CollectiveWorld {
   Processors& processors;
   const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
   NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
+  FluidNetwork* fluid = nullptr;             ///< the network, where NCCL runs
 
   [[nodiscard]] double reduce_s(double bytes) const {
     return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.at(Bytes(bytes)).count();
@@ -29,30 +30,44 @@ struct CollectiveWorld {
   /// Work of a communication thread of `rank`; `traffic` is what it moves through memory, in bytes.
   void run_job(int rank, double seconds, double traffic, Callback ended) const {
     processors.run(
-        transport.node(rank),
+        transport.replayed_node(rank),
         {.seconds = seconds, .memory_bytes_per_s = traffic / seconds, .rank = rank, .communication = true},
         std::move(ended));
   }
 };
 
+/// The ranks of a group, and which of them are replayed: of those that do the same (Symmetry), the first.
+struct Members {
+  const std::vector<int>& ranks;
+  std::vector<int> first;  ///< by index: the first of its class
+  int replayed = 0;
+};
+
 /// One call of a collective by all ranks of a group, under way.
 class CollectiveRun {
  public:
-  CollectiveRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
-                const std::vector<int>& ranks)
-      : world_(world), algorithm_(algorithm), call_(call), ranks_(ranks) {}
+  CollectiveRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
+      : world_(world),
+        plan_(plan),
+        algorithm_(*plan.algorithm),
+        call_(plan.call),
+        members_(members),
+        ranks_(members.ranks) {}
   virtual ~CollectiveRun() = default;
 
-  /// Rank number `index` of the group takes part from now on; `done` is called when its part is over,
-  /// possibly before this returns.
+  /// Rank number `index` of the group, which is replayed, takes part from now on; `done` is called when its part is
+  /// over, possibly before this returns.
   virtual void join(int index, Callback done) = 0;
 
  protected:
   [[nodiscard]] int rank(int index) const { return ranks_[index]; }
+  [[nodiscard]] bool replayed(int index) const { return members_.first[index] == index; }
 
   const CollectiveWorld& world_;
+  const CollectivePlan& plan_;
   const Algorithm& algorithm_;
   const CollectiveCall call_;
+  const Members& members_;
   const std::vector<int>& ranks_;
 };
 
@@ -62,7 +77,7 @@ class JointRun : public CollectiveRun {
   using CollectiveRun::CollectiveRun;
   void join(int /*index*/, Callback done) final {
     waiting_.push_back(std::move(done));
-    if (waiting_.size() < ranks_.size()) return;
+    if (static_cast<int>(waiting_.size()) < members_.replayed) return;
     part_begins();
     begin();
     part_over();
@@ -88,33 +103,19 @@ class JointRun : public CollectiveRun {
 /// Every message of the algorithm is a transfer. A rank posts a step when the steps that it comes after are
 /// over; a message moves when both sides have posted it; steps of a rank end in order, each after its
 /// reduction, which runs on the rank's communication thread beside the transfer of the next step.
-std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                                const CollectiveCall& call, const std::vector<int>& ranks);
+std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                                const Members& members);
 
 /// One flow per link of a ring carries all its bytes, and a timer adds the latency of the other steps. Begins
 /// when all ranks have joined and ends on all at once. With endpoint costs, each rank also has one job as
 /// long as its steps would take if all ranks kept step. \pre algorithm.ring
-std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                                  const CollectiveCall& call, const std::vector<int>& ranks);
+std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                                  const Members& members);
 
-/// What NCCL has chosen for a call.
-struct NcclCall {
-  const NcclGraph* graph = nullptr;  ///< null: NCCL does it by messages (`nccl_tunes`)
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  NcclCost cost{};
-  std::vector<NcclFlow> flows{};
-  int blocks = 0;  ///< multiprocessors that it occupies
-};
-/// \param wanted what was chosen in place of what is fastest \throws UsageError where NCCL does not have it
-NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places,
-                   std::optional<NcclAlgorithm> wanted);
-
-/// A collective of NCCL: flows over the modelled links, and NCCL's time as the least. Begins when all ranks
+/// A collective of NCCL: its bytes on the modelled links, and NCCL's time as the least. Begins when all ranks
 /// have joined and ends on all at once; as long as it runs, its blocks take their multiprocessors from what
-/// the GPUs compute. `message_level`, of rings: every step is a flow per edge. \pre more than one rank;
-/// message_level: call.message > 0
-std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                             const NcclCall& nccl, const CollectiveCall& call,
-                                             const std::vector<int>& ranks, bool message_level);
+/// the GPUs compute. \param load of 1 B of its message \pre more than one rank
+std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                             const Members& members, const Load& load);
 
 }  // namespace stepcast

@@ -15,9 +15,15 @@ namespace {
 /// Calls `visit(rank, op, copy)` for every copy of every rank.
 template <class Visit>
 void for_each_copy(const Schedule& schedule, Visit&& visit) {
-  for (int rank = 0; rank < schedule.world_size; ++rank)
+  std::vector<bool> copies;
+  for (const Program& program : schedule.programs)
+    copies.push_back(std::any_of(program.ops.begin(), program.ops.end(),
+                                 [](const Op& op) { return std::holds_alternative<Copy>(op.action); }));
+  for (int rank = 0; rank < schedule.world_size; ++rank) {
+    if (!copies[schedule.program_of_rank[rank]]) continue;
     for (const Op& op : schedule.program(rank).ops)
       if (const auto* copy = std::get_if<Copy>(&op.action)) visit(rank, op, *copy);
+  }
 }
 
 std::string staging_name(const Host& host) { return host.name + "/staging"; }
@@ -142,7 +148,7 @@ double Copies::launch_s(int rank) const {
 void Copies::start(int rank, const Copy& copy, Callback done) {
   bytes_moved_[rank] += copy.message.count();
   const auto [from, to] = ends_of(input_, cluster_, rank, copy);
-  network_.start(from, to, copy.message.count(), std::move(done));
+  network_.start({from, to}, copy.message.count(), std::move(done));
 }
 
 }  // namespace stepcast

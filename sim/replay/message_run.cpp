@@ -9,12 +9,11 @@ namespace {
 
 class MessageRun : public CollectiveRun {
  public:
-  MessageRun(const CollectiveWorld& world, const Algorithm& algorithm, const CollectiveCall& call,
-             const std::vector<int>& ranks)
-      : CollectiveRun(world, algorithm, call, ranks), members_(ranks.size()), inbox_(ranks.size()) {}
+  MessageRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members)
+      : CollectiveRun(world, plan, members), progress_(ranks_.size()), inbox_(ranks_.size()) {}
 
   void join(int index, Callback done) override {
-    Member& member = members_[index];
+    Member& member = progress_[index];
     member.done = std::move(done);
     member.steps = algorithm_.steps(call_, index);
     member.open_parts.assign(static_cast<std::size_t>(member.steps), 0);
@@ -41,14 +40,15 @@ class MessageRun : public CollectiveRun {
   };
   /// A posted side of a message that waits for the other side; lies in the inbox of the receiver.
   struct Posted {
-    int peer = 0;  ///< the sender
+    int peer = 0;  ///< the sender that is replayed
     int step = 0;
     bool is_send = false;
     double date = 0.0;
+    int to = 0;  ///< of a send: for whom the message is
   };
 
   void post(int index) {
-    Member& member = members_[index];
+    Member& member = progress_[index];
     while (member.posted < member.steps) {
       const Exchange step = algorithm_.step(call_, index, member.posted);
       if (step.after >= member.over) return;
@@ -61,33 +61,38 @@ class MessageRun : public CollectiveRun {
     }
   }
 
-  /// Posts one side of a message; when the other side waits already, the message moves.
-  void offer(int from, int to, int step, bool is_send, double bytes) {
+  /// Posts one side of a message; when the other side waits already, the message moves. A rank that stands for others
+  /// receives what one of them sends, and sends to one of them.
+  void offer(int sender, int receiver, int step, bool is_send, double bytes) {
+    const int from = members_.first[sender];
+    const int to = members_.first[receiver];
     std::vector<Posted>& inbox = inbox_[to];
     const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Posted& one) {
       return one.peer == from && one.is_send != is_send;
     });
     const double now = world_.clock.now();
     if (found == inbox.end()) {
-      inbox.push_back({from, step, is_send, now});
+      inbox.push_back({from, step, is_send, now, receiver});
       return;
     }
     const int send_step = is_send ? step : found->step;
     const int receive_step = is_send ? found->step : step;
     const double receive_posted = is_send ? found->date : now;
+    const int meant = is_send ? receiver : found->to;
     inbox.erase(found);
-    world_.transport.move({rank(from), rank(to), bytes, receive_posted,
+    world_.transport.count_sent(rank(from), bytes);
+    world_.transport.move({rank(from), rank(meant), bytes, receive_posted,
                            [this, from, send_step] { part_over(from, send_step); },
-                           [this, to, receive_step] { part_over(to, receive_step); }});
+                           [this, to, receive_step] { part_over(to, receive_step); }, plan_.flow_type});
   }
 
   void part_over(int index, int step) {
-    Member& member = members_[index];
+    Member& member = progress_[index];
     if (--member.open_parts[step] == 0 && step == member.over) advance(index);
   }
 
   void work_over(int index, bool step_over) {
-    Member& member = members_[index];
+    Member& member = progress_[index];
     member.working = false;
     if (step_over) {
       ++member.over;
@@ -98,7 +103,7 @@ class MessageRun : public CollectiveRun {
 
   /// Ends steps in order, reducing what has arrived, and posts what comes after them.
   void advance(int index) {
-    Member& member = members_[index];
+    Member& member = progress_[index];
     while (!member.working && member.over < member.posted && member.open_parts[member.over] == 0) {
       const double reduced = reduced_bytes(index, member.over);
       if (const double seconds = world_.reduce_s(reduced); seconds > 0.0) {
@@ -122,15 +127,15 @@ class MessageRun : public CollectiveRun {
     return exchange.reduce ? exchange.received.count() : 0.0;
   }
 
-  std::vector<Member> members_;
+  std::vector<Member> progress_;
   std::vector<std::vector<Posted>> inbox_;
 };
 
 }  // namespace
 
-std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                                const CollectiveCall& call, const std::vector<int>& ranks) {
-  return std::make_unique<MessageRun>(world, algorithm, call, ranks);
+std::unique_ptr<CollectiveRun> make_message_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                                const Members& members) {
+  return std::make_unique<MessageRun>(world, plan, members);
 }
 
 }  // namespace stepcast

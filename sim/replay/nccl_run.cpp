@@ -11,83 +11,56 @@ namespace {
 /// A collective as NCCL runs it: occupies a part of every GPU until it ends.
 ///
 /// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
-/// links, which others may use at the same time. Bytes that the GPUs move more slowly than the links could
-/// are on them early: as many as in truth, for a shorter while.
+/// links, which others may use at the same time. Its chunks keep in step, so that all its flows go on together, as
+/// fast as the link allows that has most to carry; bytes that the GPUs move more slowly than the links could are on them
+/// early: as many as in truth, for a shorter while.
 class NcclRun : public JointRun {
  public:
-  NcclRun(const CollectiveWorld& world, const Algorithm& algorithm, NcclCall nccl, const CollectiveCall& call,
-          const std::vector<int>& ranks)
-      : JointRun(world, algorithm, call, ranks), nccl_(std::move(nccl)) {}
+  NcclRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members, const Load& load)
+      : JointRun(world, plan, members), load_(load) {}
 
  protected:
-  /// Starts the flows; `seconds` is what the formulas say beside the latency.
-  virtual void start(double seconds) = 0;
-
-  /// Moves payload and what the protocol and PCIe add to it.
-  void flow(int from, int to, double bytes, Callback arrived) {
-    const int here = world_.transport.node(rank(from));
-    const int there = world_.transport.node(rank(to));
-    const double per_byte = wire_factor(nccl_.cost.protocol) * world_.nccl->pair(here, there).overhead;
-    world_.network.start(here, there, bytes * per_byte, std::move(arrived));
-  }
-  [[nodiscard]] double wire_latency_s(int from, int to) const {
-    return world_.transport.wire_latency_s(rank(from), rank(to));
-  }
   /// What of a ring's latency its wires do not account for if all ranks keep step: passes before its first
   /// byte moves. Other algorithms move bytes at once, and their latency passes after them.
   [[nodiscard]] double latency_before_s() const {
-    if (nccl_.cost.algorithm != NcclAlgorithm::kRing || !algorithm_.ring) return 0.0;
-    double wire = 0.0;
-    for (const NcclFlow& one : nccl_.flows) wire = std::max(wire, wire_latency_s(one.from, one.to));
-    return std::max(0.0, nccl_.cost.latency.count() - nccl_ring_steps(nccl_.kind, call_.ranks) * wire);
+    if (plan_.cost.algorithm != NcclAlgorithm::kRing || !algorithm_.ring) return 0.0;
+    const int steps = nccl_ring_steps(algorithm_.kind, call_.ranks);
+    return std::max(0.0, plan_.cost.latency.count() - steps * load_.latency_s);
   }
 
-  const NcclCall nccl_;
-
- private:
   void begin() override {
-    for (const int each : ranks_) {
-      const int node = world_.transport.node(each);
+    for (int index = 0; index < call_.ranks && plan_.blocks > 0; ++index) {
+      if (!replayed(index)) continue;
+      const int node = world_.transport.replayed_node(rank(index));
       const DeviceModel& device = device_model(world_.nccl->cluster().node(node).device);
-      const double share = std::min(1.0, static_cast<double>(nccl_.blocks) / device.multiprocessors);
-      occupied_.emplace_back(node, world_.processors.occupy(node, share, each));
+      const double share = std::min(1.0, static_cast<double>(plan_.blocks) / device.multiprocessors);
+      occupied_.emplace_back(node, world_.processors.occupy(node, share, rank(index)));
     }
-    for (const NcclFlow& one : nccl_.flows) world_.transport.count_sent(rank(one.from), one.payload.count());
-    start((call_.message / nccl_.cost.algbw).count());
+    if (call_.message > Bytes(0)) start((call_.message / plan_.cost.algbw).count());
   }
   void end() override {
     for (const auto& [node, job] : occupied_) world_.processors.release(node, job);
   }
 
-  std::vector<std::pair<int, int>> occupied_;  ///< node and job
-};
-
-/// One flow for everything that a rank sends to another.
-class NcclFlowsRun : public NcclRun {
- public:
-  using NcclRun::NcclRun;
-
- private:
-  void start(double seconds) override {
-    const double latency = nccl_.cost.latency.count();
+  /// Moves the bytes; `seconds` is what the formulas say beside the latency.
+  virtual void start(double seconds) {
+    const double latency = plan_.cost.latency.count();
     const double before = latency_before_s();
     part_begins();
     world_.clock.at(world_.clock.now() + latency + seconds, [this] { part_over(); });
     part_begins();
-    world_.clock.at(world_.clock.now() + before, [this, left = latency - before] {
-      for (const NcclFlow& one : nccl_.flows) start_flow(one, left);
-      part_over();
+    const double rest = std::max(0.0, latency - before - load_.latency_s);
+    world_.clock.at(world_.clock.now() + before, [this, rest] {
+      world_.fluid->move(load_, call_.message.count(), [this, rest] {
+        world_.clock.at(world_.clock.now() + rest, [this] { part_over(); });
+      });
     });
   }
 
-  void start_flow(const NcclFlow& one, double latency) {
-    const double bytes = one.payload.count();
-    if (bytes <= 0.0) return;
-    part_begins();
-    const double rest = std::max(0.0, latency - wire_latency_s(one.from, one.to));
-    flow(one.from, one.to, bytes,
-         [this, rest] { world_.clock.at(world_.clock.now() + rest, [this] { part_over(); }); });
-  }
+  const Load& load_;  ///< of 1 B of the message
+
+ private:
+  std::vector<std::pair<int, int>> occupied_;  ///< node and job
 };
 
 /// Every step of every ring is a flow per edge: a rank sends step k when it has received step k - 1 and its
@@ -104,11 +77,11 @@ class NcclRingRun : public NcclRun {
   };
 
   void start(double seconds) override {
-    steps_ = nccl_ring_steps(nccl_.kind, call_.ranks);
+    steps_ = nccl_ring_steps(algorithm_.kind, call_.ranks);
     seconds_ = seconds;
     part_begins();
     world_.clock.at(world_.clock.now() + latency_before_s(), [this] {
-      const auto rings = static_cast<int>(nccl_.graph->rings.size());
+      const auto rings = static_cast<int>(plan_.graph->rings.size());
       members_.assign(static_cast<std::size_t>(rings), std::vector<Member>(ranks_.size()));
       for (int ring = 0; ring < rings; ++ring)
         for (int position = 0; position < call_.ranks; ++position) {
@@ -125,13 +98,17 @@ class NcclRingRun : public NcclRun {
     Member& own = member(ring, position);
     if (own.posted == steps_ || own.sent < own.posted || own.received < own.posted) return;
     ++own.posted;
-    const NcclRing& order = nccl_.graph->rings[ring];
+    const NcclRing& order = plan_.graph->rings[ring];
     const int next = (position + 1) % call_.ranks;
     const int from = order.order[position];
     const int to = order.order[next];
     const double bytes = order.share * call_.message.count() / call_.ranks;
-    const double earliest = world_.clock.now() + wire_latency_s(from, to) + seconds_ / steps_;
-    flow(from, to, bytes, [this, ring, position, earliest] {
+    const double earliest =
+        world_.clock.now() + world_.transport.wire_latency_s(rank(from), rank(to)) + seconds_ / steps_;
+    const int here = world_.transport.node(rank(from));
+    const int there = world_.transport.node(rank(to));
+    const double per_byte = plan_.wire_factor * world_.nccl->pair(here, there).overhead;
+    world_.network.start({here, there, plan_.flow_type}, bytes * per_byte, [this, ring, position, earliest] {
       world_.clock.at(earliest, [this, ring, position] { step_over(ring, position); });
     });
   }
@@ -150,46 +127,13 @@ class NcclRingRun : public NcclRun {
   std::vector<std::vector<Member>> members_;  ///< by ring and position in it
 };
 
-/// What NCCL has no kernel for: grouped sends and receives. All messages of the algorithm move at once, and
-/// share the links at their ends.
-class NcclMessagesRun : public JointRun {
- public:
-  using JointRun::JointRun;
-
- private:
-  void begin() override {
-    for (int index = 0; index < call_.ranks; ++index)
-      for (int k = 0; k < algorithm_.steps(call_, index); ++k) {
-        const Exchange step = algorithm_.step(call_, index, k);
-        if (step.to < 0 || step.sent.count() <= 0.0) continue;
-        part_begins();
-        world_.transport.move(
-            {rank(index), rank(step.to), step.sent.count(), world_.clock.now(), {}, [this] { part_over(); }});
-      }
-  }
-};
-
 }  // namespace
 
-NcclCall nccl_call(NcclGraphs& graphs, const Collective& collective, const std::vector<int>& places,
-                   std::optional<NcclAlgorithm> wanted) {
-  NcclCall call;
-  call.kind = collective.kind;
-  if (!nccl_tunes(collective.kind)) return call;
-  call.graph = &graphs.of(places);
-  call.cost = nccl_choice(*call.graph, collective.kind, collective.message, wanted);
-  call.flows = nccl_flows(*call.graph, call.cost, collective.kind,
-                          {collective.message, call.graph->ranks, collective.root});
-  call.blocks = nccl_blocks(*call.graph, call.cost, collective.message);
-  return call;
-}
-
-std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const Algorithm& algorithm,
-                                             const NcclCall& nccl, const CollectiveCall& call,
-                                             const std::vector<int>& ranks, bool message_level) {
-  if (nccl.graph == nullptr) return std::make_unique<NcclMessagesRun>(world, algorithm, call, ranks);
-  if (message_level) return std::make_unique<NcclRingRun>(world, algorithm, nccl, call, ranks);
-  return std::make_unique<NcclFlowsRun>(world, algorithm, nccl, call, ranks);
+std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const CollectivePlan& plan,
+                                             const Members& members, const Load& load) {
+  if (plan.way == CollectivePlan::Way::kNcclRings)
+    return std::make_unique<NcclRingRun>(world, plan, members, load);
+  return std::make_unique<NcclRun>(world, plan, members, load);
 }
 
 }  // namespace stepcast

@@ -64,15 +64,16 @@ LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
   return bucket;
 }
 
-struct Network::Flow {
-  Network* network = nullptr;
+struct SimGridNetwork::Flow {
+  SimGridNetwork* network = nullptr;
   s4u::CommPtr comm;
   double bytes = 0.0;
   LinkBuckets::Links way;  ///< where links have buckets
   Callback arrived;
 };
 
-Network::Network(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection)
+SimGridNetwork::SimGridNetwork(Clock& clock, Platform& platform, const Cluster& cluster,
+                               const ConnectionCost& connection)
     : platform_(platform),
       buckets_(platform, cluster),
       ports_(clock, connection),
@@ -85,11 +86,11 @@ Network::Network(Clock& clock, Platform& platform, const Cluster& cluster, const
   Platform::part_dates_until(0.0);
 }
 
-Network::~Network() = default;
+SimGridNetwork::~SimGridNetwork() = default;
 
 /// SimGrid's signals cannot be disconnected one by one, so one subscriber serves all replays of the process;
 /// a communication says by its data whom it belongs to.
-void Network::watch_completions() {
+void SimGridNetwork::watch_completions() {
   static const bool watching = [] {
     s4u::Activity::on_completion_cb([](const s4u::Activity& activity) {
       if (auto* flow = static_cast<const s4u::Comm&>(activity).get_data<Flow>()) flow->network->finish(*flow);
@@ -99,7 +100,9 @@ void Network::watch_completions() {
   static_cast<void>(watching);
 }
 
-void Network::start(int from, int to, double bytes, Callback arrived, Callback in_socket) {
+void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket) {
+  const int from = ends.from;
+  const int to = ends.to;
   if (in_order_) {
     const LinkBuckets::Links way = platform_.way(from, to).links;
     std::vector<FifoPorts::Port> ports;
@@ -134,11 +137,11 @@ void Network::start(int from, int to, double bytes, Callback arrived, Callback i
   flow->comm->start();
 }
 
-double Network::at_once_bytes(int from, int to) const {
+double SimGridNetwork::at_once_bytes(int from, int to) {
   return shaped_ ? buckets_.at_rest(platform_.way(from, to).links) : 0.0;
 }
 
-void Network::finish(Flow& flow) {
+void SimGridNetwork::finish(Flow& flow) {
   ended_->comm = std::move(flow.comm);  // lets go of the one before
   const Callback arrived = std::move(flow.arrived);
   if (shaped_) buckets_.end(flow.way, s4u::Engine::get_clock());

@@ -52,27 +52,59 @@ class LinkBuckets {
   std::unordered_map<simgrid::s4u::Link*, Bucket> buckets_;
 };
 
-/// Flows over the links of a cluster. At fair ports they share links by max-min fairness, at first-in
-/// first-out ports bytes leave in the order in which they came (FifoPorts).
-///
-/// At fair ports a flow is a SimGrid communication outside any actor, created when it starts and watched by a completion
-/// callback: the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
+/// Between which nodes of the cluster a flow goes, and what it belongs to: where ranks stand for others (Symmetry), flows
+/// of one type and class are many.
+struct FlowEnds {
+  int from = 0;
+  int to = 0;
+  int type = 0;
+  bool operator==(const FlowEnds&) const = default;
+};
+
+/// Flows over the links of a cluster.
 class Network {
  public:
-  /// \param connection what those hold that meet at first-in first-out ports
-  Network(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection);
-  ~Network();
+  virtual ~Network() = default;
 
   /// Moves `bytes` between two different nodes and calls back when the last byte has arrived; `in_socket`, unless
   /// empty, when the sender's socket has taken what it has not sent, at ports that know of it (`in_order`).
   /// \pre bytes > 0
-  void start(int from, int to, double bytes, Callback arrived, Callback in_socket = nullptr);
+  virtual void start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket = nullptr) = 0;
 
   /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
-  [[nodiscard]] double at_once_bytes(int from, int to) const;
-
+  [[nodiscard]] virtual double at_once_bytes(int /*from*/, int /*to*/) { return 0.0; }
   /// Whether ports are first-in first-out.
-  [[nodiscard]] bool in_order() const { return in_order_; }
+  [[nodiscard]] virtual bool in_order() const { return false; }
+  /// Of the path between two different nodes: its latency, its least bandwidth, the switches of the network on it.
+  [[nodiscard]] virtual double latency_s(int from, int to) = 0;
+  [[nodiscard]] virtual double bandwidth_bytes_per_s(int from, int to) = 0;
+  [[nodiscard]] virtual int switches_between(int from, int to) = 0;
+  /// Runs until nothing is under way and no timer is set.
+  virtual void run() = 0;
+};
+
+/// Flows in SimGrid. At fair ports they share links by max-min fairness, at first-in first-out ports bytes leave in the
+/// order in which they came (FifoPorts).
+///
+/// At fair ports a flow is a SimGrid communication outside any actor, created when it starts and watched by a completion
+/// callback: the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
+class SimGridNetwork : public Network {
+ public:
+  /// \param connection what those hold that meet at first-in first-out ports
+  SimGridNetwork(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection);
+  ~SimGridNetwork() override;
+
+  void start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket) override;
+  [[nodiscard]] double at_once_bytes(int from, int to) override;
+  [[nodiscard]] bool in_order() const override { return in_order_; }
+  [[nodiscard]] double latency_s(int from, int to) override { return platform_.way(from, to).latency_s; }
+  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) override {
+    return platform_.way(from, to).bandwidth_bytes_per_s;
+  }
+  [[nodiscard]] int switches_between(int from, int to) override {
+    return platform_.switches_between(from, to);
+  }
+  void run() override { Platform::run(); }
 
  private:
   struct Flow;

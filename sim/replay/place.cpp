@@ -124,6 +124,7 @@ ReplayInput Place::replay_input(const PlaceRequest& request, int world_size) {
   input.algorithms = algorithms;
   input.nccl_graphs = nccl_graphs ? &*nccl_graphs : nullptr;
   input.fidelity = request.fidelity;
+  input.exact = request.exact;
   return input;
 }
 

@@ -43,6 +43,7 @@ struct PlaceRequest {
   std::string algorithms;   ///< as `--algorithm` names them; "": the backend's own
   std::string cluster;      ///< specification; "": see `implied_cluster`
   Fidelity fidelity = Fidelity::kAutomatic;
+  bool exact = false;  ///< every rank is replayed, also where one may stand for many
 };
 
 /// The same, loaded.

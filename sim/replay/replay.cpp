@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "sim/collectives/nccl_graph.hpp"
+#include "sim/replay/fluid_network.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
 #include "sim/schedule/operations.hpp"
@@ -29,26 +30,37 @@ class Replay {
   explicit Replay(const ReplayInput& input)
       : input_(input),
         backend_(backend(input)),
-        cluster_(replayed_cluster(input)),
-        platform_(Platform::of(cluster_, used_nodes(input, cluster_))),
-        network_(clock_, platform_, cluster_, connection(input)),
+        folds_(Symmetry::may_fold(input, backend_)),
+        own_cluster_(folds_ ? std::nullopt : std::optional(replayed_cluster(input))),
+        cluster_(own_cluster_ ? *own_cluster_ : *input.cluster),
+        own_routes_(cluster_),
+        plans_(input, backend_, nccl_graphs()),
+        symmetry_(folds_ ? Symmetry::folded(input, plans_, routes()) : Symmetry(input, plans_, routes())),
+        platform_(fluid() ? nullptr : &Platform::of(cluster_, used_nodes(input, cluster_))),
+        clock_(fluid() ? Clock::Driver::kTimers : Clock::Driver::kSimGrid),
+        network_(make_network()),
         processors_(processors()),
-        transport_(clock_, network_, platform_, processors_, input.calibration, nccl_graphs(),
-                   input.node_of_rank),
-        collective_world_{clock_, transport_, network_, processors_, input.calibration, nccl_graphs()},
-        collectives_(collective_world_, *input.schedule, input.fidelity, {backend_, input.algorithms}),
+        transport_(clock_, *network_, processors_, input, nccl_graphs(), symmetry_),
+        collective_world_{clock_,
+                          transport_,
+                          *network_,
+                          processors_,
+                          input.calibration,
+                          nccl_graphs(),
+                          dynamic_cast<FluidNetwork*>(network_.get())},
+        collectives_(collective_world_, *input.schedule, plans_),
         point_to_point_(clock_, transport_),
-        copies_(network_, input, cluster_),
+        copies_(*network_, input, cluster_),
         costs_(input),
-        world_{input,           clock_,  processors_, transport_,           collectives_,
-               point_to_point_, copies_, costs_,      recorded_steps(input)} {
-    for (int rank = 0; rank < input.schedule->world_size; ++rank)
-      ranks_.push_back(std::make_unique<RankRun>(world_, rank));
+        world_{input,           clock_,  processors_, transport_,      collectives_,
+               point_to_point_, copies_, costs_,      recorded_steps()},
+        runs_(static_cast<std::size_t>(input.schedule->world_size)) {
+    for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
   }
 
   Result run() {
-    for (const auto& rank : ranks_) rank->start();
-    Platform::run();  // SimGrid has one engine per process
+    for (const int rank : symmetry_.replayed()) runs_[rank]->start();
+    network_->run();
     check_finished();
     return result();
   }
@@ -66,6 +78,17 @@ class Replay {
     if (input_.nccl_graphs != nullptr) return input_.nccl_graphs;
     if (!own_graphs_) own_graphs_.emplace(*input_.cluster);
     return &*own_graphs_;
+  }
+
+  /// What NCCL does shares links by the collective, which SimGrid's flows cannot.
+  [[nodiscard]] bool fluid() const { return folds_ || backend_ == "nccl"; }
+  /// Those of NCCL's graphs, which several replays share, over the same cluster.
+  [[nodiscard]] Routes& routes() {
+    return folds_ && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes_;
+  }
+  [[nodiscard]] std::unique_ptr<Network> make_network() {
+    if (!fluid()) return std::make_unique<SimGridNetwork>(clock_, *platform_, cluster_, connection(input_));
+    return std::make_unique<FluidNetwork>(clock_, symmetry_, routes());
   }
 
   static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
@@ -123,23 +146,24 @@ class Replay {
     return result;
   }
 
-  static int recorded_steps(const ReplayInput& input) {
+  [[nodiscard]] int recorded_steps() const {
     double operations = 1.0;
-    for (const int program : input.schedule->program_of_rank)
-      operations += static_cast<double>(input.schedule->programs[program].ops.size());
-    return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input.steps);
+    for (const int rank : symmetry_.replayed())
+      operations += static_cast<double>(input_.schedule->program(rank).ops.size());
+    return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input_.steps);
   }
 
   void check_finished() const {
     std::vector<std::string> lines;
     int stuck = 0;
-    for (const auto& rank : ranks_) {
-      if (rank->finished()) continue;
+    for (std::size_t number = 0; number < runs_.size(); ++number) {
+      if (rank(static_cast<int>(number)).finished()) continue;
       ++stuck;
-      for (std::string& line : rank->waiting()) lines.push_back(std::move(line));
+      if (runs_[number] == nullptr) continue;
+      for (std::string& line : runs_[number]->waiting()) lines.push_back(std::move(line));
     }
     if (stuck == 0) return;
-    std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(ranks_.size()) +
+    std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(runs_.size()) +
                          " ranks wait for what never happens";
     for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i)
       report += "\n  " + lines[i];
@@ -158,19 +182,22 @@ class Replay {
     result.configuration.steps = input_.steps;
     result.configuration.warmup_steps = input_.warmup_steps;
     const auto warmup = static_cast<std::size_t>(input_.warmup_steps);
-    for (const auto& rank : ranks_) {
-      std::vector<double> times = rank->step_ends();
+    for (int number = 0; number < input_.schedule->world_size; ++number) {
+      std::vector<double> times = rank(number).step_ends();
       std::adjacent_difference(times.begin(), times.end(), times.begin());
       if (result.step_time_s.empty())
         result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
-    result.notes["collective_fidelity"] = collectives_.fidelity_used();
-    for (const auto& [about, what] : {std::pair{"algorithms", collectives_.algorithms_used()},
-                                      {"nccl", collectives_.nccl_choices()},
+    result.notes["collective_fidelity"] = plans_.fidelity_used();
+    for (const auto& [about, what] : {std::pair{"algorithms", plans_.algorithms_used()},
+                                      {"nccl", plans_.nccl_choices()},
                                       {"path_classes", transport_.stand_ins()}})
       if (!what.empty()) result.notes[about] = what;
+    if (symmetry_.coarse())
+      result.notes["ranks"] = "in " + std::to_string(symmetry_.replayed().size()) +
+                              " classes, each as slow as its slowest; --exact replays all";
     add_details(result);
     return result;
   }
@@ -178,16 +205,16 @@ class Replay {
   /// What a rank sent, and what the copies that it issued moved; of the rank with most.
   [[nodiscard]] double bytes_per_step() const {
     double most = 0.0;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-      most = std::max(most, transport_.bytes_sent()[rank] + copies_.bytes_moved()[rank]);
+    const std::vector<double> by_nccl = collectives_.bytes_sent();
+    for (const int rank : symmetry_.replayed())
+      most = std::max(most, transport_.bytes_sent()[rank] + by_nccl[rank] + copies_.bytes_moved()[rank]);
     return most / (input_.steps + input_.warmup_steps);
   }
 
   [[nodiscard]] int slowest_rank(int step) const {
-    const auto slowest = std::max_element(ranks_.begin(), ranks_.end(), [&](const auto& a, const auto& b) {
-      return length(*a, step) < length(*b, step);
-    });
-    return static_cast<int>(slowest - ranks_.begin());
+    const std::vector<int>& all = symmetry_.replayed();
+    return *std::max_element(all.begin(), all.end(),
+                             [&](int a, int b) { return length(rank(a), step) < length(rank(b), step); });
   }
 
   /// Spans and breakdown of the recorded step whose time, of its slowest rank, is the median.
@@ -200,7 +227,7 @@ class Replay {
     const int step = by_time[(by_time.size() - 1) / 2].second;
     std::vector<int> detailed{0, slowest_rank(step)};
     if (input_.schedule->world_size <= kDetailedRanks) {
-      detailed.resize(ranks_.size());
+      detailed.resize(runs_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
     }
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
@@ -220,7 +247,7 @@ class Replay {
     }
   }
 
-  [[nodiscard]] const RankRun& rank(int number) const { return *ranks_[number]; }
+  [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }
   /// Start of measured step `step` on one rank.
   [[nodiscard]] double step_start(const RankRun& rank, int step) const {
     const int index = input_.warmup_steps + step;
@@ -244,10 +271,15 @@ class Replay {
   const ReplayInput& input_;
   const std::string backend_;
   std::optional<NcclGraphs> own_graphs_;  ///< where NCCL runs and nobody shares a search
-  const Cluster cluster_;
-  Platform& platform_;
+  const bool folds_;
+  const std::optional<Cluster> own_cluster_;  ///< with what this replay knows of it
+  const Cluster& cluster_;
+  Routes own_routes_;
+  CollectivePlans plans_;
+  Symmetry symmetry_;
+  Platform* platform_;  ///< null where SimGrid does not share the links
   Clock clock_;
-  Network network_;
+  std::unique_ptr<Network> network_;
   Processors processors_;
   Transport transport_;
   CollectiveWorld collective_world_;
@@ -256,7 +288,7 @@ class Replay {
   Copies copies_;
   Costs costs_;
   ReplayWorld world_;
-  std::vector<std::unique_ptr<RankRun>> ranks_;
+  std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null where another is replayed for it
 };
 
 }  // namespace

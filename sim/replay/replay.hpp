@@ -59,6 +59,7 @@ struct ReplayInput {
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
   unsigned seed = 0;
   bool record_spans = true;  ///< of the step whose time is the median
+  bool exact = false;        ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
 };
 
 /// Cores of the one machine that plays all hosts, as the cluster says or else the calibration; 0: each host is

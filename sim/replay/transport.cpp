@@ -23,16 +23,17 @@ const PathCost& first_class(const Calibration& calibration, const std::vector<co
 
 }  // namespace
 
-Transport::Transport(Clock& clock, Network& network, Platform& platform, Processors& processors,
-                     const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank)
+Transport::Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
+                     NcclGraphs* nccl, const Symmetry& symmetry)
     : clock_(clock),
       network_(network),
-      platform_(platform),
       processors_(processors),
+      cluster_(*input.cluster),
       nccl_(nccl),
-      node_of_rank_(std::move(node_of_rank)),
-      engines_(node_of_rank_.size()),
+      symmetry_(symmetry),
+      node_of_rank_(input.node_of_rank),
       bytes_sent_(node_of_rank_.size()) {
+  const Calibration* calibration = input.calibration;
   if (nccl != nullptr || calibration == nullptr || calibration->paths.empty()) return;
   classes_[kHere] = {kSameHost,
                      &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches, kRemote})};
@@ -44,8 +45,8 @@ Transport::Transport(Clock& clock, Network& network, Platform& platform, Process
 }
 
 std::size_t Transport::class_between(int from_node, int to_node) const {
-  if (from_node == to_node || platform_.same_host(from_node, to_node)) return kHere;
-  return platform_.switches_between(from_node, to_node) <= 1 ? kNear : kFar;
+  if (cluster_.node(from_node).host == cluster_.node(to_node).host) return kHere;
+  return network_.switches_between(from_node, to_node) <= 1 ? kNear : kFar;
 }
 
 const PathCost* Transport::path(int from, int to) const {
@@ -65,15 +66,14 @@ std::string Transport::stand_ins() const {
 }
 
 double Transport::wire_latency_s(int from, int to) const {
-  return remote(from, to) ? platform_.way(node(from), node(to)).latency_s : 0.0;
+  return remote(from, to) ? network_.latency_s(node(from), node(to)) : 0.0;
 }
 
 double Transport::wire_bandwidth_bytes_per_s(int from, int to) const {
-  return platform_.way(node(from), node(to)).bandwidth_bytes_per_s;
+  return network_.bandwidth_bytes_per_s(node(from), node(to));
 }
 
 void Transport::move(Transfer transfer) {
-  count_sent(transfer.from, transfer.bytes);
   if (nccl_ != nullptr) {
     move_by_nccl(std::move(transfer));
     return;
@@ -98,7 +98,7 @@ void Transport::move(Transfer transfer) {
   if (from == to)
     clock_.at(clock_.now(), std::move(over));
   else
-    network_.start(from, to, transfer.bytes, std::move(over));
+    network_.start({from, to, transfer.flow_type}, transfer.bytes, std::move(over));
 }
 
 /// The message of a kernel on both GPUs: no less than latency + n / algbw by NCCL's formulas, nor than its
@@ -111,17 +111,18 @@ void Transport::move_by_nccl(Transfer transfer) {
   const double on_wire = transfer.bytes * wire_factor(cost.protocol) * pair.overhead;
   const double rest = std::max(0.0, (cost.latency - pair.latency).count());
   const double earliest = clock_.now() + cost.time(Bytes(transfer.bytes)).count();
-  network_.start(from, to, on_wire, [this, rest, earliest, transfer = std::move(transfer)] {
-    clock_.at(std::max(earliest, clock_.now() + rest), [transfer] {
-      if (transfer.sent) transfer.sent();
-      transfer.arrived();
-    });
-  });
+  network_.start({from, to, transfer.flow_type}, on_wire,
+                 [this, rest, earliest, transfer = std::move(transfer)] {
+                   clock_.at(std::max(earliest, clock_.now() + rest), [transfer] {
+                     if (transfer.sent) transfer.sent();
+                     transfer.arrived();
+                   });
+                 });
 }
 
 void Transport::begin(const MessagePtr& message) {
-  const int from = message->transfer.from;
-  const int to = message->transfer.to;
+  const int from = symmetry_.rank(message->transfer.from);
+  const int to = symmetry_.rank(message->transfer.to);
   engines_[from].waiting.push_back({message, true, false});
   engines_[to].waiting.push_back({message, false, false});
   message->open_parts = 2;
@@ -187,7 +188,7 @@ void Transport::fly(const MessagePtr& message) {
 
 void Transport::cross(const MessagePtr& message) {
   if (!crosses_wire(*message)) {
-    network_.start(node(message->transfer.from), node(message->transfer.to),
+    network_.start({node(message->transfer.from), node(message->transfer.to), message->transfer.flow_type},
                    wire_bytes(message->transfer.bytes), [message] { part_over(*message); });
     return;
   }
@@ -217,7 +218,7 @@ void Transport::send_first(Connection& connection, double ahead) {
     part_over(*message);
   };
   const auto in_socket = [message] { send_over(*message); };
-  network_.start(node(from), node(to), bytes - ahead, arrived,
+  network_.start({node(from), node(to), message->transfer.flow_type}, bytes - ahead, arrived,
                  network_.in_order() ? Callback(in_socket) : nullptr);
 }
 
@@ -237,9 +238,11 @@ void Transport::part_over(Message& message) {
 }
 
 void PointToPoint::post(bool is_send, int from, int to, int tag, double bytes, Callback done) {
-  auto& queue = waiting_[{from, to, tag}];
+  const Symmetry& symmetry = transport_.symmetry();
+  const int offset = to - from;
+  auto& queue = waiting_[{symmetry.rank(from), symmetry.rank(to), offset, tag}];
   if (queue.empty() || queue.front().is_send == is_send) {
-    queue.push_back({is_send, clock_.now(), std::move(done)});
+    queue.push_back({is_send, clock_.now(), std::move(done), from});
     return;
   }
   Posted other = std::move(queue.front());
@@ -247,7 +250,9 @@ void PointToPoint::post(bool is_send, int from, int to, int tag, double bytes, C
   const double receive_posted = is_send ? other.date : clock_.now();
   Callback& sent = is_send ? done : other.done;
   Callback& arrived = is_send ? other.done : done;
-  transport_.move({from, to, bytes, receive_posted, std::move(sent), std::move(arrived)});
+  const int sender = is_send ? from : other.from;
+  transport_.count_sent(sender, bytes);
+  transport_.move({sender, sender + offset, bytes, receive_posted, std::move(sent), std::move(arrived)});
 }
 
 }  // namespace stepcast

@@ -13,6 +13,7 @@
 #include "sim/records/calibration.hpp"
 #include "sim/replay/network.hpp"
 #include "sim/replay/shared_host.hpp"
+#include "sim/replay/symmetry.hpp"
 
 namespace stepcast {
 
@@ -24,6 +25,7 @@ struct Transfer {
   double receive_posted = 0.0;  ///< date
   Callback sent;                ///< the sender may use its array again; may be empty
   Callback arrived;
+  int flow_type = 0;  ///< of the network
 };
 
 /// What one message costs from end to end.
@@ -48,10 +50,9 @@ struct Transfer {
 /// Alexandrov et al., SPAA 1995; gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
 class Transport {
  public:
-  /// \param calibration null: endpoints are free
   /// \param nccl of the backend `nccl`, whose messages cost what NCCL's formulas say; null: another backend
-  Transport(Clock& clock, Network& network, Platform& platform, Processors& processors,
-            const Calibration* calibration, NcclGraphs* nccl, std::vector<int> node_of_rank);
+  Transport(Clock& clock, Network& network, Processors& processors, const ReplayInput& input,
+            NcclGraphs* nccl, const Symmetry& symmetry);
 
   /// Moves a message whose send and receive are both posted. Callbacks never come from inside this call.
   void move(Transfer transfer);
@@ -70,9 +71,12 @@ class Transport {
   [[nodiscard]] double wire_bytes(double bytes) const { return bytes + preamble_bytes_; }
   /// Where a rank sits in the cluster.
   [[nodiscard]] int node(int rank) const { return node_of_rank_[rank]; }
-  /// Bytes that each rank has sent so far, without preambles.
+  /// Where the rank sits that is replayed for it, and works.
+  [[nodiscard]] int replayed_node(int rank) const { return node_of_rank_[symmetry_.rank(rank)]; }
+  [[nodiscard]] const Symmetry& symmetry() const { return symmetry_; }
+  /// Bytes that each replayed rank has sent so far, without preambles, as who moves them counts them.
   [[nodiscard]] const std::vector<double>& bytes_sent() const { return bytes_sent_; }
-  void count_sent(int rank, double bytes) { bytes_sent_[rank] += bytes; }
+  void count_sent(int rank, double bytes) { bytes_sent_[symmetry_.rank(rank)] += bytes; }
 
  private:
   struct Message {
@@ -113,10 +117,11 @@ class Transport {
 
   Clock& clock_;
   Network& network_;
-  Platform& platform_;
   Processors& processors_;
+  const Cluster& cluster_;
   NcclGraphs* nccl_;
-  std::vector<int> node_of_rank_;
+  const Symmetry& symmetry_;
+  const std::vector<int>& node_of_rank_;
   /// The path class between two nodes and what serves for it.
   struct ClassCost {
     const char* wanted = kSameHost;
@@ -127,7 +132,7 @@ class Transport {
 
   mutable std::array<ClassCost, 3> classes_{};  ///< from near to far
   double preamble_bytes_ = 0.0;
-  std::vector<Engine> engines_;                            ///< by rank
+  std::map<int, Engine> engines_;                          ///< by replayed rank
   std::map<std::pair<int, int>, Connection> connections_;  ///< by sender and receiver
   std::vector<double> bytes_sent_;
 };
@@ -146,17 +151,19 @@ class PointToPoint {
     bool is_send = false;
     double date = 0.0;
     Callback done;
+    int from = 0;  ///< the one whose message it is, of a send
   };
   Clock& clock_;
   Transport& transport_;
+  /// Those that are replayed for them, and how far apart they are.
   struct Ends {
-    int from, to, tag;
+    int from, to, offset, tag;
     bool operator==(const Ends&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Ends& ends) const {
       return (static_cast<std::size_t>(ends.tag) << 40) ^ (static_cast<std::size_t>(ends.from) << 20) ^
-             static_cast<std::size_t>(ends.to);
+             static_cast<std::size_t>(ends.to) ^ (static_cast<std::size_t>(ends.offset) << 50);
     }
   };
   std::unordered_map<Ends, std::vector<Posted>, Hash> waiting_;  ///< all of a queue are of the same side

@@ -1,6 +1,7 @@
 #include "topologies/paths.hpp"
 
 #include <catch2/catch.hpp>
+#include <random>
 #include <set>
 #include <string>
 
@@ -44,6 +45,26 @@ TEST_CASE("among equal links the path with the fewest is taken, and says in whic
   CHECK(latency(racks, path).count() == Approx(3e-6));
   CHECK(text(racks, Paths(racks).between(0, 1)) == "a b ");
   CHECK(Paths(racks).between(2, 2).empty());
+}
+
+TEST_CASE("a search from both ends finds the path that one from the destination finds") {
+  std::mt19937 random(20'261'123);
+  std::size_t compared = 0;
+  for (const std::string name :
+       {"h100-fat-tree:nodes=3", "h100-fat-tree:nodes=20", "h100-fat-tree:nodes=70", "h100-rails:nodes=40",
+        "h100-hosts", "cpu-4-nodes-1gbe", "lab-two-racks", "star:hosts=9", "h100x8-pcie:nodes=4"}) {
+    const Cluster cluster = load_cluster(name);
+    const Paths paths(cluster);
+    std::uniform_int_distribution<int> any(0, static_cast<int>(cluster.nodes.size()) - 1);
+    for (int draw = 0; draw < 300; ++draw) {
+      const int from = any(random);
+      const int to = any(random);
+      INFO(name << ": " << cluster.node_name(from) << " to " << cluster.node_name(to));
+      CHECK(paths.between(from, to) == paths.between(from, to, Paths::Search::kOneEnd));
+      compared += cluster.node(from).host != cluster.node(to).host ? 1 : 0;
+    }
+  }
+  CHECK(compared > 1500);
 }
 
 TEST_CASE("hosts forward only where there is no other way") {

@@ -1,0 +1,138 @@
+#include "sim/replay/collective_plan.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace stepcast {
+
+using Way = CollectivePlan::Way;
+
+const CollectivePlan& CollectivePlans::of(const Collective& collective, int group) {
+  const auto [found, is_new] = plans_.try_emplace(
+      {group, collective.group, collective.kind, collective.root, collective.message.count()});
+  if (is_new) {
+    found->second = make(collective, group);
+    note(found->second);
+  }
+  return found->second;
+}
+
+CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
+  const std::vector<int>& ranks = input_.schedule->groups[group].ranks;
+  CollectivePlan plan;
+  plan.algorithm = &algorithm_for(collective.kind, backend_, input_.algorithms);
+  plan.call = {collective.message, static_cast<int>(ranks.size()), collective.root};
+  const bool ring = plan.algorithm->ring;
+  if (nccl_ != nullptr && plan.call.ranks > 1) {
+    choose_nccl(plan, collective, ranks);
+    // Rings go message by message only where that was asked for: NCCL cuts messages into chunks that follow each other,
+    // so that one flow per edge is nearer to what it does.
+    const bool by_message = input_.fidelity == Fidelity::kMessage && ring && collective.message.count() > 0.0;
+    plan.way = plan.graph == nullptr                                       ? Way::kNcclMessages
+               : by_message && plan.cost.algorithm == NcclAlgorithm::kRing ? Way::kNcclRings
+                                                                           : Way::kNccl;
+  } else if (ring && (input_.fidelity == Fidelity::kAggregate ||
+                      (input_.fidelity == Fidelity::kAutomatic && plan.call.ranks > kLargestMessageGroup))) {
+    plan.way = Way::kAggregate;
+  }
+  const auto next = static_cast<int>(flow_types_.size()) + 1;  // 0: messages between two ranks
+  plan.flow_type = flow_types_
+                       .try_emplace({collective.group, plan.way, collective.kind, plan.cost.algorithm,
+                                     plan.cost.protocol, collective.root},
+                                    next)
+                       .first->second;
+  return plan;
+}
+
+void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collective,
+                                  const std::vector<int>& ranks) {
+  std::vector<int> places;
+  places.reserve(ranks.size());
+  for (const int rank : ranks) places.push_back(input_.node_of_rank[rank]);
+  if (!nccl_tunes(collective.kind)) {
+    group_messages(plan, places);
+    return;
+  }
+  std::optional<NcclAlgorithm> wanted;
+  if (input_.algorithms.count(collective.kind) != 0) wanted = plan.algorithm->nccl;
+  plan.graph = &nccl_->of(places);
+  plan.cost = nccl_choice(*plan.graph, collective.kind, collective.message, wanted);
+  plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
+  plan.flows = &flows_of(plan);
+  plan.wire_factor = wire_factor(plan.cost.protocol);
+}
+
+/// They move at once, each as long as NCCL's formulas say at least.
+void CollectivePlans::group_messages(CollectivePlan& plan, const std::vector<int>& places) {
+  plan.flows = &flows_of(plan);
+  Seconds longest(0);
+  for (const NcclFlow& one : *plan.flows) {
+    const Bytes bytes(one.payload.count() * plan.call.message.count());
+    const NcclCost cost = nccl_point_to_point(nccl_->pair(places[one.from], places[one.to]), bytes);
+    if (cost.time(bytes) <= longest) continue;
+    longest = cost.time(bytes);
+    plan.cost = cost;
+    plan.cost.algbw = (plan.call.message.count() / bytes.count()) * cost.algbw;
+  }
+  plan.wire_factor = wire_factor(plan.cost.protocol);
+}
+
+const std::vector<NcclFlow>& CollectivePlans::flows_of(const CollectivePlan& plan) {
+  const CollectiveKind kind = plan.algorithm->kind;
+  const CollectiveCall call{Bytes(1.0), plan.call.ranks, plan.call.root};
+  const auto [found, is_new] =
+      flows_.try_emplace({plan.graph, plan.cost.algorithm, kind, call.root, call.ranks});
+  std::vector<NcclFlow>& flows = found->second;
+  if (is_new && plan.graph != nullptr) flows = nccl_flows(*plan.graph, plan.cost, kind, call);
+  if (is_new && plan.graph == nullptr)
+    for (int index = 0; index < call.ranks; ++index)
+      for (int k = 0; k < plan.algorithm->steps(call, index); ++k)
+        if (const Exchange step = plan.algorithm->step(call, index, k); step.to >= 0 && step.sent > Bytes(0))
+          flows.push_back({index, step.to, step.sent});
+  return flows;
+}
+
+void CollectivePlans::note(const CollectivePlan& plan) {
+  const CollectiveKind kind = plan.algorithm->kind;
+  const Bytes message = plan.call.message;
+  if (nccl_ == nullptr || plan.call.ranks == 1) {
+    if (plan.call.ranks == 1) return;
+    algorithms_used_.try_emplace(kind, algorithm_name(*plan.algorithm));
+    if (plan.algorithm->ring) fidelities_.insert(plan.way == Way::kAggregate ? "aggregate" : "message");
+    return;
+  }
+  fidelities_.insert(plan.way == Way::kNcclRings ? "message" : "aggregate");
+  const std::string choice = plan.graph == nullptr ? "messages" : to_text(*plan.graph, plan.cost);
+  const auto [chosen, is_first] = nccl_chosen_.try_emplace({kind, choice}, Chosen{message, message});
+  chosen->second.smallest = std::min(chosen->second.smallest, message);
+  chosen->second.largest = std::max(chosen->second.largest, message);
+}
+
+std::string CollectivePlans::nccl_choices() const {
+  std::vector<std::pair<std::pair<CollectiveKind, std::string>, Chosen>> all(nccl_chosen_.begin(),
+                                                                             nccl_chosen_.end());
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first.first, a.second.smallest) < std::pair(b.first.first, b.second.smallest);
+  });
+  std::string text;
+  for (const auto& [what, sizes] : all) {
+    text += (text.empty() ? "" : "; ") + std::string(to_text(what.first)) + " " + to_text(sizes.smallest);
+    if (sizes.largest > sizes.smallest) text += " to " + to_text(sizes.largest);
+    text += ": " + what.second;
+  }
+  return text;
+}
+
+std::string CollectivePlans::algorithms_used() const {
+  std::string text;
+  for (const auto& [kind, name] : algorithms_used_)
+    text.append(text.empty() ? "" : "; ").append(to_text(kind)).append(": ").append(name);
+  return text;
+}
+
+std::string CollectivePlans::fidelity_used() const {
+  if (fidelities_.empty()) return "none";
+  return fidelities_.size() == 2 ? "message and aggregate" : *fidelities_.begin();
+}
+
+}  // namespace stepcast
