@@ -58,7 +58,14 @@ class SegmentAccount {
     }
     ready_ = std::move(order);
     if (model_.tensor > 1 || model_.context > 1) note_exchanges(segment, layer);
+    const bool shares_experts = layer.kind == "experts" && layer.sizes.at("ranks") > 1;
+    if (shares_experts) note_experts(segment, layer, "dispatch", needs_gradient_, 1);  // behind the router
     const int output = charge(segment, layer, from_body);
+    if (shares_experts) {
+      const int to_others = layer.sizes.at("shared") > 0 ? 3 : 0;  // gate, up and down of all tokens
+      note_experts(segment, layer, "combine", true,
+                   static_cast<int>(layer_kind(layer.kind).parameters(layer).size()) - to_others);
+    }
     if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
     return output;
@@ -125,13 +132,26 @@ class SegmentAccount {
     segment.work.push_back(aside);
   }
 
+  void note(const Segment& segment, const std::string& name, ExchangeKind kind, bool backward,
+            Bytes per_sample, Bytes fixed, ExchangeGroup group = ExchangeGroup::kTensor, int before = 0) {
+    noted_.push_back({name, kind, index_, backward, per_sample, fixed, static_cast<int>(segment.work.size()),
+                      registered_ + before, group});
+  }
+
+  /// Tokens on their way to their experts, or back; the router counts as computed behind the first.
+  /// \param before of the layer's parameters, that have their gradients after it
+  void note_experts(const Segment& segment, const Layer& layer, const std::string& name, bool in_backward,
+                    int before) {
+    const Bytes rows = float32_bytes(static_cast<double>(expert_rows(layer) * layer.input[1]));
+    for (const bool backward : {false, true})
+      if (!backward || in_backward)
+        note(segment, layer.name + "." + name, ExchangeKind::kAllToAll, backward, rows, Bytes(0),
+             ExchangeGroup::kExpert, before);
+  }
+
   /// What the ranks that share the model's layers or sequences put together around this layer, which comes next.
   void note_exchanges(const Segment& segment, const Layer& layer) {
-    const auto note = [&](const std::string& name, ExchangeKind kind, bool backward, Bytes per_sample,
-                          Bytes fixed) {
-      noted_.push_back({name, kind, index_, backward, per_sample, fixed,
-                        static_cast<int>(segment.work.size()), registered_});
-    };
+    const auto note = [&](auto&&... what) { this->note(segment, what...); };
     const Bytes input = float32_bytes(layer.input), output = float32_bytes(layer.output);
     const auto sequence = layer.sizes.find("sequence");
     const bool in_parts = sequence != layer.sizes.end() && sequence->second != 0;
@@ -157,10 +177,10 @@ class SegmentAccount {
       const std::int64_t heads = layer.sizes.at("kv_heads"), head = layer.output[1] / layer.sizes.at("heads");
       const Bytes gathered =
           float32_bytes(2.0 * static_cast<double>(context->second * layer.input[0] * heads * head));
-      note(layer.name + ".context", ExchangeKind::kAllGather, false, gathered, Bytes(0));
-      noted_.back().context = true;
-      note(layer.name + ".context", ExchangeKind::kReduceScatter, true, gathered, Bytes(0));
-      noted_.back().context = true;
+      note(layer.name + ".context", ExchangeKind::kAllGather, false, gathered, Bytes(0),
+           ExchangeGroup::kContext);
+      note(layer.name + ".context", ExchangeKind::kReduceScatter, true, gathered, Bytes(0),
+           ExchangeGroup::kContext);
     }
     registered_ = before;
   }
@@ -200,7 +220,7 @@ class SegmentAccount {
       model_.parameters.push_back({full_name(layer, tensor.suffix), tensor.shape, index_,
                                    float32_bytes(tensor.shape), float32_bytes(tensor.shape),
                                    float32_bytes(tensor.shape), shared_dimension(layer, tensor),
-                                   is_summed(layer, tensor)});
+                                   is_summed(layer, tensor), tensor.expert});
     }
     if (kind.ready_order == ReadyOrder::kReversed) std::reverse(own.begin(), own.end());
     if (kind.ready_order == ReadyOrder::kFirstLast) std::rotate(own.begin(), own.begin() + 1, own.end());

@@ -30,7 +30,7 @@
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
 /// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
-/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
+/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
 /// | `tensor_enter`, `tensor_leave` | made by `tensor_parallel`, see below                     | –                 |
@@ -46,7 +46,10 @@
 /// one of so many ranks' parts of the sequence, and keys and values of all parts are gathered (Llama 3; the work of causal
 /// ones is taken to be balanced over the ranks).
 /// Experts: of each token the router chooses `active` of `experts` feed-forward layers with SiLU gates; one of width
-/// `shared` sees every token. The choice is taken to be even.
+/// `shared` sees every token. The choice is taken to be even. With `capacity` an expert takes of each sequence s no more than
+/// that part of its even share, ceil(capacity s active/experts), the first ones that chose it; the others pass it by, and
+/// what is left free is computed too, as zeros, so that sizes do not depend on the choice. `ranks` have an equal part of the
+/// experts each; two all-to-alls take tokens there and back (Lepikhin et al., "GShard", 2020, whose groups are here sequences).
 ///
 /// Square kernels only; images are channels x height x width, sequences positions x features.
 // clang-format on
@@ -70,7 +73,13 @@ struct LayerTensor {
   std::string suffix;  ///< `weight`; the full name is `<layer>.weight`
   Shape shape{};
   bool is_integer = false;
+  bool expert = false;  ///< where ranks share experts: of one that only this rank has
 };
+
+/// Tokens of one sequence that an expert takes at most; 0: there is no limit.
+std::int64_t expert_capacity(const Layer& layer);
+/// Tokens of one sequence that experts compute, each once for every expert that takes it, free places among them.
+std::int64_t expert_rows(const Layer& layer);
 
 /// By what ranks share a layer, in Layer::texts.
 inline constexpr const char* kShared = "shared by";

@@ -60,6 +60,18 @@ std::int64_t Model::parameter_count() const { return total(parameters, &Paramete
 
 Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
 
+int Model::ranks_of(const LayerExchange& exchange) const {
+  switch (exchange.group) {
+    case ExchangeGroup::kTensor:
+      return tensor;
+    case ExchangeGroup::kContext:
+      return context;
+    case ExchangeGroup::kExpert:
+      break;
+  }
+  return expert;
+}
+
 bool Model::shares_classes() const {
   const Shape& output = segments.back().output;
   return tensor > 1 && output.size() == 2 && tensor * output.back() == classes;

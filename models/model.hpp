@@ -42,6 +42,8 @@ struct Parameter {
   /// Every rank of those that share the model sees a part of the tokens (or heads) that this one acts on, so that its
   /// gradient is the sum over them.
   bool summed = false;
+  /// Of an expert: of the ranks that share the experts no other one has it.
+  bool expert = false;
   [[nodiscard]] std::int64_t numel() const;
 };
 
@@ -74,21 +76,26 @@ struct LayerWork {
 };
 
 /// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements.
-enum class ExchangeKind : std::uint8_t { kAllReduce, kMaximum, kAllGather, kReduceScatter };
+enum class ExchangeKind : std::uint8_t { kAllReduce, kMaximum, kAllGather, kReduceScatter, kAllToAll };
+
+/// Who does: those that share layers, have parts of the sequence all the way, or have some of the experts each.
+enum class ExchangeGroup : std::uint8_t { kTensor, kContext, kExpert };
 
 /// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it, among
-/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), or among those that
-/// have parts of the sequence all the way (context parallelism).
+/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), among those that
+/// have parts of the sequence all the way (context parallelism), or among those that have some of the experts each (expert
+/// parallelism: Lepikhin et al., "GShard", 2020).
 struct LayerExchange {
   std::string name;  ///< of the layer; unique together with `backward`
   ExchangeKind kind = ExchangeKind::kAllReduce;
   int segment = -1;  ///< -1: of the loss
   bool backward = false;
-  Bytes per_sample{};    ///< the whole array, as in nccl-tests
-  Bytes fixed{};         ///< the same, of what does not grow with the samples
-  int work = 0;          ///< how many of Segment::work lie before it in forward order
-  int ready = 0;         ///< of a backward: how many of Segment::parameters have their gradients before it
-  bool context = false;  ///< among ranks with parts of the sequence
+  Bytes
+      per_sample{};  ///< the whole array, as in nccl-tests; of an all-to-all what one rank sends, its own block too
+  Bytes fixed{};  ///< the same, of what does not grow with the samples
+  int work = 0;   ///< how many of Segment::work lie before it in forward order
+  int ready = 0;  ///< of a backward: how many of Segment::parameters have their gradients before it
+  ExchangeGroup group = ExchangeGroup::kTensor;
 };
 
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
@@ -155,6 +162,8 @@ struct Model {
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
   /// Ranks that have equal parts of every sequence, one after the other, and whole parameters; `input` is a part.
   int context = 1;
+  /// Ranks that have so many different parts of the experts each, and everything else whole; each has its own samples.
+  int expert = 1;
 
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns.
@@ -169,8 +178,10 @@ struct Model {
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
-  [[nodiscard]] int ranks_of(const LayerExchange& exchange) const {
-    return exchange.context ? context : tensor;
+  [[nodiscard]] int ranks_of(const LayerExchange& exchange) const;
+  /// Of `ranks` that train beside each other, those that have this parameter.
+  [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {
+    return parameter.expert ? ranks / expert : ranks;
   }
   /// Whether the output is one rank's part of the classes, so that the loss takes exchanges.
   [[nodiscard]] bool shares_classes() const;

@@ -282,6 +282,7 @@ class ModelReader {
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.kind == "tied_linear") tie(place, layer);
     if (layer.kind == "self_attention") note_context(place, layer);
+    if (layer.kind == "experts") note_experts(place, layer);
     if (shared_.ranks > 1) share(place, layer);
     layer.output = place.placed([&] { return output_of(layer); });
     if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
@@ -296,6 +297,14 @@ class ModelReader {
                               ", as in the layers before, found " + std::to_string(ranks));
     has_attention_ = true;
     model_.context = ranks;
+  }
+
+  void note_experts(const YamlNode& node, const Layer& layer) {
+    const auto ranks = static_cast<int>(layer.sizes.at("ranks"));
+    if (model_.expert > 1 && ranks != model_.expert)
+      node.at("ranks").fail("must be " + std::to_string(model_.expert) + ", as in the layers before, found " +
+                            std::to_string(ranks));
+    model_.expert = ranks;
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {

@@ -223,27 +223,36 @@ std::vector<LayerRow> attention_rows(const Layer& layer) {
 // --- experts; E experts, K of them active for a token, f wide; shared ones f_s ---
 
 Shape experts_output(const Layer& layer) {
-  if (layer.sizes.at("active") > layer.sizes.at("experts"))
+  const std::int64_t experts = layer.sizes.at("experts"), ranks = layer.sizes.at("ranks");
+  if (layer.sizes.at("active") > experts)
     throw InputError("active " + std::to_string(layer.sizes.at("active")) +
-                     " is more than there are experts, " + std::to_string(layer.sizes.at("experts")));
+                     " is more than there are experts, " + std::to_string(experts));
+  if (experts % ranks != 0)
+    throw InputError("experts " + std::to_string(experts) + " cannot be divided among " +
+                     std::to_string(ranks) + " ranks");
   return layer.input;
 }
 
 /// Gate, up and down of one feed-forward layer.
-void add_feed_forward(const Layer& layer, const std::string& prefix, std::int64_t width,
+void add_feed_forward(const Layer& layer, const std::string& prefix, std::int64_t width, bool expert,
                       std::vector<LayerTensor>& tensors) {
   for (const char* part : {"gate", "up"})
-    tensors.push_back({prefix + layer.texts.at(part) + ".weight", {width, layer.input[1]}});
-  tensors.push_back({prefix + layer.texts.at("down") + ".weight", {layer.input[1], width}});
+    tensors.push_back(
+        {.suffix = prefix + layer.texts.at(part) + ".weight", .shape = {width, layer.input[1]}});
+  tensors.push_back(
+      {.suffix = prefix + layer.texts.at("down") + ".weight", .shape = {layer.input[1], width}});
+  for (std::size_t i = tensors.size() - 3; i < tensors.size(); ++i) tensors[i].expert = expert;
 }
 
 std::vector<LayerTensor> experts_parameters(const Layer& layer) {
   std::vector<LayerTensor> result{
       {layer.texts.at("router") + ".weight", {layer.sizes.at("experts"), layer.input[1]}}};
-  for (std::int64_t i = 0; i < layer.sizes.at("experts"); ++i)
-    add_feed_forward(layer, "experts." + std::to_string(i) + ".", layer.sizes.at("feed_forward"), result);
+  const std::int64_t ranks = layer.sizes.at("ranks");
+  for (std::int64_t i = 0; i < layer.sizes.at("experts") / ranks; ++i)
+    add_feed_forward(layer, "experts." + std::to_string(i) + ".", layer.sizes.at("feed_forward"), ranks > 1,
+                     result);
   if (layer.sizes.at("shared") > 0)
-    add_feed_forward(layer, "shared_experts.", layer.sizes.at("shared"), result);
+    add_feed_forward(layer, "shared_experts.", layer.sizes.at("shared"), false, result);
   return result;
 }
 
@@ -255,14 +264,19 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 /// products 3 (h + f), SiLU and gate 5 f, weighting 3 h. Backward twice that. Kept: x, the router's probabilities, and per
 /// token and active expert x, y and four times f. All experts' weights are read, which holds for batches of more tokens
 /// than experts.
+///
+/// With a capacity of C tokens, K is C E/s. Of r ranks each has E/r experts, of tokens of all r as many as it would have of
+/// its own alone; where it has several, rows that come rank by rank are sorted by expert and back, 4 h each.
 void add_experts(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const auto h = static_cast<double>(layer.input[1]);
-  const double experts = number(layer, "experts"), active = number(layer, "active");
+  const double experts = number(layer, "experts"), own = experts / number(layer, "ranks");
+  const double active = static_cast<double>(expert_rows(layer)) / s;
   const double routed = number(layer, "feed_forward"), shared = number(layer, "shared");
   const double wide = active * routed + shared;
   const double inputs = active + (shared > 0.0 ? 1.0 : 0.0);
-  const double copied = s * active * (4.0 + 3.0) * h;
+  const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
+  const double copied = s * active * (4.0 + 3.0 + sorted) * h;
   const double around = s * (h + 3.0 * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
   cost.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
   cost.forward_traffic = float32_bytes(around);
@@ -270,7 +284,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.forward_aside = float32_bytes(copied);
   cost.backward_aside = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
-  cost.kernels = 4 + static_cast<int>(experts) * 8 + (shared > 0.0 ? 6 : 0);
+  cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0);
 }
 
 Shape tied_output(const Layer& layer) {
@@ -281,6 +295,18 @@ Shape tied_output(const Layer& layer) {
 }
 
 }  // namespace
+
+std::int64_t expert_capacity(const Layer& layer) {
+  constexpr std::int64_t kPercent = 100;
+  const std::int64_t s = layer.input[0], experts = kPercent * layer.sizes.at("experts");
+  const std::int64_t shares = layer.sizes.at("capacity") * s * layer.sizes.at("active");
+  return std::min(s, (shares + experts - 1) / experts);
+}
+
+std::int64_t expert_rows(const Layer& layer) {
+  const std::int64_t capacity = expert_capacity(layer);
+  return capacity > 0 ? layer.sizes.at("experts") * capacity : layer.input[0] * layer.sizes.at("active");
+}
 
 std::vector<LayerKind> transformer_kinds() {
   return {
@@ -401,6 +427,8 @@ std::vector<LayerKind> transformer_kinds() {
                       {"active", Unit::kCount, {}, 1},
                       {"feed_forward", Unit::kCount, {}, 1},
                       {"shared", Unit::kCount, 0, 0},
+                      {"capacity", Unit::kCount, 0, 0},
+                      {"ranks", Unit::kCount, 1, 1},
                       {"router", Unit::kName, {}, 0, "", "gate"},
                       {"gate", Unit::kName, {}, 0, "", "gate_proj"},
                       {"up", Unit::kName, {}, 0, "", "up_proj"},

@@ -24,6 +24,7 @@ void declare(po::options_description& options) {
       ("batch", text_value("32"), "batch sizes, separated by commas")
       ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
       ("context", int_value(1), "one rank's part of a model whose sequences so many ranks share")
+      ("expert", int_value(1), "one rank's part of a model whose experts so many ranks share")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
@@ -44,6 +45,7 @@ std::string model_of(const po::variables_map& values) {
   TrainingConfig config;
   config.tensor = int_option(values, "tensor", 1);
   config.context = int_option(values, "context", 1);
+  config.expert = int_option(values, "expert", 1);
   return shared_by(values["model"].as<std::string>(), config);
 }
 

@@ -270,9 +270,9 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values);
   const Schedule schedule = build_schedule(strategy, model, training);
-  if (is_reference(values) && model.tensor * model.context > 1)
+  if (const int ranks = model.tensor * model.context * model.expert; is_reference(values) && ranks > 1)
     throw UsageError("--engine reference trains whole models; " + model.specification + " is shared by " +
-                     std::to_string(model.tensor * model.context) + " ranks");
+                     std::to_string(ranks) + " ranks");
   if (is_reference(values))
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
                                      int_option(values, "warmup", 0));

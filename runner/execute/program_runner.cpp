@@ -117,6 +117,7 @@ ProgramRunner::Launch ProgramRunner::exchange_launch(CollectiveKind kind, Backen
     const auto [own, other] = exchange(which.exchange);
     if (kind == CollectiveKind::kAllGather) return group.all_gather(own, other);
     if (kind == CollectiveKind::kReduceScatter) return group.reduce_scatter(own, other);
+    if (kind == CollectiveKind::kAllToAll) return group.all_to_all(own, other);
     return which.maximum ? group.all_reduce_maximum(own) : group.all_reduce(own);
   };
 }

@@ -31,12 +31,13 @@ Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) 
 
 /// Which part of the model a rank has.
 ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
-  ModelPart part{rank % model.tensor, 0};
+  ModelPart part{.share = rank % model.tensor};
   for (const GroupFamily& family : schedule.families) {
-    if (family.name != "context") continue;
+    if (family.name != "context" && family.name != "expert") continue;
     const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
     const std::vector<int>& ranks = schedule.groups[static_cast<std::size_t>(group)].ranks;
-    part.context = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    (family.name == "context" ? part.context : part.expert) =
+        static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   }
   return part;
 }
@@ -87,7 +88,7 @@ class CompiledProgram final : public ProgramRunner {
   /// Gathers the parameters of sharded units, so that they can be read. All ranks call it.
   void gather_units() {
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (!schedule_.units[i].sharded) continue;
+      if (!schedule_.units[i].sharded || schedule_.units[i].alone()) continue;
       units_[i].take_parameters();
       const UnitArrays unit = units_[i].arrays();
       backend_of(schedule_.units[i].group).all_gather(unit.parameter_shard, unit.parameters)->wait();
@@ -249,7 +250,8 @@ class CompiledProgram final : public ProgramRunner {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
 
-  /// LayerExchange `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...].
+  /// LayerExchange `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...]; or of the
+  /// experts: [experts, ...].
   torch::Tensor put_together(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
     const LayerExchange& exchange = model_.model().exchanges.at(static_cast<std::size_t>(index));
@@ -268,6 +270,12 @@ class CompiledProgram final : public ProgramRunner {
       if (samples > 1) own_part_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
       whole_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
       exchange_ready(index);
+      return std::exchange(whole_, {});
+    }
+    if (kind == ExchangeKind::kAllToAll) {
+      whole_ = torch::empty_like(own_part_);
+      exchange_ready(index);
+      own_part_.reset();
       return std::exchange(whole_, {});
     }
     whole_.reset();

@@ -395,6 +395,26 @@ class TorchModel::Builder {
     return [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
   }
 
+  /// Draws what `feed_forward` would, for an expert that another rank has.
+  void skip_feed_forward(const Layer& layer) {
+    const torch::Tensor drawn =
+        torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, torch::kFloat64);
+    for (int part = 0; part < 3; ++part) drawn.normal_(0.0, 1.0, generator_);
+  }
+
+  /// Those that this rank has.
+  std::vector<LayerFunction> own_experts(const Layer& layer) {
+    const std::int64_t own = layer.sizes.at("experts") / layer.sizes.at("ranks");
+    const std::int64_t first = layer.sizes.at("ranks") > 1 ? target_.part_.expert * own : 0;
+    std::vector<LayerFunction> experts;
+    for (std::int64_t i = 0; i < layer.sizes.at("experts"); ++i)
+      if (i >= first && i < first + own)
+        experts.push_back(feed_forward(layer, "experts." + std::to_string(i - first) + "."));
+      else
+        skip_feed_forward(layer);
+    return experts;
+  }
+
   LayerFunction feed_forward(const Layer& layer, const std::string& prefix) {
     const auto part = [&](const char* which) {
       return projection(full_name(layer, prefix + layer.texts.at(which)));
@@ -409,11 +429,15 @@ class TorchModel::Builder {
   /// with no rows, so that all their gradients become ready.
   LayerFunction choose_experts(const Layer& layer) {
     const LayerFunction router = projection(full_name(layer, layer.texts.at("router")));
-    std::vector<LayerFunction> experts;
-    for (std::int64_t i = 0; i < layer.sizes.at("experts"); ++i)
-      experts.push_back(feed_forward(layer, "experts." + std::to_string(i) + "."));
+    const std::vector<LayerFunction> experts = own_experts(layer);
     const LayerFunction shared =
         layer.sizes.at("shared") > 0 ? feed_forward(layer, "shared_experts.") : LayerFunction();
+    if (expert_capacity(layer) > 0) return fill_places(layer, router, experts, shared);
+    if (layer.sizes.at("ranks") > 1)
+      throw CapabilityError(
+          target_.model_.specification +
+          ": which experts tokens choose decides what ranks that share them send, and is "
+          "known only in a run; with capacity=125, percent of an even share, it is bounded");
     return [=, active = layer.sizes.at("active")](const torch::Tensor& input) {
       const torch::Tensor x = input.flatten(0, 1);
       const auto [scores, chosen] = router(x).topk(active, -1);
@@ -425,6 +449,55 @@ class TorchModel::Builder {
         const torch::Tensor share = weights.index({rows, places.select(1, 1)}).unsqueeze(1);
         y = y.index_add(0, rows, share * experts[i](x.index_select(0, rows)));
       }
+      if (shared) y = y + shared(x);
+      return y.view_as(input);
+    };
+  }
+
+  /// What the experts of all ranks give for rows [experts, rows of each, width].
+  LayerFunction of_all_experts(const Layer& layer, const std::vector<LayerFunction>& own) const {
+    const auto exchanged = [&](const char* name) -> LayerFunction {
+      const std::string full = layer.name + "." + name;
+      return [model = &target_, forward = exchange_index(full, false),
+              backward = exchange_index(full, true)](const torch::Tensor& rows) {
+        return forward < 0 ? rows : put_together(*model, rows, forward, backward);
+      };
+    };
+    return [own, ranks = layer.sizes.at("ranks"), dispatch = exchanged("dispatch"),
+            combine = exchanged("combine")](const torch::Tensor& rows) {
+      const torch::Tensor arrived = dispatch(rows).unflatten(0, {ranks, -1});  // rank by rank
+      std::vector<torch::Tensor> results;
+      for (std::size_t i = 0; i < own.size(); ++i)
+        results.push_back(own[i](arrived.select(1, static_cast<std::int64_t>(i))));
+      return combine(torch::stack(results, 1).flatten(0, 1));
+    };
+  }
+
+  /// The same with `expert_capacity` places for tokens of each sequence in every expert, which are taken in the order of
+  /// positions: what is computed and sent is as large whatever tokens choose.
+  LayerFunction fill_places(const Layer& layer, const LayerFunction& router,
+                            const std::vector<LayerFunction>& own, const LayerFunction& shared) const {
+    return [router, shared, compute = of_all_experts(layer, own), active = layer.sizes.at("active"),
+            experts = layer.sizes.at("experts"),
+            places = expert_capacity(layer)](const torch::Tensor& input) {
+      const std::int64_t samples = input.size(0), tokens = input.size(1);
+      const torch::Tensor x = input.flatten(0, 1);
+      const auto [scores, chosen] = router(input).topk(active, -1);
+      const torch::Tensor none = torch::zeros({samples, tokens, experts}, input.options());
+      const torch::Tensor share = none.scatter(2, chosen, torch::softmax(scores, -1));
+      const torch::Tensor chosen_by = none.to(torch::kInt64).scatter(2, chosen, 1);
+      const torch::Tensor place = chosen_by.cumsum(1).sub(1);
+      // Number of (sample, token, expert) for each place that is taken.
+      const torch::Tensor taken =
+          chosen_by.gt(0).logical_and(place.lt(places)).flatten().nonzero().select(1, 0);
+      const torch::Tensor token = taken.div(experts, "floor"), expert = taken.remainder(experts);
+      const torch::Tensor slot =
+          (expert * samples + token.div(tokens, "floor")) * places + place.flatten().index_select(0, taken);
+      const torch::Tensor rows = torch::zeros({experts * samples * places, x.size(1)}, x.options())
+                                     .index_add(0, slot, x.index_select(0, token));
+      const torch::Tensor results = compute(rows.view({experts, samples * places, -1})).flatten(0, 1);
+      const torch::Tensor weights = share.flatten().index_select(0, taken).unsqueeze(1);
+      torch::Tensor y = torch::zeros_like(x).index_add(0, token, weights * results.index_select(0, slot));
       if (shared) y = y + shared(x);
       return y.view_as(input);
     };

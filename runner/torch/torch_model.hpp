@@ -24,10 +24,11 @@ using ExchangeFunction = std::function<torch::Tensor(int index, const torch::Ten
 /// As if the others had the same to gather and nothing to add: what one rank alone can do.
 torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own);
 
-/// Which part of a model one rank has: of its layers, and of its sequences.
+/// Which part of a model one rank has: of its layers, of its sequences, and of its experts.
 struct ModelPart {
   int share = 0;
   int context = 0;
+  int expert = 0;
 };
 
 /// Zeroes each element with this probability and scales the others up. Draws from `generator`, which is

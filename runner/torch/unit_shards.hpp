@@ -37,11 +37,11 @@ inline Array array_of(const torch::Tensor& tensor) {
 /// The model's parameters and their gradients become views into the flat arrays. Sharded, the flat arrays
 /// have memory only between `take_...` and `free_...`; what stays are the rank's shard of the parameters, of
 /// the gradients, and the optimizer's state over it. Not sharded, the model keeps its parameters and its
-/// optimizer, and the flat gradients stay.
+/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its shard.
 class UnitShards {
  public:
   /// \param index of this rank among `unit.shards`
-  UnitShards(TorchModel& model, const FsdpUnit& unit, int index) {
+  UnitShards(TorchModel& model, const FsdpUnit& unit, int index) : is_alone_(unit.alone()) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
@@ -64,13 +64,15 @@ class UnitShards {
     }
     if (!unit.sharded) return;
     const std::int64_t shard = unit.elements / unit.shards;
-    gradient_shard_ = torch::zeros({shard}, model.dtype());
+    gradient_shard_ = is_alone_ ? flat_gradients_ : torch::zeros({shard}, model.dtype());
     {
       const MemoryScope parameters(MemoryCategory::kParameters);
-      parameter_shard_ = flat_parameters_.narrow(0, index * shard, shard).clone().requires_grad_();
+      const torch::Tensor own = flat_parameters_.narrow(0, index * shard, shard);
+      parameter_shard_ = (is_alone_ ? own.detach() : own.clone()).requires_grad_();
     }
     parameter_shard_.mutable_grad() = gradient_shard_;
     optimizer_ = model.make_optimizer({parameter_shard_});
+    if (is_alone_) return;
     free_memory(flat_parameters_);
     free_memory(flat_gradients_);
   }
@@ -79,7 +81,7 @@ class UnitShards {
   void free_parameters() { free_memory(flat_parameters_); }
   /// Takes their memory first where they are sharded.
   void zero_gradients() {
-    if (optimizer_ != nullptr) take_memory(flat_gradients_, MemoryCategory::kGradients);
+    if (optimizer_ != nullptr && !is_alone_) take_memory(flat_gradients_, MemoryCategory::kGradients);
     flat_gradients_.zero_();
   }
   void free_gradients() { free_memory(flat_gradients_); }
@@ -108,6 +110,7 @@ class UnitShards {
     storage->set_nbytes(0);
   }
 
+  bool is_alone_;
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;
   torch::Tensor parameter_shard_;

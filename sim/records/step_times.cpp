@@ -94,7 +94,7 @@ double StepTimes::unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase
   double total = 0.0;
   if (traced_)
     for (const int segment : unit.segments) total += phase[static_cast<std::size_t>(segment)].at(row);
-  return total;
+  return unit.part * total;
 }
 
 double StepTimes::seconds(const Schedule& schedule, const Op& op, double place, bool follows) const {

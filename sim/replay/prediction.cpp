@@ -133,7 +133,8 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty()) inputs.model = load_model(trace.model);
   for (const auto& [name, asked, traced] :
        {std::tuple{"tensor", request.training.tensor, inputs.model.tensor},
-        {"context", request.training.context, inputs.model.context}})
+        {"context", request.training.context, inputs.model.context},
+        {"expert", request.training.expert, inputs.model.expert}})
     if (asked > 1 && asked != traced)
       throw InputError(request.trace + ": is a trace of '" + trace.model + "', not of one of " +
                        std::to_string(asked) + " ranks of --mesh " + name + "; stepcast measure --" + name +
@@ -332,7 +333,7 @@ double single_step_time_s(Inputs& inputs, const PredictionRequest& request, cons
   alone.data = 0;
   alone.options.clear();
   Model part = inputs.model;  // of ranks that share layers: one rank's part
-  part.tensor = part.context = 1;
+  part.tensor = part.context = part.expert = 1;
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;

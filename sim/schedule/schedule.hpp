@@ -279,11 +279,14 @@ struct FsdpUnit {
   int shards = 1;             ///< ranks that share it
   int group = 0;              ///< theirs, as in a Collective
   bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
+  double part = 1.0;          ///< of the parameters of its segments; the others are those of another unit
   double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes of an element: see Precision
   [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of what is gathered
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
   [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of what is reduced
   [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
+  /// Nobody else has its parameters: they stay, and nothing is gathered.
+  [[nodiscard]] bool alone() const { return sharded && shards == 1; }
   [[nodiscard]] Bytes whole(double element) const { return Bytes(element * static_cast<double>(elements)); }
 };
 

@@ -8,7 +8,8 @@ namespace {
 /// followed by the division by world_size: the loop that people write first.
 ///
 /// Per step every rank sends 2 (n - 1)/n of the parameter bytes. Nothing overlaps: every operation waits for
-/// the one before. At world size 1 there is neither communication nor division.
+/// the one before. At world size 1 there is neither communication nor division. An expert that nobody else has is
+/// divided alone.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   LocalStep step(model, config);
   step.train();
@@ -16,13 +17,14 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
       const int tensor = static_cast<int>(i);
-      const int reduced = step.add_collective(
-          "all_reduce/" + parameter.name,
-          {.kind = CollectiveKind::kAllReduce, .message = parameter.size, .payload = GradientArray{tensor}},
-          step.latest());
+      if (model.replicas(parameter, config.world_size) > 1)
+        step.add_collective(
+            "all_reduce/" + parameter.name,
+            {.kind = CollectiveKind::kAllReduce, .message = parameter.size, .payload = GradientArray{tensor}},
+            step.latest());
       step.add({.name = "divide/" + parameter.name,
                 .action = Combine{.tensor = tensor, .inputs = 1, .scale = 1.0 / config.world_size},
-                .after = {reduced},
+                .after = step.latest(),
                 .memory_traffic = 2.0 * parameter.size});
     }
   }

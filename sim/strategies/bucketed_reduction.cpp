@@ -36,16 +36,22 @@ BucketLimits bucket_limits(StrategyOptions& options) {
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
                                    Bytes cap) {
   std::vector<Bucket> buckets;
-  Bucket open;
+  struct {
+    Bucket bucket;
+    bool is_first = true;
+  } open[2];  // of experts' gradients, and of all others
   for (const int tensor : model.ready_order) {
-    const int segment = model.parameters[tensor].segment;
-    if (std::find(segments.begin(), segments.end(), segment) == segments.end()) continue;
-    open.tensors.push_back(tensor);
-    open.size += model.parameters[tensor].reduced;
-    if (open.size < (buckets.empty() ? first_cap : cap)) continue;
-    buckets.push_back(std::exchange(open, {}));
+    const Parameter& parameter = model.parameters[tensor];
+    if (std::find(segments.begin(), segments.end(), parameter.segment) == segments.end()) continue;
+    auto& [bucket, is_first] = open[parameter.expert ? 0 : 1];
+    bucket.tensors.push_back(tensor);
+    bucket.size += parameter.reduced;
+    if (bucket.size < (is_first ? first_cap : cap)) continue;
+    buckets.push_back(std::exchange(bucket, {}));
+    is_first = false;
   }
-  if (!open.tensors.empty()) buckets.push_back(std::move(open));
+  for (auto& [bucket, is_first] : open)  // the embedding's gradient comes last
+    if (!bucket.tensors.empty()) buckets.push_back(std::move(bucket));
   return buckets;
 }
 
@@ -90,7 +96,7 @@ void BucketedReduction::copy_in(int tensor, int backward) {
                  .within = backward,
                  .ready_tensor = tensor,
                  .memory_traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced}));
-  if (pending.size() < bucket.tensors.size() || ranks_ == 1) return;
+  if (pending.size() < bucket.tensors.size() || step_.model().replicas(parameter, ranks_) == 1) return;
   const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};
   pending = {step_.add_collective("all_reduce/bucket" + std::to_string(number), call, pending)};
 }

@@ -30,7 +30,8 @@ BucketLimits bucket_limits(StrategyOptions& options);
 /// Source: torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size, with the order and the
 /// limits of rebuild_buckets(), thus the layout from the second step on. Holds: every tensor is in exactly
 /// one bucket; only the last bucket may be smaller than its limit. Only of the parameters of `segments`, which a
-/// rank holds.
+/// rank holds. Where ranks share experts, their gradients have buckets of their own, as in Megatron
+/// (megatron/core/distributed/distributed_data_parallel.py).
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
                                    Bytes cap);
 
@@ -47,7 +48,8 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
 /// pass. Sources: torch/csrc/distributed/c10d/reducer.cpp; torch/distributed/algorithms/ddp_comm_hooks.
 class BucketedReduction {
  public:
-  /// Adds the buckets of the step's segments to the Schedule. \param group of the replicas, `ranks` of them
+  /// Adds the buckets of the step's segments to the Schedule. \param group of the replicas, `ranks` of them; experts'
+  /// gradients take as many of those as have the same experts, and are divided by all
   BucketedReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int group, int ranks);
 
   /// The backward of one segment in the last micro-batch, with its hooks; returns its index.

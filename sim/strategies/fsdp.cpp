@@ -11,8 +11,11 @@
 namespace stepcast {
 namespace {
 
+constexpr const char* kExperts = " experts";  // behind the name of the unit of the same segments
+
 /// The model's segments as units: each block (or layer) one of its own, what is left the root, which comes
-/// first. `flat` arrays are padded to a multiple of the ranks.
+/// first. Experts that ranks share are a unit of their own behind that of their segments, in shards among the ranks that
+/// have the same. `flat` arrays are padded to a multiple of the ranks.
 std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, int ranks, bool sharded) {
   FsdpUnit root;
   root.name = "root";
@@ -29,23 +32,33 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
     units.back().segments = {static_cast<int>(i)};
   }
   units.insert(units.begin(), std::move(root));
+  std::vector<FsdpUnit> all;
   for (FsdpUnit& unit : units) {
     unit.shards = ranks;
     unit.sharded = sharded;
     unit.parameter = bytes_of(model.precision.parameters);
     unit.gradient = bytes_of(model.precision.gradients);
     unit.reduced = bytes_of(model.precision.reduction);
+    FsdpUnit experts = unit;
+    experts.name += kExperts;
+    experts.shards = ranks / model.expert;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       const Parameter& parameter = model.parameters[i];
       if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) == unit.segments.end())
         continue;
-      unit.tensors.push_back(static_cast<int>(i));
-      unit.elements += parameter.numel();
+      FsdpUnit& one = parameter.expert ? experts : unit;
+      one.tensors.push_back(static_cast<int>(i));
+      one.elements += parameter.numel();
     }
-    unit.elements = (unit.elements + unit.shards - 1) / unit.shards * unit.shards;
+    const auto elements = static_cast<double>(unit.elements + experts.elements);
+    for (FsdpUnit* one : {&unit, &experts}) {
+      if (one->elements == 0) continue;
+      one->part = static_cast<double>(one->elements) / elements;
+      one->elements = (one->elements + one->shards - 1) / one->shards * one->shards;
+      all.push_back(std::move(*one));
+    }
   }
-  std::erase_if(units, [](const FsdpUnit& unit) { return unit.elements == 0; });
-  return units;
+  return all;
 }
 
 /// PyTorch's FullyShardedDataParallel.
@@ -67,7 +80,9 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
 /// not counted; prefetching goes N - 1 units deep, as far as a host that runs ahead gets before PyTorch's rate
 /// limiter blocks it (there N is 2, or without a limit the model: 0). PyTorch's explicit prefetch alone is one
 /// unit deep. With several micro-batches all but the last keep whole gradients and send nothing (no_sync).
-/// World size 1 falls to `no_shard`, as in PyTorch. Sources:
+/// World size 1 falls to `no_shard`, as in PyTorch. Experts that ranks share (torchtitan, parallel_dims.py: efsdp) are
+/// gathered, freed and reduced right after the rest of their block, and count with it; those that no other rank has
+/// stay. Sources:
 /// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
 /// reduce-scatter at a time).
 class Fsdp {
@@ -82,7 +97,7 @@ class Fsdp {
     schedule_.units = make_units(model, options.text("wrap"), config.world_size, sharded_);
     if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
-    for (std::size_t u = 0; u < schedule_.units.size(); ++u)
+    for (std::size_t u = schedule_.units.size(); u-- > 0;)
       for (const int segment : schedule_.units[u].segments) unit_of_[segment] = u;
     states_.resize(schedule_.units.size());
   }
@@ -121,6 +136,16 @@ class Fsdp {
   [[nodiscard]] bool stays(std::size_t index) const {
     return !sharded_ || keeps_units_ || unit(index).name == "root";
   }
+  /// Unit of the experts of the same segments; 0: there is none.
+  [[nodiscard]] std::size_t experts_of(std::size_t index) const {
+    const std::size_t next = index + 1;
+    return next < schedule_.units.size() && unit(next).name == unit(index).name + kExperts ? next : 0;
+  }
+  /// A unit, and that of the experts of its segments.
+  [[nodiscard]] std::vector<std::size_t> with_experts(std::size_t index) const {
+    const std::size_t experts = experts_of(index);
+    return experts == 0 ? std::vector{index} : std::vector{index, experts};
+  }
 
   /// In place of the whole model's memory.
   void hold_shards() {
@@ -129,9 +154,9 @@ class Fsdp {
     for (const FsdpUnit& each : schedule_.units) {
       const double own = static_cast<double>(each.elements) / each.shards;
       // The master copy is the shard: what compute reads is cast from it on the way to the all-gather.
-      if (model_.precision.master == "none")
+      if (model_.precision.master == "none" || each.alone())
         step_.hold(MemoryCategory::kParameters, Bytes(each.parameter * own));
-      step_.hold(MemoryCategory::kGradients, each.gradient_shard());
+      step_.hold(MemoryCategory::kGradients, each.alone() ? each.gradients() : each.gradient_shard());
       step_.hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(own));
     }
   }
@@ -144,18 +169,23 @@ class Fsdp {
   /// Issues the all-gather of a unit that is not there.
   void gather(std::size_t index) {
     if (!sharded_ || states_[index].gathered >= 0) return;
-    states_[index].gathered =
-        step_.add({.name = numbered("all_gather/" + unit(index).name),
-                   .action = Collective{.kind = CollectiveKind::kAllGather,
-                                        .message = unit(index).size(),
-                                        .payload = UnitParameters{static_cast<int>(index)}},
-                   .memory = {{.category = MemoryCategory::kParameters, .size = unit(index).size()}}});
+    for (const std::size_t each : with_experts(index)) {
+      if (unit(each).alone()) continue;
+      states_[each].gathered =
+          step_.add({.name = numbered("all_gather/" + unit(each).name),
+                     .action = Collective{.kind = CollectiveKind::kAllGather,
+                                          .message = unit(each).size(),
+                                          .payload = UnitParameters{static_cast<int>(each)}},
+                     .memory = {{.category = MemoryCategory::kParameters, .size = unit(each).size()}}});
+    }
     states_[index].in_flight = unit(index).name != "root";
   }
 
   [[nodiscard]] std::vector<int> wait_for(std::size_t index) const {
-    const int gathered = states_[index].gathered;
-    return gathered >= 0 ? std::vector<int>{gathered} : std::vector<int>{};
+    std::vector<int> calls;
+    for (const std::size_t each : with_experts(index))
+      if (states_[each].gathered >= 0) calls.push_back(states_[each].gathered);
+    return calls;
   }
 
   void memory_op(const std::string& verb, std::size_t index, UnitMemory::What what, MemoryCategory category,
@@ -170,8 +200,11 @@ class Fsdp {
 
   void free_parameters(std::size_t index) {
     if (!sharded_) return;
-    memory_op("reshard", index, UnitMemory::What::kFreeParameters, MemoryCategory::kParameters, -1.0);
-    states_[index].gathered = -1;
+    for (const std::size_t each : with_experts(index)) {
+      if (unit(each).alone()) continue;
+      memory_op("reshard", each, UnitMemory::What::kFreeParameters, MemoryCategory::kParameters, -1.0);
+      states_[each].gathered = -1;
+    }
   }
 
   /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the one
@@ -220,10 +253,11 @@ class Fsdp {
   }
 
   /// Gradients of a unit come into being at its first backward.
-  void take_gradients(std::size_t index, std::vector<int> after) {
+  void take_gradients(std::size_t index, const std::vector<int>& after) {
     if (!sharded_ || states_[index].gradients) return;
-    memory_op("zero_grad", index, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients, 1.0,
-              std::move(after));
+    for (const std::size_t each : with_experts(index))
+      memory_op("zero_grad", each, UnitMemory::What::kZeroGradients, MemoryCategory::kGradients,
+                unit(each).alone() ? 0.0 : 1.0, after);
     states_[index].gradients = true;
   }
 
@@ -243,15 +277,22 @@ class Fsdp {
 
   void reduce(std::size_t index) {
     if (config_.world_size == 1) return;
-    scale(index, sharded_ ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
+    for (const std::size_t each : with_experts(index)) {
+      const bool in_two = sharded_ && !unit(each).alone();  // divisions
+      scale(each, in_two ? 1.0 / predivide_factor() : 1.0 / config_.world_size, false);
+    }
     if (sharded_) finish_reduction();
-    const int call =
-        step_.add_collective((sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(index).name,
-                             {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-                              .message = unit(index).message(),
-                              .payload = UnitGradients{static_cast<int>(index)}},
-                             step_.latest());
-    reducing_.emplace_back(index, call);
+    const std::vector<int> after = step_.latest();
+    for (const std::size_t each : with_experts(index)) {
+      if (unit(each).shards == 1) continue;
+      const int call = step_.add_collective(
+          (sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(each).name,
+          {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+           .message = unit(each).message(),
+           .payload = UnitGradients{static_cast<int>(each)}},
+          after);
+      reducing_.emplace_back(each, call);
+    }
   }
 
   /// Waits for what is being reduced, and gives up the whole gradients.

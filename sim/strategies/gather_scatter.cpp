@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "sim/strategies/local_step.hpp"
@@ -12,27 +13,29 @@ constexpr int kRoot = 0;
 /// gradient, takes the mean, and scatters it back. Blocking: every operation waits for the one before.
 ///
 /// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once; that is why
-/// it does not scale. At world size 1 there is neither communication nor mean.
-Program build_program(const Model& model, const TrainingConfig& config, bool is_root) {
+/// it does not scale. At world size 1 there is neither communication nor mean. Of an expert that m ranks have, the
+/// first of those is the root, and the sum is divided by all n; one that nobody else has is divided alone.
+Program build_program(const Model& model, const TrainingConfig& config, int rank) {
   LocalStep step(model, config);
   step.train();
   const std::size_t exchanged = config.world_size > 1 ? model.parameters.size() : 0;
   for (std::size_t i = 0; i < exchanged; ++i) {
     const Parameter& parameter = model.parameters[i];
     const int tensor = static_cast<int>(i);
-    const Bytes message = static_cast<double>(config.world_size) * parameter.gradient;
+    const int ranks = model.replicas(parameter, config.world_size);
+    const Bytes message = static_cast<double>(ranks) * parameter.gradient;
     const auto exchange = [&](CollectiveKind kind) {
-      step.add_collective(std::string(to_text(kind)) + "/" + parameter.name,
-                          {kind, message, 0, kRoot, GradientArray{tensor}}, step.latest());
+      if (ranks > 1)
+        step.add_collective(std::string(to_text(kind)) + "/" + parameter.name,
+                            {kind, message, 0, kRoot, GradientArray{tensor}}, step.latest());
     };
     exchange(CollectiveKind::kGather);
-    if (is_root) {
-      step.hold(MemoryCategory::kCommunication, message);
-      step.add(
-          {.name = "mean/" + parameter.name,
-           .action = Combine{.tensor = tensor, .inputs = config.world_size, .scale = 1.0 / config.world_size},
-           .after = step.latest(),
-           .memory_traffic = message + parameter.size});
+    if (rank < config.world_size / ranks) {
+      if (ranks > 1) step.hold(MemoryCategory::kCommunication, message);
+      step.add({.name = "mean/" + parameter.name,
+                .action = Combine{.tensor = tensor, .inputs = ranks, .scale = 1.0 / config.world_size},
+                .after = step.latest(),
+                .memory_traffic = message + parameter.size});
     }
     exchange(CollectiveKind::kScatter);
   }
@@ -42,12 +45,13 @@ Program build_program(const Model& model, const TrainingConfig& config, bool is_
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   Schedule schedule = make_schedule("gather_scatter", config);
-  schedule.programs.push_back(build_program(model, config, true));
-  if (config.world_size > 1) {
-    schedule.programs.push_back(build_program(model, config, false));
-    schedule.program_of_rank.assign(schedule.program_of_rank.size(), 1);
-    schedule.program_of_rank[kRoot] = 0;
+  // Rank 0 is the root of all; of those that share experts with it each is that of its own.
+  for (int rank = 0; rank < std::min(config.world_size, 1 + model.expert); ++rank) {
+    if (rank < 2 || rank == model.expert) schedule.programs.push_back(build_program(model, config, rank));
+    schedule.program_of_rank[rank] = static_cast<int>(schedule.programs.size()) - 1;
   }
+  std::fill(schedule.program_of_rank.begin() + std::min(config.world_size, model.expert),
+            schedule.program_of_rank.end(), static_cast<int>(schedule.programs.size()) - 1);
   return schedule;
 }
 

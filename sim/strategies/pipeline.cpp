@@ -305,7 +305,7 @@ std::vector<StrategyOption> options() {
                              "micro-batches whose activations are recomputed"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
       {.name = "mesh",
-       .help = "ranks per dimension, as pipeline=2,data=2,tensor=2; default: one pipeline of all"}};
+       .help = "ranks per dimension, as pipeline=2,data=2,tensor=2,expert=2; default: one pipeline of all"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   return all;
 }

@@ -72,19 +72,23 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
                      " do not divide the batch of " + std::to_string(config.batch) +
                      " samples; possible are " + divisors(config.batch));
   const int together = model.tensor * model.context;
+  const bool share = together * model.expert > 1;
   if (config.data > 0 && config.data * together != config.world_size)
     throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(together) +
                      " ranks are not the world size of " + std::to_string(config.world_size));
   if (config.world_size % model.tensor != 0)
     throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
                      std::to_string(model.tensor) + " ranks that share each part of " + model.specification);
+  if (const int beside = config.world_size / model.tensor; beside % model.expert != 0)
+    throw UsageError("expert " + std::to_string(model.expert) + " does not divide the " +
+                     std::to_string(beside) + " ranks that train beside each other");
   if (config.recompute > 0 && !found.trains)
     throw UsageError("--recompute means nothing to strategy '" + strategy + "', which trains no model");
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.world_size = config.world_size / model.tensor;
   Schedule schedule = found.build(model, part, options);
-  if (together > 1) schedule = share_layers(schedule, model, config.batch);
+  if (share) schedule = share_layers(schedule, model, config.batch);
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;

@@ -21,6 +21,7 @@ struct TrainingConfig {
   int micro_batches = 1;  ///< equal parts of the batch, whose gradients are accumulated
   int tensor = 1;         ///< ranks that share the model's layers; whoever loads the model gives it as many
   int context = 1;        ///< ranks that have parts of its sequences; likewise
+  int expert = 1;         ///< ranks that have parts of its experts; likewise
   int data = 0;           ///< batches at once, where that was said: must be what is left of the ranks
   /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and whose forwards
   /// run again before their backwards; 0: all keep what their backward needs.

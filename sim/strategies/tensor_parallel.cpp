@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,22 +23,38 @@ CollectiveKind kind_of(ExchangeKind kind) {
       return CollectiveKind::kAllReduce;
     case ExchangeKind::kAllGather:
       return CollectiveKind::kAllGather;
+    case ExchangeKind::kAllToAll:
+      return CollectiveKind::kAllToAll;
     case ExchangeKind::kReduceScatter:
       break;
   }
   return CollectiveKind::kReduceScatter;
 }
 
+/// Whether a collective is of gradients or parameters of experts that not all of its group have.
+bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model& model) {
+  const auto first = [&](const std::vector<int>& tensors) {
+    return model.parameters[tensors.front()].expert;
+  };
+  return std::visit(
+      Overloaded{
+          [&](const GradientArray& array) { return model.parameters[array.tensor].expert; },
+          [&](const BucketArray& array) { return first(schedule.buckets[array.bucket].tensors); },
+          [&](const OneOf<UnitParameters, UnitGradients> auto& array) {
+            return first(schedule.units[array.unit].tensors);
+          },
+          [](const OneOf<BufferArray, ExchangeArray> auto&) { return false; },
+      },
+      payload);
+}
+
 /// Writes one program anew, with the exchanges in it.
 class SharedProgram {
  public:
-  /// \param groups of ranks that share layers, and of those that share sequences
-  SharedProgram(const Program& base, const Model& model, double samples, int tensor_group, int context_group)
-      : base_(base),
-        model_(model),
-        samples_(samples),
-        tensor_group_(tensor_group),
-        context_group_(context_group) {}
+  /// \param groups of those that exchange, by ExchangeGroup
+  SharedProgram(const Program& base, const Model& model, double samples,
+                const std::map<ExchangeGroup, int>& groups)
+      : base_(base), model_(model), samples_(samples), groups_(groups) {}
 
   Program build() {
     result_.segments = base_.segments;
@@ -114,7 +131,7 @@ class SharedProgram {
         .name = to_text(kind) + std::string("/") + name,
         .action = Collective{.kind = kind,
                              .message = exchange.fixed + samples_ * exchange.per_sample,
-                             .group = exchange.context ? context_group_ : tensor_group_,
+                             .group = groups_.at(exchange.group),
                              .payload = ExchangeArray{index, exchange.kind == ExchangeKind::kMaximum}},
         .within = host_,
         .exchange = index};
@@ -130,19 +147,38 @@ class SharedProgram {
   const Program& base_;
   const Model& model_;
   double samples_;
-  int tensor_group_, context_group_;
+  const std::map<ExchangeGroup, int>& groups_;
   Program result_;
   std::vector<int> place_;    ///< by operation of the base
   std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
   int host_ = -1;
 };
 
-/// What a Collective of the base names, in the new Schedule.
-void rename_groups(Schedule& schedule, int more) {
+/// What a Collective of the base names, in the new Schedule. \param experts where the same ranks are in groups that have the
+/// same experts, by group of the base
+void rename_groups(Schedule& schedule, const Model& model, int more, const std::map<int, int>& experts) {
+  const auto renamed = [&](int group, bool of_experts) {
+    return more + (of_experts ? experts.at(group) : group);
+  };
   for (Program& program : schedule.programs)
     for (Op& op : program.ops)
-      if (auto* call = std::get_if<Collective>(&op.action)) call->group += more;
-  for (FsdpUnit& unit : schedule.units) unit.group += more;
+      if (auto* call = std::get_if<Collective>(&op.action))
+        call->group = renamed(call->group, is_of_experts(call->payload, schedule, model));
+  for (FsdpUnit& unit : schedule.units)
+    unit.group = renamed(unit.group, model.parameters[unit.tensors.front()].expert);
+}
+
+/// Groups of the base among which gradients or parameters of experts travel.
+std::set<int> groups_of_experts(const Schedule& base, const Model& model) {
+  std::set<int> result;
+  for (const Program& program : base.programs)
+    for (const Op& op : program.ops)
+      if (const auto* call = std::get_if<Collective>(&op.action);
+          call != nullptr && is_of_experts(call->payload, base, model))
+        result.insert(call->group);
+  for (const FsdpUnit& unit : base.units)
+    if (model.parameters[unit.tensors.front()].expert) result.insert(unit.group);
+  return result;
 }
 
 }  // namespace
@@ -156,8 +192,8 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const std::string replicas = strategy == "fsdp" ? "shard" : "data";
   const auto refuse = [&](const std::string& part) {
     throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +
-                     (keeps ? "" : replicas + "=N, ") + "context=N or tensor=N, each once, the ones that " +
-                     strategy + " knows");
+                     (keeps ? "" : replicas + "=N, ") +
+                     "context=N, tensor=N or expert=N, each once, the ones that " + strategy + " knows");
   };
   std::map<std::string, int> sizes;
   std::vector<std::string> rest;
@@ -165,7 +201,7 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     const auto size = positive_number(equals == std::string::npos ? "" : part.substr(equals + 1));
-    const bool is_common = name == "tensor" || name == "context";
+    const bool is_common = name == "tensor" || name == "context" || name == "expert";
     if (!is_common && keeps) {
       rest.push_back(part);
     } else if (!size || (!is_common && name != replicas) || !sizes.emplace(name, *size).second) {
@@ -178,6 +214,7 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   };
   config.tensor = size_of("tensor", 1);
   config.context = size_of("context", 1);
+  config.expert = size_of("expert", 1);
   config.data = size_of(replicas, 0);
   // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas.
   if (keeps && config.context > 1) {
@@ -200,7 +237,8 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
 std::string shared_by(const std::string& model, const TrainingConfig& config) {
   if (model.empty()) return model;
   std::string result = model;
-  for (const auto& [setting, ranks] : {std::pair{"context", config.context}, {"tensor", config.tensor}}) {
+  for (const auto& [setting, ranks] :
+       {std::pair{"context", config.context}, {"expert", config.expert}, {"tensor", config.tensor}}) {
     if (ranks == 1) continue;
     const std::size_t name = is_hugging_face(result) ? result.find(':') + 1 : 0;
     result += (result.find(':', name) == std::string::npos ? ":" : ",") + std::string(setting) + "=" +
@@ -218,10 +256,10 @@ struct BaseFamily {
 };
 
 /// Ranks of the base whose batches are one after the other, and which are otherwise alike: the k-th of those on each batch.
-BaseFamily context_groups(const Schedule& base, int ranks) {
-  BaseFamily family{"context", {}};
+BaseFamily groups_of_neighbours(const std::string& name, const Schedule& base, int ranks) {
+  BaseFamily family{name, {}};
   if (base.data_parallel % ranks != 0)
-    throw UsageError("context " + std::to_string(ranks) + " does not divide the " +
+    throw UsageError(name + " " + std::to_string(ranks) + " does not divide the " +
                      std::to_string(base.data_parallel) + " ranks that train beside each other");
   std::map<int, int> seen;                                 // by batch: ranks so far
   std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
@@ -234,6 +272,15 @@ BaseFamily context_groups(const Schedule& base, int ranks) {
               [&](int a, int b) { return base.data_index_of(a) < base.data_index_of(b); });
     family.groups.push_back(std::move(group));
   }
+  return family;
+}
+
+/// Ranks of a group of the base that have the same experts: every so manieth.
+BaseFamily same_experts(const Group& group, int ranks) {
+  BaseFamily family{group.name + " of experts", {}};
+  family.groups.resize(ranks);
+  for (std::size_t i = 0; i < group.ranks.size(); ++i)
+    family.groups[i % family.groups.size()].push_back(group.ranks[i]);
   return family;
 }
 
@@ -269,13 +316,23 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
     result.data_index.push_back(base.data_index_of(rank / t) / model.context);
   }
   for (const Group& group : base.groups) add_family(result, {group.name, {group.ranks}}, t);
-  int context_group = 0, tensor_group = 0;
+  std::map<ExchangeGroup, int> exchanging;
+  const auto next = [&] { return static_cast<int>(result.families.size()); };
   if (model.context > 1) {
-    context_group = static_cast<int>(result.families.size());
-    add_family(result, context_groups(base, model.context), t);
+    exchanging[ExchangeGroup::kContext] = next();
+    add_family(result, groups_of_neighbours("context", base, model.context), t);
+  }
+  std::map<int, int> experts;
+  if (model.expert > 1) {
+    exchanging[ExchangeGroup::kExpert] = next();
+    add_family(result, groups_of_neighbours("expert", base, model.expert), t);
+    for (const int group : groups_of_experts(base, model)) {
+      experts[group] = next();
+      add_family(result, same_experts(base.groups[group], model.expert), t);
+    }
   }
   if (t > 1) {
-    tensor_group = static_cast<int>(result.families.size());
+    exchanging[ExchangeGroup::kTensor] = next();
     GroupFamily family{"tensor", {}};
     for (int rank = 0; rank < result.world_size; ++rank) {
       if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});
@@ -285,10 +342,11 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
     result.families.push_back(std::move(family));
   }
   const auto named = static_cast<int>(result.groups.size());
-  rename_groups(result, named);
+  rename_groups(result, model, named, experts);
+  for (auto& [group, family] : exchanging) family += named;
   const double samples = static_cast<double>(batch) / base.micro_batches;
   for (Program& program : result.programs)
-    program = SharedProgram(program, model, samples, named + tensor_group, named + context_group).build();
+    program = SharedProgram(program, model, samples, exchanging).build();
   return result;
 }
 

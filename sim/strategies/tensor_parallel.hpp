@@ -23,12 +23,18 @@ namespace stepcast {
 /// With model.context c, c ranks of the Schedule that would train on batches of their own have parts of the sequences of
 /// one: keys and values are gathered in the middle of every attention, and their gradients scattered, 2 s w each of them for
 /// s positions and keys of width w (group `context`). Gradients are averaged over these ranks as over all others.
+///
+/// With model.expert e, e ranks of the Schedule that train beside each other have an equal part of the experts each
+/// (DeepSpeed-MoE, Rajbhandari et al., 2022; Megatron). Per layer of experts two all-to-alls forward and two backward take
+/// the K h of every token to the experts that it chose and back (group `expert`); with a capacity of C tokens, E C h of every
+/// sequence. What the Schedule averages of experts it averages among every e-th rank of its group, which have the same
+/// (group `... of experts`), and divides by all ranks, whose samples these experts have seen.
 /// \param batch of a rank \pre the Schedule was built for the world size / model.tensor
-/// \throws UsageError where c does not divide the batches
+/// \throws UsageError where c or e do not divide the batches
 Schedule share_layers(const Schedule& base, const Model& model, int batch);
 
 /// Takes what concerns every strategy out of its option `mesh`, `data=4,context=2,tensor=2`: `config.context`,
-/// `config.tensor`, and of a strategy that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
+/// `config.tensor`, `config.expert`, and of a strategy that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
 /// are no whole number above 0
 void take_mesh(const std::string& strategy, TrainingConfig& config);
 

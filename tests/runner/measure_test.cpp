@@ -99,18 +99,42 @@ TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
   MeasureOptions options;
   options.batches = {2};
   options.steps = 3;
-  const Model model =
-      load_model("llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,tensor=2,sequence_parallel=1");
+  for (const char* name :
+       {"llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,tensor=2,sequence_parallel=1",
+        "moe:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,experts=4,capacity=125,shared=32,expert="
+        "2"}) {
+    const Model model = load_model(name);
+    const TraceEntry entry = measure_trace(model, options).entries.front();
+    REQUIRE(entry.exchange_fraction.size() == model.exchanges.size());
+    for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
+      const LayerExchange& exchange = model.exchanges[i];
+      INFO(exchange.name << (exchange.backward ? ", backward" : ""));
+      CHECK(entry.exchange_fraction[i] > 0.0);
+      CHECK(entry.exchange_fraction[i] <= 1.0);
+      if (i == 0 || model.exchanges[i - 1].segment != exchange.segment) continue;
+      if (model.exchanges[i - 1].backward != exchange.backward) continue;
+      CHECK(entry.exchange_fraction[i - 1] <= entry.exchange_fraction[i]);
+    }
+  }
+}
+
+TEST_CASE("gradients around all-to-alls of experts become ready in the order that the model says",
+          "[expert]") {
+  MeasureOptions options;
+  options.batches = {2};
+  options.steps = 5;
+  const Model model = load_model(
+      "moe:hidden=64,heads=2,layers=2,sequence=32,vocabulary=50,experts=4,capacity=125,shared=64,expert=2");
   const TraceEntry entry = measure_trace(model, options).entries.front();
-  REQUIRE(entry.exchange_fraction.size() == model.exchanges.size());
   for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
     const LayerExchange& exchange = model.exchanges[i];
-    INFO(exchange.name << (exchange.backward ? ", backward" : ""));
-    CHECK(entry.exchange_fraction[i] > 0.0);
-    CHECK(entry.exchange_fraction[i] <= 1.0);
-    if (i == 0 || model.exchanges[i - 1].segment != exchange.segment) continue;
-    if (model.exchanges[i - 1].backward != exchange.backward) continue;
-    CHECK(entry.exchange_fraction[i - 1] <= entry.exchange_fraction[i]);
+    if (!exchange.backward) continue;
+    INFO(exchange.name);
+    const std::vector<double>& ready =
+        entry.segments[static_cast<std::size_t>(exchange.segment)].grad_ready_fraction;
+    const auto place = static_cast<std::size_t>(exchange.ready);
+    CHECK(ready[place - 1] <= entry.exchange_fraction[i]);
+    CHECK(entry.exchange_fraction[i] <= ready[place]);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runner/gloo/gloo_bytes.hpp"
 #include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
@@ -36,6 +37,20 @@ Result replay_on_ranks(const Model& model, const Schedule& schedule, const Trace
   Result first;
   as_sessions(schedule.world_size, [&](RankSession& session) {
     Result own = run_replayed(model, schedule, session, times, options);
+    if (session.ranks.rank == 0) first = std::move(own);
+  });
+  return first;
+}
+
+/// One step of 8 samples.
+Result run_for_real(const Model& model, const Schedule& schedule) {
+  Result first;
+  as_sessions(schedule.world_size, [&](RankSession& session) {
+    RunOptions options;
+    options.batch = 8;
+    options.steps = 1;
+    options.warmup_steps = 0;
+    Result own = run_schedule(model, schedule, session, options);
     if (session.ranks.rank == 0) first = std::move(own);
   });
   return first;
@@ -163,6 +178,31 @@ TEST_CASE("resampled steps differ, are those of the trace and the same for the s
   CHECK(slow_steps() == first);
 }
 
+TEST_CASE("ranks that share experts send what the schedule says, with real compute and replayed",
+          "[replayed][expert]") {
+  const Model model = load_model(
+      "moe:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,experts=4,feed_forward=48,capacity=125,"
+      "expert=2");
+  TraceEntry trace = even_trace(model, 8, 0.2 * kMillisecond);
+  trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
+  ReplayedRunOptions options = few_steps();
+  options.samples = 8;
+  for (const char* strategy : {"ddp", "fsdp"}) {
+    INFO(strategy);
+    const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 4));
+    double expected = 0.0;
+    for (const Op& op : schedule.program(0).ops)
+      if (const auto* call = std::get_if<Collective>(&op.action)) {
+        const auto group = static_cast<std::size_t>(schedule.group_index(call->group, 0));
+        const auto bytes = static_cast<std::size_t>(call->message.count());
+        expected += static_cast<double>(gloo_bytes_sent(
+            {call->kind, bytes, 0}, 0, static_cast<int>(schedule.groups[group].ranks.size())));
+      }
+    CHECK(replay_on_ranks(model, schedule, trace, options).bytes_sent_per_rank == expected);
+    CHECK(run_for_real(model, schedule).bytes_sent_per_rank == expected);
+  }
+}
+
 TEST_CASE("every strategy that trains runs replayed and sends as many bytes as with real compute",
           "[replayed]") {
   const Model model = load_model("simple-cnn");
@@ -172,15 +212,7 @@ TEST_CASE("every strategy that trains runs replayed and sends as many bytes as w
     INFO(strategy);
     const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 2));
     const Result replayed = replay_on_ranks(model, schedule, trace, few_steps());
-    Result real;
-    as_sessions(schedule.world_size, [&](RankSession& session) {
-      RunOptions options;
-      options.batch = 8;
-      options.steps = 1;
-      options.warmup_steps = 0;
-      Result own = run_schedule(model, schedule, session, options);
-      if (session.ranks.rank == 0) real = std::move(own);
-    });
+    const Result real = run_for_real(model, schedule);
     CHECK(replayed.bytes_sent_per_rank == real.bytes_sent_per_rank);
     REQUIRE(replayed.spans.size() == real.spans.size());
     for (std::size_t i = 0; i < real.spans.size(); ++i) CHECK(replayed.spans[i].name == real.spans[i].name);

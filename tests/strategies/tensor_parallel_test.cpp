@@ -161,7 +161,8 @@ TEST_CASE("--mesh says which ranks share, beside the dimensions that a strategy 
   CHECK(taken("pipeline", "pipeline=2,context=2").options.at("mesh") == "pipeline=2,data=2");
   CHECK(taken("pipeline", "pipeline=2,tensor=2").options.at("mesh") == "pipeline=2");
   for (const char* wrong : {"pipeline=2", "tensor=0", "tensor", "tensor=2,tensor=4", "shard=2", ""})
-    CHECK_THROWS_WITH(taken("ddp", wrong), Catch::Contains("data=N, context=N or tensor=N, each once"));
+    CHECK_THROWS_WITH(taken("ddp", wrong),
+                      Catch::Contains("data=N, context=N, tensor=N or expert=N, each once"));
   TrainingConfig both;
   both.tensor = 8;
   CHECK(shared_by("llama3-8b", both) == "llama3-8b:tensor=8");
