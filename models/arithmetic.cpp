@@ -94,6 +94,7 @@ class SegmentAccount {
     segment.forward_traffic += cost.forward_traffic;
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
+    segment.mask_size += cost.masks;
     if (cost.saves_input) activations_[static_cast<std::size_t>(input)].kept = true;
     if (layer.kind == "tied_linear") segment.tied.push_back(parameter_index(layer.texts.at("to")));
     if (kind.rows)

@@ -100,6 +100,7 @@ struct LayerCost {
   bool saves_output = false;
   Flop again{};           ///< that the backward computes a second time
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
+  Bytes masks{};          ///< of that, dropout's noise, of which a GPU keeps one byte per element
   /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.
   int kernels = 1;
   /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which

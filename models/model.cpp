@@ -87,7 +87,7 @@ Bytes Model::buffer_bytes(int dtype_group) const {
   return total(buffers, [&](const Buffer& b) { return b.is_integer == integers ? b.size : Bytes(0); });
 }
 
-Model in_precision(Model model, const Precision& precision) {
+Model in_precision(Model model, const Precision& precision, bool byte_masks) {
   model.precision = precision;
   for (Parameter& parameter : model.parameters) {
     const auto count = static_cast<double>(parameter.numel());
@@ -100,7 +100,11 @@ Model in_precision(Model model, const Precision& precision) {
     if (exchange.segment >= 0) exchange.per_sample = part * exchange.per_sample;
     exchange.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * exchange.fixed;
   }
+  const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
   for (Segment& segment : model.segments) {
+    const Bytes masks = segment.mask_size;
+    segment.mask_size = mask_part * masks;
+    segment.saved_size = segment.saved_size + (mask_part / part - 1.0) * masks;
     for (Bytes* bytes :
          {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.saved_size})
       *bytes = part * *bytes;

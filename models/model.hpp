@@ -118,6 +118,7 @@ struct Segment {
   Bytes forward_traffic, backward_traffic;
   Bytes output_size;  ///< per sample: what a pipeline boundary sends
   Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
+  Bytes mask_size;    ///< of that, dropout's noise
   /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
   std::optional<Seconds> fixed_forward, fixed_backward;
 };
@@ -147,6 +148,8 @@ struct Model {
   /// position.
   int classes = 0;
   std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  bool loss_in_place =
+      false;  ///< softmax and gradient of a cross entropy overwrite the fp32 copy of the outputs
   Optimizer optimizer;
   Precision precision;  ///< of all bytes below
   /// What declared times and outputs are of: `sample`, or `batch`, the whole one of a rank however many
@@ -204,8 +207,9 @@ struct Model {
 Model declared_for(const Model& model, int batch, int micro_batches);
 
 /// The same model in another precision: activations, their traffic and the weights that products read in `compute`,
-/// tensors in their own parts. \pre model.precision is fp32 throughout, and times are not declared
-Model in_precision(Model model, const Precision& precision);
+/// tensors in their own parts. Dropout's noise is of the compute dtype where a CPU draws it, and one byte where
+/// `byte_masks`, as PyTorch's kernels keep it on GPUs. \pre model.precision is fp32 throughout, and times are not declared
+Model in_precision(Model model, const Precision& precision, bool byte_masks = false);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.
 /// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.

@@ -134,6 +134,7 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 /// What happens to the s x s matrices of probabilities p, of a s^2 elements.
 struct ScoresCost {
   double forward = 0.0, backward = 0.0, kept = 0.0;  ///< elements
+  double masks = 0.0;                                ///< of those kept, dropout's noise
   double aside = 0.0, backward_aside = 0.0;          ///< of them, of kernels that compute next to nothing
   int kernels = 0;
 };
@@ -148,9 +149,13 @@ ScoresCost stored_scores(const Layer& layer, double p) {
   const bool causal = says(layer, "causal");
   const double softmax = 4.0 + (causal ? 2.0 : 0.0);
   const double matrices = 1.0 + softmax + 1.0;
-  return {(matrices + drop.forward) * p,       (2.0 * matrices + drop.backward) * p,
-          (1.0 + 2.0 * drop.kept) * p,         (softmax + drop.forward) * p,
-          (2.0 * softmax + drop.backward) * p, 2 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0)};
+  return {(matrices + drop.forward) * p,
+          (2.0 * matrices + drop.backward) * p,
+          (1.0 + 2.0 * drop.kept) * p,
+          drop.kept * p,
+          (softmax + drop.forward) * p,
+          (2.0 * softmax + drop.backward) * p,
+          2 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0)};
 }
 
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
@@ -205,6 +210,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.forward_traffic = float32_bytes(vectors + matrices.forward);
   cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
   cost.saved_besides += float32_bytes(matrices.kept);
+  cost.masks += float32_bytes(matrices.masks);
   cost.kernels += 3 + 2 + 1 + matrices.kernels + (repeats ? 2 : 0);
   cost.forward_aside = float32_bytes(copied + matrices.aside);
   cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
@@ -396,7 +402,7 @@ std::vector<LayerKind> transformer_kinds() {
              cost.is_view = l.sizes.at("percent") == 0;
              cost.forward_traffic = float32_bytes(drop.forward * out(l));
              cost.backward_traffic = float32_bytes(drop.backward * out(l));
-             cost.saved_besides = float32_bytes(drop.kept * out(l));
+             cost.saved_besides = cost.masks = float32_bytes(drop.kept * out(l));
            }},
       {.name = "self_attention",
        .torch_class = "Linear",

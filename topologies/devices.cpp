@@ -28,7 +28,11 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   const std::string kind = node.at("kind").text();
   if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
   device.gpu = kind == "gpu";
-  if (device.gpu) device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+  if (device.gpu) {
+    constexpr int kHopper = 90;
+    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+    device.process = 2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
+  }
   device.multiprocessors = static_cast<int>(node.at("multiprocessors").integer());
   for (const std::string& dtype : node.at("peak").keys())
     device.peak[dtype] = node.at("peak").at(dtype).flop_per_second();

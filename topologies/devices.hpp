@@ -37,7 +37,10 @@ struct DeviceModel {
   double compute_efficiency = 0.55;  ///< part of the peak rate that kernels reach
   double memory_efficiency = 0.8;    ///< and of the memory bandwidth
   double activations = 1.0;          ///< bytes that autograd keeps over those of the model's arithmetic
-  Bytes process;  ///< that every rank holds besides: workspaces, input, the allocator's loss
+  /// That every rank holds besides: workspaces, input, the allocator's loss. Of a GPU, unless set, the two workspaces of
+  /// cuBLAS that PyTorch keeps, for the threads of forward and backward: 32 MiB each from compute capability 9.0 on, before
+  /// that 8.125 MiB (`getChosenWorkspaceSize` in ATen/cuda/CublasHandlePool.cpp).
+  Bytes process;
   /// Whether an efficiency or the activations are set, which say something of estimates alone.
   bool sets_estimate = false;
 };

@@ -167,7 +167,8 @@ bool Paths::search_from_both_ends(int from, int to) const {
         reach(way.to, here.length + step(way, to), gone(way.to), ahead);
         continue;
       }
-      if (entry_ == nullptr && there < 0 && host(here.node) >= 0) entry_ = &entry_of(to);
+      if (entry_ == nullptr && there < 0 && host(here.node) >= 0 && host(here.node) == host(to))
+        entry_ = &entry_of(to);
       reach(way.to, left_by({way.link, here.node, way.length}, to), left(way.to), back);
     }
   }

@@ -54,8 +54,11 @@ ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
           [&](const OneOf<BucketArray, BufferArray> auto& payload) {
             return array_launch(collective, group, array(payload), {});
           },
-          [&](const OneOf<UnitParameters, UnitGradients> auto& payload) {
-            return unit_launch(collective.kind, group, payload.unit);
+          [&](const UnitParameters& payload) {
+            return unit_launch(collective.kind, group, payload.unit, false);
+          },
+          [&](const UnitGradients& payload) {
+            return unit_launch(collective.kind, group, payload.unit, payload.shard);
           },
           [&](const ExchangeArray& which) { return exchange_launch(collective.kind, group, which); },
       },
@@ -87,7 +90,7 @@ ProgramRunner::Launch ProgramRunner::array_launch(const Collective& collective, 
                         " of single tensors is not executed, only predicted");
 }
 
-ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& group, int index) {
+ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& group, int index, bool shard) {
   switch (kind) {
     case CollectiveKind::kAllGather:
       return [this, &group, index] {
@@ -101,7 +104,10 @@ ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& g
         return group.reduce_scatter(on.gradients, on.gradient_shard);
       };
     case CollectiveKind::kAllReduce:
-      return [this, &group, index] { return group.all_reduce(unit(index).gradients); };
+      return [this, &group, index, shard] {
+        const UnitArrays on = unit(index);
+        return group.all_reduce(shard ? on.gradient_shard : on.gradients);
+      };
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
     case CollectiveKind::kBroadcast:

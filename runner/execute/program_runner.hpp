@@ -113,7 +113,7 @@ class ProgramRunner : public SteppedProgram {
   [[noreturn]] static void refuse_copies();
   Launch launch_of(const Collective& collective);
   Launch array_launch(const Collective& collective, Backend& group, Array own, Array gathered);
-  Launch unit_launch(CollectiveKind kind, Backend& group, int index);
+  Launch unit_launch(CollectiveKind kind, Backend& group, int index, bool shard);
   Launch exchange_launch(CollectiveKind kind, Backend& group, const ExchangeArray& which);
   void run_hooks(const std::vector<std::size_t>& hooks);
   void add(std::size_t index, CompiledOp compiled);

@@ -14,9 +14,10 @@ namespace {
 
 constexpr double kElement = 4.0;  // bytes of a float32
 constexpr double kLossAccesses = 6.0;
-/// Cross entropy in fp32: log-softmax, the gradients of its output and of its input, beside the outputs; where ranks share the
-/// classes the softmax in place, and the gradient in the dtype of compute.
-constexpr double kLossCopies = 3.0, kSharedLossCopies = 1.5;
+/// Arrays of a cross entropy in fp32, as large as the outputs and beside them: log-softmax and the gradients of its output
+/// and of its input; where ranks share the classes, log-softmax, zeros with the targets, their sum with the softmax, and its
+/// product with the gradient (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py); in place one.
+constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0;
 constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and backward
 
 Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
@@ -184,8 +185,10 @@ TraceEntry estimated(const Model& model, const DeviceModel& device, int samples,
   entry.input_s = entry.host_s = entry.step_s = {0.0};
   entry.loss_s = {time(-1, Phase::kLoss)};
   if (model.loss == "cross_entropy")
-    entry.loss_peak_bytes = (model.shares_classes() ? kSharedLossCopies : kLossCopies) * kElement * samples *
-                            static_cast<double>(numel(model.segments.back().output));
+    entry.loss_peak_bytes = (model.loss_in_place      ? kLossCopiesInPlace
+                             : model.shares_classes() ? kSharedLossCopies
+                                                      : kLossCopies) *
+                            kElement * samples * static_cast<double>(numel(model.segments.back().output));
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     SegmentTrace& trace = entry.segments.emplace_back();
     trace.name = model.segments[i].name;

@@ -102,7 +102,7 @@ void estimate_phases(Inputs& inputs, const PredictionRequest& request) {
 /// Where there is no trace.
 void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
-  inputs.model = in_precision(std::move(inputs.model), request.precision);
+  inputs.model = in_precision(std::move(inputs.model), request.precision, inputs.device->gpu);
   const int samples = std::max(1, inputs.batch / request.training.micro_batches);
   inputs.trace = estimated(inputs.model, *inputs.device, samples, inputs.threads);
   const int threads = inputs.threads;

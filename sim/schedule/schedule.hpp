@@ -95,6 +95,7 @@ struct UnitParameters {
 };
 struct UnitGradients {
   int unit = 0;
+  bool shard = false;  ///< the own shard, of which replicas have the same
 };
 /// What ranks that share layers put together in the middle of a phase: `Model::exchanges[exchange]`.
 struct ExchangeArray {

@@ -16,7 +16,8 @@ constexpr const char* kExperts = " experts";  // behind the name of the unit of 
 /// The model's segments as units: each block (or layer) one of its own, what is left the root, which comes
 /// first. Experts that ranks share are a unit of their own behind that of their segments, in shards among the ranks that
 /// have the same. `flat` arrays are padded to a multiple of the ranks.
-std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, int ranks, bool sharded) {
+std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, int ranks, int group,
+                                 bool sharded) {
   FsdpUnit root;
   root.name = "root";
   std::vector<FsdpUnit> units;
@@ -35,6 +36,7 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
   std::vector<FsdpUnit> all;
   for (FsdpUnit& unit : units) {
     unit.shards = ranks;
+    unit.group = group;
     unit.sharded = sharded;
     unit.parameter = bytes_of(model.precision.parameters);
     unit.gradient = bytes_of(model.precision.gradients);
@@ -82,7 +84,11 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
 /// unit deep. With several micro-batches all but the last keep whole gradients and send nothing (no_sync).
 /// World size 1 falls to `no_shard`, as in PyTorch. Experts that ranks share (torchtitan, parallel_dims.py: efsdp) are
 /// gathered, freed and reduced right after the rest of their block, and count with it; those that no other rank has
-/// stay. Sources:
+/// stay.
+///
+/// Hybrid shards (HYBRID_SHARD; `--mesh data=R,shard=S`): S neighbours have one copy in shards, and every S-th rank is a
+/// replica with the same shard. Behind its reduce-scatter the shard of the gradients, 1/S of them, is all-reduced over the
+/// R replicas, before the second division. Sources:
 /// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
 /// reduce-scatter at a time).
 class Fsdp {
@@ -94,7 +100,10 @@ class Fsdp {
         keeps_units_(options.text("sharding") == "shard_grad_op"),
         schedule_(make_schedule("fsdp", config)),
         step_(model, config) {
-    schedule_.units = make_units(model, options.text("wrap"), config.world_size, sharded_);
+    replicas_ = config.shard > 0 ? config.world_size / config.shard : 1;
+    if (replicas_ > 1) add_groups(config.shard);
+    schedule_.units =
+        make_units(model, options.text("wrap"), config.world_size / replicas_, group_, sharded_);
     if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = schedule_.units.size(); u-- > 0;)
@@ -123,6 +132,24 @@ class Fsdp {
     bool in_flight = false;  // gathered, and its turn is not over
     bool gradients = false;  // whole ones are there
   };
+
+  /// Of ranks with one copy in shards, and of those with the same shard.
+  void add_groups(int shards) {
+    const auto before = static_cast<int>(schedule_.groups.size());
+    GroupFamily copies{"shard", {}}, same{"replicate", {}};
+    for (int copy = 0; copy < replicas_; ++copy)
+      schedule_.groups.push_back({"shard " + std::to_string(copy), {}});
+    for (int shard = 0; shard < shards; ++shard)
+      schedule_.groups.push_back({"replicate " + std::to_string(shard), {}});
+    for (int rank = 0; rank < config_.world_size; ++rank) {
+      copies.group_of_rank.push_back(before + rank / shards);
+      same.group_of_rank.push_back(before + replicas_ + rank % shards);
+      for (const GroupFamily* family : {&copies, &same})
+        schedule_.groups[family->group_of_rank.back()].ranks.push_back(rank);
+    }
+    group_ = static_cast<int>(schedule_.groups.size());
+    schedule_.families = {std::move(copies), std::move(same)};
+  }
 
   void read_prefetching(const StrategyOptions& options) {
     forward_prefetch_ = options.flag("forward-prefetch");
@@ -175,6 +202,7 @@ class Fsdp {
           step_.add({.name = numbered("all_gather/" + unit(each).name),
                      .action = Collective{.kind = CollectiveKind::kAllGather,
                                           .message = unit(each).size(),
+                                          .group = group_,
                                           .payload = UnitParameters{static_cast<int>(each)}},
                      .memory = {{.category = MemoryCategory::kParameters, .size = unit(each).size()}}});
     }
@@ -285,12 +313,20 @@ class Fsdp {
     const std::vector<int> after = step_.latest();
     for (const std::size_t each : with_experts(index)) {
       if (unit(each).shards == 1) continue;
-      const int call = step_.add_collective(
+      int call = step_.add_collective(
           (sharded_ ? "reduce_scatter/" : "all_reduce/") + unit(each).name,
           {.kind = sharded_ ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
            .message = unit(each).message(),
+           .group = group_,
            .payload = UnitGradients{static_cast<int>(each)}},
           after);
+      if (replicas_ > 1)
+        call = step_.add_collective("all_reduce/" + unit(each).name,
+                                    {.kind = CollectiveKind::kAllReduce,
+                                     .message = unit(each).gradient_shard(),
+                                     .group = group_ + 1,
+                                     .payload = UnitGradients{static_cast<int>(each), true}},
+                                    {call});
       reducing_.emplace_back(each, call);
     }
   }
@@ -323,6 +359,8 @@ class Fsdp {
   const TrainingConfig& config_;
   bool sharded_;
   bool keeps_units_;  // gathered ones, from forward to backward
+  int replicas_ = 1;
+  int group_ = 0;  // in which shards travel
   bool forward_prefetch_ = false;
   std::string backward_prefetch_ = "none";
   std::size_t limit_ = 1;  // of units in flight
@@ -353,6 +391,10 @@ void settle(StrategyOptions& options, const Model& model, int world_size) {
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   settle(options, model, config.world_size);
+  if (config.shard > 0 && config.shard < config.world_size && options.text("sharding") == "no_shard")
+    throw UsageError("--mesh shard: with --sharding no_shard nothing is in shards");
+  if (config.shard > 0 && model.expert > 1)
+    throw UsageError("--mesh data and shard: replicas of shards do not go with expert; leave data out");
   if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");

@@ -87,11 +87,16 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
   part.world_size = config.world_size / model.tensor;
+  part.shard = config.shard * model.context;
   Schedule schedule = found.build(model, part, options);
   if (share) schedule = share_layers(schedule, model, config.batch);
   schedule.options = options.resolved();
   schedule.label = strategy;
   for (const std::string& text : options.changed()) schedule.label += ", " + text;
+  if (config.shard > 0) {
+    schedule.options["shard"] = std::to_string(config.shard);
+    schedule.label += ", shard " + std::to_string(config.shard);
+  }
   if (config.recompute > 0) {
     schedule.options["recompute"] = recompute_text(config.recompute);
     schedule.label += ", recompute " + recompute_text(config.recompute);

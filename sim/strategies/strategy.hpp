@@ -23,6 +23,7 @@ struct TrainingConfig {
   int context = 1;        ///< ranks that have parts of its sequences; likewise
   int expert = 1;         ///< ranks that have parts of its experts; likewise
   int data = 0;           ///< batches at once, where that was said: must be what is left of the ranks
+  int shard = 0;  ///< ranks that have one copy of the model in shards, of a strategy that has shards; 0: all
   /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and whose forwards
   /// run again before their backwards; 0: all keep what their backward needs.
   int recompute = 0;

@@ -189,10 +189,12 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const std::vector<StrategyOption>& own = strategies().find(strategy).options;
   const bool keeps =
       std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == "mesh"; });
-  const std::string replicas = strategy == "fsdp" ? "shard" : "data";
+  const bool shards = strategy == "fsdp";
   const auto refuse = [&](const std::string& part) {
     throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +
-                     (keeps ? "" : replicas + "=N, ") +
+                     (keeps    ? ""
+                      : shards ? "data=N, shard=N, "
+                               : "data=N, ") +
                      "context=N, tensor=N or expert=N, each once, the ones that " + strategy + " knows");
   };
   std::map<std::string, int> sizes;
@@ -204,7 +206,8 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
     const bool is_common = name == "tensor" || name == "context" || name == "expert";
     if (!is_common && keeps) {
       rest.push_back(part);
-    } else if (!size || (!is_common && name != replicas) || !sizes.emplace(name, *size).second) {
+    } else if (!size || (!is_common && name != "data" && !(shards && name == "shard")) ||
+               !sizes.emplace(name, *size).second) {
       refuse(part);
     }
   }
@@ -215,7 +218,13 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   config.tensor = size_of("tensor", 1);
   config.context = size_of("context", 1);
   config.expert = size_of("expert", 1);
-  config.data = size_of(replicas, 0);
+  // Replicas of shards: without `shard`, all ranks of `fsdp` hold one copy in shards, and are that many replicas in vain.
+  if (shards && sizes.contains("data") && !sizes.contains("shard"))
+    throw UsageError("--mesh " + mesh->second +
+                     ": fsdp needs shard=N beside data=N, the ranks of each replica");
+  const int replicas = size_of("data", 1);
+  config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
+  config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
   // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas.
   if (keeps && config.context > 1) {
     const std::string replica = "data=";
@@ -309,6 +318,7 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
   result.world_size = base.world_size * t;
   result.data_parallel = base.data_parallel / model.context;
   result.groups.clear();
+  result.families.clear();
   result.program_of_rank.clear();
   result.data_index.clear();
   for (int rank = 0; rank < result.world_size; ++rank) {
@@ -316,6 +326,12 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
     result.data_index.push_back(base.data_index_of(rank / t) / model.context);
   }
   for (const Group& group : base.groups) add_family(result, {group.name, {group.ranks}}, t);
+  for (const GroupFamily& family : base.families) {
+    BaseFamily alike{family.name, {}};
+    for (const int group : std::set<int>(family.group_of_rank.begin(), family.group_of_rank.end()))
+      if (group >= 0) alike.groups.push_back(base.groups[group].ranks);
+    add_family(result, alike, t);
+  }
   std::map<ExchangeGroup, int> exchanging;
   const auto next = [&] { return static_cast<int>(result.families.size()); };
   if (model.context > 1) {

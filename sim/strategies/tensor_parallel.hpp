@@ -34,7 +34,8 @@ namespace stepcast {
 Schedule share_layers(const Schedule& base, const Model& model, int batch);
 
 /// Takes what concerns every strategy out of its option `mesh`, `data=4,context=2,tensor=2`: `config.context`,
-/// `config.tensor`, `config.expert`, and of a strategy that has no such option `config.data` (of `fsdp` called `shard`). \throws UsageError for other dimensions, or sizes that
+/// `config.tensor`, `config.expert`, and of a strategy that has no such option `config.data`, for `fsdp` data times
+/// `shard`, which is `config.shard` where there are replicas. \throws UsageError for other dimensions, or sizes that
 /// are no whole number above 0
 void take_mesh(const std::string& strategy, TrainingConfig& config);
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "sim/replay/replay.hpp"
+#include "sim/strategies/strategy.hpp"
 
 /// How fast the replay is: flows per second of a ring all-reduce in which every message is a flow, and the
 /// same ring aggregated, counted by the messages that it stands for.
@@ -53,6 +54,30 @@ void replay_ring(benchmark::State& state, Fidelity fidelity) {
       benchmark::Counter(flows * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+/// DDP on H100s, from the cluster's text to the result: what a prediction costs beside loading the model.
+void replay_gpus(benchmark::State& state) {
+  const auto ranks = static_cast<int>(state.range(0));
+  const Model model = load_model("synthetic:layers=12,forward=1ms");
+  TrainingConfig config;
+  config.world_size = ranks;
+  const Schedule schedule = build_schedule("ddp", model, config);
+  for ([[maybe_unused]] auto _ : state) {
+    const Cluster cluster = load_cluster("h100-fat-tree:nodes=" + std::to_string((ranks + 7) / 8));
+    ReplayInput input;
+    input.schedule = &schedule;
+    input.model = &model;
+    input.cluster = &cluster;
+    input.node_of_rank = place_ranks(cluster, ranks);
+    input.backend = "nccl";
+    input.record_spans = false;
+    benchmark::DoNotOptimize(replay(input));
+  }
+  state.counters["us_per_rank"] =
+      benchmark::Counter(1e-6 * ranks * static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+BENCHMARK(replay_gpus)->RangeMultiplier(8)->Range(8, 32'768)->Arg(65'536)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(replay_ring, message_level, Fidelity::kMessage)
     ->Arg(16)
     ->Arg(64)

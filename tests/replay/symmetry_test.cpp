@@ -147,6 +147,26 @@ TEST_CASE("one rank per class is replayed as SimGrid replays all, message by mes
   }
 }
 
+/// 512 ranks at switches of seven ports, of which hardly two have the same surroundings.
+TEST_CASE("where too many classes are left, the slowest of coarser ones decides", "[law]") {
+  PredictionRequest request;
+  request.strategy = "pipeline";
+  request.model = "synthetic:layers=8,forward=1ms,backward=2ms,output=16MiB";
+  request.cluster = "h100-fat-tree:nodes=64";
+  request.batch = 128;
+  request.brief = true;
+  request.steps = request.warmup_steps = 1;
+  request.training.world_size = 512;
+  request.training.micro_batches = 128;
+  request.training.options["mesh"] = "pipeline=4,data=128";
+  const Result coarse = predict(request);
+  CHECK_THAT(coarse.notes.at("ranks"), Catch::Contains("in 4 classes"));
+  request.exact = true;
+  const double exact = predict(request).median_step_time_s();
+  CHECK(coarse.median_step_time_s() >= exact * (1.0 - kEqual));
+  CHECK(coarse.median_step_time_s() <= exact * 1.02);
+}
+
 /// Ranks that share layers, in every dimension that there is.
 TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") {
   for (unsigned seed = 2001; seed <= 2030; ++seed) {

@@ -1,3 +1,5 @@
+#include "sim/strategies/tensor_parallel.hpp"
+
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -80,6 +82,7 @@ void check_training(const std::string& whole, const std::string& settings, const
   config.micro_batches = micro_batches;
   config.recompute = recompute;
   config.options = options;
+  take_mesh(strategy, config);
   const Schedule schedule = build_schedule(strategy, model, config);
   std::vector<std::vector<std::vector<double>>> states(static_cast<std::size_t>(ranks));
   std::vector<double> losses(static_cast<std::size_t>(ranks));
@@ -133,6 +136,12 @@ TEST_CASE("four ranks that share layers in pairs train as one process does: DDP,
         check_training(whole, shared, "pipeline", 4, kSamples, {{"split", "1-1"}, {"checkpoint", checkpoint}},
                        4);
     }
+}
+
+TEST_CASE("replicas of shards train as one process does, alone and with ranks that share layers") {
+  for (const char* sharding : {"full_shard", "shard_grad_op"})
+    check_training(kGpt, "", "fsdp", 4, kSamples / 4, {{"sharding", sharding}, {"mesh", "data=2,shard=2"}});
+  check_training(kLlama, ",tensor=2", "fsdp", 8, kSamples / 4, {{"mesh", "data=2,shard=2,tensor=2"}});
 }
 
 TEST_CASE(

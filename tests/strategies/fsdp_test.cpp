@@ -51,6 +51,32 @@ TEST_CASE("full_shard gathers blocks twice and the root once, and reduces every 
   CHECK(messages(none).at(CollectiveKind::kAllReduce) == parameters);
 }
 
+TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between replicas") {
+  const Model model = load_model("bert-base");
+  const double parameters = model.parameter_bytes().count();
+  TrainingConfig config = config_of(8, "full_shard");
+  config.shard = 4;
+  const Schedule hybrid = build_schedule("fsdp", model, config);
+  const Schedule whole = build_schedule("fsdp", model, config_of(4, "full_shard"));
+  CHECK(messages(hybrid).at(CollectiveKind::kAllGather) == messages(whole).at(CollectiveKind::kAllGather));
+  CHECK(messages(hybrid).at(CollectiveKind::kReduceScatter) == parameters);
+  CHECK(messages(hybrid).at(CollectiveKind::kAllReduce) == parameters / 4.0);
+  std::map<CollectiveKind, std::vector<int>> ranks;  // of rank 6
+  for (const Op& op : hybrid.program(6).ops)
+    if (const auto* call = std::get_if<Collective>(&op.action))
+      ranks[call->kind] = hybrid.groups[static_cast<std::size_t>(hybrid.group_index(call->group, 6))].ranks;
+  CHECK(ranks.at(CollectiveKind::kAllGather) == std::vector<int>{4, 5, 6, 7});
+  CHECK(ranks.at(CollectiveKind::kReduceScatter) == std::vector<int>{4, 5, 6, 7});
+  CHECK(ranks.at(CollectiveKind::kAllReduce) == std::vector<int>{2, 6});
+  const auto resident = [](const Schedule& schedule) {
+    double bytes = 0.0;
+    for (const MemoryChange& change : schedule.program(0).resident) bytes += change.size.count();
+    return bytes;
+  };
+  CHECK(resident(hybrid) == resident(whole));
+  CHECK(hybrid.label == "fsdp, shard 4");
+}
+
 TEST_CASE("flat arrays are padded to equal shards") {
   const Schedule schedule =
       build_schedule("fsdp", load_model("netflix-mlp:hidden=3"), config_of(4, "full_shard"));

@@ -47,6 +47,7 @@ std::vector<int> tensors_of(const Schedule& schedule, const Payload& payload) {
             return schedule.buckets[static_cast<std::size_t>(array.bucket)].tensors;
           },
           [&](const UnitGradients& array) {
+            if (array.shard) return std::vector<int>{};  // reduced before, among the ranks of one copy
             return schedule.units[static_cast<std::size_t>(array.unit)].tensors;
           },
           // parameters, buffers and activations, not gradients
