@@ -1,6 +1,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -159,6 +160,15 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
 
+/// Steps of these launches one after the other, of each as many as were asked for; on a disturbed machine more are taken, and
+/// kept.
+void check_launches(const std::vector<int>& found, int launches, int steps) {
+  CHECK(std::is_sorted(found.begin(), found.end()));
+  CHECK(found.back() == launches - 1);
+  for (int launch = 0; launch < launches; ++launch)
+    CHECK(std::count(found.begin(), found.end(), launch) >= steps);
+}
+
 TEST_CASE("measure joins launches, each a program of its own, and both numbers of threads") {
   const Folder folder;
   const Outcome outcome =
@@ -171,7 +181,7 @@ TEST_CASE("measure joins launches, each a program of its own, and both numbers o
   for (const std::size_t last : {6U, 7U}) {
     CHECK(trace.entries[last].threads == 2);
     CHECK(trace.entries[last].batch == 16);
-    CHECK(trace.entries[last].launch == std::vector<int>{0, 0, 0, 1, 1, 1});
+    check_launches(trace.entries[last].launch, 2, 3);
   }
 }
 
@@ -181,7 +191,7 @@ TEST_CASE("launches are added to those of an earlier call, and only to those of 
   REQUIRE(call(measure + " --model netflix-mlp").code == 0);
   REQUIRE(call(measure + " --model netflix-mlp --launches 2").code == 0);
   const std::vector<int> launches = load_trace(folder.file("a.json")).entries.front().launch;
-  CHECK(launches == std::vector<int>{0, 0, 1, 1, 2, 2});
+  check_launches(launches, 3, 2);
   const Outcome other = call(measure + " --model netflix-mlp:hidden=64");
   CHECK(other.code == 3);
   CHECK_THAT(other.text, Catch::Contains("a.json: is a trace of 'netflix-mlp'"));
