@@ -125,9 +125,16 @@ class SegmentAccount {
     if (computes_backward) work.backward_weights = 2.0 * weights;
     work.forward_kernels = cost.kernels;
     if (computes_backward) work.backward_kernels = (elements > 0 && gradients > 1.0 ? 2 : 1) * cost.kernels;
-    segment.work.push_back(work);
-    if (cost.forward_aside <= Bytes(0)) return;
+    work.products = cost.products;
+    work.needs_input_gradient = gradients > 1.0;
+    work.attention = cost.attention;
+    const bool has_aside = cost.forward_aside > Bytes(0);
     LayerWork aside;  // its kernels are among those of the layer
+    LayerWork& noisy = has_aside ? aside : work;
+    noisy.forward_spared = cost.forward_spared;
+    if (computes_backward) noisy.backward_spared = cost.backward_spared;
+    segment.work.push_back(work);
+    if (!has_aside) return;
     aside.forward_traffic = cost.forward_aside;
     if (computes_backward) aside.backward_traffic = cost.backward_aside;
     segment.work.push_back(aside);

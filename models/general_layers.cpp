@@ -40,7 +40,11 @@ std::vector<LayerKind> general_kinds() {
            [](const Layer& l) {
              return weight_and_bias(l, {l.sizes.at("out"), l.input.back()});
            },
-       .multiply_adds = [](const Layer& l) { return in(l)*number(l, "out"); },
+       .product =
+           [](const Layer& l) {
+             const auto width = static_cast<double>(l.input.back());
+             return MatrixProduct{in(l) / width, number(l, "out"), width};
+           },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,
        .saves_input = true,

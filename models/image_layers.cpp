@@ -36,9 +36,11 @@ std::vector<LayerKind> image_kinds() {
              const std::int64_t kernel = l.sizes.at("kernel");
              return weight_and_bias(l, {l.sizes.at("out"), l.input[0], kernel, kernel});
            },
-       .multiply_adds =
+       .product =
            [](const Layer& l) {
-             return number(l, "kernel") * number(l, "kernel") * static_cast<double>(l.input[0]) * out(l);
+             return MatrixProduct{
+                 out(l) / number(l, "out"), number(l, "out"),
+                 number(l, "kernel") * number(l, "kernel") * static_cast<double>(l.input[0])};
            },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,

@@ -50,13 +50,17 @@ LayerCost cost_of(const Layer& layer) {
   const auto traffic = [&](PerElement per) {
     return float32_bytes(per.in * in(layer) + per.out * out(layer));
   };
-  LayerCost cost{.forward = Flop(kind.multiply_adds != nullptr ? 2.0 * kind.multiply_adds(layer)
-                                                               : kind.flop * out(layer)),
+  LayerCost cost{.forward = Flop(kind.flop * out(layer)),
                  .forward_traffic = traffic(kind.forward),
                  .backward_traffic = traffic(kind.backward),
                  .is_view = kind.is_view,
                  .saves_input = kind.saves_input,
                  .saves_output = kind.saves_output};
+  if (kind.product != nullptr) {
+    const MatrixProduct product = kind.product(layer);
+    cost.forward = Flop(2.0 * product.rows * product.columns * product.depth);
+    cost.products.push_back(product);
+  }
   if (kind.adjust) kind.adjust(layer, cost);
   return cost;
 }

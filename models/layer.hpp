@@ -29,7 +29,7 @@
 /// | `rms_norm`          | –                                                                 | RMSNorm           |
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
 /// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
@@ -106,6 +106,9 @@ struct LayerCost {
   /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which
   /// compute next to nothing (attention's copies, softmax and dropout).
   Bytes forward_aside{}, backward_aside{};
+  Bytes forward_spared{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
+  std::vector<MatrixProduct> products{};      ///< whose flop and traffic are among the above
+  std::optional<FusedAttention> attention{};
 };
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.
@@ -137,8 +140,8 @@ struct LayerKind {
   std::function<Shape(const Layer&)> output{};
   std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order
   std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;     ///< in registration order
-  double flop = 0.0;  ///< per element of the output; or, of a product of matrices,
-  double (*multiply_adds)(const Layer&) = nullptr;
+  double flop = 0.0;  ///< per element of the output; or, of a layer that is a product of matrices, 2 m n k:
+  MatrixProduct (*product)(const Layer&) = nullptr;
   PerElement forward{}, backward{};  ///< elements of 4 B that are read or written
   bool is_view = false, saves_input = false, saves_output = false;
   /// What the numbers above do not say of the cost.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.hpp"
 #include "models/layer.hpp"
@@ -108,10 +109,15 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     for (Bytes* bytes :
          {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.saved_size})
       *bytes = part * *bytes;
-    for (LayerWork& work : segment.work)
+    for (LayerWork& work : segment.work) {
+      if (byte_masks) {
+        work.forward_traffic = work.forward_traffic - std::exchange(work.forward_spared, Bytes(0));
+        work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
+      }
       for (Bytes* bytes :
            {&work.forward_traffic, &work.backward_traffic, &work.forward_weights, &work.backward_weights})
         *bytes = part * *bytes;
+    }
   }
   return model;
 }

@@ -65,14 +65,32 @@ struct LayerRow {
   Flop forward;  ///< per sample, 2 per multiply-add
 };
 
-/// What one kernel, or several that are much alike, must do: the input of a roofline.
+/// A product of matrices of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. Where `heads` is not 0, every sample has so
+/// many products of its own, m = rows. Its gradients are dA = dC B^T and dB = A^T dC.
+struct MatrixProduct {
+  double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
+  double heads = 0.0;
+  double times = 1.0;  ///< one after the other, as experts are
+};
+
+/// Attention in one kernel, of each sample: softmax(q k^T / sqrt(d)) v of every head.
+struct FusedAttention {
+  double heads = 0.0, rows = 0.0, keys = 0.0, head_size = 0.0;  ///< q is rows x d, k and v are keys x d
+  bool causal = false;                                          ///< half of the products are computed
+};
+
+/// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.
 struct LayerWork {
   Flop forward, backward;  ///< per sample; backward 0 where no gradient is needed
   Flop again;              ///< per sample: of the forward, that the backward computes a second time
   Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written
   Bytes forward_weights, backward_weights;  ///< whatever the batch: weights read, their gradients written
+  Bytes forward_spared, backward_spared;    ///< of the samples' traffic, what a GPU's dropout does not move
   int forward_kernels = 0;                  ///< launched on a GPU
   int backward_kernels = 0;                 ///< two for each forward one of a layer with weights: dx and dw
+  std::vector<MatrixProduct> products{};    ///< among the kernels; flop and traffic are counted above
+  bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
+  std::optional<FusedAttention> attention{};
 };
 
 /// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements.

@@ -17,9 +17,11 @@ struct DropoutCost {
   double forward = 6.0;  // the noise is written, read and written, then x and noise are read and y is written
   double backward = 3.0;
   double kept = 1.0;
+  // On a GPU one kernel draws the noise, of one byte per element, and applies it.
+  double forward_spared = 3.5, backward_spared = 0.5;
 };
 DropoutCost dropout_cost(std::int64_t percent) {
-  return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0};
+  return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0, 0.0, 0.0};
 }
 
 /// One of several modules that make up a layer.
@@ -136,6 +138,7 @@ struct ScoresCost {
   double forward = 0.0, backward = 0.0, kept = 0.0;  ///< elements
   double masks = 0.0;                                ///< of those kept, dropout's noise
   double aside = 0.0, backward_aside = 0.0;          ///< of them, of kernels that compute next to nothing
+  double spared = 0.0, backward_spared = 0.0;        ///< of those, what a GPU's dropout does not move
   int kernels = 0;
 };
 
@@ -143,11 +146,12 @@ struct ScoresCost {
 ///
 ///     q k^T p, scale and softmax 4 p, causal mask 2 p, dropout as it says, p v p
 ///
-/// Backward twice that. Kept: p; with dropout also its noise and what is left of p.
+/// With `fused_softmax` one kernel scales, masks and takes the softmax, 2 p (Megatron's). Backward twice that. Kept: p; with dropout also its noise and what is left of p.
 ScoresCost stored_scores(const Layer& layer, double p) {
   const DropoutCost drop = dropout_cost(layer.sizes.at("dropout"));
   const bool causal = says(layer, "causal");
-  const double softmax = 4.0 + (causal ? 2.0 : 0.0);
+  const bool fused = says(layer, "fused_softmax");
+  const double softmax = fused ? 2.0 : 4.0 + (causal ? 2.0 : 0.0);
   const double matrices = 1.0 + softmax + 1.0;
   return {(matrices + drop.forward) * p,
           (2.0 * matrices + drop.backward) * p,
@@ -155,7 +159,9 @@ ScoresCost stored_scores(const Layer& layer, double p) {
           drop.kept * p,
           (softmax + drop.forward) * p,
           (2.0 * softmax + drop.backward) * p,
-          2 + (causal ? 1 : 0) + (drop.kept > 0.0 ? 1 : 0)};
+          drop.forward_spared * p,
+          drop.backward_spared * p,
+          (fused ? 1 : 2 + (causal ? 1 : 0)) + (drop.kept > 0.0 ? 1 : 0)};
 }
 
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
@@ -196,7 +202,11 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
   cost.saved_besides = float32_bytes(s * q + 2.0 * keys * w);
   cost.kernels = products + 2 * in_place;
+  for (const LayerPart& part : projections(layer))
+    cost.products.push_back({s, static_cast<double>(part.count), h});
+  const double heads = number(layer, "heads"), head = q / heads;
   if (flash) {
+    cost.attention = FusedAttention{heads, s, keys, head, says(layer, "causal")};
     cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
     cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * (s * q + keys * w) + rows);
     cost.saved_besides += float32_bytes(rows);
@@ -211,9 +221,13 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
   cost.saved_besides += float32_bytes(matrices.kept);
   cost.masks += float32_bytes(matrices.masks);
+  cost.products.push_back({s, keys, head, heads});
+  cost.products.push_back({s, head, keys, heads});
   cost.kernels += 3 + 2 + 1 + matrices.kernels + (repeats ? 2 : 0);
   cost.forward_aside = float32_bytes(copied + matrices.aside);
   cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
+  cost.forward_spared = float32_bytes(matrices.spared);
+  cost.backward_spared = float32_bytes(matrices.backward_spared);
 }
 
 /// One row per projection; the products of the attention itself are no module.
@@ -291,6 +305,13 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.backward_aside = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
   cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0);
+  cost.products.push_back({s, experts, h});
+  const auto add_feed_forward = [&](double rows, double width, double times) {
+    cost.products.push_back({rows, width, h, 0.0, 2.0 * times});
+    cost.products.push_back({rows, h, width, 0.0, times});
+  };
+  add_feed_forward(s * active / own, routed, own);
+  if (shared > 0.0) add_feed_forward(s, shared, 1.0);
 }
 
 Shape tied_output(const Layer& layer) {
@@ -403,6 +424,8 @@ std::vector<LayerKind> transformer_kinds() {
              cost.forward_traffic = float32_bytes(drop.forward * out(l));
              cost.backward_traffic = float32_bytes(drop.backward * out(l));
              cost.saved_besides = cost.masks = float32_bytes(drop.kept * out(l));
+             cost.forward_spared = float32_bytes(drop.forward_spared * out(l));
+             cost.backward_spared = float32_bytes(drop.backward_spared * out(l));
            }},
       {.name = "self_attention",
        .torch_class = "Linear",
@@ -415,6 +438,7 @@ std::vector<LayerKind> transformer_kinds() {
                       {"norms", Unit::kFlag, 0, 0},
                       {"fused", Unit::kFlag, 0, 0},
                       {"flash", Unit::kFlag, 0, 0},
+                      {"fused_softmax", Unit::kFlag, 0, 0},
                       {"dropout", Unit::kCount, 0, 0},
                       {"context", Unit::kCount, 1, 1},
                       {"query", Unit::kName, {}, 0, "", "query"},
@@ -458,7 +482,10 @@ std::vector<LayerKind> transformer_kinds() {
        .attributes = {{"to", Unit::kName, {}, 0}},
        .input = kSequence,
        .output = tied_output,
-       .multiply_adds = [](const Layer& l) { return in(l)*number(l, "rows"); },
+       .product =
+           [](const Layer& l) {
+             return MatrixProduct{static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
+           },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,
        .saves_input = true},

@@ -1,5 +1,8 @@
 #include "topologies/devices.hpp"
 
+#include <array>
+#include <deque>
+
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/number.hpp"
@@ -16,44 +19,40 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
   device.nvlink_bandwidth = node.at("nccl").bytes_per_second();
 }
 
-DeviceModel read_device(const std::string& name, const YamlNode& node) {
-  node.allow_only({"description", "reported_as", "kind", "compute_capability", "multiprocessors", "peak",
-                   "memory", "memory_bandwidth", "nvlink", "pcie_generation", "kernel_launch", "power",
-                   "source"});
-  DeviceModel device;
-  device.name = device.specification = name;
-  device.description = node.at("description").text();
-  if (node.has("reported_as"))
-    for (const YamlNode& words : node.at("reported_as").items()) device.reported_as.push_back(words.text());
-  const std::string kind = node.at("kind").text();
-  if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
-  device.gpu = kind == "gpu";
-  if (device.gpu) {
-    constexpr int kHopper = 90;
-    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-    device.process = 2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
+constexpr std::array kEstimateKeys{"compute_efficiency", "memory_efficiency", "attention_efficiency",
+                                   "activations",        "process",           "kernel_launch",
+                                   "operation_issue",    "collective_issue"};
+
+KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
+  node.allow_only({"compute_capability", "products", "attention"});
+  const YamlNode products = node.at("products");
+  products.allow_only(
+      {"start", "reached", "sustained", "depth", "tile", "waves", "droop", "droop_flop", "split"});
+  KernelLaws laws{.generation = generation,
+                  .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
+                  .start = products.at("start").seconds(),
+                  .reached = products.at("reached").number(),
+                  .sustained = products.at("sustained").number(),
+                  .depth = products.at("depth").number(),
+                  .tile = products.at("tile").number(),
+                  .waves = products.at("waves").number(),
+                  .droop = products.at("droop").number(),
+                  .split = products.at("split").number(),
+                  .droop_flop = Flop(products.at("droop_flop").number())};
+  for (const std::string& size : node.at("attention").keys()) {
+    const YamlNode law = node.at("attention").at(size);
+    law.allow_only({"full", "full_half", "causal", "causal_half"});
+    laws.attention[std::stoi(size)] = {law.at("full").number(), law.at("full_half").number(),
+                                       law.at("causal").number(), law.at("causal_half").number()};
   }
-  device.multiprocessors = static_cast<int>(node.at("multiprocessors").integer());
-  for (const std::string& dtype : node.at("peak").keys())
-    device.peak[dtype] = node.at("peak").at(dtype).flop_per_second();
-  if (!device.peak.contains("float32")) node.at("peak").fail("key 'float32' is missing");
-  if (node.has("memory")) device.memory = node.at("memory").bytes();
-  device.memory_bandwidth = node.at("memory_bandwidth").bytes_per_second();
-  if (node.has("nvlink")) read_nvlink(node.at("nvlink"), device);
-  device.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
-  if (node.has("kernel_launch")) device.kernel_launch = node.at("kernel_launch").seconds();
-  if (node.has("power")) device.power = node.at("power").watts();
-  device.source = node.at("source").text();
-  return device;
+  return laws;
 }
 
-const DeviceModel& named_device(const std::string& name) {
-  std::vector<std::string> known;
-  for (const DeviceModel& device : device_models()) {
-    if (device.name == name) return device;
-    known.push_back(device.name);
-  }
-  throw InputError(unknown_name("device", name, known));
+const KernelLaws& laws_of(int compute_capability) {
+  const KernelLaws* newest = &kernel_laws().front();
+  for (const KernelLaws& laws : kernel_laws())
+    if (laws.compute_capability <= compute_capability) newest = &laws;
+  return *newest;
 }
 
 /// A number above 0 and at most `most`.
@@ -66,14 +65,15 @@ double number_of(const std::string& what, const std::string& text, double most) 
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {
-  constexpr double kMostActivations = 1000.0;
+  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0;
   const std::string what = "device '" + device.name + "': " + key;
   const auto positive = [&](auto quantity) {
     if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
     return quantity;
   };
-  std::vector<std::string> known{"activations",      "compute_efficiency", "kernel_launch",
-                                 "memory_bandwidth", "memory_efficiency",  "process"};
+  std::vector<std::string> known{"activations",        "attention_efficiency", "collective_issue",
+                                 "compute_efficiency", "kernel_launch",        "memory_bandwidth",
+                                 "memory_efficiency",  "operation_issue",      "process"};
   for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
   if (device.peak.contains(key)) {
     device.peak[key] = positive(parse_flop_per_second(text, what));
@@ -81,11 +81,18 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     device.memory_bandwidth = positive(parse_bytes_per_second(text, what));
   } else if (key == "kernel_launch") {
     device.kernel_launch = parse_seconds(text, what);
+  } else if (key == "operation_issue") {
+    device.operation_issue = parse_seconds(text, what);
+  } else if (key == "collective_issue") {
+    device.collective_issue = parse_seconds(text, what);
   } else if (key == "process") {
     device.process = parse_bytes(text, what);
   } else if (key == "compute_efficiency" || key == "memory_efficiency") {
     (key == "compute_efficiency" ? device.compute_efficiency : device.memory_efficiency) =
         number_of(what, text, 1.0);
+    device.sets_estimate = true;
+  } else if (key == "attention_efficiency") {
+    device.attention_efficiency = number_of(what, text, kMostAttention);
     device.sets_estimate = true;
   } else if (key == "activations") {
     device.activations = number_of(what, text, kMostActivations);
@@ -95,18 +102,121 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
   }
 }
 
+FittedTo read_fitted(const YamlNode& node) {
+  node.allow_only({"rows", "error", "least_ranks", "most_ranks"});
+  return {static_cast<int>(node.at("rows").integer()), node.at("error").number(),
+          static_cast<int>(node.at("least_ranks").integer()),
+          static_cast<int>(node.at("most_ranks").integer())};
+}
+
+/// What the file says of an estimate on the device.
+void read_estimate(const YamlNode& node, DeviceModel& device) {
+  for (const char* key : kEstimateKeys)
+    if (node.has(key)) node.at(key).placed([&] { set(device, key, node.at(key).text()); });
+  if (node.has("fitted")) device.fitted = read_fitted(node.at("fitted"));
+}
+
+/// A device that differs from another one in what an estimate takes for granted.
+DeviceModel read_variant(const std::string& name, const YamlNode& node) {
+  std::vector<std::string> keys{"like", "description", "fitted", "source"};
+  keys.insert(keys.end(), kEstimateKeys.begin(), kEstimateKeys.end());
+  node.allow_only(keys);
+  DeviceModel device = node.at("like").placed([&] { return device_model(node.at("like").text()); });
+  device.name = device.specification = name;
+  device.reported_as.clear();
+  if (node.has("description")) device.description = node.at("description").text();
+  device.source = node.at("source").text();
+  read_estimate(node, device);
+  return device;
+}
+
+DeviceModel read_device(const std::string& name, const YamlNode& node) {
+  if (node.has("like")) return read_variant(name, node);
+  std::vector<std::string> keys{
+      "description", "reported_as",      "kind",   "compute_capability", "multiprocessors", "peak",
+      "memory",      "memory_bandwidth", "nvlink", "pcie_generation",    "power",           "fitted",
+      "source"};
+  keys.insert(keys.end(), kEstimateKeys.begin(), kEstimateKeys.end());
+  node.allow_only(keys);
+  DeviceModel device;
+  device.name = device.specification = device.hardware = name;
+  device.description = node.at("description").text();
+  if (node.has("reported_as"))
+    for (const YamlNode& words : node.at("reported_as").items()) device.reported_as.push_back(words.text());
+  const std::string kind = node.at("kind").text();
+  if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
+  device.gpu = kind == "gpu";
+  if (device.gpu) {
+    constexpr int kHopper = 90;
+    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+    device.process = 2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
+    device.operation_issue =
+        Seconds(6e-6);  // eager operations take 5 to 8 us of a host, linear layers 15 to 25
+    device.collective_issue = Seconds(25e-6);
+    device.queued_launches = 1000;
+    device.laws = laws_of(device.compute_capability);
+    device.compute_efficiency = device.laws.reached * device.laws.sustained;
+  }
+  device.multiprocessors = static_cast<int>(node.at("multiprocessors").integer());
+  for (const std::string& dtype : node.at("peak").keys())
+    device.peak[dtype] = node.at("peak").at(dtype).flop_per_second();
+  if (!device.peak.contains("float32")) node.at("peak").fail("key 'float32' is missing");
+  if (node.has("memory")) device.memory = node.at("memory").bytes();
+  device.memory_bandwidth = node.at("memory_bandwidth").bytes_per_second();
+  if (node.has("nvlink")) read_nvlink(node.at("nvlink"), device);
+  device.pcie_generation = static_cast<int>(node.at("pcie_generation").integer());
+  if (node.has("power")) device.power = node.at("power").watts();
+  device.source = node.at("source").text();
+  read_estimate(node, device);
+  return device;
+}
+
+const DeviceModel& named_device(const std::string& name) {
+  std::vector<std::string> known;
+  for (const DeviceModel& device : device_models()) {
+    if (device.name == name) return device;
+    known.push_back(device.name);
+  }
+  throw InputError(unknown_name("device", name, known));
+}
+
 }  // namespace
 
 std::filesystem::path device_file() { return home_folder() / "topologies" / "devices" / "devices.yaml"; }
 
-const std::vector<DeviceModel>& device_models() {
-  static const std::vector<DeviceModel> models = [] {
-    std::vector<DeviceModel> result;
+const std::vector<KernelLaws>& kernel_laws() {
+  static const std::vector<KernelLaws> laws = [] {
+    std::vector<KernelLaws> result;
+    const YamlNode file = YamlNode::load((device_file().parent_path() / "kernels.yaml").string());
+    for (const std::string& name : file.keys()) result.push_back(read_laws(name, file.at(name)));
+    return result;
+  }();
+  return laws;
+}
+
+namespace {
+
+std::deque<DeviceModel>& devices() {  // references stay
+  static std::deque<DeviceModel> known = [] {
+    std::deque<DeviceModel> result;
     const YamlNode file = YamlNode::load(device_file().string());
     for (const std::string& name : file.keys()) result.push_back(read_device(name, file.at(name)));
     return result;
   }();
-  return models;
+  return known;
+}
+
+}  // namespace
+
+const std::deque<DeviceModel>& device_models() { return devices(); }
+
+const DeviceModel& add_device(const std::string& path) {
+  const YamlNode file = YamlNode::load(path);
+  const std::vector<std::string> names = file.keys();
+  if (names.size() != 1) file.fail("found " + std::to_string(names.size()) + " devices, expected one");
+  for (DeviceModel& known : devices())
+    if (known.name == names.front()) return known = read_device(names.front(), file.at(names.front()));
+  return devices().emplace_back(read_device(names.front(), file.at(names.front())));
 }
 
 const DeviceModel& device_model(const std::string& specification) {

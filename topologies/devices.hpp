@@ -1,7 +1,9 @@
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,30 @@
 
 /// What vendors say of processors: topologies/devices/devices.yaml.
 namespace stepcast {
+
+/// How attention in one kernel uses the peak rate P of a GPU: flop/s = part P / (1 + half / keys).
+struct AttentionLaw {
+  double full = 0.0, full_half = 0.0, causal = 0.0, causal_half = 0.0;
+};
+
+/// How kernels of a generation of GPUs use the peak rate and the memory bandwidth: topologies/devices/kernels.yaml;
+/// sim/replay/kernels.hpp has the formulas.
+struct KernelLaws {
+  std::string generation;  ///< `hopper`
+  int compute_capability = 0;
+  Seconds start{0};  ///< of one kernel on the device
+  double reached = 1.0, sustained = 1.0;
+  double depth = 0.0, tile = 0.0, waves = 0.0, droop = 0.0, split = 0.0;
+  Flop droop_flop{1.0};
+  std::map<int, AttentionLaw> attention{};  ///< by head size
+};
+
+/// Measured steps to which an estimate's numbers were fitted.
+struct FittedTo {
+  int rows = 0;
+  double error = 0.0;  ///< mean absolute one of a cross-validation
+  int least_ranks = 1, most_ranks = 1;
+};
 
 /// A GPU, or a CPU as a whole.
 struct DeviceModel {
@@ -26,17 +52,26 @@ struct DeviceModel {
   BytesPerSecond nvlink_raw;        ///< of one link, one direction
   BytesPerSecond nvlink_bandwidth;  ///< what NCCL counts of it
   int pcie_generation = 0;
-  Seconds kernel_launch{0};  ///< host time per kernel
-  Watts power;               ///< that it is rated for (TDP); 0 W: not said
+  Seconds kernel_launch{0};     ///< host time per kernel
+  Seconds operation_issue{0};   ///< of a GPU's host besides, per operation of an eager framework's forward
+  Seconds collective_issue{0};  ///< of a GPU's host, per call of a collective
+  int queued_launches = 0;      ///< of a GPU: more kernels than that do not wait in a stream
+  Watts power;                  ///< that it is rated for (TDP); 0 W: not said
   std::string source;
   std::string specification{};  ///< the name with what is set of it
+  std::string hardware{};       ///< the name, or of a device that is like another one that one's
 
-  // What an estimate without any measurement takes for granted. Large language models train at 35 to 55 % of the
-  // peak rate, with layers that are bound by memory counted in; those stand apart here, so the upper end is taken.
-  // BabelStream reaches about 75 % (P100) to 90 % (H100) of the memory bandwidth.
-  double compute_efficiency = 0.55;  ///< part of the peak rate that kernels reach
-  double memory_efficiency = 0.8;    ///< and of the memory bandwidth
-  double activations = 1.0;          ///< bytes that autograd keeps over those of the model's arithmetic
+  KernelLaws laws{};  ///< of a GPU
+
+  // What an estimate without any measurement takes for granted. BabelStream reaches about 75 % (P100) to 90 % (H100) of the
+  // memory bandwidth.
+  /// Part of the peak rate that kernels reach; of a GPU large products of matrices, which is `reached` times `sustained` of
+  /// its laws.
+  double compute_efficiency = 0.55;
+  double memory_efficiency = 0.8;     ///< and of the memory bandwidth
+  double attention_efficiency = 1.0;  ///< of attention in one kernel, over what the laws say
+  std::optional<FittedTo> fitted{};
+  double activations = 1.0;  ///< bytes that autograd keeps over those of the model's arithmetic
   /// That every rank holds besides: workspaces, input, the allocator's loss. Of a GPU, unless set, the two workspaces of
   /// cuBLAS that PyTorch keeps, for the threads of forward and backward: 32 MiB each from compute capability 9.0 on, before
   /// that 8.125 MiB (`getChosenWorkspaceSize` in ATen/cuda/CublasHandlePool.cpp).
@@ -48,13 +83,19 @@ struct DeviceModel {
 /// topologies/devices/devices.yaml, as it is installed here.
 std::filesystem::path device_file();
 
+/// topologies/devices/kernels.yaml, the oldest generation first. \throws InputError that names file, line and key
+const std::vector<KernelLaws>& kernel_laws();
+
 /// All of them, in the order of the file. \throws InputError that names file, line and key
-const std::vector<DeviceModel>& device_models();
+const std::deque<DeviceModel>& device_models();
+
+/// Makes the one device of a file in the same form known, in place of one with its name. \throws InputError
+const DeviceModel& add_device(const std::string& path);
 
 /// `h100-sxm`, or with settings in place of the data sheet's and the estimate's:
 ///
 ///     h100-sxm:float32=60TFLOP/s,memory_bandwidth=3TB/s,kernel_launch=3us,compute_efficiency=0.4,
-///              memory_efficiency=0.9,activations=1.1,process=500MiB
+///              memory_efficiency=0.9,attention_efficiency=1.2,activations=1.1,process=500MiB
 ///
 /// \throws InputError that lists the known names, or settings, and the nearest one; for a value that is not positive
 /// (an efficiency above 1)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
@@ -39,12 +40,17 @@ void declare(po::options_description& options) {
       ("trace", text_value("", "none"), "what one rank costs, from 'stepcast measure'")
       ("device", text_value("", "the traced one"),
        describe_devices().c_str())
+      ("device-file", text_value("", "none"),
+       "a device of your own, as 'stepcast fit' writes it; --device is then this one, with settings if need be")
       ("phase-times", text_value("", "none"),
        "without --trace: what is known of one rank's step and micro-batch, as forward=120ms,backward=130ms; also compute "
        "(both), optimizer, input and host (each on one core), stage (of a pipeline, whatever its layers). Layers share a "
        "phase by their flop, with --device as the estimate has it")
       ("gradients", text_value("kept"),
        "kept from step to step, or freed by zero_grad() and made anew by each backward, as since PyTorch 2.0")
+      ("host-waits", text_value("step"),
+       "of an estimated GPU, when its host, which runs ahead, waits for it: step, where the loss is read, or phase, around "
+       "every forward and backward of a micro-batch too, as timers of Megatron do")
       ("trace-device", text_value("", "as the trace says"),
        "with --device and --trace: the known device that is most like the traced one")
       ("precision", text_value("fp32")->value_name("POLICY"),
@@ -138,6 +144,15 @@ Precision precision_option(const po::variables_map& values) {
 
 }  // namespace
 
+AskPrediction asked_here() {
+  return [known = std::make_shared<KnownInputs>()](const std::vector<std::string>& words, bool brief) {
+    PredictionRequest request = prediction_request(parse_words("predict", words));
+    request.brief = brief;
+    request.known = known.get();
+    return predict(request);
+  };
+}
+
 PredictionRequest prediction_request(const po::variables_map& values) {
   PredictionRequest request;
   request.training = training_config(values);
@@ -145,7 +160,16 @@ PredictionRequest prediction_request(const po::variables_map& values) {
   request.model = values["model"].as<std::string>();
   request.trace = values["trace"].as<std::string>();
   request.device = values["device"].as<std::string>();
+  if (const auto file = values["device-file"].as<std::string>(); !file.empty()) {
+    const std::string& own = add_device(file).name;
+    if (request.device.empty()) request.device = own;
+    if (request.device != own && !request.device.starts_with(own + ":"))
+      throw UsageError("--device " + request.device + ": --device-file " + file + " describes '" + own + "'");
+  }
   request.trace_device = values["trace-device"].as<std::string>();
+  if (const auto waits = values["host-waits"].as<std::string>(); waits != "step" && waits != "phase")
+    throw UsageError("--host-waits: " + unknown_name("moment", waits, {"step", "phase"}));
+  request.host_waits_by_phase = values["host-waits"].as<std::string>() == "phase";
   request.precision = precision_option(values);
   read_surroundings(values, request);
   request.batch = optional_int(values, "batch", kMostOfAnything);

@@ -2,11 +2,13 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "core/file.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/measured_output.hpp"
 #include "sim/commands/predict.hpp"
 #include "sim/validation/case_prediction.hpp"
 #include "sim/validation/row_comparison.hpp"
@@ -15,6 +17,7 @@ namespace stepcast {
 namespace {
 
 constexpr const char* kValidationSchema = "stepcast.validation/1";
+constexpr const char* kMeasuredSchema = "stepcast.measured/1";
 
 /// What --help says of --case.
 std::string describe_cases() {
@@ -23,12 +26,23 @@ std::string describe_cases() {
   return text;
 }
 
+std::string describe_measured() {
+  std::string text = "instead: steps on GPUs that others measured, all sets or this one";
+  for (const std::string& id : measured_ids()) text += "\n" + id;
+  return text;
+}
+
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("cases", po::value<std::string>(),
        "a further case, a file in the form of those in studies/published; one named as a shipped case takes its place")
-      ("case", po::value<std::string>(), describe_cases().c_str());
+      ("case", po::value<std::string>(), describe_cases().c_str())
+      ("measured", po::value<std::string>()->implicit_value("all"), describe_measured().c_str())
+      ("rows", text_value("", "its own"), "with --measured ID: another part of the same table, a CSV file with the same columns")
+      ("every-row", po::bool_switch(), "with --measured: print every row")
+      ("jobs", po::value<int>()->default_value(0, "one per core"), "with --measured: processes that forecast at once")
+      ("seed", po::value<unsigned>()->default_value(1), "with --measured: of the folds of cross-validations");
   // clang-format on
   declare_output(options, "the predictions");
 }
@@ -128,18 +142,37 @@ void print_all(const std::vector<Case>& rows) {
             << to_text(summarize(rows)) << '\n';
 }
 
+ExitCode run_measured(const po::variables_map& values) {
+  const auto asked = values["measured"].as<std::string>();
+  const auto rows = values["rows"].as<std::string>();
+  if (asked == "all" && !rows.empty()) throw UsageError("--rows goes with --measured ID, one of its tables");
+  const int jobs = values["jobs"].as<int>() == 0 ? static_cast<int>(std::thread::hardware_concurrency())
+                                                 : int_option(values, "jobs", 1, kMostThreads);
+  nlohmann::json all{{"sets", nlohmann::json::array()}};
+  std::vector<SetResult> results;
+  for (const std::string& id : asked == "all" ? measured_ids() : std::vector{asked}) {
+    SetResult one{read_measured(measured_path(id), rows), {}};
+    one.forecast = forecast(one.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
+    if (!values["json"].as<bool>())
+      std::cout << set_text(one, asked != "all", values["every-row"].as<bool>()) << std::flush;
+    all["sets"].push_back(json_of(one.set, one.forecast));
+    results.push_back(std::move(one));
+  }
+  if (!values["json"].as<bool>() && asked == "all") std::cout << '\n' << sets_text(results);
+  all["context"] = make_run_context(kMeasuredSchema, command_line());
+  all["lineage"] = nlohmann::json::array();
+  for (const SetResult& one : results) all["lineage"].push_back(make_ancestor("measured rows", one.set.path));
+  write_output(values, [&] { return to_file_text(all); });
+  return ExitCode::kDone;
+}
+
 ExitCode run(const po::variables_map& values) {
   check_output(values);
+  if (values.count("measured") != 0) return run_measured(values);
   const std::vector<PublishedCase> cases = chosen_cases(values);
   nlohmann::json all{{"cases", nlohmann::json::array()}};
   std::vector<Case> rows;
-  KnownInputs known;
-  const AskPrediction ask = [&known](const std::vector<std::string>& words, bool brief) {
-    PredictionRequest request = prediction_request(parse_words("predict", words));
-    request.brief = brief;
-    request.known = &known;
-    return predict(request);
-  };
+  const AskPrediction ask = asked_here();
   for (const PublishedCase& one : cases) {
     const CasePrediction prediction = predict_case(one, ask);
     const std::vector<Case> comparisons = compare_rows(one, prediction);
@@ -164,7 +197,8 @@ const Registration<Command> kValidate{
      .thing = {.declare = declare,
                .run = run,
                .positional = "",
-               .usage = "stepcast validate [--cases FILE] [--case ID] [options]",
+               .usage = "stepcast validate [--cases FILE] [--case ID] [options]\n       stepcast validate "
+                        "--measured [ID] [options]",
                .group = "Predict and compare"},
      .order = 22}};
 

@@ -24,7 +24,9 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) 
 }  // namespace
 
 Costs::Costs(const ReplayInput& input)
-    : input_(input), times_(*input.model, input.trace, input.accumulating) {}
+    : input_(input), times_(*input.model, input.trace, input.accumulating) {
+  if (input.issue != nullptr) issue_.emplace(*input.model, input.issue, nullptr);
+}
 
 std::vector<double> Costs::places(int rank) const {
   const auto micro_batches = static_cast<std::size_t>(input_.schedule->micro_batches);

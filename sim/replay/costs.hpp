@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sim/records/step_times.hpp"
@@ -25,6 +26,10 @@ class Costs {
   /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
   /// \param follows the operation's phase and segment ran before in this step, for another micro-batch
   [[nodiscard]] Job job(const Op& op, int rank, double place, bool follows = false) const;
+  /// What it takes a host that runs ahead to issue the operation; 0 where none does.
+  [[nodiscard]] double issue_s(const Op& op) const {
+    return issue_ ? issue_->seconds(*input_.schedule, op, -1.0, false) : 0.0;
+  }
   /// Host time of a step that no operation accounts for.
   [[nodiscard]] Job rest_of_step(int rank, double place) const;
 
@@ -42,6 +47,7 @@ class Costs {
 
   const ReplayInput& input_;
   StepTimes times_;
+  std::optional<StepTimes> issue_;
 };
 
 }  // namespace stepcast

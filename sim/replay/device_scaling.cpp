@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/table.hpp"
 #include "models/layer.hpp"
+#include "sim/replay/kernels.hpp"
 
 namespace stepcast {
 namespace {
@@ -64,8 +66,36 @@ void sum_steps(TraceEntry& entry) {
   entry.step_s = std::move(steps);
 }
 
-/// Where in its phase each exchange of the model stands, by the roofline of what is before it.
-std::vector<double> exchange_fractions(const Model& model, double samples, const DeviceRates& rates) {
+/// The time of one layer's forward or backward.
+using LayerTime = std::function<Seconds(const LayerWork&, bool forward)>;
+
+/// At the efficiencies of the device: a GPU's kernels by their shapes, a CPU's layers by their roofline.
+LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
+  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
+  if (device.gpu) {
+    const KernelRates kernels{.peak = rates.peak,
+                              .reached = device.compute_efficiency,
+                              .attention = device.attention_efficiency,
+                              .memory = device.memory_efficiency * rates.memory,
+                              .memory_peak = rates.memory,
+                              .element = bytes_of(model.precision.compute),
+                              .multiprocessors = device.multiprocessors,
+                              .laws = &device.laws};
+    return [=](const LayerWork& work, bool forward) { return device_time(work, forward, samples, kernels); };
+  }
+  rates.peak = device.compute_efficiency * rates.peak;
+  rates.memory = device.memory_efficiency * rates.memory;
+  return [=](const LayerWork& work, bool forward) { return layer_time(work, forward, samples, rates); };
+}
+
+Seconds layers_time(const Segment& segment, bool forward, const LayerTime& time) {
+  Seconds total(0);
+  for (const LayerWork& work : segment.work) total += time(work, forward);
+  return total;
+}
+
+/// Where in its phase each exchange of the model stands, by the times of what is before it.
+std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
   constexpr double kForwardOfLoss = 0.5;
   std::vector<double> fractions;
   for (const LayerExchange& exchange : model.exchanges) {
@@ -76,7 +106,7 @@ std::vector<double> exchange_fractions(const Model& model, double samples, const
     Seconds before(0), all(0);
     const std::vector<LayerWork>& works = model.segments[exchange.segment].work;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], !exchange.backward, samples, rates);
+      const Seconds time = layer_time(works[i], !exchange.backward);
       const bool is_earlier = static_cast<int>(i) < exchange.work;
       all += time;
       if (is_earlier != exchange.backward) before += time;
@@ -169,38 +199,62 @@ TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string&
   return result;
 }
 
-TraceEntry estimated(const Model& model, const DeviceModel& device, int samples, int threads) {
-  check_describes_work(model);
-  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
-  rates.peak = device.compute_efficiency * rates.peak;
-  rates.memory = device.memory_efficiency * rates.memory;
-  const auto time = [&](int segment, Phase phase) {
-    const double launches = kernels_of(model, segment, phase) * rates.kernel_launch.count();
-    return std::max(roofline_time(model, segment, phase, samples, rates).count(), launches);
-  };
+namespace {
+
+/// An entry of one step whose phases take what `time` says of (segment, phase); the loss is segment -1.
+TraceEntry entry_of(const Model& model, int samples, int threads, const auto& time) {
   TraceEntry entry;
   entry.batch = samples;
   entry.threads = threads;
   entry.launch = {0};
   entry.input_s = entry.host_s = entry.step_s = {0.0};
   entry.loss_s = {time(-1, Phase::kLoss)};
-  if (model.loss == "cross_entropy")
-    entry.loss_peak_bytes = (model.loss_in_place      ? kLossCopiesInPlace
-                             : model.shares_classes() ? kSharedLossCopies
-                                                      : kLossCopies) *
-                            kElement * samples * static_cast<double>(numel(model.segments.back().output));
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     SegmentTrace& trace = entry.segments.emplace_back();
     trace.name = model.segments[i].name;
     for_each_phase(trace, [&](auto& measured, Phase phase) {
       measured = {phase == Phase::kZeroGrad ? 0.0 : time(static_cast<int>(i), phase)};
     });
-    trace.saved_bytes = trace.forward_peak_bytes =
-        device.activations * samples * model.segments[i].saved_size.count();
   }
-  entry.exchange_fraction = exchange_fractions(model, samples, rates);
   sum_steps(entry);
   return entry;
+}
+
+/// Bytes that a cross entropy of these samples holds.
+double loss_bytes(const Model& model, int samples) {
+  if (model.loss != "cross_entropy") return 0.0;
+  const double copies = model.loss_in_place      ? kLossCopiesInPlace
+                        : model.shares_classes() ? kSharedLossCopies
+                                                 : kLossCopies;
+  return copies * kElement * samples * static_cast<double>(numel(model.segments.back().output));
+}
+
+}  // namespace
+
+StepEstimate estimated(const Model& model, const DeviceModel& device, int samples, int threads) {
+  check_describes_work(model);
+  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
+  rates.memory = device.memory_efficiency * rates.memory;
+  const LayerTime layer = layer_time_of(device, model, samples, threads);
+  StepEstimate result{entry_of(model, samples, threads, [&](int segment, Phase phase) {
+    const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
+    return (of_layers ? layers_time(model.segments[segment], phase == Phase::kForward, layer)
+                      : roofline_time(model, segment, phase, samples, rates))
+        .count();
+  })};
+  result.device.loss_peak_bytes = loss_bytes(model, samples);
+  for (std::size_t i = 0; i < model.segments.size(); ++i)
+    result.device.segments[i].saved_bytes = result.device.segments[i].forward_peak_bytes =
+        device.activations * samples * model.segments[i].saved_size.count();
+  result.device.exchange_fraction = exchange_fractions(model, layer);
+  if (!device.gpu) return result;
+  result.host = entry_of(model, samples, threads, [&](int segment, Phase phase) {
+    const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
+    const Seconds each = device.kernel_launch + (eager ? device.operation_issue : Seconds(0));
+    return kernels_of(model, segment, phase) * each.count();
+  });
+  result.host->exchange_fraction = result.device.exchange_fraction;
+  return result;
 }
 
 std::string estimate_note(const Precision& precision, const DeviceModel& device) {
@@ -235,6 +289,18 @@ std::string known_errors_note(const DeviceModel& device) {
                       : text;
 }
 
+std::string fitted_note(const FittedTo& fitted, int ranks) {
+  const std::string known =
+      fitted.least_ranks == fitted.most_ranks
+          ? std::to_string(fitted.most_ranks)
+          : std::to_string(fitted.least_ranks) + " to " + std::to_string(fitted.most_ranks);
+  std::string text = "to " + std::to_string(fitted.rows) + " steps of " + known +
+                     " ranks, cross-validated error " + percent_text(fitted.error);
+  if (ranks > fitted.most_ranks || ranks < fitted.least_ranks)
+    text += "; EXTRAPOLATED: " + std::to_string(ranks) + " ranks are beyond them";
+  return text;
+}
+
 std::string memory_warning(const Result& result, const DeviceModel& device) {
   if (device.memory <= Bytes(0)) return "";
   const auto largest =
@@ -254,7 +320,7 @@ std::string memory_warning(const Result& result, const DeviceModel& device) {
 void check_places(const Cluster& cluster, const DeviceModel& device) {
   for (const int place : cluster.places()) {
     const std::string& other = cluster.node(place).device;
-    if (other.empty() || other == device.name) continue;
+    if (other.empty() || other == device.hardware) continue;
     throw InputError("cluster '" + cluster.specification + "': " + cluster.node_name(place) + " is " + other +
                      ", but --device is " + device.name);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "models/model.hpp"
@@ -63,12 +64,20 @@ const DeviceModel& traced_device(const Trace& trace, const std::string& path, co
 TraceEntry moved(const TraceEntry& entry, const Model& model, const std::string& dtype,
                  const DeviceModel& traced, const DeviceModel& device);
 
+/// What a step is estimated to cost.
+struct StepEstimate {
+  TraceEntry device;
+  /// What the same phases cost the host of a GPU, which runs ahead: kernel_launch per kernel, and operation_issue per kernel
+  /// of the forward and the loss (the framework's own work; autograd replays the backward without it). None of a CPU.
+  std::optional<TraceEntry> host{};
+};
+
 /// A trace entry of one step from the table of layers alone, at the efficiencies of the device. Gradients are ready at
 /// the end of their segment, saved bytes are the model's own estimate times the device's `activations`, and host, input
 /// and data loading cost nothing. Nor does
 /// zero_grad: PyTorch 2 frees gradients (set_to_none), and the next backward writes them anew. \throws
 /// InputError as `moved`
-TraceEntry estimated(const Model& model, const DeviceModel& device, int samples, int threads);
+StepEstimate estimated(const Model& model, const DeviceModel& device, int samples, int threads);
 
 /// How the estimate was made, for people.
 std::string estimate_note(const Precision& precision, const DeviceModel& device);
@@ -91,6 +100,9 @@ std::vector<DeviceError> device_errors();
 
 /// How far estimates for a device were off, row by row with its source, or that nothing is known.
 std::string known_errors_note(const DeviceModel& device);
+
+/// What the device's numbers were fitted to, and whether this many ranks are beyond it.
+std::string fitted_note(const FittedTo& fitted, int ranks);
 
 /// `rank 0 needs 91.2 GiB, h100-sxm holds 79.6 GiB: the step does not fit`, or "" where it fits. What the
 /// framework and its libraries hold besides (some 500 MB) is left out.

@@ -26,6 +26,7 @@ struct Inputs {
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
+  std::optional<TraceEntry> issue;               ///< what an estimate costs a host that runs ahead
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
@@ -104,13 +105,17 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
   inputs.model = in_precision(std::move(inputs.model), request.precision, inputs.device->gpu);
   const int samples = std::max(1, inputs.batch / request.training.micro_batches);
-  inputs.trace = estimated(inputs.model, *inputs.device, samples, inputs.threads);
+  StepEstimate estimate = estimated(inputs.model, *inputs.device, samples, inputs.threads);
+  inputs.trace = std::move(estimate.device);
+  inputs.issue = std::move(estimate.host);
   const int threads = inputs.threads;
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
   if (request.brief) return;
   inputs.notes["estimate"] = estimate_note(request.precision, *inputs.device);
   inputs.notes["known errors"] = known_errors_note(*inputs.device);
+  if (inputs.device->fitted)
+    inputs.notes["fitted"] = fitted_note(*inputs.device->fitted, request.training.world_size);
 }
 
 /// The device with what it needs and excludes.
@@ -277,6 +282,12 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
+  if (inputs.issue) {
+    input.issue = &*inputs.issue;
+    input.call_issue = inputs.device->collective_issue;
+    input.waits_by_phase = request.host_waits_by_phase;
+    input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
+  }
   input.copies = request.copies;
   input.batch = inputs.batch;
   input.threads = inputs.threads;

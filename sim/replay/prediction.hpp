@@ -31,8 +31,9 @@ struct PredictionRequest : PlaceRequest {
   CopyCosts copies{};
   /// Of every PCIe link and of all of a GPU's NVLinks together, in place of the cluster's; degraded ones keep their part.
   std::optional<BytesPerSecond> pcie, nvlink;
-  PhaseTimes phases{};           ///< what is known of one rank's step where no trace is; none: nothing
-  bool gradients_freed = false;  ///< zero_grad() gives them up and each backward makes them anew
+  PhaseTimes phases{};               ///< what is known of one rank's step where no trace is; none: nothing
+  bool host_waits_by_phase = false;  ///< of a GPU's host: else once per step
+  bool gradients_freed = false;      ///< zero_grad() gives them up and each backward makes them anew
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;

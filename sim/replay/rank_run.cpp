@@ -58,7 +58,43 @@ bool RankRun::has_hooks(int index) const {
   return false;
 }
 
+void RankRun::spend(double seconds) {
+  issued_until_ = std::max(issued_until_, world_.clock.now() - world_.input.ahead.count()) + seconds;
+}
+
+/// A host that waits by phase is not ahead where another begins.
+void RankRun::begin_phase(const Op& op) {
+  const auto* compute = std::get_if<Compute>(&op.action);
+  if (!world_.input.waits_by_phase || compute == nullptr) return;
+  const std::pair now{compute->phase, micro_batch_of(op)};
+  if (std::exchange(phase_, now) != now) issued_until_ = std::max(issued_until_, world_.clock.now());
+}
+
+Job RankRun::paced(Job job, double issue) {
+  if (world_.input.issue == nullptr) return job;
+  spend(issue);
+  job.seconds = std::max(job.seconds, issued_until_ - world_.clock.now());
+  return job;
+}
+
+/// The parameters of the next unit depend on nothing that is computed.
+void RankRun::call_ahead() {
+  if (world_.input.issue == nullptr) return;
+  for (std::size_t i = static_cast<std::size_t>(next_); i < program_.ops.size(); ++i) {
+    const Op& each = program_.ops[i];
+    if (std::holds_alternative<Compute>(each.action)) return;
+    const auto* collective = std::get_if<Collective>(&each.action);
+    if (collective == nullptr || ahead_[i] != 0 || collective->kind != CollectiveKind::kAllGather ||
+        !std::holds_alternative<UnitParameters>(collective->payload))
+      continue;
+    issue(static_cast<int>(i));
+    ahead_[i] = 1;
+  }
+}
+
 void RankRun::begin_step() {
+  issued_until_ = std::max(issued_until_, world_.clock.now());
+  ahead_.assign(program_.ops.size(), 0);
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
   issued_.assign(program_.ops.size(), 0);
@@ -126,9 +162,13 @@ void RankRun::advance_main() {
       host_ = index;
       host_job_ = job(index);
       host_done_ = 0.0;
+      begin_phase(op(index));
+      call_ahead();
       continue;
     }
     main_busy_ = true;
+    begin_phase(op(index));
+    call_ahead();
     perform(index);
   }
 }
@@ -160,6 +200,7 @@ bool RankRun::run_piece(double until) {
   if (until <= host_done_) return false;
   Job piece = host_job_;
   piece.seconds *= until - host_done_;
+  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)));
   host_done_ = until;
   main_busy_ = true;
   const bool running = run_job(piece, [this] {
@@ -171,6 +212,7 @@ bool RankRun::run_piece(double until) {
 }
 
 void RankRun::issue(int index) {
+  if (ahead_[index] != 0) return;
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
@@ -244,7 +286,7 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_job(job(index), done)) finish(index);
+                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index))), done)) finish(index);
                  },
              },
              op(index).action);
@@ -256,6 +298,7 @@ void RankRun::perform_collective(int index, const Collective& collective) {
   const auto join = [this, index, &collective] {
     world_.collectives.join(rank_, collective, [this, index] { finish(index); });
   };
+  if (world_.input.issue != nullptr) spend(world_.input.call_issue.count());
   const double overhead =
       world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead_s;
   if (overhead > 0.0)
@@ -267,6 +310,8 @@ void RankRun::perform_collective(int index, const Collective& collective) {
 void RankRun::finish(int index) {
   states_[index] = State::kDone;
   now_dates_[index].end = world_.clock.now();
+  if (std::holds_alternative<Recv>(op(index).action))
+    issued_until_ = std::max(issued_until_, world_.clock.now());
   --open_ops_;
   if (op(index).stream == Stream::kCompute || index == staging_)
     main_busy_ = false;

@@ -47,6 +47,12 @@ struct OpDates {
 /// - Hooks (`Op::within`) run inside their operation, each when the time of that operation has advanced to
 ///   where the trace saw the gradient ready or the exchange; the rest of it waits. What is issued behind a hook
 ///   is issued right after it; no copies, which would keep the main thread.
+/// - A GPU's host runs ahead: the compute stream is then the device's. The host issues its operations one after the other,
+///   and calls of collectives, each in its own time; an operation ends no earlier than it was issued, so that a step of
+///   small kernels goes at the host's pace, and what communicates meanwhile hides behind it. It gets `ahead` of the device
+///   at most, where the queue of launches is full, and waits for the device at the end of a step, where the loss is read, and for what it
+///   receives from another stage, as Megatron's pipelines do. It
+///   calls the all-gather of FSDP's next unit as soon as the unit before computes.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
  public:
@@ -98,6 +104,12 @@ class RankRun {
   void perform_collective(int index, const Collective& collective);
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
+  /// The host spends so long on issuing; it gets no further ahead than it can.
+  void spend(double seconds);
+  /// The job that begins now, of which the host has `issue` to issue: it ends no earlier than that is done.
+  [[nodiscard]] Job paced(Job job, double issue);
+  void begin_phase(const Op& op);
+  void call_ahead();
 
   ReplayWorld& world_;
   const int rank_;
@@ -115,7 +127,10 @@ class RankRun {
   bool closing_ = false;    ///< the rest of the step's host time passes
   int host_ = -1;           ///< operation whose hooks run; -1: none
   Job host_job_;
-  double host_done_ = 0.0;                          ///< part of its time that has passed
+  double host_done_ = 0.0;                              ///< part of its time that has passed
+  std::pair<Phase, int> phase_{Phase::kOptimizer, -1};  ///< under way, and of which micro-batch
+  double issued_until_ = 0.0;                           ///< date until which a host that runs ahead is busy
+  std::vector<char> ahead_;  ///< by operation: called before the main thread reached it
   std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
   int staging_ = -1;                                ///< copy for whose end the main thread waits; -1: none
   std::vector<std::vector<int>> followers_;         ///< by operation: messages and copies that come after it

@@ -39,6 +39,12 @@ struct ReplayInput {
   const TraceEntry* trace = nullptr;  ///< null: the model declares its own times
   /// The same for micro-batches that follow another one in their step; null: as `trace`
   const TraceEntry* accumulating = nullptr;
+  /// What the same phases cost a host that runs ahead of its device, to issue them; null: nothing runs ahead
+  const TraceEntry* issue = nullptr;
+  Seconds call_issue{0};  ///< of that host, for one call of a collective
+  Seconds ahead{0};       ///< how far it gets ahead of the device, at most
+  bool waits_by_phase =
+      false;  ///< it waits for the device before every forward, loss and backward of a micro-batch too
   /// null: endpoints are free, one collective in flight, no sharing cost
   const Calibration* calibration = nullptr;
   /// Library whose collectives are replayed: `gloo`, or `nccl`, which needs every rank on a GPU of its own;

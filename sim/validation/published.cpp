@@ -59,33 +59,6 @@ nlohmann::json quantities_of(const YamlNode& map, const std::vector<std::string>
   return result;
 }
 
-PublishedParameter parameter_of(const std::string& name, const YamlNode& node) {
-  node.allow_only({"range", "scale", "limits", "source"});
-  PublishedParameter result;
-  FreeParameter& parameter = result.parameter;
-  parameter.name = name;
-  const auto bounds = [&](const YamlNode& list, double& low, double& high) {
-    const std::vector<YamlNode> ends = list.items();
-    if (ends.size() != 2) list.fail("expected [low, high]");
-    const NamedValue from = named_value(ends[0].text()), to = named_value(ends[1].text());
-    if (!from.word.empty() || !to.word.empty() || from.unit != to.unit || !(from.number < to.number))
-      list.fail("found [" + ends[0].text() + ", " + ends[1].text() +
-                "], expected two ascending numbers of one unit, as [1GB/s, 12GB/s]");
-    low = from.number;
-    high = to.number;
-    return from.unit;
-  };
-  result.unit = bounds(node.at("range"), parameter.low, parameter.high);
-  parameter.linear = node.has("scale") && node.at("scale").one_of("scale", {"linear", "log"}) == "linear";
-  if (!parameter.linear && parameter.low <= 0.0)
-    node.at("range").fail("found 0 or less, expected more on a logarithmic scale; or say scale: linear");
-  parameter.least = 0.0;
-  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != result.unit)
-    node.at("limits").fail("expected the unit of the range, '" + result.unit + "'");
-  result.source = node.at("source").text();
-  return result;
-}
-
 PublishedChoice choice_of(const std::string& name, const YamlNode& node) {
   constexpr long long kMostValues = 10'000;
   node.allow_only({"to", "values", "source"});
@@ -300,6 +273,33 @@ NamedValue named_value(const std::string& text) {
   const bool whole = problem == std::errc() && std::isfinite(number) &&
                      unit.find_first_of("-0123456789") == std::string::npos;
   return whole ? NamedValue{number, unit, ""} : NamedValue{0.0, "", text};
+}
+
+PublishedParameter parameter_of(const std::string& name, const YamlNode& node) {
+  node.allow_only({"range", "scale", "limits", "source"});
+  PublishedParameter result;
+  FreeParameter& parameter = result.parameter;
+  parameter.name = name;
+  const auto bounds = [&](const YamlNode& list, double& low, double& high) {
+    const std::vector<YamlNode> ends = list.items();
+    if (ends.size() != 2) list.fail("expected [low, high]");
+    const NamedValue from = named_value(ends[0].text()), to = named_value(ends[1].text());
+    if (!from.word.empty() || !to.word.empty() || from.unit != to.unit || !(from.number < to.number))
+      list.fail("found [" + ends[0].text() + ", " + ends[1].text() +
+                "], expected two ascending numbers of one unit, as [1GB/s, 12GB/s]");
+    low = from.number;
+    high = to.number;
+    return from.unit;
+  };
+  result.unit = bounds(node.at("range"), parameter.low, parameter.high);
+  parameter.linear = node.has("scale") && node.at("scale").one_of("scale", {"linear", "log"}) == "linear";
+  if (!parameter.linear && parameter.low <= 0.0)
+    node.at("range").fail("found 0 or less, expected more on a logarithmic scale; or say scale: linear");
+  parameter.least = 0.0;
+  if (node.has("limits") && bounds(node.at("limits"), parameter.least, parameter.most) != result.unit)
+    node.at("limits").fail("expected the unit of the range, '" + result.unit + "'");
+  result.source = node.at("source").text();
+  return result;
 }
 
 std::string filled(const std::string& text, const std::map<std::string, NamedValue>& names) {

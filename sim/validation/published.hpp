@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/yaml.hpp"
 #include "sim/validation/fitter.hpp"
 
 /// Published measurements of distributed training as data: what others measured, what of it a prediction may use, and what
@@ -54,6 +55,9 @@ struct PublishedParameter {
   std::string unit;  ///< `GB/s`, or ""
   std::string source;
 };
+
+/// `{range: [0.2ms, 60ms], scale: linear, limits: [0ms, 1s], source: ...}` \throws InputError that names file, line and key
+PublishedParameter parameter_of(const std::string& name, const YamlNode& node);
 
 struct PublishedChoice {
   OpenChoice choice;

@@ -231,12 +231,12 @@ TEST_CASE(
     }
     for (const DeviceModel& one : device_models()) {
       INFO(name << " on " << one.name);
-      const TraceEntry small = estimated(model, one, 8, 1);
-      const TraceEntry large = estimated(model, one, 64, 1);
+      const TraceEntry small = estimated(model, one, 8, 1).device;
+      const TraceEntry large = estimated(model, one, 64, 1).device;
       for (const double time : large.zero_grad_s()) CHECK(time == 0.0);  // gradients are freed
       CHECK(small.step_s[0] > 0.0);
       CHECK(large.step_s[0] >= small.step_s[0]);
-      CHECK(large.step_s[0] <= 8.0 * small.step_s[0]);
+      CHECK(large.step_s[0] <= 8.0 / (1.0 - one.laws.droop) * small.step_s[0]);  // clocks fall
     }
   }
 }
@@ -278,9 +278,9 @@ TEST_CASE("every row of device-errors.json still is what an estimate says") {
 }
 
 TEST_CASE("errors of estimates are read as percent, or as a factor where they are far too fast") {
-  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("+1.8 %"));
+  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-5.1 %"));
   CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
-             Catch::StartsWith("33 times") && Catch::Contains("times too fast"));
+             Catch::StartsWith("18 times") && Catch::Contains("times too fast"));
   CHECK_THAT(known_errors_note(device_model("a100-sxm")), Catch::Contains("not known"));
 }
 

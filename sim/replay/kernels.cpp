@@ -1,0 +1,118 @@
+#include "sim/replay/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace stepcast {
+namespace {
+
+struct Tile {
+  double rows, columns;
+};
+constexpr std::array<Tile, 6> kTiles{{{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}}};
+constexpr std::array<double, 4> kParts{1, 2, 4, 8};
+constexpr double kLargeTile = 256.0 * 128.0 / (256.0 + 128.0);
+
+double norm4(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
+
+double traffic(double m, double n, double k, double count, const KernelRates& rates) {
+  return rates.element * count * (m * k + k * n + m * n);
+}
+
+/// A product of the forward or one of its gradients.
+struct Shaped {
+  double m, n, k, count;
+};
+
+/// Calls `visit(product, times)` for the kernels of a product of the forward.
+void for_each_kernel(const MatrixProduct& product, bool forward, bool input_gradient, double samples,
+                     const auto& visit) {
+  const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
+  const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
+  if (forward) return visit(Shaped{m, product.columns, product.depth, count}, product.times);
+  visit(Shaped{product.depth, product.columns, m, count}, product.times);
+  if (input_gradient || product.heads > 0.0)
+    visit(Shaped{m, product.depth, product.columns, count}, product.times);
+}
+
+double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
+  const double once = a.heads * (2.0 * a.rows + 2.0 * a.keys) * a.head_size;
+  return (forward ? 1.0 : 2.0) * rates.element * samples * once;
+}
+
+AttentionLaw law_of(const KernelLaws& laws, double head_size) {
+  auto above = laws.attention.lower_bound(static_cast<int>(std::lround(head_size)));
+  if (above == laws.attention.begin()) return above->second;
+  if (above == laws.attention.end()) return laws.attention.rbegin()->second;
+  const auto below = std::prev(above);
+  const double part =
+      std::log(head_size / below->first) / std::log(static_cast<double>(above->first) / below->first);
+  const AttentionLaw &a = below->second, &b = above->second;
+  return {std::lerp(a.full, b.full, part), std::lerp(a.full_half, b.full_half, part),
+          std::lerp(a.causal, b.causal, part), std::lerp(a.causal_half, b.causal_half, part)};
+}
+
+}  // namespace
+
+Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
+  const KernelLaws& laws = *rates.laws;
+  const double flop = 2.0 * m * n * k * count;
+  const double theta = 1.0 - laws.droop * flop / (flop + laws.droop_flop.count());
+  const double read = traffic(m, n, k, count, rates) / rates.memory.count();
+  const auto gain = [&](double a) { return a / (a + laws.tile); };
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : kTiles) {
+    const double reached =
+        rates.reached * gain(tile.rows * tile.columns / (tile.rows + tile.columns)) / gain(kLargeTile);
+    const double tiles = count * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    for (const double parts : kParts) {
+      const double u = parts * tiles / rates.multiprocessors;
+      const double waves = std::max(1.0, (1.0 - laws.waves) * u + laws.waves * std::ceil(u));
+      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + laws.depth) *
+                             rates.multiprocessors / (reached * rates.peak.count() * theta);
+      const double summed =
+          parts > 1.0 ? 4.0 * rates.element * laws.split * parts * m * n * count / rates.memory_peak.count()
+                      : 0.0;
+      best = std::min(best, norm4(compute, read + summed));
+    }
+  }
+  return laws.start + Seconds(best);
+}
+
+Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
+                       const KernelRates& rates) {
+  const AttentionLaw law = law_of(*rates.laws, attention.head_size);
+  const double part = attention.causal ? law.causal : law.full,
+               half = attention.causal ? law.causal_half : law.full_half;
+  const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
+                      attention.rows * attention.keys * attention.head_size;
+  const double rate = rates.attention * part * rates.peak.count() / (1.0 + half / attention.keys);
+  return rates.laws->start +
+         Seconds(std::max(flop / rate,
+                          attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
+}
+
+Seconds device_time(const LayerWork& work, bool forward, double samples, const KernelRates& rates) {
+  Seconds time(0);
+  double kernels = forward ? work.forward_kernels : work.backward_kernels;
+  double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
+                         : samples * work.backward_traffic.count() + work.backward_weights.count();
+  if (forward || kernels > 0)
+    for (const MatrixProduct& product : work.products)
+      for_each_kernel(product, forward, work.needs_input_gradient, samples,
+                      [&](const Shaped& one, double times) {
+                        time += times * product_time(one.m, one.n, one.k, one.count, rates);
+                        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates);
+                        kernels -= times;
+                      });
+  if (work.attention && kernels > 0) {
+    time += attention_time(*work.attention, forward, samples, rates);
+    bytes -= attention_traffic(*work.attention, forward, samples, rates);
+    kernels -= 1.0;
+  }
+  return time + std::max(0.0, kernels) * rates.laws->start + Bytes(std::max(0.0, bytes)) / rates.memory;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,122 @@
+#include "sim/replay/kernels.hpp"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "sim/replay/prediction.hpp"
+
+namespace stepcast::kernels_test {
+namespace {
+
+/// A single product, as the tables have it: not sustained.
+KernelRates alone(const std::string& name) {
+  const DeviceModel& device = device_model(name);
+  const double memory = name == "a100-sxm" ? 0.800 : 0.825;  // with which the laws were fitted
+  return {.peak = device.peak.at("bfloat16"),
+          .reached = device.laws.reached,
+          .memory = memory * device.memory_bandwidth,
+          .memory_peak = device.memory_bandwidth,
+          .element = 2.0,
+          .multiprocessors = device.multiprocessors,
+          .laws = &device.laws};
+}
+
+PredictionRequest fsdp_of(const std::string& model, const std::string& device, int batch) {
+  PredictionRequest request;
+  request.strategy = "fsdp";
+  request.model = model;
+  request.device = device;
+  request.cluster = "h100x8-hgx";
+  request.precision = Precision::parse("bf16");
+  request.batch = batch;
+  request.training.world_size = 8;
+  return request;
+}
+
+}  // namespace
+
+// Values that whoever fitted the laws printed of them.
+TEST_CASE("products of matrices take what their law says") {
+  struct Known {
+    const char* device;
+    double m, n, k, us;
+  };
+  const std::vector<Known> known{{"a100-sxm", 256, 4096, 4096, 55.6},   {"a100-sxm", 4096, 1024, 4096, 157.4},
+                                 {"a100-sxm", 4096, 4096, 4096, 524.4}, {"a100-sxm", 8192, 8192, 8192, 4129},
+                                 {"h100-sxm", 256, 4096, 4096, 17.7},   {"h100-sxm", 4096, 1024, 4096, 46.5},
+                                 {"h100-sxm", 4096, 4096, 4096, 176.3}, {"h100-sxm", 8192, 8192, 8192, 1410},
+                                 {"h100-sxm", 2048, 1536, 12288, 99.9}};
+  for (const Known& one : known) {
+    INFO(one.device << " " << one.m << " " << one.n << " " << one.k);
+    CHECK(1e6 * product_time(one.m, one.n, one.k, 1, alone(one.device)).count() ==
+          Approx(one.us).epsilon(0.005));
+  }
+}
+
+TEST_CASE(
+    "attention reaches its part of the peak in long sequences, half of it where the law says, and skips half "
+    "if causal") {
+  const KernelRates rates = alone("a100-sxm");
+  const auto flops = [&](double s, bool causal) {
+    const FusedAttention attention{16, s, s, 128, causal};
+    const double flop = (causal ? 2.0 : 4.0) * 3.5 * 16 * s * s * 128;
+    const Seconds both =
+        attention_time(attention, true, 4, rates) + attention_time(attention, false, 4, rates);
+    return 4 * flop / (both.count() - 2 * rates.laws->start.count()) / 1e12;
+  };
+  CHECK(flops(16384, true) ==
+        Approx(189).epsilon(0.02));  // figures of FlashAttention 2, forward and backward
+  CHECK(flops(2048, true) == Approx(155).epsilon(0.02));
+  CHECK(flops(4096, false) == Approx(196).epsilon(0.02));
+}
+
+TEST_CASE("kernels never get faster with more work, nor with less of the device") {
+  for (const char* name : {"a100-sxm", "h100-sxm", "b200", "rtx-4090"}) {
+    KernelRates rates = alone(name);
+    double before = 0.0;
+    for (double k = 64; k <= 16384; k *= 2) {
+      const double time = product_time(4096, 4096, k, 1, rates).count();
+      CHECK(time > before);
+      before = time;
+    }
+    const double whole = product_time(4096, 4096, 4096, 1, rates).count();
+    rates.reached *= 0.5;
+    CHECK(product_time(4096, 4096, 4096, 1, rates).count() > 1.5 * whole);
+  }
+}
+
+TEST_CASE("a host that cannot keep up sets the pace of small kernels, and communication hides behind it") {
+  const auto step = [](const std::string& device, const std::string& strategy, int ranks) {
+    PredictionRequest request = fsdp_of("gpt:layers=12,hidden=256,heads=4,sequence=256", device, 1);
+    request.strategy = strategy;
+    request.training.world_size = ranks;
+    return predict(request).median_step_time_s();
+  };
+  const double quick =
+      step("h100-sxm:kernel_launch=1us,operation_issue=1us,collective_issue=1us", "single", 1);
+  const double slow =
+      step("h100-sxm:kernel_launch=50us,operation_issue=50us,collective_issue=1us", "single", 1);
+  CHECK(slow > 10.0 * quick);
+  CHECK(step("h100-sxm:kernel_launch=100us,operation_issue=100us", "single", 1) ==
+        Approx(2.0 * slow).epsilon(0.02));
+  CHECK(step("h100-sxm:kernel_launch=50us,operation_issue=50us,collective_issue=1us", "ddp", 8) <
+        1.05 * slow);
+}
+
+TEST_CASE("a fast host changes nothing where the device is busy") {
+  const auto step = [](const std::string& device) {
+    return predict(fsdp_of("gpt:layers=4,hidden=4096,heads=32,sequence=2048", device, 8))
+        .median_step_time_s();
+  };
+  CHECK(step("h100-sxm:kernel_launch=2us,operation_issue=1us") ==
+        Approx(step("h100-sxm:kernel_launch=4us,operation_issue=8us")).epsilon(0.005));
+}
+
+TEST_CASE("a host that runs ahead calls FSDP's next all-gather as early as --forward-prefetch does") {
+  PredictionRequest request = fsdp_of("llama3-8b:layers=8", "h100-sxm", 2);
+  const double implicit = predict(request).median_step_time_s();
+  request.training.options = {{"forward-prefetch", "yes"}};
+  CHECK(implicit == Approx(predict(request).median_step_time_s()).epsilon(0.01));
+}
+
+}  // namespace stepcast::kernels_test

@@ -1,0 +1,142 @@
+#include "sim/validation/measured_forecast.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "core/error.hpp"
+#include "core/number.hpp"
+#include "tests/temporary_folder.hpp"
+
+namespace stepcast::measured_forecast_test {
+namespace {
+
+/// Options as `name=value` words; the step is size / (rate * ranks) + fixed, in a world where rate is 3 and fixed 0.02.
+double option(const std::vector<std::string>& words, const std::string& name) {
+  const auto found = std::ranges::find(words, "--" + name);
+  REQUIRE(found != words.end());
+  return number_in<double>(*std::next(found)).value();
+}
+
+double step_of(double size, double ranks, double rate, double fixed) { return size / (rate * ranks) + fixed; }
+
+const AskPrediction kAsk = [](const std::vector<std::string>& words, bool /*brief*/) {
+  if (option(words, "batch") == 7.0) throw InputError("seven is not predicted");
+  Result result;
+  const double step = step_of(option(words, "batch"), option(words, "world-size"), option(words, "rate"),
+                              option(words, "fixed"));
+  result.step_time_s = {{step}};
+  result.memory = {{0, 1e9 * option(words, "batch"), {}, {}, {}}};
+  return result;
+};
+
+struct Files {
+  TemporaryFolder folder;
+  std::string set;
+
+  /// \param fit `folds: 4` or `when: {...}`
+  explicit Files(const std::string& fit) {
+    std::ofstream table(folder.file("rows.csv"));
+    table << "# GPUs,batch,time (ms),max_mem,kind\n";
+    for (const int ranks : {1, 2, 4, 8})
+      for (const int batch : {1, 2, 4, 7, 16})
+        table << ranks << "," << batch << "," << 1e3 * step_of(batch, ranks, 3.0, 0.02) << ","
+              << (batch == 1 ? "" : std::to_string(1'000'000'000LL * batch)) << ","
+              << (batch == 2 ? "odd" : "even") << "\n";
+    set = folder.file("set.yaml");
+    std::ofstream(set)
+        << "study: a world of two numbers\nsource: this test\nrows: rows.csv\n"
+        << "columns: {gpus: \"# GPUs\"}\n"
+        << "leave out: [{when: {kind: odd}, because: odd ones are not meant}]\n"
+        << "predict: {batch: \"{batch}\", world-size: \"{gpus}\", rate: \"{rate}\", fixed: \"{fixed}\"}\n"
+        << "measured: {step: \"{time (ms)}ms\", memory: \"{max_mem}B\"}\n"
+        << "work: \"{batch/gpus}\"\ngroup: \"batch {batch}\"\n"
+        << "free:\n  rate: {range: [1, 20], source: a guess}\n  fixed: {range: [0.001, 0.1], source: a "
+           "guess}\n"
+        << "fit: {" << fit << "}\n";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("parameters behind measured rows are found, and rows that were left out are forecast") {
+  const Files files("folds: 4");
+  const MeasuredSet set = read_measured(files.set);
+  REQUIRE(set.rows.size() == 20);
+  const SetForecast found = forecast(set, kAsk, {.jobs = 2});
+  REQUIRE(found.parameters.size() == 2);
+  CHECK(found.parameters[0].value == Approx(3.0).epsilon(0.02));
+  CHECK(found.parameters[1].value == Approx(0.02).epsilon(0.1));
+  CHECK(found.parameters[0].low < 3.0);
+  CHECK(found.parameters[0].high > 3.0);
+  const SetSummary summary = summary_of(set, found);
+  CHECK(summary.forecasts == 12);
+  CHECK(summary.worst < 0.05);
+  CHECK(summary.left_out.at("odd ones are not meant") == 4);
+  CHECK(summary.left_out.at("refused: seven is not predicted") == 4);
+  CHECK(summary.memory_rows == 8);
+  CHECK(summary.memory_median == Approx(0.0).margin(1e-9));
+  CHECK(summary.groups == 3);
+  CHECK(summary.chosen_well == 3);
+  for (const RowForecast& row : found.rows)
+    if (row.step_s > 0.0) CHECK(row.fold >= 0);
+}
+
+TEST_CASE("a fold's forecast does not depend on what was measured of its rows") {
+  const Files files("folds: 4");
+  MeasuredSet set = read_measured(files.set);
+  const SetForecast before = forecast(set, kAsk, {});
+  std::size_t row = 0;
+  while (before.rows[row].fold < 0) ++row;
+  set.rows[row].step_s *= 1.5;
+  const SetForecast after = forecast(set, kAsk, {});
+  REQUIRE(after.rows[row].fold == before.rows[row].fold);
+  CHECK(after.rows[row].step_s == Approx(before.rows[row].step_s).epsilon(0.005));
+  CHECK(after.rows[row].nearest_s == before.rows[row].nearest_s);
+}
+
+TEST_CASE("rows that are known serve the fit, the others are forecast") {
+  const Files files("when: {gpus: \"<= 2\"}");
+  const MeasuredSet set = read_measured(files.set);
+  const SetForecast found = forecast(set, kAsk, {});
+  for (std::size_t i = 0; i < set.rows.size(); ++i)
+    if (found.rows[i].step_s > 0.0) CHECK(found.rows[i].fitted == set.rows[i].known);
+  CHECK(summary_of(set, found).forecasts == 6);
+  CHECK(summary_of(set, found).worst < 0.05);
+}
+
+TEST_CASE("a table of options alone is a set") {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("own.csv",
+                                        "model,batch,micro-batches,step,memory\n\"gpt:layers=2,hidden=64\",8,"
+                                        ",12ms,3GiB\ngpt2-small,4,2,1.5s,\n");
+  const MeasuredSet set = read_measured(path);
+  REQUIRE(set.rows.size() == 2);
+  CHECK(words_of(set, set.rows[0], {}) ==
+        std::vector<std::string>{"--model", "gpt:layers=2,hidden=64", "--batch", "8"});
+  CHECK(words_of(set, set.rows[1], {}) ==
+        std::vector<std::string>{"--model", "gpt2-small", "--batch", "4", "--micro-batches", "2"});
+  CHECK(set.rows[0].step_s == 0.012);
+  CHECK(set.rows[0].memory == 3.0 * kGibi);
+  CHECK(set.rows[1].memory == 0.0);
+  CHECK_THROWS_WITH(read_measured(folder.write("own.csv", "model,batch\ngpt2-small,4\n")),
+                    Catch::Contains("column 'step' is missing"));
+  CHECK_THROWS_WITH(read_measured(folder.write("own.csv", "model,step\ngpt2-small,12\n")),
+                    Catch::Contains("own.csv:2: step") && Catch::Contains("12"));
+}
+
+TEST_CASE("the shipped sets are read, and every row is counted") {
+  const std::vector<std::string> ids = measured_ids();
+  REQUIRE(ids.size() >= 3);
+  for (const std::string& id : ids) {
+    INFO(id);
+    const MeasuredSet set = read_measured(measured_path(id));
+    CHECK(!set.rows.empty());
+    CHECK(!set.source.empty());
+    std::size_t counted = 0;
+    for (const MeasuredRow& row : set.rows) counted += row.left_out.empty() ? 1 : 0;
+    CHECK(counted > 0);
+  }
+}
+
+}  // namespace stepcast::measured_forecast_test
