@@ -40,9 +40,9 @@ struct NcclGraph {
   BytesPerSecond nvls_bandwidth;  ///< per channel, inside a host
   BytesPerSecond nvls_network;    ///< per channel, between hosts
 
-  int sockets_passed = 0;                  ///< by the edge inside a host that passes the most
-  BytesPerSecond memory_bandwidth;         ///< of the slowest GPU
-  const NcclLaws* laws = nullptr;          ///< of the oldest GPU; null of a graph made by hand
+  int sockets_passed = 0;           ///< by the edge inside a host that passes the most
+  BytesPerSecond memory_bandwidth;  ///< of the slowest GPU
+  const NcclLaws* laws = nullptr;   ///< of the oldest GPU; null of a graph made by hand
 
   std::vector<int> node_of_rank;  ///< which of the hosts, from 0, by index in the group
 };

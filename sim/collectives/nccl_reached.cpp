@@ -66,8 +66,7 @@ class Reached {
     return own_share(graph_);
   }
   [[nodiscard]] int steps() const {
-    const bool ring_steps =
-        choice_.algorithm == NcclAlgorithm::kRing && kind_ != CollectiveKind::kBroadcast;
+    const bool ring_steps = choice_.algorithm == NcclAlgorithm::kRing && kind_ != CollectiveKind::kBroadcast;
     return ring_steps ? nccl_ring_steps(kind_, graph_.ranks) : choice_.hops;
   }
 
@@ -101,10 +100,10 @@ class Reached {
     const double planned = choice_.algbw.count() / kGiga;
     if (graph_.nodes > 1 || choice_.algorithm != NcclAlgorithm::kRing) return planned;
     const double bus = bus_of(graph_, message_);
-    const double reached =
-        choice_.protocol == NcclProtocol::kLl      ? std::min(laws_[NcclLaw::kLlRate], 0.5 * bus)
-        : choice_.protocol == NcclProtocol::kLl128 ? laws_[NcclLaw::kLl128Reached] * bus
-                                                   : bus;
+    const double reached = choice_.protocol == NcclProtocol::kLl
+                               ? std::min(laws_[NcclLaw::kLlRate], 0.5 * bus)
+                           : choice_.protocol == NcclProtocol::kLl128 ? laws_[NcclLaw::kLl128Reached] * bus
+                                                                      : bus;
     const double part = kind_ == CollectiveKind::kBroadcast
                             ? 1.0
                             : static_cast<double>(nccl_ring_steps(kind_, graph_.ranks)) / graph_.ranks;
@@ -121,9 +120,9 @@ class Reached {
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
   const NcclLaws& laws = *graph.laws;
   NcclCost cost = choice;
-  cost.latency = choice.in_network +
-                 Seconds(kMicro * (laws[NcclLaw::kLaunch] + laws[NcclLaw::kNvlsStart] +
-                                   laws[NcclLaw::kNvlsFill] * filled(message, kNvlsHalf)));
+  cost.latency =
+      choice.in_network + Seconds(kMicro * (laws[NcclLaw::kLaunch] + laws[NcclLaw::kNvlsStart] +
+                                            laws[NcclLaw::kNvlsFill] * filled(message, kNvlsHalf)));
   return cost;
 }
 
@@ -137,8 +136,7 @@ double message_latency(const NcclLaws& laws, double bytes, int peers) {
 
 NcclCost nccl_reached(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclCost& choice) {
   assert(graph.laws != nullptr && graph.ranks > 1);
-  const bool nvls =
-      choice.algorithm == NcclAlgorithm::kNvls || choice.algorithm == NcclAlgorithm::kNvlsTree;
+  const bool nvls = choice.algorithm == NcclAlgorithm::kNvls || choice.algorithm == NcclAlgorithm::kNvlsTree;
   if (nvls) return reached_by_nvls(graph, message.count(), choice);
   return Reached(graph, kind, message.count(), choice).cost();
 }

@@ -53,7 +53,7 @@ constexpr double kTreeLlPart = 1.0 / 3.8;
 constexpr double kPlateau = 1.4;  // of a ring between hosts
 constexpr double kPlateauBefore80 = 1.9;
 constexpr double kPlateauBytes = 64.0;  // per channel and rank
-constexpr int kMostBlocks = 64;  // MAXCHANNELS
+constexpr int kMostBlocks = 64;         // MAXCHANNELS
 constexpr int kNvlsBlocks = 16;
 
 constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
@@ -111,8 +111,8 @@ class Tuning {
   }
   [[nodiscard]] NcclCost tree(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
-    const double outside = 2.0 * floor_log2(graph_.nodes) *
-                           inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
+    const double outside =
+        2.0 * floor_log2(graph_.nodes) * inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
     const int hops = 2 * (graph_.ranks / graph_.nodes - 1);
     return cost(NcclAlgorithm::kTree, protocol,
                 kTreeBase[p] + hops * kTreeHop[index(graph_.intra)][p] + outside, 0.5 * tree_bus(protocol),
@@ -180,8 +180,7 @@ class Tuning {
     }
     // One rank per host: latencies are fully exposed.
     const double hop = (graph_.ranks == graph_.nodes ? kTreeHop : kRingHop)[network][p];
-    const double latency =
-        kRingBase[p] + ring_hops() * ring_hop(protocol) + between() * inter(hop, protocol);
+    const double latency = kRingBase[p] + ring_hops() * ring_hop(protocol) + between() * inter(hop, protocol);
     const bool plateau = protocol == NcclProtocol::kSimple && graph_.nodes > 1 && all_reduce_ &&
                          message_ / (channels_ * graph_.ranks) >= kPlateauBytes;
     if (!plateau) return latency;
@@ -192,12 +191,11 @@ class Tuning {
     double bandwidth =
         2.0 * graph_.nvls_bandwidth.count() / kGiga * kNvlsEfficiency[generation_] * (heads - 1.0) / heads;
     if (graph_.nodes == 1)
-      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, kNvlsLatency, heads * bandwidth * ratio(),
-                  0, 0.0);
+      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, kNvlsLatency, heads * bandwidth * ratio(), 0,
+                  0.0);
     const double network = graph_.nvls_network.count() / kGiga * (graph_.nodes == 2 ? 2.0 : 1.0);
     bandwidth = std::min({bandwidth, network, row(kNvlsTreeMost)});
-    const double outside =
-        2.0 * floor_log2(graph_.nodes) * inter(kNvlsTreeHop, NcclProtocol::kSimple);
+    const double outside = 2.0 * floor_log2(graph_.nodes) * inter(kNvlsTreeHop, NcclProtocol::kSimple);
     return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, kNvlsLatency + outside,
                 heads * bandwidth * ratio(), 0, outside);
   }
