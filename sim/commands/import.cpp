@@ -99,8 +99,8 @@ const Registration<Command> kImport{
                .run = run,
                .positional = "files",
                .usage = "stepcast import FILE... [--device NAME] -o NAME.calibration.json",
-               .group = "Measuring"},
-     .order = 4}};
+               .group = "Predict and compare"},
+     .order = 24}};
 
 }  // namespace
 }  // namespace stepcast

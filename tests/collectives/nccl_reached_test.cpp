@@ -103,7 +103,7 @@ TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth"
   const NcclCost small = nccl_point_to_point(pair, Bytes(1000));
   CHECK(small.protocol == NcclProtocol::kLl);
   CHECK(small.algbw.count() == Approx(5e9));
-  CHECK(small.latency.count() == Approx(1e-6 * (start + 0.4 + 1.0 / laws[NcclLaw::kMessageRate])));
+  CHECK(small.latency.count() == Approx(1e-6 * (start + 1.0 + 1.0 / laws[NcclLaw::kMessageRate])));
   const NcclCost large = nccl_point_to_point(pair, Bytes(1e9));
   CHECK(large.protocol == NcclProtocol::kSimple);
   CHECK(large.time(Bytes(1e9)).count() == Approx(0.1).epsilon(0.001));
