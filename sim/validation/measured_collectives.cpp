@@ -19,12 +19,12 @@ std::string cluster_of(const DeviceModel& device) {
 bool is_int8(const std::string& dtype) { return dtype == "int8" || dtype == "uint8"; }
 
 /// alpha + S / beta with the least sum of squared relative errors; neither below 0.
-struct AlphaBeta {
+struct RelativeLine {
   double alpha = 0.0, slope = 0.0;
   [[nodiscard]] double at(double bytes) const { return alpha + slope * bytes; }
 };
 
-AlphaBeta fitted_line(const std::vector<const MeasuredCollective*>& rows) {
+RelativeLine fitted_line(const std::vector<const MeasuredCollective*>& rows) {
   double w = 0.0, wx = 0.0, wy = 0.0, wxx = 0.0, wxy = 0.0;
   for (const MeasuredCollective* row : rows) {
     const double x = row->sample.message.count(), y = row->sample.time.count(), weight = 1.0 / (y * y);
@@ -36,7 +36,7 @@ AlphaBeta fitted_line(const std::vector<const MeasuredCollective*>& rows) {
   }
   const double determinant = w * wxx - wx * wx;
   if (!(determinant > 0.0)) return {wy / w, 0.0};
-  const AlphaBeta line{(wy * wxx - wx * wxy) / determinant, (w * wxy - wx * wy) / determinant};
+  const RelativeLine line{(wy * wxx - wx * wxy) / determinant, (w * wxy - wx * wy) / determinant};
   if (line.alpha < 0.0) return {0.0, wxy / wxx};
   if (line.slope < 0.0) return {wy / w, 0.0};
   return line;
@@ -115,7 +115,7 @@ std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
     rows.push_back(std::move(row));
   }
   for (auto& [group, members] : grouped_collectives<MeasuredCollective>(rows)) {
-    const AlphaBeta line = fitted_line({members.begin(), members.end()});
+    const RelativeLine line = fitted_line({members.begin(), members.end()});
     for (MeasuredCollective* row : members) row->fitted = Seconds(line.at(row->sample.message.count()));
   }
   return rows;
