@@ -216,6 +216,8 @@ class GraphOfGroup {
     graph_.ranks = static_cast<int>(places_.size());
     group_by_host();
     graph_.compute_capability = capability();
+    graph_.laws = &graphs_.laws(graph_.compute_capability);
+    graph_.memory_bandwidth = memory_bandwidth();
     if (graph_.ranks == 1) {
       graph_.rings = {{{0}, 1.0}};
       return graph_;
@@ -247,6 +249,13 @@ class GraphOfGroup {
     int least = device_model(cluster_.node(places_.front()).device).compute_capability;
     for (const int each : places_)
       least = std::min(least, device_model(cluster_.node(each).device).compute_capability);
+    return least;
+  }
+
+  [[nodiscard]] BytesPerSecond memory_bandwidth() const {
+    BytesPerSecond least = device_model(cluster_.node(places_.front()).device).memory_bandwidth;
+    for (const int each : places_)
+      least = std::min(least, device_model(cluster_.node(each).device).memory_bandwidth);
     return least;
   }
 
@@ -347,6 +356,7 @@ class GraphOfGroup {
           graph_.through_socket = graph_.through_socket || edge.through_socket;
         } else {
           graph_.intra = std::max(graph_.intra, edge.hardware);
+          graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
         }
         for (const Hop& hop : path(from, to)) used[slot(hop)] += speed * ring.share * edge.overhead;
       }
@@ -424,15 +434,15 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
   if (!is_new) return pair;
   const Path& way = path(from, to);
   assert(!way.empty());
-  int sockets = 0;
   for (const Hop& hop : way) {
     if (cluster().links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
-    if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++sockets;
+    if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++pair.sockets;
   }
-  pair.through_socket = sockets > 0;
+  pair.through_socket = pair.sockets > 0;
+  pair.laws = &laws(device_model(cluster().node(from).device).compute_capability);
   if (cluster().node(from).host != cluster().node(to).host)
     pair.hardware = NcclHardware::kNetwork;
-  else if (sockets == 1)
+  else if (pair.sockets == 1)
     pair.overhead = kCpuRouted;
   pair.bandwidth = bandwidth(cluster(), way) / pair.overhead;
   pair.latency = latency(cluster(), way);

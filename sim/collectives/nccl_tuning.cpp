@@ -53,8 +53,7 @@ constexpr double kTreeLlPart = 1.0 / 3.8;
 constexpr double kPlateau = 1.4;  // of a ring between hosts
 constexpr double kPlateauBefore80 = 1.9;
 constexpr double kPlateauBytes = 64.0;  // per channel and rank
-constexpr double kLlThreshold = 16.0 * kKibi;
-constexpr int kMostBlocks = 64;  // MAXCHANNELS
+constexpr int kMostBlocks = 64;         // MAXCHANNELS
 constexpr int kNvlsBlocks = 16;
 
 constexpr std::size_t index(NcclProtocol protocol) { return static_cast<std::size_t>(protocol); }
@@ -85,19 +84,39 @@ class Tuning {
     std::vector<NcclCost> result;
     for (const NcclProtocol protocol : {NcclProtocol::kLl, NcclProtocol::kLl128, NcclProtocol::kSimple}) {
       if (protocol == NcclProtocol::kLl128 && !has_ll128()) continue;
-      result.push_back(
-          cost(NcclAlgorithm::kRing, protocol, ring_latency(protocol), ring_bus(protocol) * ratio()));
-      if (all_reduce_)
-        result.push_back(
-            cost(NcclAlgorithm::kTree, protocol, tree_latency(protocol), 0.5 * tree_bus(protocol)));
+      result.push_back(ring(protocol));
+      if (all_reduce_) result.push_back(tree(protocol));
     }
     if (all_reduce_ && graph_.nvls_channels > 1) result.push_back(nvls());
     return result;
   }
 
  private:
-  static NcclCost cost(NcclAlgorithm algorithm, NcclProtocol protocol, double latency, double algbw) {
-    return {algorithm, protocol, Seconds(kMicro * latency), BytesPerSecond(kGiga * algbw)};
+  /// `outside` of the latency is neither the base nor hops inside hosts.
+  static NcclCost cost(NcclAlgorithm algorithm, NcclProtocol protocol, double latency, double algbw, int hops,
+                       double outside) {
+    return {algorithm,
+            protocol,
+            Seconds(kMicro * latency),
+            BytesPerSecond(kGiga * algbw),
+            hops,
+            Seconds(kMicro * outside)};
+  }
+  [[nodiscard]] NcclCost ring(NcclProtocol protocol) const {
+    const double latency = ring_latency(protocol);
+    const int hops = ring_hops();
+    const double inside = kRingBase[index(protocol)] + hops * ring_hop(protocol);
+    return cost(NcclAlgorithm::kRing, protocol, latency, ring_bus(protocol) * ratio(), hops,
+                graph_.nodes > 1 ? std::max(0.0, latency - inside) : 0.0);
+  }
+  [[nodiscard]] NcclCost tree(NcclProtocol protocol) const {
+    const std::size_t p = index(protocol);
+    const double outside =
+        2.0 * floor_log2(graph_.nodes) * inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
+    const int hops = 2 * (graph_.ranks / graph_.nodes - 1);
+    return cost(NcclAlgorithm::kTree, protocol,
+                kTreeBase[p] + hops * kTreeHop[index(graph_.intra)][p] + outside, 0.5 * tree_bus(protocol),
+                hops, outside);
   }
   [[nodiscard]] double row(const ByGeneration& table) const { return table[generation_][hosts_]; }
   /// Messages of LL: on one host by the GPU, on several by the processor.
@@ -137,6 +156,19 @@ class Tuning {
     const double wire = graph_.network_latency.count() / kMicro;
     return std::max(hop, protocol == NcclProtocol::kSimple ? 2.0 * wire : wire);
   }
+  /// Steps of a ring between hosts.
+  [[nodiscard]] int between() const { return all_reduce_ ? 2 * (graph_.nodes - 1) : graph_.nodes - 1; }
+  [[nodiscard]] int ring_hops() const {
+    if (kind_ != CollectiveKind::kBroadcast) return steps_ - between();
+    if (graph_.nodes > 1) return 0;
+    return graph_.same_channels ? 1 : steps_;
+  }
+  /// Of a ring, inside hosts.
+  [[nodiscard]] double ring_hop(NcclProtocol protocol) const {
+    const double intra = kRingHop[index(graph_.intra)][index(protocol)];
+    if (graph_.nodes == 1) return intra;
+    return std::max(intra, protocol == NcclProtocol::kSimple ? 3.0 * kNetOverhead : kNetOverhead);
+  }
   [[nodiscard]] double ring_latency(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
     const std::size_t network = index(NcclHardware::kNetwork);
@@ -146,37 +178,26 @@ class Tuning {
       const bool simple = protocol == NcclProtocol::kSimple;
       return kRingBase[p] + steps_ * (simple ? kTreeHop : kRingHop)[hardware][p];
     }
-    double intra = kRingHop[index(graph_.intra)][p];
-    if (graph_.nodes > 1)
-      intra = std::max(intra, protocol == NcclProtocol::kSimple ? 3.0 * kNetOverhead : kNetOverhead);
     // One rank per host: latencies are fully exposed.
     const double hop = (graph_.ranks == graph_.nodes ? kTreeHop : kRingHop)[network][p];
-    const int between = all_reduce_ ? 2 * (graph_.nodes - 1) : graph_.nodes - 1;
-    const double latency = kRingBase[p] + (steps_ - between) * intra + between * inter(hop, protocol);
+    const double latency = kRingBase[p] + ring_hops() * ring_hop(protocol) + between() * inter(hop, protocol);
     const bool plateau = protocol == NcclProtocol::kSimple && graph_.nodes > 1 && all_reduce_ &&
                          message_ / (channels_ * graph_.ranks) >= kPlateauBytes;
     if (!plateau) return latency;
     return latency * (graph_.compute_capability < 80 ? kPlateauBefore80 : kPlateau);
   }
-  [[nodiscard]] double tree_latency(NcclProtocol protocol) const {
-    const std::size_t p = index(protocol);
-    const int hops = graph_.ranks / graph_.nodes - 1;
-    const double between = inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
-    return kTreeBase[p] +
-           2.0 * (hops * kTreeHop[index(graph_.intra)][p] + floor_log2(graph_.nodes) * between);
-  }
-
   [[nodiscard]] NcclCost nvls() const {
     const double heads = graph_.nvls_channels;
     double bandwidth =
         2.0 * graph_.nvls_bandwidth.count() / kGiga * kNvlsEfficiency[generation_] * (heads - 1.0) / heads;
     if (graph_.nodes == 1)
-      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, kNvlsLatency, heads * bandwidth * ratio());
+      return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, kNvlsLatency, heads * bandwidth * ratio(), 0,
+                  0.0);
     const double network = graph_.nvls_network.count() / kGiga * (graph_.nodes == 2 ? 2.0 : 1.0);
     bandwidth = std::min({bandwidth, network, row(kNvlsTreeMost)});
-    const double latency =
-        kNvlsLatency + 2.0 * floor_log2(graph_.nodes) * inter(kNvlsTreeHop, NcclProtocol::kSimple);
-    return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, latency, heads * bandwidth * ratio());
+    const double outside = 2.0 * floor_log2(graph_.nodes) * inter(kNvlsTreeHop, NcclProtocol::kSimple);
+    return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, kNvlsLatency + outside,
+                heads * bandwidth * ratio(), 0, outside);
   }
 
   const NcclGraph& graph_;
@@ -220,16 +241,6 @@ NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
   return *std::min_element(costs.begin(), costs.end(), [message](const NcclCost& a, const NcclCost& b) {
     return a.time(message) < b.time(message);
   });
-}
-
-NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message) {
-  NcclCost cost;
-  cost.protocol = message.count() <= kLlThreshold ? NcclProtocol::kLl : NcclProtocol::kSimple;
-  const std::size_t p = index(cost.protocol);
-  const double hop = std::max(kRingHop[index(pair.hardware)][p], pair.latency.count() / kMicro);
-  cost.latency = Seconds(kMicro * (kRingBase[p] + hop));
-  cost.algbw = pair.bandwidth / wire_factor(cost.protocol);
-  return cost;
 }
 
 int nccl_blocks(const NcclGraph& graph, const NcclCost& choice, Bytes message) {

@@ -9,7 +9,7 @@
 #include "sim/schedule/schedule.hpp"
 
 /// How NCCL chooses an algorithm and a protocol for a collective, and how long it expects the collective to
-/// take.
+/// take; nccl_reached.hpp says what it does take.
 namespace stepcast {
 
 /// kNvls and kNvlsTree: NVLink SHARP, where NVSwitches add and multiply; with trees between hosts.
@@ -29,6 +29,8 @@ struct NcclCost {
   NcclProtocol protocol = NcclProtocol::kSimple;
   Seconds latency{0};
   BytesPerSecond algbw;
+  int hops = 0;           ///< of the latency, inside hosts
+  Seconds in_network{0};  ///< of the latency, what is between hosts
   [[nodiscard]] Seconds time(Bytes message) const { return latency + message / algbw; }
 };
 
@@ -67,10 +69,6 @@ bool nccl_tunes(CollectiveKind kind);
 /// nccl_tunes(kind) \throws UsageError where NCCL does not have that algorithm
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,
                      std::optional<NcclAlgorithm> wanted = {});
-
-/// A message between two GPUs: base latency and one hop of a ring. LL up to 16 KiB (NCCL_P2P_LL_THRESHOLD),
-/// else Simple; algbw is of the payload.
-NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message);
 
 /// Blocks, each of which occupies a multiprocessor, that a collective starts on every GPU: two per channel of
 /// the search, up to 64; NVLS 16. Small messages start fewer: `ncclGetAlgoInfo` in src/enqueue.cc wants 64 B

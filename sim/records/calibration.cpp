@@ -31,10 +31,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, se
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, left_out,
                                                 disturbed, excess, largest_bytes_given_up)
 STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class, machine, disturbed))
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NcclCosts, device, laws, determined, fit, least_gpus,
+                                                most_gpus, smallest_bytes, largest_bytes)
 STEPCAST_JSON_MEMBERS(Calibration,
                       (context, lineage, backend, world_size, paths, reduce, copy, reduce_fit, copy_fit,
                        call_overhead_s, collectives_in_flight, sharing, noise, verdicts, samples),
-                      (ranks_on_machine, hosts, cluster, connection, set_aside, sampling))
+                      (ranks_on_machine, hosts, cluster, connection, nccl, set_aside, sampling))
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -76,6 +78,8 @@ std::string Calibration::problem() const {
     return "key 'cluster': expected at least 0";
   if (!none_negative(connection.window_bytes) || !(connection.send_buffer_bytes >= 0.0))
     return "key 'connection': expected at least 0";
+  for (const auto& [name, value] : nccl.laws)
+    if (!(value >= 0.0)) return "key 'nccl.laws." + name + "': expected at least 0";
   for (const std::vector<SampleSet>* sets : {&samples, &set_aside})
     for (const SampleSet& set : *sets)
       if (!set.machine.valid() || (!set.machine.empty() && set.machine.size() != set.time_s.size()))

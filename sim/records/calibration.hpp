@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -139,6 +140,18 @@ struct HostCost {
   double clock_error_s = 0.0;   ///< bound of the offset's error; 0: one clock
 };
 
+/// What NCCL's kernels take on one kind of GPU, fitted to measured collectives: numbers that stand in place of those of
+/// topologies/devices/nccl.yaml, in its units after its clock (us, GB/s, KiB, parts).
+struct NcclCosts {
+  std::string device;                   ///< `h100-sxm`; "": nothing was measured of NCCL
+  std::map<std::string, double> laws;   ///< by name: `ll_hop`
+  std::vector<std::string> determined;  ///< those that the samples tell; others kept their defaults
+  FitQuality fit;                       ///< of |forecast / measured - 1|
+  int least_gpus = 0, most_gpus = 0;    ///< measured range
+  double smallest_bytes = 0.0, largest_bytes = 0.0;
+  [[nodiscard]] bool empty() const { return device.empty(); }
+};
+
 struct Calibration {
   RunContext context;
   std::vector<Ancestor> lineage;
@@ -155,6 +168,7 @@ struct Calibration {
   SharingCost sharing;
   ClusterTraits cluster;
   ConnectionCost connection;
+  NcclCosts nccl;
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...
   std::vector<SampleSet> samples;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "sim/collectives/nccl_reached.hpp"
+
 namespace stepcast {
 
 using Way = CollectivePlan::Way;
@@ -56,15 +58,21 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   std::optional<NcclAlgorithm> wanted;
   if (input_.algorithms.count(collective.kind) != 0) wanted = plan.algorithm->nccl;
   plan.graph = &nccl_->of(places);
-  plan.cost = nccl_choice(*plan.graph, collective.kind, collective.message, wanted);
+  const NcclCost choice = nccl_choice(*plan.graph, collective.kind, collective.message, wanted);
+  plan.cost = nccl_reached(*plan.graph, collective.kind, collective.message, choice);
   plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
   plan.flows = &flows_of(plan);
   plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 
-/// They move at once, each as long as NCCL's formulas say at least.
+/// They move at once, each as long as NCCL takes for one at least, an all-to-all as long as it takes for all.
 void CollectivePlans::group_messages(CollectivePlan& plan, const std::vector<int>& places) {
   plan.flows = &flows_of(plan);
+  if (plan.algorithm->kind == CollectiveKind::kAllToAll) {
+    plan.cost = nccl_all_to_all(nccl_->of(places), plan.call.message);
+    plan.wire_factor = wire_factor(plan.cost.protocol);
+    return;
+  }
   Seconds longest(0);
   for (const NcclFlow& one : *plan.flows) {
     const Bytes bytes(one.payload.count() * plan.call.message.count());

@@ -115,7 +115,10 @@ void Place::choose_backend(const PlaceRequest& request) {
 }
 
 ReplayInput Place::replay_input(const PlaceRequest& request, int world_size) {
-  if (backend == "nccl" && !nccl_graphs) nccl_graphs.emplace(cluster);
+  if (backend == "nccl" && !nccl_graphs) {
+    nccl_laws = calibrated_nccl(costs(), cluster);
+    nccl_graphs.emplace(cluster, nccl_laws ? &*nccl_laws : nullptr);
+  }
   ReplayInput input;
   input.cluster = &cluster;
   input.node_of_rank = place_ranks(cluster, world_size);

@@ -52,6 +52,7 @@ struct Place {
   Cluster cluster;
   std::string backend;
   AlgorithmChoice algorithms;
+  std::optional<NcclLaws> nccl_laws;  ///< calibrated, of nccl_graphs
   std::optional<NcclGraphs>
       nccl_graphs;  ///< of the cluster where NCCL runs, from the first `replay_input` on
 

@@ -16,6 +16,7 @@
 #include "sim/schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/token_bucket.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
@@ -76,7 +77,10 @@ class Replay {
   [[nodiscard]] NcclGraphs* nccl_graphs() {
     if (backend_ != "nccl") return nullptr;
     if (input_.nccl_graphs != nullptr) return input_.nccl_graphs;
-    if (!own_graphs_) own_graphs_.emplace(*input_.cluster);
+    if (!own_graphs_) {
+      own_laws_ = calibrated_nccl(input_.calibration, *input_.cluster);
+      own_graphs_.emplace(*input_.cluster, own_laws_ ? &*own_laws_ : nullptr);
+    }
     return &*own_graphs_;
   }
 
@@ -270,6 +274,7 @@ class Replay {
 
   const ReplayInput& input_;
   const std::string backend_;
+  std::optional<NcclLaws> own_laws_;      ///< calibrated, of own_graphs_
   std::optional<NcclGraphs> own_graphs_;  ///< where NCCL runs and nobody shares a search
   const bool folds_;
   const std::optional<Cluster> own_cluster_;  ///< with what this replay knows of it
@@ -292,6 +297,18 @@ class Replay {
 };
 
 }  // namespace
+
+std::optional<NcclLaws> calibrated_nccl(const Calibration* calibration, const Cluster& cluster) {
+  if (calibration == nullptr || calibration->nccl.empty()) return {};
+  const DeviceModel& measured = device_model(calibration->nccl.device);
+  for (const Node& node : cluster.nodes)
+    if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
+      throw UsageError("the calibration is of NCCL on " + measured.name + ", cluster '" + cluster.name +
+                       "' has " + device_model(node.device).name);
+  NcclLaws laws = nccl_laws(measured.compute_capability);
+  laws.set(calibration->nccl.laws);
+  return laws;
+}
 
 int shared_cores(const Calibration* calibration, const Cluster& cluster) {
   if (cluster.shared_cores > 0 || calibration == nullptr) return cluster.shared_cores;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "sim/records/trace.hpp"
 #include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
+#include "topologies/nccl_laws.hpp"
 
 /// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from
 /// the Calibration, compute times from the Trace.
@@ -67,6 +69,10 @@ struct ReplayInput {
   bool record_spans = true;  ///< of the step whose time is the median
   bool exact = false;        ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
 };
+
+/// The laws of NCCL that the calibration found, over those of its GPU's generation; nothing where it found none.
+/// \param calibration may be null \throws UsageError where the cluster has other GPUs; InputError for a law that is none
+std::optional<NcclLaws> calibrated_nccl(const Calibration* calibration, const Cluster& cluster);
 
 /// Cores of the one machine that plays all hosts, as the cluster says or else the calibration; 0: each host is
 /// a machine. \param calibration may be null

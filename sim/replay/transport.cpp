@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sim/collectives/nccl_tuning.hpp"
+#include "sim/collectives/nccl_reached.hpp"
 
 namespace stepcast {
 namespace {
@@ -101,7 +101,7 @@ void Transport::move(Transfer transfer) {
     network_.start({from, to, transfer.flow_type}, transfer.bytes, std::move(over));
 }
 
-/// The message of a kernel on both GPUs: no less than latency + n / algbw by NCCL's formulas, nor than its
+/// The message of a kernel on both GPUs: no less than latency + n / algbw of NCCL's messages, nor than its
 /// bytes need on the links. Sending is over with the arrival. What the kernels take of the GPUs is left out.
 void Transport::move_by_nccl(Transfer transfer) {
   const int from = node(transfer.from);

@@ -86,17 +86,6 @@ TEST_CASE("NCCL never takes longer with more bandwidth, nor less time with more 
   }
 }
 
-TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth") {
-  const Cluster cluster = cluster_named("p100x4-pcie");
-  const NcclPair pair = NcclGraphs(cluster).pair(cluster.places()[0], cluster.places()[1]);
-  const NcclCost small = nccl_point_to_point(pair, Bytes(1000));
-  CHECK(small.protocol == NcclProtocol::kLl);
-  CHECK(small.time(Bytes(1000)).count() == Approx(6.6e-6 + 1e-6 + 1000 / 5e9));
-  const NcclCost large = nccl_point_to_point(pair, Bytes(1e9));
-  CHECK(large.protocol == NcclProtocol::kSimple);
-  CHECK(large.time(Bytes(1e9)).count() == Approx(8.4e-6 + 5.7e-6 + 0.1));
-}
-
 TEST_CASE("large messages occupy two blocks per channel, NVLS 16, small ones a single block") {
   const NcclGraph graph = graph_of("h100x8-hgx");
   const auto blocks = [&graph](CollectiveKind kind, double bytes) {

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/validation/measured_collectives.hpp"
+#include "sim/validation/nccl_calibration.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr const char* kCalibrationSchema = "stepcast.calibration/1";
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("files", po::value<std::vector<std::string>>(),
+       "measured collectives of NCCL on one host: nccl-tests' text or JSON (-J), NCCL Inspector's JSON, or CSV with the "
+       "columns device, op_name, nccl_dtype, num_gpus, bytes, latency_us")
+      ("device", text_value("", "as the files say"), "the GPUs, a name in topologies/devices/devices.yaml")
+      ("collective", text_value("", "as the files say"),
+       "of text that does not name its test: all_reduce, all_gather, reduce_scatter, alltoall or broadcast");
+  // clang-format on
+  declare_output(options, "the calibration");
+}
+
+/// Those of one device; the first file decides which.
+std::string gather(const po::variables_map& values, std::vector<NcclSample>& samples) {
+  const auto asked = values["device"].as<std::string>();
+  std::string device;
+  for (const std::string& file : values["files"].as<std::vector<std::string>>())
+    for (NcclSample& sample : read_nccl_samples(file, values["collective"].as<std::string>())) {
+      if (sample.device.empty() && asked.empty())
+        throw InputError(sample.where + ": the file does not say of which GPUs it is; --device does");
+      const std::string name = sample.device.empty() ? asked : device_of(sample);
+      if (!asked.empty() && name != device_model(asked).name) continue;
+      if (device.empty()) device = name;
+      if (name != device)
+        throw InputError(sample.where + ": is of " + name + ", others are of " + device +
+                         "; --device chooses one");
+      samples.push_back(std::move(sample));
+    }
+  if (samples.empty()) throw InputError("the files have no collective of device '" + asked + "'");
+  return device;
+}
+
+void print(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
+  const NcclLaws defaults = nccl_laws(device_model(costs.device).compute_capability);
+  Table table({"law", "default", "fitted", "unit", "told by the samples"});
+  const std::map<std::string, double> before = defaults.values();
+  for (std::size_t i = 0; i < NcclLaws::names().size(); ++i) {
+    const std::string& name = NcclLaws::names()[i];
+    const bool told =
+        std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
+    table.add({name, short_number(before.at(name)), short_number(costs.laws.at(name)),
+               NcclLaws::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
+  }
+  NcclCosts unfitted = costs;
+  unfitted.laws = before;
+  std::cout << table.text() << '\n'
+            << counted(samples.size(), "sample") << " of " << costs.device << " on " << costs.least_gpus
+            << " to " << costs.most_gpus << " GPUs, " << to_text(Bytes(costs.smallest_bytes)) << " to "
+            << to_text(Bytes(costs.largest_bytes)) << ": missed by "
+            << percent_text(nccl_error(costs, samples)) << " (geometric mean; by the defaults "
+            << percent_text(nccl_error(unfitted, samples)) << "), at worst "
+            << percent_text(costs.fit.worst_absolute_relative_residual) << " at "
+            << to_text(Bytes(costs.fit.worst_at_bytes)) << '\n';
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values.count("files") == 0)
+    throw UsageError("'import' takes at least one file of measured collectives");
+  check_output(values);
+  std::vector<NcclSample> samples;
+  const std::string device = gather(values, samples);
+  Calibration calibration;
+  calibration.context = make_run_context(kCalibrationSchema, command_line());
+  for (const std::string& file : values["files"].as<std::vector<std::string>>())
+    calibration.lineage.push_back(make_ancestor("measured collectives", file));
+  calibration.backend = "nccl";
+  calibration.nccl = fit_nccl(device, samples);
+  calibration.world_size = calibration.ranks_on_machine = calibration.nccl.most_gpus;
+  if (write_output(values, [&] { return to_file_text(calibration); })) return ExitCode::kDone;
+  print(calibration.nccl, samples);
+  return ExitCode::kDone;
+}
+
+const Registration<Command> kImport{
+    commands(),
+    {.name = "import",
+     .description =
+         "Makes a calibration of NCCL from collectives that nccl-tests or NCCL Inspector measured.",
+     .thing = {.declare = declare,
+               .run = run,
+               .positional = "files",
+               .usage = "stepcast import FILE... [--device NAME] -o NAME.calibration.json",
+               .group = "Predict and compare"},
+     .order = 24}};
+
+}  // namespace
+}  // namespace stepcast

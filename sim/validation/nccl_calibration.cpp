@@ -1,0 +1,108 @@
+#include "sim/validation/nccl_calibration.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "core/statistics.hpp"
+#include "sim/validation/fitter.hpp"
+#include "sim/validation/measured_collectives.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kKnownTo = 0.2;   // standard deviation of a law's logarithm
+constexpr double kMissedBy = 0.1;  // of a sample's
+constexpr double kDetermined = 0.9;
+
+/// Samples with the groups that they ran in.
+class Question {
+ public:
+  Question(const std::string& device, const std::vector<NcclSample>& samples) : samples_(samples) {
+    for (const NcclSample& sample : samples) graphs_.push_back(forecasts_.graph(device, sample));
+  }
+
+  /// ln(forecast / measured).
+  [[nodiscard]] std::vector<double> logarithms(const NcclLaws& laws) {
+    std::vector<double> result;
+    result.reserve(samples_.size());
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      graphs_[i].laws = &laws;
+      result.push_back(std::log(nccl_time(graphs_[i], samples_[i]) / samples_[i].time));
+    }
+    return result;
+  }
+
+ private:
+  const std::vector<NcclSample>& samples_;
+  CollectiveForecasts forecasts_;
+  std::vector<NcclGraph> graphs_;
+};
+
+NcclLaws laws_of(const NcclCosts& costs) {
+  NcclLaws laws = nccl_laws(device_model(costs.device).compute_capability);
+  laws.set(costs.laws);
+  return laws;
+}
+
+/// Soft L1: as a square near 0, linear from one standard deviation on.
+double softened(double deviations) {
+  return std::copysign(std::sqrt(2.0 * (std::hypot(1.0, deviations) - 1.0)), deviations);
+}
+
+}  // namespace
+
+NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples) {
+  if (samples.empty()) throw InputError("no measured collectives of NCCL to fit");
+  const NcclLaws defaults = nccl_laws(device_model(device).compute_capability);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : defaults.values())
+    if (value > 0.0 && name != "host_burst") names.push_back(name);
+  const auto laws_at = [&](const std::vector<double>& deviations) {
+    std::map<std::string, double> values = defaults.values();
+    for (std::size_t i = 0; i < names.size(); ++i) values[names[i]] *= std::exp(kKnownTo * deviations[i]);
+    NcclLaws laws;
+    laws.set(values);
+    return laws;
+  };
+  Question question(device, samples);
+  const Fit found = fit(
+      [&](const std::vector<double>& deviations) {
+        const NcclLaws laws = laws_at(deviations);
+        std::vector<double> misfits = question.logarithms(laws);
+        for (double& misfit : misfits) misfit = softened(misfit / kMissedBy);
+        return misfits;
+      },
+      {std::vector<double>(names.size(), 0.0)});
+  const NcclLaws laws = laws_at(found.deviations);
+  NcclCosts costs;
+  costs.device = device_model(device).name;
+  costs.laws = laws.values();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (found.left[i] <= kDetermined) costs.determined.push_back(names[i]);
+  std::vector<double> errors;
+  for (const double one : question.logarithms(laws)) errors.push_back(std::abs(std::expm1(one)));
+  const auto worst = std::max_element(errors.begin(), errors.end());
+  costs.fit = {median(errors), *worst,
+               samples[static_cast<std::size_t>(worst - errors.begin())].message.count(),
+               static_cast<int>(samples.size())};
+  const auto [fewest, most] = std::minmax_element(
+      samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.gpus < b.gpus; });
+  const auto [smallest, largest] = std::minmax_element(
+      samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.message < b.message; });
+  costs.least_gpus = fewest->gpus;
+  costs.most_gpus = most->gpus;
+  costs.smallest_bytes = smallest->message.count();
+  costs.largest_bytes = largest->message.count();
+  return costs;
+}
+
+double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
+  const NcclLaws laws = laws_of(costs);
+  double sum = 0.0;
+  for (const double one : Question(costs.device, samples).logarithms(laws)) sum += std::abs(one);
+  return std::expm1(sum / static_cast<double>(samples.size()));
+}
+
+}  // namespace stepcast

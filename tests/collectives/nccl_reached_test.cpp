@@ -1,0 +1,122 @@
+#include "sim/collectives/nccl_reached.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "tests/collectives/nccl_reference.hpp"
+
+namespace stepcast::nccl_reached_test {
+namespace {
+
+using nccl_reference::cluster_named;
+
+/// Groups of one cluster: its first GPUs.
+struct World {
+  explicit World(const std::string& name, const NcclLaws* laws = nullptr)
+      : cluster(cluster_named(name)), graphs(cluster, laws) {}
+  const NcclGraph& of(int gpus) {
+    std::vector<int> places = cluster.places();
+    places.resize(static_cast<std::size_t>(gpus));
+    return graphs.of(places);
+  }
+  Seconds time(CollectiveKind kind, int gpus, double bytes) {
+    const NcclGraph& graph = of(gpus);
+    return nccl_reached(graph, kind, Bytes(bytes), nccl_choice(graph, kind, Bytes(bytes))).time(Bytes(bytes));
+  }
+  Cluster cluster;
+  NcclGraphs graphs;
+};
+
+TEST_CASE("an empty all-gather over 2 H100 is a launch and one hop: 4.62 and 0.78 us") {
+  const double time = World("h100x8-hgx").time(CollectiveKind::kAllGather, 2, 1.0).count();
+  CHECK(time == Approx((9.146 + 1.540) / 1.98 * 1e-6).epsilon(1e-3));
+}
+
+TEST_CASE("a law that is twice as long takes its own time more, at every step") {
+  NcclLaws laws = nccl_laws(90);
+  const double hop = laws[NcclLaw::kLlHop];
+  laws[NcclLaw::kLlHop] *= 2.0;
+  for (const int gpus : {2, 4, 8}) {
+    const double more = (World("h100x8-hgx", &laws).time(CollectiveKind::kAllReduce, gpus, 8.0) -
+                         World("h100x8-hgx").time(CollectiveKind::kAllReduce, gpus, 8.0))
+                            .count();
+    CHECK(more == Approx(2.0 * (gpus - 1) * hop * 1e-6));
+  }
+}
+
+TEST_CASE("waits are cycles: generations differ by their clock where nothing else is said of them") {
+  CHECK(nccl_laws(100)[NcclLaw::kSimpleStart] == Approx(nccl_laws(90)[NcclLaw::kSimpleStart] * 1.98 / 1.965));
+  CHECK(nccl_laws(70)[NcclLaw::kLlRate] == Approx(nccl_laws(90)[NcclLaw::kLlRate] * 1.53 / 1.98));
+  CHECK(nccl_laws(103)[NcclLaw::kLaunch] == nccl_laws(100)[NcclLaw::kLaunch]);
+  CHECK(nccl_laws(30)[NcclLaw::kLaunch] == nccl_laws(60)[NcclLaw::kLaunch]);
+}
+
+TEST_CASE(
+    "a large all-gather moves at the bus of the search, and copies a rank's own share at a part of its "
+    "memory's rate") {
+  World world("h100x8-hgx");
+  const double bytes = 1e12;
+  const double expected = 7.0 / 8.0 * bytes / 360e9 + bytes / 8.0 / (0.301 * 3.35e12);
+  CHECK(world.time(CollectiveKind::kAllGather, 8, bytes).count() == Approx(expected).epsilon(0.001));
+}
+
+TEST_CASE("L40S: two at one switch get the link, more the host's rate, eight that between sockets") {
+  World world("l40s-pcie");
+  const auto busbw = [&](int gpus) {
+    const double bytes = 1e9;
+    return (gpus - 1.0) / gpus * bytes / world.time(CollectiveKind::kAllGather, gpus, bytes).count() / 1e9;
+  };
+  CHECK(busbw(2) > 15.0);
+  CHECK(busbw(4) == Approx(5.02).epsilon(0.03));
+  CHECK(busbw(8) == Approx(1.33).epsilon(0.03));
+}
+
+TEST_CASE("more bytes never take less within one choice, more GPUs never less") {
+  for (const char* name : {"h100x8-hgx", "a100x8", "h100x8-pcie", "h100x8-hgx:nodes=4"}) {
+    World world(name);
+    const NcclGraph& graph = world.graphs.of(world.cluster.places());
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter})
+      for (std::size_t which = 0; which < nccl_costs(graph, kind, Bytes(1)).size(); ++which) {
+        Seconds before(0);
+        for (double bytes = 64; bytes < 1e10; bytes *= 2) {
+          const NcclCost choice = nccl_costs(graph, kind, Bytes(bytes)).at(which);
+          if (choice.algorithm == NcclAlgorithm::kTree) continue;  // NCCL corrects them by size
+          const Seconds now = nccl_reached(graph, kind, Bytes(bytes), choice).time(Bytes(bytes));
+          INFO(name << " " << to_text(graph, choice) << " " << bytes);
+          CHECK(now >= before);
+          before = now;
+        }
+      }
+  }
+  World world("a100x8");
+  for (const double bytes : {8.0, 1e5, 1e9})
+    CHECK(world.time(CollectiveKind::kAllReduce, 8, bytes) >
+          world.time(CollectiveKind::kAllReduce, 2, bytes));
+}
+
+TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth") {
+  World world("p100x4-pcie");
+  const NcclPair& pair = world.graphs.pair(world.cluster.places()[0], world.cluster.places()[1]);
+  const NcclLaws& laws = nccl_laws(60);
+  const double start = laws[NcclLaw::kLaunch] + laws[NcclLaw::kMessageStart] + laws[NcclLaw::kMessagePeer];
+  const NcclCost small = nccl_point_to_point(pair, Bytes(1000));
+  CHECK(small.protocol == NcclProtocol::kLl);
+  CHECK(small.algbw.count() == Approx(5e9));
+  CHECK(small.latency.count() == Approx(1e-6 * (start + 1.0 + 1.0 / laws[NcclLaw::kMessageRate])));
+  const NcclCost large = nccl_point_to_point(pair, Bytes(1e9));
+  CHECK(large.protocol == NcclProtocol::kSimple);
+  CHECK(large.time(Bytes(1e9)).count() == Approx(0.1).epsilon(0.001));
+}
+
+TEST_CASE("laws are set by name; an unknown one gets the nearest") {
+  NcclLaws laws = nccl_laws(90);
+  laws.set({{"ll_hop", 3.0}});
+  CHECK(laws[NcclLaw::kLlHop] == 3.0);
+  CHECK(laws.values().at("ll_hop") == 3.0);
+  CHECK_THROWS_WITH(laws.set({{"ll_hops", 3.0}}), Catch::Contains("ll_hop"));
+  CHECK_THROWS_AS(laws.set({{"ll_hop", -1.0}}), InputError);
+}
+
+}  // namespace
+}  // namespace stepcast::nccl_reached_test
