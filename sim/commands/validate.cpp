@@ -11,6 +11,7 @@
 #include "sim/commands/measured_output.hpp"
 #include "sim/commands/predict.hpp"
 #include "sim/validation/case_prediction.hpp"
+#include "sim/validation/measured_collectives.hpp"
 #include "sim/validation/row_comparison.hpp"
 
 namespace stepcast {
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kValidationSchema = "stepcast.validation/1";
 constexpr const char* kMeasuredSchema = "stepcast.measured/1";
+constexpr const char* kCollectives = "nccl_collectives";
 
 /// What --help says of --case.
 std::string describe_cases() {
@@ -27,9 +29,9 @@ std::string describe_cases() {
 }
 
 std::string describe_measured() {
-  std::string text = "instead: steps on GPUs that others measured, all sets or this one";
+  std::string text = "instead: steps and collectives on GPUs that others measured, all sets or this one";
   for (const std::string& id : measured_ids()) text += "\n" + id;
-  return text;
+  return text + "\n" + kCollectives;
 }
 
 void declare(po::options_description& options) {
@@ -150,13 +152,32 @@ ExitCode run_measured(const po::variables_map& values) {
                                                  : int_option(values, "jobs", 1, kMostThreads);
   nlohmann::json all{{"sets", nlohmann::json::array()}};
   std::vector<SetResult> results;
-  for (const std::string& id : asked == "all" ? measured_ids() : std::vector{asked}) {
+  const std::vector<std::string> sets = asked == "all"          ? measured_ids()
+                                        : asked == kCollectives ? std::vector<std::string>{}
+                                                                : std::vector{asked};
+  for (const std::string& id : sets) {
     SetResult one{read_measured(measured_path(id), rows), {}};
     one.forecast = forecast(one.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
     if (!values["json"].as<bool>())
       std::cout << set_text(one, asked != "all", values["every-row"].as<bool>()) << std::flush;
     all["sets"].push_back(json_of(one.set, one.forecast));
     results.push_back(std::move(one));
+  }
+  if (asked == "all" || asked == kCollectives) {
+    const std::string path =
+        rows.empty() ? find_resource("studies/measured", kCollectives, ".csv").string() : rows;
+    const std::vector<MeasuredCollective> collectives = measured_collectives(path);
+    if (!values["json"].as<bool>())
+      std::cout << kCollectives << '\n' << measured_collectives_text(collectives) << std::flush;
+    for (const CollectiveError& one : collective_errors(collectives))
+      all["collectives"].push_back({{"device", one.device},
+                                    {"collective", to_text(one.kind)},
+                                    {"gpus", one.gpus},
+                                    {"rows", one.rows},
+                                    {"error", one.forecast},
+                                    {"worst", one.worst},
+                                    {"fitted_line", one.fitted},
+                                    {"data_sheet", one.sheet}});
   }
   if (!values["json"].as<bool>() && asked == "all") std::cout << '\n' << sets_text(results);
   all["context"] = make_run_context(kMeasuredSchema, command_line());
