@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
-#include "sim/plan/pipeline_path.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "topologies/devices.hpp"
@@ -74,26 +73,6 @@ class MemoryWalk {
   const Costs& costs_;
 };
 
-/// What FSDP gathers at once: parameters of one block, or of all that is in none, the root. As fsdp.cpp has them.
-struct Units {
-  std::vector<int> of_segment;
-  std::vector<double> elements, experts;  ///< the root's first; those that ranks share apart
-
-  explicit Units(const Model& model) : elements(1, 0.0), experts(1, 0.0) {
-    const bool blocks = repeats_blocks(model);
-    for (const Segment& segment : model.segments) {
-      const bool own = !segment.parameters.empty() && (segment.repeated || !blocks);
-      of_segment.push_back(own ? static_cast<int>(elements.size()) : 0);
-      if (own) elements.push_back(0.0), experts.push_back(0.0);
-      const auto unit = static_cast<std::size_t>(of_segment.back());
-      for (const int tensor : segment.parameters) {
-        const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
-        (parameter.expert ? experts : elements)[unit] += static_cast<double>(parameter.numel());
-      }
-    }
-  }
-};
-
 double sum_of(const std::vector<double>& all) { return std::accumulate(all.begin(), all.end(), 0.0); }
 
 }  // namespace
@@ -104,14 +83,20 @@ PlanBounds::PlanBounds(PlanModels& models, bool links)
   if (links && cluster_.has_devices()) graphs_ = std::make_unique<NcclGraphs>(cluster_);
 }
 
-PlanBound PlanBounds::of(const Plan& plan) {
-  static const std::map<std::string, PlanBound (PlanBounds::*)(const Plan&)> kByStrategy{
-      {"single", &PlanBounds::replicated},
-      {"ddp", &PlanBounds::replicated},
-      {"fsdp", &PlanBounds::sharded},
-      {"pipeline", &PlanBounds::pipelined}};
-  const auto found = kByStrategy.find(plan.text("strategy"));
-  return found == kByStrategy.end() ? PlanBound{} : (this->*found->second)(plan);
+PlanBound PlanBounds::of(const Plan& plan) { return {step_s(plan), memory_bytes(plan)}; }
+
+double PlanBounds::step_s(const Plan& plan) {
+  const std::string& strategy = plan.text("strategy");
+  if (strategy == "pipeline") return pipelined_s(view_of(plan));
+  if (strategy == "fsdp") return sharded_s(view_of(plan));
+  return strategy == "single" || strategy == "ddp" ? replicated_s(view_of(plan)) : 0.0;
+}
+
+double PlanBounds::memory_bytes(const Plan& plan) {
+  const std::string& strategy = plan.text("strategy");
+  if (strategy == "pipeline") return pipelined_bytes(view_of(plan));
+  if (strategy == "fsdp") return sharded_bytes(view_of(plan));
+  return strategy == "single" || strategy == "ddp" ? replicated_bytes(view_of(plan)) : 0.0;
 }
 
 double PlanBounds::memory_limit() const {
@@ -119,10 +104,20 @@ double PlanBounds::memory_limit() const {
   return all > 0.0 ? (1.0 - models_.problem().reserve) * all : std::numeric_limits<double>::infinity();
 }
 
-PlanBounds::Part PlanBounds::part_of(const Plan& plan) {
+PlanBounds::View PlanBounds::view_of(const Plan& plan) {
   const std::string& recompute = plan.text("recompute");
-  return {models_.part(plan), plan.micro_batch(models_.problem()),
-          recompute.empty() ? 0 : parse_recompute(recompute)};
+  View view{.plan = plan,
+            .model = *models_.part(plan),
+            .samples = plan.micro_batch(models_.problem()),
+            .recompute = recompute.empty() ? 0 : parse_recompute(recompute),
+            .micro_batches = plan.number("micro-batches"),
+            .tensor = plan.number("tensor"),
+            .context = plan.number("context"),
+            .expert = plan.number("expert"),
+            .batches = plan.number("data"),
+            .trace = nullptr};
+  view.trace = &models_.estimate(view.model, view.samples);
+  return view;
 }
 
 const NcclGraph* PlanBounds::graph(Ranks ranks) {
@@ -157,13 +152,11 @@ double PlanBounds::message_s(int from, int to, Bytes message) {
   return found->second;
 }
 
-double PlanBounds::exchange_s(const LayerExchange& exchange, double samples, int first_rank,
-                              const Plan& plan) {
-  const int tensor = plan.number("tensor");
-  Ranks ranks{first_rank, tensor, 1};
-  if (exchange.group == ExchangeGroup::kContext) ranks = {first_rank, plan.number("context"), tensor};
-  if (exchange.group == ExchangeGroup::kExpert) ranks = {first_rank, plan.number("expert"), tensor};
-  const Bytes message = exchange.fixed + samples * exchange.per_sample;
+double PlanBounds::exchange_s(const View& view, const LayerExchange& exchange, int first_rank) {
+  Ranks ranks{first_rank, view.tensor, 1};
+  if (exchange.group == ExchangeGroup::kContext) ranks = {first_rank, view.context, view.tensor};
+  if (exchange.group == ExchangeGroup::kExpert) ranks = {first_rank, view.expert, view.tensor};
+  const Bytes message = exchange.fixed + view.samples * exchange.per_sample;
   return exchange.kind == ExchangeKind::kAllToAll ? all_to_all_s(message, ranks)
                                                   : collective_s(kind_of(exchange.kind), message, ranks);
 }
@@ -176,100 +169,122 @@ double PlanBounds::all_to_all_s(Bytes message, Ranks ranks) {
   return longest;
 }
 
-const PlanBounds::SegmentTimes& PlanBounds::times(const Plan& plan, int first_rank) {
-  const Part part = part_of(plan);
-  const auto [found, is_new] = times_.try_emplace({part.model, part.samples, first_rank});
+int PlanBounds::like(const View& view, int first_rank) {
+  if (!graphs_) return 0;
+  const auto [found, is_new] =
+      alike_.try_emplace({view.tensor, view.context, view.expert, first_rank}, first_rank);
+  if (!is_new) return found->second;
+  // Groups in which the smallest and the largest messages take equally long are alike.
+  std::vector<double> probes;
+  for (const double bytes : {kKibi, kGibi})
+    for (const Ranks& ranks : {Ranks{first_rank, view.tensor, 1}, Ranks{first_rank, view.context, view.tensor},
+                               Ranks{first_rank, view.expert, view.tensor}})
+      probes.push_back(ranks.count < 2 ? 0.0
+                                       : collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
+                                             all_to_all_s(Bytes(bytes), ranks));
+  const auto kind = kinds_.try_emplace({view.tensor, view.context, view.expert, probes}, first_rank).first;
+  return found->second = kind->second;
+}
+
+const PlanBounds::SegmentTimes& PlanBounds::times(const View& view, int first_rank) {
+  const int rank = like(view, first_rank);
+  const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, rank});
   SegmentTimes& all = found->second;
   if (!is_new) return all;
-  const TraceEntry& trace = models_.estimate(plan, part.samples);
-  all.loss_s = trace.loss_s.front() / fastest_host_;
-  for (const SegmentTrace& segment : trace.segments) {
-    all.forward_s.push_back(segment.forward_s.front() / fastest_host_);
-    all.backward_s.push_back(segment.backward_s.front() / fastest_host_);
+  const bool blocks = repeats_blocks(view.model);
+  const auto exchanges_s = [&](const Segment& segment, bool backward) {
+    double sum = 0.0;
+    for (const int index : segment.exchanges)
+      if (const LayerExchange& one = view.model.exchanges[static_cast<std::size_t>(index)];
+          one.backward == backward)
+        sum += exchange_s(view, one, rank);
+    return sum;
+  };
+  for (std::size_t i = 0; i < view.model.segments.size(); ++i) {
+    const Segment& segment = view.model.segments[i];
+    const SegmentTrace& trace = view.trace->segments[i];
+    const double forward = trace.forward_s.front() / fastest_host_ + exchanges_s(segment, false);
+    all.forward_s.add(forward);
+    all.backward_s.add(trace.backward_s.front() / fastest_host_ + exchanges_s(segment, true));
+    all.again_s.add(blocks && !segment.repeated ? 0.0 : forward);
+    all.optimizer_s.add(trace.optimizer_s.front() / fastest_host_);
   }
-  for (const LayerExchange& exchange : part.model->exchanges) {
-    const double seconds = exchange_s(exchange, part.samples, first_rank, plan);
-    if (exchange.segment < 0)
-      all.loss_s += seconds;
-    else
-      (exchange.backward ? all.backward_s : all.forward_s)[static_cast<std::size_t>(exchange.segment)] +=
-          seconds;
-  }
+  if (models_.whole().loss == "none") return all;
+  all.loss_s = view.trace->loss_s.front() / fastest_host_;
+  for (const LayerExchange& exchange : view.model.exchanges)
+    if (exchange.segment < 0) all.loss_s += exchange_s(view, exchange, rank);
   return all;
 }
 
 /// With the loss.
-double PlanBounds::forward_s(const Plan& plan, const SegmentTimes& times, Range range) {
-  const auto begin = times.forward_s.begin();
-  const double sum = std::accumulate(begin + range.first, begin + range.second + 1, 0.0);
-  const bool is_last = range.second == whole_range(*part_of(plan).model).second;
-  return sum + (is_last && models_.whole().loss != "none" ? times.loss_s : 0.0);
+double PlanBounds::forward_s(const View& view, const SegmentTimes& times, Range range) {
+  return times.forward_s.of(range) + (range.second == whole_range(view.model).second ? times.loss_s : 0.0);
 }
 
 /// With what runs forward once more before it.
-double PlanBounds::backward_s(const Plan& plan, const SegmentTimes& times, Range range) {
-  const Part part = part_of(plan);
-  const bool blocks = repeats_blocks(*part.model);
-  double sum = 0.0;
-  for (auto i = static_cast<std::size_t>(range.first); i <= static_cast<std::size_t>(range.second); ++i) {
-    sum += times.backward_s[i];
-    if (part.recompute > 0 && (!blocks || part.model->segments[i].repeated)) sum += times.forward_s[i];
-  }
-  return sum;
+double PlanBounds::backward_s(const View& view, const SegmentTimes& times, Range range) {
+  return times.backward_s.of(range) + (view.recompute > 0 ? times.again_s.of(range) : 0.0);
 }
 
-double PlanBounds::optimizer_s(const Plan& plan, Range range) {
-  if (models_.whole().optimizer.kind == "none") return 0.0;
-  const TraceEntry& trace = models_.estimate(plan, part_of(plan).samples);
-  double sum = 0.0;
-  for (int i = range.first; i <= range.second; ++i)
-    sum += trace.segments[static_cast<std::size_t>(i)].optimizer_s.front();
-  return sum / fastest_host_;
+double PlanBounds::optimizer_s(const SegmentTimes& times, Range range) {
+  return models_.whole().optimizer.kind == "none" ? 0.0 : times.optimizer_s.of(range);
 }
 
-double PlanBounds::reduction_tail_s(const Plan& plan, Range range, Ranks replicas, double backward_s) {
-  if (replicas.count == 1) return 0.0;
-  const Model& model = *part_of(plan).model;
-  Bytes all, last;
-  for (int i = range.second; i >= range.first; --i) {
-    last = Bytes(0);  // a segment that reduces nothing ends the backward behind the others' gradients
-    for (const int tensor : model.segments[static_cast<std::size_t>(i)].parameters) {
+const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
+  const auto [found, is_new] = holdings_.try_emplace(&model);
+  Holdings& all = found->second;
+  if (!is_new) return all;
+  for (const Segment& segment : model.segments) {
+    double size = 0.0, reduced = 0.0, gradient = 0.0, count = 0.0, dense = 0.0, last = 0.0;
+    for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
-      last = parameter.expert ? Bytes(0) : parameter.reduced;
-      all += last;
-    }
-  }
-  return std::max(collective_s(CollectiveKind::kAllReduce, last, replicas),
-                  least_s(CollectiveKind::kAllReduce, all, replicas) - backward_s);
-}
-
-double PlanBounds::resident_bytes(const Plan& plan, Range range, bool averaged) {
-  const Model& model = *part_of(plan).model;
-  double bytes = 0.0, count = 0.0;
-  for (int i = range.first; i <= range.second; ++i)
-    for (const int tensor : model.segments[static_cast<std::size_t>(i)].parameters) {
-      const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
-      bytes += (parameter.size + (averaged ? parameter.reduced : Bytes(0))).count();
-      if (model.optimizer.kind != "none") bytes += parameter.gradient.count();
+      size += parameter.size.count();
+      reduced += parameter.reduced.count();
+      gradient += parameter.gradient.count();
       count += static_cast<double>(parameter.numel());
+      last = parameter.expert ? 0.0 : parameter.reduced.count();
+      dense += last;
     }
-  if (model.optimizer.kind != "none") bytes += model.optimizer_bytes(count).count();
+    all.size.add(size), all.reduced.add(reduced), all.gradient.add(gradient), all.count.add(count);
+    all.dense.add(dense);
+    all.last.push_back(last);  // 0: a segment that reduces nothing ends its backward behind the others' gradients
+  }
+  return all;
+}
+
+double PlanBounds::reduction_tail_s(const View& view, Range range, Ranks replicas, double backward_s) {
+  if (replicas.count == 1) return 0.0;
+  const Holdings& held = holdings(view.model);
+  return std::max(collective_s(CollectiveKind::kAllReduce,
+                               Bytes(held.last[static_cast<std::size_t>(range.first)]), replicas),
+                  least_s(CollectiveKind::kAllReduce, Bytes(held.dense.of(range)), replicas) - backward_s);
+}
+
+double PlanBounds::resident_bytes(const View& view, Range range, bool averaged) {
+  const Model& model = view.model;
+  const Holdings& held = holdings(model);
+  double bytes = held.size.of(range) + (averaged ? held.reduced.of(range) : 0.0);
+  if (model.optimizer.kind != "none")
+    bytes += held.gradient.of(range) + model.optimizer_bytes(held.count.of(range)).count();
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
-  if (has_ends) bytes += models_.problem().samples / plan.number("data") * model.input_bytes().count();
+  if (has_ends) bytes += input_bytes(view);
   return bytes + models_.device().process.count();
 }
 
-const PlanBounds::Activations& PlanBounds::activations(const Plan& plan, Range range) {
-  const Part part = part_of(plan);
-  const auto [found, is_new] = activations_.try_emplace({part.model, part.samples, part.recompute, range});
+double PlanBounds::input_bytes(const View& view) const {
+  return 1.0 * view.samples * view.micro_batches * view.model.input_bytes().count();
+}
+
+const PlanBounds::Activations& PlanBounds::activations(const View& view, Range range) {
+  const auto [found, is_new] = activations_.try_emplace({&view.model, view.samples, view.recompute, range});
   Activations& result = found->second;
   if (!is_new) return result;
-  const TrainingConfig config{.batch = part.samples, .recompute = part.recompute};
+  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
   std::vector<int> segments(static_cast<std::size_t>(range.second - range.first + 1));
   std::iota(segments.begin(), segments.end(), range.first);
-  LocalStep step(*part.model, config, segments);
+  LocalStep step(view.model, config, segments);
   for (const int segment : segments) step.forward(segment, 0);
-  const bool is_last = range.second == whole_range(*part.model).second;
+  const bool is_last = range.second == whole_range(view.model).second;
   if (is_last) step.loss(0);
   const bool sends_output = !is_last && step.recomputes(range.second);  // and needs it no more
   const double input = range.first > 0 ? step.output_bytes(range.first - 1).count() : 0.0;
@@ -277,7 +292,7 @@ const PlanBounds::Activations& PlanBounds::activations(const Plan& plan, Range r
   step.backward_all(0);
   const Program program = step.take();
 
-  const LocalCosts local(*part.model, models_.estimate(plan, part.samples), part.samples);
+  const LocalCosts local(view.model, *view.trace, view.samples);
   MemoryWalk walk(local.costs());
   walk.live = input;
   std::size_t i = 0;
@@ -295,97 +310,140 @@ const PlanBounds::Activations& PlanBounds::activations(const Plan& plan, Range r
   return result;
 }
 
-PlanBound PlanBounds::replicated(const Plan& plan) {
-  const Range all = whole_range(*part_of(plan).model);
-  const SegmentTimes& alone = times(plan, 0);
-  const int tensor = plan.number("tensor"), replicas = plan.number("data") * plan.number("context");
-  const bool averaged = plan.text("strategy") == "ddp";
-  const double backward = backward_s(plan, alone, all);
-  PlanBound bound;
-  bound.step_s = plan.number("micro-batches") * (forward_s(plan, alone, all) + backward) +
-                 reduction_tail_s(plan, all, {0, averaged ? replicas : 1, tensor}, backward) +
-                 optimizer_s(plan, all);
-  const Activations& held = activations(plan, all);
-  bound.memory_bytes = resident_bytes(plan, all, averaged) + std::max(held.forward_peak, held.backward_peak);
-  return bound;
+double PlanBounds::replicated_s(const View& view) {
+  const Range all = whole_range(view.model);
+  const SegmentTimes& alone = times(view, 0);
+  const bool averaged = view.plan.text("strategy") == "ddp";
+  const double backward = backward_s(view, alone, all);
+  return view.micro_batches * (forward_s(view, alone, all) + backward) +
+         reduction_tail_s(view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
+         optimizer_s(alone, all);
 }
 
-PlanBound PlanBounds::pipelined(const Plan& plan) {
-  const Model& model = *part_of(plan).model;
-  const int tensor = plan.number("tensor"), replicas = plan.number("data") * plan.number("context");
-  const PipelineShape shape{plan.text("schedule"), plan.number("pipeline"), plan.number("micro-batches"),
-                            plan.number("virtual-stages")};
-  const int neighbour = replicas * tensor;
-  PipelinePath path(shape);
-  std::vector<Range> ranges;
+double PlanBounds::replicated_bytes(const View& view) {
+  const Range all = whole_range(view.model);
+  const Activations& held = activations(view, all);
+  return resident_bytes(view, all, view.plan.text("strategy") == "ddp") +
+         std::max(held.forward_peak, held.backward_peak);
+}
+
+PlanBounds::Stages PlanBounds::stages(const View& view) {
+  Stages result{.shape = {view.plan.text("schedule"), view.plan.number("pipeline"), view.micro_batches,
+                          view.plan.number("virtual-stages")},
+                .chunks = {}};
   for (const std::vector<int>& chunk :
-       split_model(model, plan.text("split"), shape.ranks * shape.virtual_stages, {})) {
-    const auto index = static_cast<int>(ranges.size());
-    const int here = index % shape.ranks, next = (index + 1) % shape.ranks;
-    ranges.emplace_back(chunk.front(), chunk.back());
-    const SegmentTimes& own = times(plan, here * neighbour);
-    path.forward_s.push_back(forward_s(plan, own, ranges.back()));
-    path.backward_s.push_back(backward_s(plan, own, ranges.back()));
-    path.message_s.push_back(message_s(
-        here * neighbour, next * neighbour,
-        part_of(plan).samples * model.segments[static_cast<std::size_t>(chunk.back())].output_size));
-  }
-  const std::vector<double> ends = path.ends();
-  PlanBound bound;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    double busy = 0.0, resident = 0.0, tail = 0.0, updates = 0.0, live = 0.0, most = 0.0;
-    for (std::size_t chunk = static_cast<std::size_t>(rank); chunk < ranges.size();
-         chunk += static_cast<std::size_t>(shape.ranks)) {
-      busy += shape.micro_batches * (path.forward_s[chunk] + path.backward_s[chunk]);
-      updates += optimizer_s(plan, ranges[chunk]);
-      resident += resident_bytes(plan, ranges[chunk], replicas > 1);
-      if (chunk == static_cast<std::size_t>(rank))
-        tail = reduction_tail_s(plan, ranges[chunk], {rank * neighbour, replicas, tensor},
-                                path.backward_s[chunk]);
+       split_model(view.model, view.plan.text("split"), result.shape.ranks * result.shape.virtual_stages, {}))
+    result.chunks.emplace_back(chunk.front(), chunk.back());
+  return result;
+}
+
+double PlanBounds::pipelined_s(const View& view) {
+  const auto [shape, chunks] = stages(view);
+  const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
+  const auto count = static_cast<std::size_t>(shape.ranks);
+  double before = 0.0;   // forwards and messages of what is before a rank
+  double around = 0.0;   // and backwards and messages behind its last one
+  double longest = 0.0;  // to the end of the first rank's last backward
+  double bound = 0.0, after_first = 0.0;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const int here = static_cast<int>(rank) * neighbour;
+    const SegmentTimes& own = times(view, here);
+    double busy = 0.0, updates = 0.0;
+    for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
+      busy += shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
+      updates += optimizer_s(own, chunks[chunk]);
     }
-    for (const PipelineAction& action : pipeline_order(shape, rank, false)) {
-      const Activations& held = activations(plan, ranges[static_cast<std::size_t>(action.chunk)]);
+    longest = std::max(longest, around + busy);
+    const double backward = backward_s(view, own, chunks[rank]);
+    const double tail = reduction_tail_s(view, chunks[rank], {here, replicas, view.tensor}, backward);
+    bound = std::max(bound, before + busy + tail + updates);
+    if (rank == 0) after_first = tail + updates;
+    const auto last = static_cast<std::size_t>(chunks[rank].second);
+    const double message = rank + 1 == count
+                               ? 0.0
+                               : message_s(here, here + neighbour,
+                                           view.samples * view.model.segments[last].output_size);
+    const double forward = forward_s(view, own, chunks[rank]);
+    before += forward + message;
+    around += forward + backward + 2.0 * message;
+  }
+  return std::max(bound, longest + after_first);
+}
+
+double PlanBounds::pipelined_bytes(const View& view) {
+  const auto [shape, chunks] = stages(view);
+  const bool averaged = view.batches * view.context > 1;
+  double bound = 0.0;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    double resident = 0.0, live = 0.0, most = 0.0;
+    for (auto chunk = static_cast<std::size_t>(rank); chunk < chunks.size();
+         chunk += static_cast<std::size_t>(shape.ranks))
+      resident += resident_bytes(view, chunks[chunk], averaged);
+    resident -= (shape.virtual_stages - 1) * models_.device().process.count();
+    for (const PipelineAction& action : first_actions(shape, rank)) {
+      const Activations& held = activations(view, chunks[static_cast<std::size_t>(action.chunk)]);
       most = std::max(most, live + (action.forward ? held.forward_peak : held.backward_peak - held.kept));
       live += action.forward ? held.kept : -held.kept;
     }
-    // The first rank begins and ends a step; what others do after their last backward may hide behind that.
-    bound.step_s = std::max(bound.step_s, (rank == 0 ? ends.front() : busy) + tail + updates);
-    const double process = models_.device().process.count();
-    bound.memory_bytes = std::max(bound.memory_bytes, resident - (shape.virtual_stages - 1) * process + most);
+    bound = std::max(bound, resident + most);
   }
   return bound;
 }
 
-PlanBounds::ShardRanks PlanBounds::shard_ranks(const Plan& plan) {
-  const int tensor = plan.number("tensor"), expert = plan.number("expert"), copies = plan.copies();
-  const int shards = plan.number("data") * plan.number("context") / copies;
-  return {.shards = {0, shards, tensor},
-          .experts = {0, shards / expert, tensor * expert},
-          .replicas = {0, copies, tensor * shards}};
+const std::vector<PipelineAction>& PlanBounds::first_actions(const PipelineShape& shape, int rank) {
+  const auto [found, is_new] = actions_.try_emplace(
+      {shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
+  if (!is_new) return found->second;
+  std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
+  const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return !one.forward; });
+  const std::ptrdiff_t round = 2L * shape.ranks * shape.virtual_stages;
+  all.erase(first + std::min(round, all.end() - first), all.end());
+  all.shrink_to_fit();
+  return found->second = std::move(all);
 }
 
-PlanBound PlanBounds::sharded(const Plan& plan) {
-  const Model& model = *part_of(plan).model;
+PlanBounds::ShardRanks PlanBounds::shard_ranks(const View& view) {
+  const int copies = view.plan.copies(), shards = view.batches * view.context / copies;
+  return {.shards = {0, shards, view.tensor},
+          .experts = {0, shards / view.expert, view.tensor * view.expert},
+          .replicas = {0, copies, view.tensor * shards}};
+}
+
+const PlanBounds::Units& PlanBounds::units(const Model& model) {
+  const auto [found, is_new] = units_.try_emplace(&model);
+  Units& all = found->second;
+  if (!is_new) return all;
+  all.elements = all.experts = {0.0};
+  const bool blocks = repeats_blocks(model);
+  for (const Segment& segment : model.segments) {
+    const bool own = !segment.parameters.empty() && (segment.repeated || !blocks);
+    all.of_segment.push_back(own ? static_cast<int>(all.elements.size()) : 0);
+    if (own) all.elements.push_back(0.0), all.experts.push_back(0.0);
+    const auto unit = static_cast<std::size_t>(all.of_segment.back());
+    for (const int tensor : segment.parameters) {
+      const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
+      (parameter.expert ? all.experts : all.elements)[unit] += static_cast<double>(parameter.numel());
+    }
+  }
+  return all;
+}
+
+double PlanBounds::sharded_s(const View& view) {
+  const Model& model = view.model;
   const Range all = whole_range(model);
-  const SegmentTimes& alone = times(plan, 0);
-  const int parts = plan.number("micro-batches");
-  const ShardRanks ranks = shard_ranks(plan);
+  const SegmentTimes& alone = times(view, 0);
+  const int parts = view.micro_batches;
+  const ShardRanks ranks = shard_ranks(view);
   const int count = ranks.shards.count;
-  const Units units(model);
+  const Units& of = units(model);
   const double parameter = bytes_of(model.precision.parameters),
                reduced = bytes_of(model.precision.reduction);
-  const double gradient = bytes_of(model.precision.gradients);
-  const double computed = parts * (forward_s(plan, alone, all) + backward_s(plan, alone, all));
-  PlanBound bound;
-  if (plan.text("sharding") == "no_shard") {
-    bound.step_s = computed +
-                   collective_s(CollectiveKind::kAllReduce, Bytes(reduced * units.elements[0]), ranks.shards) +
-                   optimizer_s(plan, all);
-    const Activations& held = activations(plan, all);
-    bound.memory_bytes = resident_bytes(plan, all, false) + std::max(held.forward_peak, held.backward_peak);
-    return bound;
-  }
-  const bool keeps = plan.text("sharding") == "shard_grad_op";
+  const double computed = parts * (forward_s(view, alone, all) + backward_s(view, alone, all));
+  if (view.plan.text("sharding") == "no_shard")
+    return computed +
+           collective_s(CollectiveKind::kAllReduce, Bytes(reduced * of.elements[0]), ranks.shards) +
+           optimizer_s(alone, all);
+  const bool keeps = view.plan.text("sharding") == "shard_grad_op";
   const auto gather_s = [&](double elements, Ranks among) {
     return collective_s(CollectiveKind::kAllGather, Bytes(parameter * elements), among);
   };
@@ -397,76 +455,87 @@ PlanBound PlanBounds::sharded(const Plan& plan) {
   };
   // Groups have streams of their own: what units, experts and replicas move may overlap.
   const double times_gathered = keeps ? 1.0 : 2.0 * parts;
-  double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0, waited = 0.0;
-  const std::vector<double> after = after_exchanges_s(plan);
-  for (std::size_t i = 0; i < units.of_segment.size(); ++i) {
-    const auto unit = static_cast<std::size_t>(units.of_segment[i]);
-    if (unit == 0) continue;
-    const double dense = units.elements[unit], expert = units.experts[unit];
-    const double gather = gather_s(dense, ranks.shards), own = gather_s(expert, ranks.experts);
-    units_s += times_gathered * gather + scatter_s(dense, ranks.shards);
-    experts_s += times_gathered * own + scatter_s(expert, ranks.experts);
-    averaged_s += average_s(dense);
-    waited += std::max(0.0, std::max(gather, own) - (i > 0 ? after[i - 1] : 0.0));
+  double units_s = 0.0, experts_s = 0.0, averaged_s = 0.0, waited = 0.0, after = 0.0;
+  for (std::size_t i = 0; i < of.of_segment.size(); ++i) {
+    const auto unit = static_cast<std::size_t>(of.of_segment[i]);
+    if (unit > 0) {
+      const double gather = gather_s(of.elements[unit], ranks.shards),
+                   own = gather_s(of.experts[unit], ranks.experts);
+      units_s += times_gathered * gather + scatter_s(of.elements[unit], ranks.shards);
+      experts_s += times_gathered * own + scatter_s(of.experts[unit], ranks.experts);
+      averaged_s += average_s(of.elements[unit]);
+      waited += std::max(0.0, std::max(gather, own) - after);
+    }
+    after = after_exchanges_s(view, i);
   }
-  const double root = gather_s(units.elements[0], ranks.shards);
-  const double last = scatter_s(units.elements[0], ranks.shards) + average_s(units.elements[0]);
+  const double root = gather_s(of.elements[0], ranks.shards);
+  const double last = scatter_s(of.elements[0], ranks.shards) + average_s(of.elements[0]);
   // Forwards wait for every unit that no prefetch gathered before.
-  waited *= plan.text("forward-prefetch") == "yes" ? 0 : keeps ? 1 : parts;
-  bound.step_s = std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
-                 optimizer_s(plan, all) / count;
-
-  const double master = model.precision.master == "none" ? parameter : 0.0;
-  const double own = sum_of(units.elements) / count + sum_of(units.experts) / ranks.experts.count;
-  bound.memory_bytes = own * (master + std::min(reduced, gradient)) + model.optimizer_bytes(own).count() +
-                       models_.problem().samples / plan.number("data") * model.input_bytes().count() +
-                       models_.device().process.count();
-  std::vector<double> gathered = units.elements;
-  for (std::size_t u = 0; u < gathered.size() && ranks.experts.count > 1; ++u) gathered[u] += units.experts[u];
-  bound.memory_bytes += sharded_peak(plan, units.of_segment, gathered,
-                                     {.keeps = keeps, .parameter = parameter, .gradient = gradient});
-  return bound;
+  waited *= view.plan.text("forward-prefetch") == "yes" ? 0 : keeps ? 1 : parts;
+  return std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
+         optimizer_s(alone, all) / count;
 }
 
-std::vector<double> PlanBounds::after_exchanges_s(const Plan& plan) {
-  const Part part = part_of(plan);
-  const TraceEntry& trace = models_.estimate(plan, part.samples);
-  std::vector<double> after(part.model->segments.size(), 0.0);
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    double done = 1.0;
-    for (const int exchange : part.model->segments[i].exchanges)
-      if (!part.model->exchanges[static_cast<std::size_t>(exchange)].backward)
-        done = trace.exchange_fraction[static_cast<std::size_t>(exchange)];
-    after[i] = (1.0 - done) * trace.segments[i].forward_s.front();
+/// All-gathers that follow a segment's last exchange may hide behind what its forward computes then.
+double PlanBounds::after_exchanges_s(const View& view, std::size_t segment) {
+  double done = 1.0;
+  for (const int exchange : view.model.segments[segment].exchanges)
+    if (!view.model.exchanges[static_cast<std::size_t>(exchange)].backward)
+      done = view.trace->exchange_fraction[static_cast<std::size_t>(exchange)];
+  return (1.0 - done) * view.trace->segments[segment].forward_s.front();
+}
+
+double PlanBounds::sharded_bytes(const View& view) {
+  const Model& model = view.model;
+  if (view.plan.text("sharding") == "no_shard") {
+    const Range all = whole_range(model);
+    const Activations& held = activations(view, all);
+    return resident_bytes(view, all, false) + std::max(held.forward_peak, held.backward_peak);
   }
-  return after;
+  const ShardRanks ranks = shard_ranks(view);
+  const Units& of = units(model);
+  const double master = model.precision.master == "none" ? bytes_of(model.precision.parameters) : 0.0;
+  const double gradient = std::min(bytes_of(model.precision.reduction), bytes_of(model.precision.gradients));
+  const double own = sum_of(of.elements) / ranks.shards.count + sum_of(of.experts) / ranks.experts.count;
+  const bool keeps = view.plan.text("sharding") == "shard_grad_op", accumulates = view.micro_batches > 1,
+             alone = ranks.experts.count == 1;
+  const auto [found, is_new] = sharded_peaks_.try_emplace(
+      {&model, view.samples, view.recompute, 4 * keeps + 2 * accumulates + (alone ? 1 : 0)}, 0.0);
+  if (is_new) {
+    std::vector<double> gathered = of.elements;
+    for (std::size_t u = 0; u < gathered.size() && !alone; ++u) gathered[u] += of.experts[u];
+    found->second = sharded_peak(view, of.of_segment, gathered, keeps);
+  }
+  return own * (master + gradient) + model.optimizer_bytes(own).count() + input_bytes(view) +
+         models_.device().process.count() + found->second;
 }
 
-double PlanBounds::sharded_peak(const Plan& plan, const std::vector<int>& unit_of,
-                                const std::vector<double>& elements, UnitBytes bytes) {
-  const Part part = part_of(plan);
-  const TrainingConfig config{.batch = part.samples, .recompute = part.recompute};
-  LocalStep step(*part.model, config);
+double PlanBounds::sharded_peak(const View& view, const std::vector<int>& unit_of,
+                                const std::vector<double>& elements, bool keeps) {
+  const double parameter = bytes_of(view.model.precision.parameters),
+               gradient = bytes_of(view.model.precision.gradients);
+  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
+  LocalStep step(view.model, config);
   step.forward_all(0);
   step.backward_all(0);
   const Program program = step.take();
-  const LocalCosts local(*part.model, models_.estimate(plan, part.samples), part.samples);
+  const LocalCosts local(view.model, *view.trace, view.samples);
   MemoryWalk walk(local.costs());
   double until = 0.0;  // elements of the units that a forward has reached, but the root
   std::vector<double> before(elements.size(), 0.0);
   for (std::size_t u = 1; u < elements.size(); ++u) before[u] = until += elements[u];
-  const bool accumulates = plan.number("micro-batches") > 1;
+  const bool accumulates = view.micro_batches > 1;
   for (const Op& op : program.ops) {
     const auto& compute = std::get<Compute>(op.action);
     const bool backward = compute.phase == Phase::kBackward || compute.phase == Phase::kRecompute;
     const auto unit = static_cast<std::size_t>(
         compute.segment < 0 ? unit_of.back() : unit_of[static_cast<std::size_t>(compute.segment)]);
     const double kept = unit == 0 ? (compute.segment == 0 ? 0.0 : until) : before[unit];
-    const double gathered = elements[0] + (bytes.keeps ? kept : unit == 0 ? 0.0 : elements[unit]);
+    const double gathered = elements[0] + (keeps ? kept : unit == 0 ? 0.0 : elements[unit]);
     const double graded = accumulates ? until + elements[0]
                           : backward  ? elements[0] + (unit == 0 ? 0.0 : elements[unit])
                                       : 0.0;
-    walk.run(op, bytes.parameter * gathered + bytes.gradient * graded);
+    walk.run(op, parameter * gathered + gradient * graded);
   }
   return walk.peak;
 }

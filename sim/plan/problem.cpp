@@ -172,10 +172,9 @@ const Model* PlanModels::part(const Plan& plan) {
   return found->second ? &*found->second : nullptr;
 }
 
-const TraceEntry& PlanModels::estimate(const Plan& plan, int samples) {
-  const Model* model = part(plan);
-  const auto [found, is_new] = estimates_.try_emplace({model, samples});
-  if (is_new) found->second = estimated(*model, device_, samples, 1);
+const TraceEntry& PlanModels::estimate(const Model& model, int samples) {
+  const auto [found, is_new] = estimates_.try_emplace({&model, samples});
+  if (is_new) found->second = estimated(model, device_, samples, 1);
   return found->second;
 }
 

@@ -61,8 +61,8 @@ class PlanModels {
   [[nodiscard]] const Model& whole();
   /// Null where the model cannot be shared so: its heads cannot be divided by tensor, or it has no such setting.
   const Model* part(const Plan& plan);
-  /// \pre part(plan) is not null
-  const TraceEntry& estimate(const Plan& plan, int samples);
+  /// Of a model that part() returned.
+  const TraceEntry& estimate(const Model& model, int samples);
 
  private:
   const PlanProblem& problem_;

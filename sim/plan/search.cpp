@@ -34,7 +34,7 @@ class Search {
     }
     gather();
     for (PlanRecord& record : waiting_) {
-      if (request_.everything || promises(record)) replay(record);
+      if ((request_.everything || promises(record)) && may_fit(record)) replay(record);
       keep(std::move(record));
     }
     if (!request_.everything) improve();
@@ -50,19 +50,13 @@ class Search {
     return score_of(record.plan, record.bound.step_s);
   }
 
-  /// All plans that may fit, best bound first; equal ones as they were enumerated.
+  /// All plans, best bound of time first; equal ones as they were enumerated.
   void gather() {
     enumerate_plans(
         models_,
         [this](const Plan& plan) {
           ++counts_.enumerated;
-          PlanRecord record{.plan = plan, .bound = bounds_.of(plan)};
-          if (record.bound.memory_bytes > bounds_.memory_limit()) {
-            ++counts_.too_large;
-            keep(std::move(record));
-          } else {
-            waiting_.push_back(std::move(record));
-          }
+          waiting_.push_back({.plan = plan, .bound = {.step_s = bounds_.step_s(plan)}});
         },
         request_.everything);
     std::stable_sort(waiting_.begin(), waiting_.end(),
@@ -77,6 +71,13 @@ class Search {
     }
     if (counts_.replayed < request_.most_replays) return true;
     open_score_ = std::min(open_score_.value_or(bound_of(record)), bound_of(record));
+    return false;
+  }
+
+  bool may_fit(PlanRecord& record) {
+    record.bound.memory_bytes = bounds_.memory_bytes(record.plan);
+    if (record.bound.memory_bytes <= bounds_.memory_limit()) return true;
+    ++counts_.too_large;
     return false;
   }
 
@@ -151,11 +152,8 @@ class Search {
     for (const Plan& plan : variants_of(models_, record.plan)) {
       if (!variants_.insert(plan.values).second) continue;
       ++counts_.enumerated;
-      PlanRecord variant{.plan = plan, .bound = bounds_.of(plan)};
-      if (variant.bound.memory_bytes > bounds_.memory_limit())
-        ++counts_.too_large;
-      else if (promises(variant))
-        ask(variant);
+      PlanRecord variant{.plan = plan, .bound = {.step_s = bounds_.step_s(plan)}};
+      if (promises(variant) && may_fit(variant)) ask(variant);
       const bool better = variant.fits && score_of(plan, variant.forecast->step_s) < (1.0 - kWorth) * own;
       if (variant.fits && !better) continue;
       if (better) count_among_best(variant);
@@ -230,7 +228,7 @@ int ranks_that_fit(const PlanProblem& problem) {
     PlanBounds bounds(models, false);
     bool fits = false;
     enumerate_plans(models, [&](const Plan& plan) {
-      fits = fits || bounds.of(plan).memory_bytes <= bounds.memory_limit();
+      fits = fits || bounds.memory_bytes(plan) <= bounds.memory_limit();
     });
     if (fits) return larger.ranks;
   }

@@ -159,13 +159,14 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   for (const auto& [first, last] : riders) add(split_for(blocks_of(model), stages_of(plan), first, last));
   const int samples = plan.micro_batch(models.problem());
   add(split_text(model, split_model(model, "balanced", stages_of(plan),
-                                    models.estimate(plan, samples).median_segment_times())));
+                                    models.estimate(model, samples).median_segment_times())));
   return all;
 }
 
 /// One block moved between two stages.
 Values neighbouring_splits(PlanModels&, const Plan& plan) {
   if (plan.text("strategy") != "pipeline") return kNothing;
+  if (plan.text("split").empty()) return {};
   std::vector<int> counts;
   for (const std::string& part : parts_of(plan.text("split"), '-')) counts.push_back(std::stoi(part));
   Values all;
@@ -220,6 +221,9 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"shard", "shard", kMesh, shards},
       {"forward-prefetch", "forward prefetch", kOption,
        [](PlanModels&, const Plan& plan) {
+         return gathers(plan) ? Values{"yes"} : kNothing;
+       },
+       [](PlanModels&, const Plan& plan) {
          return gathers(plan) ? Values{"yes", ""} : kNothing;
        }},
       {"micro-batches", "micro-batches", kOption, micro_batches},
@@ -261,8 +265,11 @@ void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
   if (index == plan_dimensions().size()) return visit(plan);
   const PlanDimension& dimension = plan_dimensions()[index];
   if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
-  for (const std::string& value :
-       (dimension.values ? dimension.values : dimension.of_finalists)(models, plan)) {
+  Values values = dimension.values ? dimension.values(models, plan) : Values{};
+  if (all && dimension.of_finalists)
+    for (const std::string& value : dimension.of_finalists(models, plan))
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  for (const std::string& value : values) {
     set(plan, dimension.name, value);
     choose(models, index + 1, plan, all, visit);
   }
