@@ -38,7 +38,7 @@ void declare(po::options_description& options) {
        "part of a device's memory that no plan may use: allocators, NCCL and libraries take it")
       ("objective", text_value("time"),
        "time of a step on all ranks; cost (device-hours) or energy (at rated power) per token, on all or fewer of them")
-      ("top", int_value(5), "plans that are ranked, and proven to be the best")
+      ("top", int_value(5), "plans that are ranked at least; no other is better than the first by more than 0.5 %")
       ("replays", int_value(500), "plans that are replayed at most")
       ("against", text_value(), "YAML list of plans of your own, as options of 'predict': ranked in the same table")
       ("output,o", text_value(),
@@ -219,9 +219,12 @@ ExitCode run(const po::variables_map& values) {
   std::cout << text;
   write_files(values, models, outcome, text);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  std::cerr << to_text(Seconds(seconds)) << ", "
-            << short_number(static_cast<double>(outcome.counts.enumerated) / seconds)
-            << " plans per second\n";
+  const auto rate = [](std::size_t plans, double time_s) {
+    return short_number(static_cast<double>(plans) / std::max(time_s, 1e-9));
+  };
+  std::cerr << to_text(Seconds(seconds)) << ", " << rate(outcome.counts.enumerated, seconds)
+            << " plans per second: bounds of " << rate(outcome.counts.enumerated, outcome.bounds_s)
+            << " and replays of " << rate(outcome.counts.replayed, outcome.replays_s) << " per second\n";
   return outcome.ranked == 0 ? ExitCode::kFailed : ExitCode::kDone;
 }
 

@@ -164,8 +164,8 @@ double PlanBounds::exchange_s(const View& view, const LayerExchange& exchange, i
 double PlanBounds::all_to_all_s(Bytes message, Ranks ranks) {
   double longest = 0.0;
   for (int peer = 1; peer < ranks.count; ++peer)
-    longest = std::max(longest, message_s(ranks.first, ranks.first + peer * ranks.stride,
-                                          (1.0 / ranks.count) * message));
+    longest = std::max(
+        longest, message_s(ranks.first, ranks.first + peer * ranks.stride, (1.0 / ranks.count) * message));
   return longest;
 }
 
@@ -177,8 +177,9 @@ int PlanBounds::like(const View& view, int first_rank) {
   // Groups in which the smallest and the largest messages take equally long are alike.
   std::vector<double> probes;
   for (const double bytes : {kKibi, kGibi})
-    for (const Ranks& ranks : {Ranks{first_rank, view.tensor, 1}, Ranks{first_rank, view.context, view.tensor},
-                               Ranks{first_rank, view.expert, view.tensor}})
+    for (const Ranks& ranks :
+         {Ranks{first_rank, view.tensor, 1}, Ranks{first_rank, view.context, view.tensor},
+          Ranks{first_rank, view.expert, view.tensor}})
       probes.push_back(ranks.count < 2 ? 0.0
                                        : collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
                                              all_to_all_s(Bytes(bytes), ranks));
@@ -247,7 +248,8 @@ const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
     }
     all.size.add(size), all.reduced.add(reduced), all.gradient.add(gradient), all.count.add(count);
     all.dense.add(dense);
-    all.last.push_back(last);  // 0: a segment that reduces nothing ends its backward behind the others' gradients
+    all.last.push_back(
+        last);  // 0: a segment that reduces nothing ends its backward behind the others' gradients
   }
   return all;
 }
@@ -350,7 +352,8 @@ double PlanBounds::pipelined_s(const View& view) {
     const SegmentTimes& own = times(view, here);
     double busy = 0.0, updates = 0.0;
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
-      busy += shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
+      busy +=
+          shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
     }
     longest = std::max(longest, around + busy);
@@ -359,10 +362,10 @@ double PlanBounds::pipelined_s(const View& view) {
     bound = std::max(bound, before + busy + tail + updates);
     if (rank == 0) after_first = tail + updates;
     const auto last = static_cast<std::size_t>(chunks[rank].second);
-    const double message = rank + 1 == count
-                               ? 0.0
-                               : message_s(here, here + neighbour,
-                                           view.samples * view.model.segments[last].output_size);
+    const double message =
+        rank + 1 == count
+            ? 0.0
+            : message_s(here, here + neighbour, view.samples * view.model.segments[last].output_size);
     const double forward = forward_s(view, own, chunks[rank]);
     before += forward + message;
     around += forward + backward + 2.0 * message;
@@ -391,8 +394,8 @@ double PlanBounds::pipelined_bytes(const View& view) {
 }
 
 const std::vector<PipelineAction>& PlanBounds::first_actions(const PipelineShape& shape, int rank) {
-  const auto [found, is_new] = actions_.try_emplace(
-      {shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
+  const auto [found, is_new] =
+      actions_.try_emplace({shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
   if (!is_new) return found->second;
   std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
   const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return !one.forward; });

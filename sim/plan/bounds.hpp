@@ -59,7 +59,8 @@ class PlanBounds {
    public:
     void add(double value) { until_.push_back(until_.back() + value); }
     [[nodiscard]] double of(Range range) const {
-      return until_[static_cast<std::size_t>(range.second) + 1] - until_[static_cast<std::size_t>(range.first)];
+      return until_[static_cast<std::size_t>(range.second) + 1] -
+             until_[static_cast<std::size_t>(range.first)];
     }
 
    private:

@@ -1,6 +1,7 @@
 #include "sim/plan/search.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -19,6 +20,20 @@ Breakdown mean_of(const std::vector<Breakdown>& ranks) {
       mean.*part += rank.*part / static_cast<double>(ranks.size());
   return mean;
 }
+
+/// Adds how long it lives.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  const Clock::time_point start_ = Clock::now();
+};
 
 /// One search: what is known of every plan so far.
 class Search {
@@ -52,6 +67,7 @@ class Search {
 
   /// All plans, best bound of time first; equal ones as they were enumerated.
   void gather() {
+    const Timed timed(bounds_s_);
     enumerate_plans(
         models_,
         [this](const Plan& plan) {
@@ -65,7 +81,7 @@ class Search {
 
   /// Whether a plan may be among the best, and may still be replayed.
   bool promises(const PlanRecord& record) {
-    if (bound_of(record) >= worst_of_best()) {
+    if (bound_of(record) >= threshold()) {
       ++counts_.too_slow;
       return false;
     }
@@ -81,16 +97,20 @@ class Search {
     return false;
   }
 
-  /// Score of the last of the best; infinite while there are not as many.
-  [[nodiscard]] double worst_of_best() const {
-    return best_.size() < request_.best ? std::numeric_limits<double>::infinity() : *best_.rbegin();
+  /// What a bound must be below; infinite while there are fewer of the best than are asked for.
+  [[nodiscard]] double threshold() const {
+    return best_.size() < request_.best ? std::numeric_limits<double>::infinity()
+                                        : (1.0 - kPlanSlack) * *best_.begin();
   }
 
   /// Asks `predict`.
   void ask(PlanRecord& record) {
+    const Timed timed(replays_s_);
     try {
       PredictionRequest question = request_of(models_.problem(), record.plan);
       question.brief = true;
+      // From the second step on all are alike: nothing is drawn, and no step overlaps more than the next.
+      question.steps = question.warmup_steps = 1;
       question.known = &known_;
       record.forecast = forecast_of(record, predict(question));
     } catch (const Error& error) {
@@ -110,7 +130,6 @@ class Search {
   void count_among_best(const PlanRecord& record) {
     best_.insert(score_of(record.plan, record.forecast->step_s));
     if (best_.size() > request_.best) best_.erase(std::prev(best_.end()));
-    if (request_.on_progress) request_.on_progress(counts_.replayed, *best_.begin());
   }
 
   PlanForecast forecast_of(const PlanRecord& record, const Result& result) {
@@ -186,7 +205,11 @@ class Search {
   }
 
   PlanOutcome outcome() {
-    PlanOutcome outcome{.plans = std::move(kept_), .counts = counts_, .open_score = open_score_};
+    PlanOutcome outcome{.plans = std::move(kept_),
+                        .counts = counts_,
+                        .open_score = open_score_,
+                        .bounds_s = bounds_s_,
+                        .replays_s = replays_s_};
     std::stable_sort(
         outcome.plans.begin(), outcome.plans.end(), [this](const PlanRecord& a, const PlanRecord& b) {
           if (a.fits != b.fits) return a.fits;
@@ -206,6 +229,7 @@ class Search {
   std::multiset<double> best_;  ///< scores
   std::set<OptionTexts> variants_;
   std::optional<double> open_score_;
+  double bounds_s_ = 0.0, replays_s_ = 0.0;
 };
 
 }  // namespace
@@ -227,9 +251,8 @@ int ranks_that_fit(const PlanProblem& problem) {
     PlanModels models(larger);
     PlanBounds bounds(models, false);
     bool fits = false;
-    enumerate_plans(models, [&](const Plan& plan) {
-      fits = fits || bounds.memory_bytes(plan) <= bounds.memory_limit();
-    });
+    enumerate_plans(
+        models, [&](const Plan& plan) { fits = fits || bounds.memory_bytes(plan) <= bounds.memory_limit(); });
     if (fits) return larger.ranks;
   }
   return 0;

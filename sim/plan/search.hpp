@@ -37,27 +37,31 @@ struct PlanCounts {
   std::size_t enumerated = 0, too_large = 0, too_slow = 0, replayed = 0, refused = 0;
 };
 
+/// Plans that could be better by no more than this are not looked at.
+constexpr double kPlanSlack = 0.005;
+
 struct PlanRequest {
-  std::size_t best = 5;  ///< that are proven best
+  std::size_t best = 5;  ///< that are ranked at least; the first is proven to be the best, but for kPlanSlack
   std::size_t most_replays = 500;
   std::vector<PlanRecord> own{};  ///< ranked beside the others, whatever their bounds
   bool everything = false;        ///< replay every plan, of finalists' dimensions too
-  std::function<void(std::size_t replayed, double best_s)> on_progress = nullptr;
 };
 
 struct PlanOutcome {
   std::vector<PlanRecord> plans;  ///< those that were replayed and fit first, best first; then all others
   std::size_t ranked = 0;         ///< how many of them fit
   PlanCounts counts;
-  /// The least score of a plan that was not replayed though its bound is below the last of the best; none: the best are
+  /// The least score of a plan that was not replayed though its bound promises more than the best; none: the best is
   /// proven to be.
   std::optional<double> open_score;
+  double bounds_s = 0.0,
+         replays_s = 0.0;  ///< that finding bounds and replaying took; of the machine, not of the plans
 };
 
 /// What the problem makes least of: seconds, device-seconds or joules.
 double score(const PlanProblem& problem, const DeviceModel& device, const Plan& plan, double step_s);
 
-/// Best bound first, until the next bound is not below the last of the best found. Then variants of these.
+/// Best bound first, until no bound is below (1 - kPlanSlack) of the best found. Then variants of the best.
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request);
 
 /// The fewest ranks, doubling them from those that there are, on which some plan's bound of memory fits; 0: none does.

@@ -220,9 +220,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"sharding", "", kOption, shardings},
       {"shard", "shard", kMesh, shards},
       {"forward-prefetch", "forward prefetch", kOption,
-       [](PlanModels&, const Plan& plan) {
-         return gathers(plan) ? Values{"yes"} : kNothing;
-       },
+       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kNothing; },
        [](PlanModels&, const Plan& plan) {
          return gathers(plan) ? Values{"yes", ""} : kNothing;
        }},
