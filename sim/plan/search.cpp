@@ -109,8 +109,6 @@ class Search {
     try {
       PredictionRequest question = request_of(models_.problem(), record.plan);
       question.brief = true;
-      // From the second step on all are alike: nothing is drawn, and no step overlaps more than the next.
-      question.steps = question.warmup_steps = 1;
       question.known = &known_;
       record.forecast = forecast_of(record, predict(question));
     } catch (const Error& error) {
