@@ -70,6 +70,7 @@ void add_megatron_data(const Plan& plan, Lines& lines, LaunchText& launch) {
     lines.flag("no-gradient-accumulation-fusion");
     lines.flag("ckpt-format", "fsdp_dtensor");
     lines.flag("overlap-param-gather");
+    lines.size("num-distributed-optimizer-instances", plan.copies());
   }
   if (plan.number("data") * plan.number("context") == 1) return;
   lines.flag("overlap-grad-reduce");
@@ -108,6 +109,7 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
     lines.add("# the layout has the parts of all ranks in the order of the model");
   lines.flag("context-parallel-size", plan.number("context"));
   if (plan.number("context") > 1) lines.flag("cp-comm-type", "all_gather");
+  lines.size("expert-model-parallel-size", plan.number("expert"));
   lines.flag("micro-batch-size", plan.micro_batch(problem));
   lines.flag("global-batch-size", problem.samples);
   if (models.whole().input_kind == "tokens") lines.flag("seq-length", sequence_of(models));
@@ -152,8 +154,9 @@ void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, Lines& lines,
 
 void add_torchtitan_data(const Plan& plan, Lines& lines, LaunchText& launch) {
   const bool shards = plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
-  lines.key("data_parallel_replicate_degree", shards ? 1 : plan.number("data"));
-  lines.key("data_parallel_shard_degree", shards ? plan.number("data") : 1);
+  lines.key("data_parallel_replicate_degree", shards ? plan.copies() : plan.number("data"));
+  lines.key("data_parallel_shard_degree", shards ? plan.number("data") / plan.copies() : 1);
+  if (plan.number("expert") > 1) lines.key("expert_parallel_degree", plan.number("expert"));
   if (shards)
     lines.key("fsdp_reshard_after_forward", plan.text("sharding") == "full_shard" ? "always" : "never");
   if (plan.text("strategy") == "ddp" && plan.number("tensor") * plan.number("context") > 1)
