@@ -233,6 +233,8 @@ class Replay {
     if (input_.schedule->world_size <= kDetailedRanks) {
       detailed.resize(runs_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
+    } else if (!input_.record_spans) {  // a few numbers of each kind of rank, where nobody asks for all
+      add_first_of_programs(detailed);
     }
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
     for (const int number : detailed)
@@ -249,6 +251,14 @@ class Replay {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));
     }
+  }
+
+  void add_first_of_programs(std::vector<int>& ranks) const {
+    const std::vector<int>& programs = input_.schedule->program_of_rank;
+    for (std::size_t program = 0; program < input_.schedule->programs.size(); ++program)
+      ranks.push_back(static_cast<int>(
+          std::find(programs.begin(), programs.end(), static_cast<int>(program)) - programs.begin()));
+    std::sort(ranks.begin(), ranks.end());
   }
 
   [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }

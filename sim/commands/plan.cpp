@@ -1,0 +1,242 @@
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "core/file.hpp"
+#include "core/number.hpp"
+#include "core/table.hpp"
+#include "plots/pareto.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/option.hpp"
+#include "sim/plan/launch.hpp"
+#include "sim/plan/own_plans.hpp"
+#include "sim/plan/report.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+const std::vector<std::pair<std::string, PlanObjective>>& objectives() {
+  static const std::vector<std::pair<std::string, PlanObjective>> kAll{
+      {"time", PlanObjective::kTime}, {"cost", PlanObjective::kCost}, {"energy", PlanObjective::kEnergy}};
+  return kAll;
+}
+
+void declare(po::options_description& options) {
+  // clang-format off
+  options.add_options()
+      ("model", text_value(), "NAME[:KEY=VALUE,...], hf:config.json or a YAML file")
+      ("cluster", text_value(), "shipped name or YAML file")
+      ("device", text_value("", "the cluster's"), "NAME[:KEY=VALUE,...]: whose estimate computing takes, as 'predict --device'")
+      ("precision", text_value("bf16")->value_name("POLICY"), "as 'predict --precision'")
+      ("batch-tokens", text_value(), "tokens of a step, all ranks together: 4M (k and M are 2^10 and 2^20) or a whole number")
+      ("global-batch", po::value<int>(), "instead: samples of a step, all ranks together")
+      ("sequence", po::value<int>(), "tokens of a sequence; default: the model's")
+      ("world-size", po::value<int>(), "ranks that there are; default: one on each of the cluster's places")
+      ("memory-reserve", text_value("10%"),
+       "part of a device's memory that no plan may use: allocators, NCCL and libraries take it")
+      ("objective", text_value("time"),
+       "time of a step on all ranks; cost (device-hours) or energy (at rated power) per token, on all or fewer of them")
+      ("top", int_value(5), "plans that are ranked at least; no other is better than the first by more than 0.5 %")
+      ("replays", int_value(100), "plans that are replayed at most")
+      ("against", text_value(), "YAML list of plans of your own, as options of 'predict': ranked in the same table")
+      ("output,o", text_value(),
+       "folder for plans.csv, plans.jsonl, plan.txt, megatron.txt, torchtitan.toml and pareto.svg; or a file .csv or .jsonl of all plans")
+      ("force", po::bool_switch(), "overwrite existing files");
+  // clang-format on
+}
+
+/// `4M`, `512k`, `4194304`.
+long long tokens_option(const po::variables_map& values) {
+  std::string text = values["batch-tokens"].as<std::string>();
+  long long unit = 1;
+  if (text.ends_with("k")) unit = 1LL << 10U;
+  if (text.ends_with("M")) unit = 1LL << 20U;
+  if (unit > 1) text.pop_back();
+  const auto number = number_in<double>(text);
+  constexpr double kMost = 1e12;
+  const double tokens = number ? *number * static_cast<double>(unit) : 0.0;
+  if (!number || tokens < 1.0 || tokens > kMost || tokens != std::floor(tokens))
+    throw UsageError("--batch-tokens: '" + values["batch-tokens"].as<std::string>() +
+                     "' is not a number of tokens; write for example 4M, 512k or 4194304");
+  return static_cast<long long>(tokens);
+}
+
+std::string device_of(const po::variables_map& values, const Cluster& cluster) {
+  if (const std::string named = values["device"].as<std::string>(); !named.empty()) return named;
+  std::set<std::string> found;
+  for (const int place : cluster.places()) found.insert(cluster.node(place).device);
+  if (found.size() == 1 && !found.begin()->empty()) return *found.begin();
+  throw UsageError("--device is missing; cluster '" + cluster.specification + "' " +
+                   (found.size() > 1 ? "has different devices" : "does not say what its ranks compute on"));
+}
+
+/// Samples of a step. \throws UsageError where tokens are no whole number of sequences; it names the next ones that are
+int samples_of(const po::variables_map& values, const Model& model) {
+  const bool samples = values.count("global-batch") != 0;
+  if (samples == (values.count("batch-tokens") != 0))
+    throw UsageError("say how large a step is, with one of --batch-tokens and --global-batch");
+  if (samples) return int_option(values, "global-batch", 1);
+  if (model.input_kind != "tokens")
+    throw UsageError("--batch-tokens means nothing to '" + model.specification + "', which takes " +
+                     model.input_kind + "; take --global-batch");
+  const long long tokens = tokens_option(values);
+  const auto sequence = static_cast<long long>(model.input.front());
+  const long long below = tokens / sequence;
+  if (below * sequence != tokens)
+    throw UsageError("--batch-tokens " + values["batch-tokens"].as<std::string>() + ": " +
+                     std::to_string(tokens) + " tokens are no whole number of sequences of " +
+                     std::to_string(sequence) + "; take " +
+                     (below > 0 ? std::to_string(below * sequence) + " or " : "") +
+                     std::to_string((below + 1) * sequence));
+  if (below > kMostOfAnything)
+    throw UsageError("--batch-tokens: at most " + std::to_string(kMostOfAnything) + " sequences");
+  return static_cast<int>(below);
+}
+
+PlanProblem problem_of(const po::variables_map& values) {
+  PlanProblem problem;
+  for (const char* name : {"model", "cluster"})
+    if (values.count(name) == 0) throw UsageError(std::string("--") + name + " is missing; see --help");
+  problem.model = values["model"].as<std::string>();
+  if (values.count("sequence") != 0)
+    problem.model =
+        with_setting(problem.model, "sequence", std::to_string(int_option(values, "sequence", 1)));
+  problem.cluster = values["cluster"].as<std::string>();
+  const Cluster cluster = load_cluster(problem.cluster);
+  problem.device = device_of(values, cluster);
+  try {
+    problem.precision = Precision::parse(values["precision"].as<std::string>());
+  } catch (const InputError& error) {
+    throw UsageError(std::string("--precision: ") + error.what());
+  }
+  const auto places = static_cast<int>(cluster.places().size());
+  problem.ranks = values.count("world-size") == 0 ? places : int_option(values, "world-size", 1);
+  if (problem.ranks > places)
+    throw UsageError("--world-size " + std::to_string(problem.ranks) + ": cluster '" + cluster.specification +
+                     "' has " + std::to_string(places) + " places");
+  problem.reserve = percent_option(values, "memory-reserve");
+  if (problem.reserve >= 1.0) throw UsageError("--memory-reserve must be below 100%");
+  std::vector<std::string> names;
+  for (const auto& [name, objective] : objectives()) {
+    names.push_back(name);
+    if (name == values["objective"].as<std::string>()) problem.objective = objective;
+  }
+  require_one_of("objective", values["objective"].as<std::string>(), names);
+  if (problem.objective == PlanObjective::kEnergy && device_model(problem.device).power <= Watts(0))
+    throw UsageError("--objective energy: the power of device '" + problem.device + "' is not known");
+  problem.samples = samples_of(values, load_model(problem.model));
+  return problem;
+}
+
+bool is_table(const std::string& path) { return path.ends_with(".csv") || path.ends_with(".jsonl"); }
+
+/// Time against memory of what was replayed.
+void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const std::filesystem::path& path,
+                bool force) {
+  constexpr double kMost = 10.0;  // times the best: what is slower makes the rest small
+  ParetoSheet sheet;
+  sheet.title =
+      "Plans for " + problem.model + " on " + std::to_string(problem.ranks) + " of " + problem.cluster;
+  sheet.x_label = "memory of the fullest rank (GiB)";
+  sheet.y_label = "step time (s)";
+  for (const PlanRecord& record : outcome.plans)
+    if (record.forecast && record.forecast->step_s < kMost * outcome.plans.front().forecast->step_s)
+      sheet.points.push_back({.panel = "",
+                              .series = record.plan.text("strategy"),
+                              .label = describe(record.plan),
+                              .x = record.forecast->memory_bytes / kGibi,
+                              .y = record.forecast->step_s,
+                              .fits = record.fits});
+  try {
+    render(draw_pareto(sheet), path, "step time against memory of the plans that were replayed", force);
+  } catch (const CapabilityError& error) {
+    std::cerr << "no figure: " << error.what() << '\n';
+  }
+}
+
+void check_output(const po::variables_map& values) {
+  if (values.count("output") == 0) return;
+  const std::filesystem::path path = values["output"].as<std::string>();
+  if (is_table(path.string())) return check_writable(path, values["force"].as<bool>());
+  for (const char* name :
+       {"plans.csv", "plans.jsonl", "plan.txt", "megatron.txt", "torchtitan.toml", "pareto.svg"})
+    if (std::filesystem::exists(path / name)) check_writable(path / name, values["force"].as<bool>());
+}
+
+std::string with_missing(const LaunchText& launch) {
+  std::string text = launch.text;
+  for (const std::string& what : launch.missing) text += "# not expressed: " + what + "\n";
+  return text;
+}
+
+/// The best plan as others read it.
+std::string winner_text(PlanModels& models, const PlanRecord& best) {
+  return "\nThe best plan:\n  " + command_of(models.problem(), best.plan) + "\n\nfor Megatron-LM:\n" +
+         with_missing(megatron_flags(models, best.plan)) + "\nfor torchtitan:\n" +
+         with_missing(torchtitan_toml(models, best.plan));
+}
+
+void write_files(const po::variables_map& values, PlanModels& models, const PlanOutcome& outcome,
+                 const std::string& text) {
+  if (values.count("output") == 0) return;
+  const std::filesystem::path path = values["output"].as<std::string>();
+  const bool force = values["force"].as<bool>();
+  if (is_table(path.string()))
+    return write_file(
+        path, path.extension() == ".csv" ? plans_csv(outcome) : plans_json_lines(models.problem(), outcome),
+        force);
+  std::filesystem::create_directories(path);
+  write_file(path / "plans.csv", plans_csv(outcome), force);
+  write_file(path / "plans.jsonl", plans_json_lines(models.problem(), outcome), force);
+  write_file(path / "plan.txt", text, force);
+  if (outcome.ranked == 0) return;
+  const Plan& best = outcome.plans.front().plan;
+  write_file(path / "megatron.txt", with_missing(megatron_flags(models, best)), force);
+  write_file(path / "torchtitan.toml", with_missing(torchtitan_toml(models, best)), force);
+  draw_front(outcome, models.problem(), path / "pareto.svg", force);
+}
+
+ExitCode run(const po::variables_map& values) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  check_output(values);
+  const PlanProblem problem = problem_of(values);
+  PlanModels models(problem);
+  PlanBounds bounds(models);
+  PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
+                      .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
+  if (values.count("against") != 0)
+    request.own = load_own_plans(values["against"].as<std::string>(), problem);
+  const PlanOutcome outcome = search_plans(models, bounds, request);
+  std::string text = models.whole().specification + ", " + std::to_string(problem.samples) +
+                     " samples a step on " + std::to_string(problem.ranks) + " ranks of " + problem.cluster +
+                     ", " + problem.device + " in " + to_text(problem.precision) + "\n\n" +
+                     ranking_text(models, outcome, request.best) + "\n" + counts_text(models, outcome);
+  text += outcome.ranked == 0 ? nothing_fits_text(models, bounds, outcome)
+                              : winner_text(models, outcome.plans.front());
+  std::cout << text;
+  write_files(values, models, outcome, text);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto rate = [](std::size_t plans, double time_s) {
+    return short_number(static_cast<double>(plans) / std::max(time_s, 1e-9));
+  };
+  std::cerr << to_text(Seconds(seconds)) << ", " << rate(outcome.counts.enumerated, seconds)
+            << " plans per second: bounds of " << rate(outcome.counts.enumerated, outcome.bounds_s)
+            << " and replays of " << rate(outcome.counts.replayed, outcome.replays_s) << " per second\n";
+  return outcome.ranked == 0 ? ExitCode::kFailed : ExitCode::kDone;
+}
+
+const Registration<Command> kPlan{
+    commands(),
+    {.name = "plan",
+     .description = "Searches the best way to train a model on a cluster.",
+     .thing = {.declare = declare,
+               .run = run,
+               .usage = "stepcast plan --model NAME --cluster NAME --batch-tokens N [options]",
+               .group = "Predict and compare"},
+     .order = 22}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,135 @@
+#include "sim/plan/own_plans.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "core/specification.hpp"
+#include "core/table.hpp"
+#include "core/yaml.hpp"
+
+namespace stepcast {
+namespace {
+
+/// What the problem says for all plans.
+constexpr std::array kOfProblem{"cluster", "device", "precision", "trace", "calibration"};
+
+int whole_number(const YamlNode& node, const std::string& text) {
+  const auto number = positive_number(text);
+  if (!number) node.fail("'" + text + "' is not a whole number above 0");
+  return *number;
+}
+
+void read_mesh(const YamlNode& node, Plan& plan) {
+  std::vector<std::string> known;
+  for (const PlanDimension& dimension : plan_dimensions())
+    if (dimension.kind == DimensionKind::kMesh) known.push_back(dimension.name);
+  for (const std::string& part : parts_of(node.text(), ',')) {
+    const std::size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      node.fail(unknown_name("dimension", name, known));
+    whole_number(node, equals == std::string::npos ? "" : part.substr(equals + 1));
+    if (!plan.values.emplace(name, part.substr(equals + 1)).second) node.fail("'" + name + "' stands twice");
+  }
+}
+
+/// Ranks with batches are `data` to plans, however many of them have one copy in shards.
+void settle_shards(const YamlNode& node, Plan& plan) {
+  const bool shards = plan.values.contains("shard"), copies = plan.values.contains("data");
+  if (plan.text("strategy") != "fsdp") {
+    if (shards) node.fail("'shard' is a dimension of fsdp's mesh, not of " + plan.text("strategy") + "'s");
+    return;
+  }
+  if (copies && !shards) node.fail("fsdp needs shard=N beside data=N, the ranks of each replica");
+  if (!shards) return;
+  const int all = plan.number("data") * plan.number("shard");
+  plan.values["data"] = std::to_string(all);
+  if (all == plan.number("shard")) plan.values.erase("shard");
+}
+
+/// The problem's model, of which a plan may set what is a dimension of plans: sequence parallelism.
+void read_model(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
+  const Specification own = Specification::parse("model", node.text());
+  const Specification whole = Specification::parse("model", problem.model);
+  if (own.file != whole.file) node.fail("'" + own.file + "' is not the model that is planned, " + whole.file);
+  for (const auto& [name, value] : own.overrides) {
+    const auto same = std::find(whole.overrides.begin(), whole.overrides.end(), std::pair(name, value));
+    const PlanDimension* dimension = find_dimension(name);
+    if (dimension != nullptr && dimension->kind == DimensionKind::kSetting)
+      plan.values[name] = value;
+    else if (same == whole.overrides.end())
+      node.fail("setting '" + name + "=" + value + "' is not of the model that is planned, " + problem.model);
+  }
+}
+
+/// What a mesh leaves open, and what follows from the problem.
+void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
+  if (!plan.values.contains("world-size")) plan.values["world-size"] = std::to_string(problem.ranks);
+  const std::string open =
+      plan.text("strategy") == "pipeline" && !plan.values.contains("pipeline") ? "pipeline" : "data";
+  const int ranks = plan.number("world-size");
+  const int given =
+      plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data");
+  if (ranks > problem.ranks)
+    node.fail("world-size " + std::to_string(ranks) + ": there are " + std::to_string(problem.ranks));
+  if (!plan.values.contains(open) && ranks % given == 0) plan.values[open] = std::to_string(ranks / given);
+  if (plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data") != ranks)
+    node.fail("the mesh is " + std::to_string(given) + " ranks, the world size is " + std::to_string(ranks));
+  const int parts = plan.number("data") * plan.number("micro-batches");
+  if (problem.samples % parts != 0)
+    node.fail(counted(static_cast<std::size_t>(problem.samples), "sample") +
+              " of a step cannot be divided into " + std::to_string(plan.number("data")) + " x " +
+              std::to_string(plan.number("micro-batches")) + " equal micro-batches");
+}
+
+PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size_t number) {
+  if (!node.is_map()) node.fail("a plan is a map of options of 'stepcast predict'");
+  PlanRecord record;
+  record.name = "own " + std::to_string(number);
+  Plan& plan = record.plan;
+  std::optional<int> batch;
+  for (const std::string& key : node.keys()) {
+    const YamlNode value = node.at(key);
+    if (std::find(kOfProblem.begin(), kOfProblem.end(), key) != kOfProblem.end())
+      value.fail("'" + key + "' is the same for all plans; say it on the command line");
+    if (key == "name")
+      record.name = value.text();
+    else if (key == "mesh")
+      read_mesh(value, plan);
+    else if (key == "model")
+      read_model(value, problem, plan);
+    else if (key == "batch")
+      batch = whole_number(value, value.text());
+    else if (key == "micro-batches" || key == "world-size")
+      plan.values[key] = std::to_string(whole_number(value, value.text()));
+    else
+      plan.values[key] = value.text() == "true" ? "yes" : value.text();
+  }
+  if (plan.text("strategy").empty())
+    node.fail("key 'strategy' is missing; known: " + joined(strategies().names()));
+  node.placed([&] { static_cast<void>(strategies().find(plan.text("strategy"))); });
+  if (node.has("mesh")) settle_shards(node.at("mesh"), plan);
+  complete(node, problem, plan);
+  if (batch && *batch * plan.number("data") != problem.samples)
+    node.at("batch").fail("is " + std::to_string(*batch) + " on each of " +
+                          std::to_string(plan.number("data")) + ", but a step has " +
+                          std::to_string(problem.samples) + " samples");
+  return record;
+}
+
+}  // namespace
+
+std::vector<PlanRecord> load_own_plans(const std::string& path, const PlanProblem& problem) {
+  const YamlNode file = YamlNode::load(path);
+  if (!file.is_sequence()) file.fail("is no list of plans, as '- {strategy: fsdp, recompute: full}'");
+  std::vector<PlanRecord> plans;
+  std::set<std::string> names;
+  for (const YamlNode& node : file.items()) {
+    plans.push_back(read_plan(node, problem, plans.size() + 1));
+    if (!names.insert(plans.back().name).second) node.fail("name '" + plans.back().name + "' stands twice");
+  }
+  return plans;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,181 @@
+#include "sim/plan/problem.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+#include "models/hugging_face.hpp"
+#include "sim/plan/space.hpp"
+#include "sim/replay/device_scaling.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+/// `pipeline=4,data=2,tensor=8`; "" where all ranks are of the one kind that the strategy would take them for.
+std::string mesh_of(const Plan& plan) {
+  const bool shards = plan.text("strategy") == "fsdp";
+  const int data = plan.number("data"), copies = plan.copies();
+  std::vector<std::string> parts;
+  for (const auto& [name, size] : {std::pair{"pipeline", plan.number("pipeline")},
+                                   {"data", shards ? copies : data},
+                                   {"shard", shards ? data / copies : 1},
+                                   {"context", plan.number("context")},
+                                   {"tensor", plan.number("tensor")},
+                                   {"expert", plan.number("expert")}})
+    if (size > 1) parts.push_back(name + ("=" + std::to_string(size)));
+  const bool is_standard = parts.size() == 1 && (plan.number("data") > 1 || plan.number("pipeline") > 1);
+  return is_standard ? "" : joined(parts, ",");
+}
+
+std::string shell_word(const std::string& text) {
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string("-_./:,=+%@").find(c) != std::string::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// Options of predict that are no strategy's.
+constexpr std::array kCommon{"model",     "strategy", "batch",   "micro-batches", "recompute",
+                             "precision", "device",   "cluster", "world-size"};
+
+}  // namespace
+
+const std::string& Plan::text(const std::string& name) const {
+  static const std::string kNothing;
+  const auto found = values.find(name);
+  return found == values.end() ? kNothing : found->second;
+}
+
+int Plan::number(const std::string& name) const {
+  const std::string& value = text(name);
+  return value.empty() ? 1 : std::stoi(value);
+}
+
+int Plan::micro_batch(const PlanProblem& problem) const {
+  return problem.samples / number("data") / number("micro-batches");
+}
+
+int Plan::copies() const { return text("shard").empty() ? 1 : number("data") / number("shard"); }
+
+std::string with_setting(const std::string& model, const std::string& setting, const std::string& value) {
+  const std::size_t name = is_hugging_face(model) ? model.find(':') + 1 : 0;
+  return model + (model.find(':', name) == std::string::npos ? ":" : ",") + setting + "=" + value;
+}
+
+OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
+  OptionTexts options{{"model", problem.model},
+                      {"device", problem.device},
+                      {"cluster", problem.cluster},
+                      {"precision", to_text(problem.precision)},
+                      {"batch", std::to_string(problem.samples / plan.number("data"))}};
+  for (const auto& [name, value] : plan.values) {
+    if (value.empty()) continue;
+    const PlanDimension* dimension = find_dimension(name);
+    const DimensionKind kind = dimension == nullptr ? DimensionKind::kOption : dimension->kind;
+    if (kind == DimensionKind::kSetting && value != "0")
+      options["model"] = with_setting(options["model"], name, value);
+    if (kind == DimensionKind::kOption) options[name] = value;
+  }
+  if (const std::string mesh = mesh_of(plan); !mesh.empty()) options["mesh"] = mesh;
+  if (plan.number("micro-batches") == 1) options.erase("micro-batches");
+  if (plan.text("recompute") == "none") options.erase("recompute");
+  if (options["precision"] == "fp32") options.erase("precision");
+  return options;
+}
+
+PredictionRequest request_of(const PlanProblem& problem, const Plan& plan) {
+  const OptionTexts options = predict_options(problem, plan);
+  const auto value = [&](const std::string& name) {
+    const auto found = options.find(name);
+    return found == options.end() ? std::string() : found->second;
+  };
+  PredictionRequest request;
+  request.strategy = value("strategy");
+  request.model = value("model");
+  request.device = problem.device;
+  request.cluster = problem.cluster;
+  request.precision = problem.precision;
+  request.batch = std::stoi(value("batch"));
+  request.training.world_size = plan.number("world-size");
+  request.training.micro_batches = plan.number("micro-batches");
+  if (const std::string recompute = value("recompute"); !recompute.empty())
+    request.training.recompute = parse_recompute(recompute);
+  for (const auto& [name, text] : options)
+    if (std::find(kCommon.begin(), kCommon.end(), name) == kCommon.end())
+      request.training.options[name] = text;
+  take_mesh(request.strategy, request.training);
+  static_cast<void>(resolve_options(request.strategy, request.training.options));
+  return request;
+}
+
+std::string command_of(const PlanProblem& problem, const Plan& plan) {
+  OptionTexts options = predict_options(problem, plan);
+  std::string text = "stepcast predict";
+  const auto add = [&](const std::string& name) {
+    const auto found = options.find(name);
+    if (found == options.end()) return;
+    text += " --" + name + (found->second == "yes" ? "" : " " + shell_word(found->second));
+    options.erase(found);
+  };
+  for (const char* name : kCommon) add(name);
+  while (!options.empty()) add(std::string(options.begin()->first));
+  return text;
+}
+
+std::string describe(const Plan& plan) {
+  std::string text = plan.text("strategy");
+  const auto add = [&](const std::string& words) { text += ", " + words; };
+  for (const PlanDimension& dimension : plan_dimensions()) {
+    const std::string& value = plan.text(dimension.name);
+    if (value.empty() || value == "1" || value == "none" || dimension.name == "strategy" ||
+        dimension.name == "world-size")
+      continue;
+    if (dimension.kind == DimensionKind::kSetting)
+      add(value == "0" ? "no " + dimension.short_name : dimension.short_name);
+    else
+      add(dimension.short_name + (dimension.short_name.empty() ? "" : " ") + value);
+  }
+  for (const auto& [name, value] : plan.values)
+    if (find_dimension(name) == nullptr && name != "model") add(name + " " + value);
+  return text;
+}
+
+PlanModels::PlanModels(const PlanProblem& problem)
+    : problem_(problem), device_(device_model(problem.device)) {}
+
+const Model& PlanModels::whole() { return *part(Plan{}); }
+
+const Model* PlanModels::part(const Plan& plan) {
+  std::string key = plan.text("sequence_parallel");
+  for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
+  const auto [found, is_new] = parts_.try_emplace(key);
+  if (is_new) {
+    TrainingConfig config;
+    config.tensor = plan.number("tensor");
+    config.context = plan.number("context");
+    config.expert = plan.number("expert");
+    try {
+      found->second = in_precision(load_model(shared_by(predict_options(problem_, plan).at("model"), config)),
+                                   problem_.precision, device_.gpu);
+    } catch (const InputError&) {
+      if (plan.values.empty()) throw;  // nothing is shared: the model itself is wrong
+    }
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+const TraceEntry& PlanModels::estimate(const Model& model, int samples) {
+  const auto [found, is_new] = estimates_.try_emplace({&model, samples});
+  if (is_new) found->second = estimated(model, device_, samples, 1).device;  // a host makes nothing faster
+  return found->second;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,196 @@
+#include "sim/plan/report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/table.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+/// `-a-b` parts of a step, mean over the ranks, which add up to it.
+struct Part {
+  const char* name;
+  double Breakdown::*seconds;
+};
+constexpr Part kParts[]{{"compute", &Breakdown::compute_s},
+                        {"exposed communication", &Breakdown::exposed_communication_s},
+                        {"bubble", &Breakdown::idle_s},
+                        {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
+                        {"input and host", &Breakdown::input_and_host_s}};
+
+/// What takes longer than in the best plan, and what less: parts of at least a tenth of the largest difference.
+std::string differences(const PlanForecast& best, const PlanForecast& other) {
+  constexpr double kSmall = 0.1;
+  std::vector<std::pair<double, std::string>> parts;
+  double largest = 0.0;
+  for (const Part& part : kParts) {
+    const double seconds = other.mean.*part.seconds - best.mean.*part.seconds;
+    largest = std::max(largest, std::abs(seconds));
+    parts.emplace_back(seconds, part.name);
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> texts;
+  for (const auto& [seconds, name] : parts)
+    if (largest > 0.0 && std::abs(seconds) >= kSmall * largest)
+      texts.push_back((seconds < 0.0 ? "-" : "+") + to_text(Seconds(std::abs(seconds))) + " " + name);
+  return joined(texts);
+}
+
+double tokens_per_sample(PlanModels& models) {
+  const Model& model = models.whole();
+  return model.input_kind == "tokens" ? static_cast<double>(model.input.front()) : 0.0;
+}
+
+std::string per_second(double samples_per_s, double tokens) {
+  return tokens > 0.0 ? std::to_string(std::lround(samples_per_s * tokens)) : short_number(samples_per_s);
+}
+
+/// The objective beside time, per million tokens (or samples).
+std::string cost_of(PlanModels& models, const PlanRecord& record, double units) {
+  constexpr double kMillion = 1e6, kHour = 3600.0, kKilowattHour = 3.6e6;
+  const PlanProblem& problem = models.problem();
+  const double scored = score(problem, models.device(), record.plan, record.forecast->step_s);
+  const double each = scored / (problem.samples * units) * kMillion;
+  return problem.objective == PlanObjective::kCost ? short_number(each / kHour)
+                                                   : short_number(each / kKilowattHour);
+}
+
+std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, std::size_t number) {
+  const PlanForecast& forecast = *record.forecast;
+  const double tokens = tokens_per_sample(models);
+  const int ranks = record.plan.number("world-size");
+  std::vector<std::string> cells{record.fits ? std::to_string(number) : "-",
+                                 (record.name.empty() ? "" : record.name + ": ") + describe(record.plan) +
+                                     (record.fits ? "" : " (does not fit)"),
+                                 std::to_string(ranks),
+                                 to_text(Seconds(forecast.step_s)),
+                                 per_second(forecast.samples_per_s, tokens),
+                                 per_second(forecast.samples_per_s / ranks, tokens),
+                                 forecast.mfu > 0.0 ? percent_text(forecast.mfu) : "",
+                                 to_text(Bytes(forecast.memory_bytes)),
+                                 percent_text(forecast.bubble),
+                                 to_text(Seconds(forecast.mean.exposed_communication_s))};
+  if (models.problem().objective != PlanObjective::kTime)
+    cells.push_back(cost_of(models, record, tokens > 0.0 ? tokens : 1.0));
+  return cells;
+}
+
+}  // namespace
+
+std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::size_t lines) {
+  const PlanProblem& problem = models.problem();
+  const bool tokens = tokens_per_sample(models) > 0.0;
+  std::vector<std::string> columns{"",         "plan", "ranks",  "step",   tokens ? "tokens/s" : "samples/s",
+                                   "per rank", "mfu",  "memory", "bubble", "exposed"};
+  if (problem.objective != PlanObjective::kTime)
+    columns.push_back(std::string(problem.objective == PlanObjective::kCost ? "device-hours" : "kWh") +
+                      " per million");
+  Table table(columns);
+  std::string reasons;
+  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
+    const PlanRecord& record = outcome.plans[i];
+    if (!record.forecast || (record.name.empty() && (i >= lines || !record.fits))) continue;
+    table.add(cells_of(models, record, i + 1));
+    if (i == 0 || !record.fits) continue;
+    const PlanRecord& best = outcome.plans.front();
+    const auto value = [&](const PlanRecord& one) {
+      return score(problem, models.device(), one.plan, one.forecast->step_s);
+    };
+    reasons += std::to_string(i + 1) + " is " + percent_text(value(record) / value(best) - 1.0) +
+               " behind 1: " + differences(*best.forecast, *record.forecast) + "\n";
+  }
+  return table.text() + (reasons.empty() ? "" : "\n" + reasons);
+}
+
+std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, const PlanOutcome& outcome) {
+  const PlanRecord* smallest = nullptr;
+  const auto needs = [](const PlanRecord& record) {
+    return record.forecast ? record.forecast->memory_bytes : record.bound.memory_bytes;
+  };
+  for (const PlanRecord& record : outcome.plans)
+    if (record.refusal.empty() && (smallest == nullptr || needs(record) < needs(*smallest)))
+      smallest = &record;
+  if (smallest == nullptr)
+    return "no plan divides " + counted(static_cast<std::size_t>(models.problem().samples), "sequence") +
+           " among " + counted(static_cast<std::size_t>(models.problem().ranks), "rank") + "\n";
+  const double limit = bounds.memory_limit();
+  std::string text = "nothing fits: of " + to_text(models.device().memory) + " of " + models.device().name +
+                     ", " + to_text(Bytes(limit)) + " may be used (--memory-reserve " +
+                     percent_text(models.problem().reserve, 0) + "). Least of all needs " +
+                     describe(smallest->plan) + ": " + to_text(Bytes(needs(*smallest))) + ", " +
+                     to_text(Bytes(needs(*smallest) - limit)) + " too much.\n";
+  const int ranks = ranks_that_fit(models.problem());
+  return text + (ranks > models.problem().ranks
+                     ? "By the lower bound of memory a plan may fit on " + std::to_string(ranks) +
+                           " of these devices; ask with a cluster that has them.\n"
+                 : ranks == 0
+                     ? "More of these devices do not help: take a shorter sequence, or a smaller batch.\n"
+                     : "");
+}
+
+std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
+  const PlanCounts& counts = outcome.counts;
+  std::string text = counted(counts.enumerated, "plan") + ": " + std::to_string(counts.too_large) +
+                     " do not fit by their bound of memory, " + std::to_string(counts.too_slow) +
+                     " cannot be among the best by their bound of time, " + std::to_string(counts.replayed) +
+                     " were replayed";
+  if (counts.refused > 0) text += ", " + std::to_string(counts.refused) + " cannot be predicted";
+  text += "\n";
+  if (outcome.ranked == 0 || !outcome.open_score) return text;
+  const PlanRecord& best = outcome.plans.front();
+  const double found = score(models.problem(), models.device(), best.plan, best.forecast->step_s);
+  return text +
+         "Not proven: --replays ended the search; by its bound a plan that was not replayed may be up to " +
+         percent_text(std::max(0.0, 1.0 - *outcome.open_score / found)) + " better than the best found\n";
+}
+
+std::string plans_csv(const PlanOutcome& outcome) {
+  std::string text = "rank";
+  for (const PlanDimension& dimension : plan_dimensions()) text += "," + dimension.name;
+  text +=
+      ",name,bound_step_s,bound_memory_bytes,step_s,samples_per_s,mfu,memory_bytes,bubble,compute_s,"
+      "exposed_communication_s,fits,status\n";
+  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
+    const PlanRecord& record = outcome.plans[i];
+    text += record.fits ? std::to_string(i + 1) : "";
+    for (const PlanDimension& dimension : plan_dimensions()) text += "," + record.plan.text(dimension.name);
+    text += "," + record.name + formatted(",%.9g,%.0f", record.bound.step_s, record.bound.memory_bytes);
+    if (const auto& forecast = record.forecast)
+      text +=
+          formatted(",%.9g,%.9g,%.6g,%.0f,%.6g,%.9g,%.9g,%d,replayed", forecast->step_s,
+                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble,
+                    forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
+    else
+      text += std::string(",,,,,,,,,") + (record.refusal.empty() ? "pruned" : "refused");
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plans_json_lines(const PlanProblem& problem, const PlanOutcome& outcome) {
+  std::string text;
+  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
+    const PlanRecord& record = outcome.plans[i];
+    nlohmann::ordered_json json{
+        {"options", predict_options(problem, record.plan)},
+        {"bound", {{"step_s", record.bound.step_s}, {"memory_bytes", record.bound.memory_bytes}}}};
+    if (record.fits) json["rank"] = i + 1;
+    if (!record.name.empty()) json["name"] = record.name;
+    if (!record.refusal.empty()) json["refusal"] = record.refusal;
+    if (const auto& forecast = record.forecast) {
+      nlohmann::ordered_json said{{"step_s", forecast->step_s}, {"samples_per_s", forecast->samples_per_s},
+                                  {"mfu", forecast->mfu},       {"memory_bytes", forecast->memory_bytes},
+                                  {"fits", record.fits},        {"bubble", forecast->bubble}};
+      for (const auto& [name, part] : breakdown_parts()) said[name + "_s"] = forecast->mean.*part;
+      json["forecast"] = std::move(said);
+    }
+    text += json.dump() + "\n";
+  }
+  return text;
+}
+
+}  // namespace stepcast

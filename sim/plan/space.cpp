@@ -1,0 +1,297 @@
+#include "sim/plan/space.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/table.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
+
+namespace stepcast {
+namespace {
+
+using Values = std::vector<std::string>;
+
+const Values kNothing{""};
+
+Values divisors(int number) {
+  Values all;
+  for (int i = 1; i <= number; ++i)
+    if (number % i == 0) all.push_back(std::to_string(i));
+  return all;
+}
+
+int blocks_of(const Model& model) {
+  const auto repeated = std::count_if(model.segments.begin(), model.segments.end(),
+                                      [](const Segment& one) { return one.repeated; });
+  return static_cast<int>(repeated > 0 ? repeated : static_cast<std::ptrdiff_t>(model.segments.size()));
+}
+
+int stages_of(const Plan& plan) { return plan.number("pipeline") * plan.number("virtual-stages"); }
+
+/// Ranks that the mesh has not yet given away.
+int ranks_left(const Plan& plan) {
+  return plan.number("world-size") / plan.number("tensor") / plan.number("context") / plan.number("pipeline");
+}
+
+/// Choices of an option as its strategy declares them.
+Values choices_of(const std::string& strategy, const std::string& name) {
+  for (const StrategyOption& option : strategies().find(strategy).options)
+    if (option.name == name) return option.choices;
+  return kNothing;
+}
+
+/// All ranks; where work costs more on more of them also the half, a quarter, ...
+Values world_sizes(PlanModels& models, const Plan&) {
+  Values sizes;
+  for (int ranks = models.problem().ranks; ranks >= 1; ranks = ranks % 2 == 0 ? ranks / 2 : 0) {
+    sizes.push_back(std::to_string(ranks));
+    if (models.problem().objective == PlanObjective::kTime) break;
+  }
+  return sizes;
+}
+
+/// Divisors of the ranks that are left into which the model's parts can be divided. Others are not offered even where more
+/// ranks cannot share: a model without that setting is not shared.
+Values shares(PlanModels& models, const Plan& plan, const std::string& name) {
+  Values fitting;
+  for (const std::string& value : divisors(ranks_left(plan))) {
+    Plan shared = plan;
+    shared.values[name] = value;
+    if (models.part(shared) != nullptr) fitting.push_back(value);
+  }
+  return fitting;
+}
+
+Values sequence_parallel(PlanModels& models, const Plan& plan) {
+  if (plan.number("tensor") == 1 || !models.whole().settings.contains("sequence_parallel")) return kNothing;
+  Plan parallel = plan;
+  parallel.values["sequence_parallel"] = "1";
+  return models.part(parallel) == nullptr ? Values{"0"} : Values{"1", "0"};
+}
+
+Values pipelines(PlanModels& models, const Plan& plan) {
+  Values fitting = divisors(ranks_left(plan));
+  const int most = blocks_of(models.whole());
+  std::erase_if(fitting, [&](const std::string& value) { return std::stoi(value) > most; });
+  return fitting;
+}
+
+/// All ranks that are left, if they can divide the samples.
+Values data(PlanModels& models, const Plan& plan) {
+  const int ranks = ranks_left(plan);
+  return models.problem().samples % ranks == 0 ? Values{std::to_string(ranks)} : Values{};
+}
+
+/// Divisors of the ranks that have batches, of which each so many neighbours have parts of the experts.
+Values experts(PlanModels& models, const Plan& plan) {
+  if (models.whole().settings.count("experts") == 0) return kNothing;
+  Values fitting;
+  for (const std::string& value : divisors(plan.number("data"))) {
+    Plan shared = plan;
+    shared.values["expert"] = value;
+    if (models.part(shared) != nullptr) fitting.push_back(value);
+  }
+  return fitting;
+}
+
+/// The ones that are worth planning: naive ones of `strategies()` are never better.
+Values strategies_for(PlanModels&, const Plan& plan) {
+  if (plan.number("pipeline") > 1) return {"pipeline"};
+  if (plan.number("data") * plan.number("context") == 1) return {"single"};
+  return {"ddp", "fsdp"};
+}
+
+Values shardings(PlanModels&, const Plan& plan) {
+  return plan.text("strategy") == "fsdp" ? choices_of("fsdp", "sharding") : kNothing;
+}
+
+/// Ranks with batches that have one copy in shards: all of them, or fewer and replicas.
+Values shards(PlanModels&, const Plan& plan) {
+  if (plan.text("strategy") != "fsdp" || plan.text("sharding") == "no_shard" || plan.number("expert") > 1)
+    return kNothing;
+  Values all = divisors(plan.number("data"));
+  all.pop_back();
+  std::erase(all, "1");
+  all.insert(all.begin(), "");
+  return all;
+}
+
+Values micro_batches(PlanModels& models, const Plan& plan) {
+  return divisors(models.problem().samples / plan.number("data"));
+}
+
+/// Units of several blocks; FSDP gathers one block at a time where it shards parameters.
+Values recomputations(PlanModels& models, const Plan& plan) {
+  Values all{"none", "full"};
+  if (plan.text("sharding") == "full_shard") return all;
+  const int blocks = blocks_of(models.whole()) / plan.number("pipeline");
+  for (int unit = 2; unit <= blocks / 2 && unit <= 8; unit *= 2)
+    all.push_back("every:" + std::to_string(unit));
+  return all;
+}
+
+Values schedules(PlanModels& models, const Plan& plan) {
+  if (plan.text("strategy") != "pipeline") return kNothing;
+  Values all = choices_of("pipeline", "schedule");
+  const int stages = plan.number("pipeline"), parts = plan.number("micro-batches");
+  const bool interleaves =
+      parts % std::max(1, parts / stages) == 0 && blocks_of(models.whole()) >= 2 * stages;
+  if (!interleaves) std::erase(all, "interleaved");
+  return all;
+}
+
+Values virtual_stages(PlanModels& models, const Plan& plan) {
+  if (plan.text("schedule") != "interleaved") return kNothing;
+  const int most = blocks_of(models.whole()) / plan.number("pipeline");
+  Values all;
+  for (int parts = 2; parts <= most; parts *= 2) all.push_back(std::to_string(parts));
+  return all;
+}
+
+/// Where the parts of a micro-batch's time would be most equal, and the same with blocks taken from the outer stages.
+Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<int, int>>& riders) {
+  if (plan.text("strategy") != "pipeline") return kNothing;
+  const Model& model = *models.part(plan);
+  Values all;
+  const auto add = [&](const std::string& split) {
+    if (!split.empty() && std::find(all.begin(), all.end(), split) == all.end()) all.push_back(split);
+  };
+  for (const auto& [first, last] : riders) add(split_for(blocks_of(model), stages_of(plan), first, last));
+  const int samples = plan.micro_batch(models.problem());
+  add(split_text(model, split_model(model, "balanced", stages_of(plan),
+                                    models.estimate(model, samples).median_segment_times())));
+  return all;
+}
+
+/// One block moved between two stages.
+Values neighbouring_splits(PlanModels&, const Plan& plan) {
+  if (plan.text("strategy") != "pipeline") return kNothing;
+  if (plan.text("split").empty()) return {};
+  std::vector<int> counts;
+  for (const std::string& part : parts_of(plan.text("split"), '-')) counts.push_back(std::stoi(part));
+  Values all;
+  for (std::size_t from = 0; from < counts.size(); ++from)
+    for (std::size_t to : {std::size_t{0}, counts.size() - 1, from + 1, from - 1}) {
+      if (from == to || to >= counts.size() || counts[from] == 1) continue;
+      std::vector<int> moved = counts;
+      --moved[from], ++moved[to];
+      if (const std::string text = joined(moved, "-"); std::find(all.begin(), all.end(), text) == all.end())
+        all.push_back(text);
+    }
+  return all;
+}
+
+/// Of buckets in which replicas average gradients.
+Values bucket_caps(PlanModels&, const Plan& plan) {
+  const bool buckets = plan.text("strategy") == "ddp" || (plan.text("strategy") == "pipeline" &&
+                                                          plan.number("data") * plan.number("context") > 1);
+  return buckets ? Values{"", "5MiB", "100MiB", "400MiB"} : kNothing;
+}
+
+bool gathers(const Plan& plan) {
+  return plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
+}
+
+}  // namespace
+
+std::string split_for(int blocks, int stages, int first, int last) {
+  const int all = blocks + first + last;
+  std::vector<int> counts(static_cast<std::size_t>(stages), all / stages);
+  for (int i = 0; i < all % stages; ++i) ++counts[static_cast<std::size_t>(i)];
+  counts.front() -= first;
+  counts.back() -= last;
+  return *std::min_element(counts.begin(), counts.end()) < 1 ? "" : joined(counts, "-");
+}
+
+const std::vector<PlanDimension>& plan_dimensions() {
+  using enum DimensionKind;
+  static const std::vector<PlanDimension> kDimensions{
+      {"world-size", "ranks", kOption, world_sizes},
+      // The order of --mesh: the last one's ranks are neighbours.
+      {"pipeline", "pipeline", kMesh, pipelines},
+      {"context", "context", kMesh,
+       [](PlanModels& models, const Plan& plan) { return shares(models, plan, "context"); }},
+      {"tensor", "tensor", kMesh,
+       [](PlanModels& models, const Plan& plan) { return shares(models, plan, "tensor"); }},
+      {"sequence_parallel", "sequence parallel", kSetting, sequence_parallel},
+      {"data", "data", kMesh, data},
+      {"expert", "expert", kMesh, experts},
+      {"strategy", "", kOption, strategies_for},
+      {"sharding", "", kOption, shardings},
+      {"shard", "shard", kMesh, shards},
+      {"forward-prefetch", "forward prefetch", kOption,
+       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kNothing; },
+       [](PlanModels&, const Plan& plan) {
+         return gathers(plan) ? Values{"yes", ""} : kNothing;
+       }},
+      {"micro-batches", "micro-batches", kOption, micro_batches},
+      {"recompute", "recompute", kOption, recomputations},
+      {"schedule", "", kOption, schedules},
+      {"virtual-stages", "virtual stages", kOption, virtual_stages},
+      {"split", "", kOption,
+       [](PlanModels& models, const Plan& plan) {
+         return splits(models, plan, {{0, 0}, {0, 1}, {1, 1}, {1, 0}});
+       },
+       neighbouring_splits},
+      {"bucket-cap", "bucket cap", kOption, nullptr, bucket_caps},
+      {"limit-all-gathers", "all-gathers at once", kOption, nullptr,
+       [](PlanModels&, const Plan& plan) {
+         return gathers(plan) ? Values{"", "3"} : kNothing;
+       }},
+  };
+  return kDimensions;
+}
+
+const PlanDimension* find_dimension(const std::string& name) {
+  for (const PlanDimension& dimension : plan_dimensions())
+    if (dimension.name == name) return &dimension;
+  return nullptr;
+}
+
+namespace {
+
+/// Equal plans have equal values: what means nothing is not there.
+void set(Plan& plan, const std::string& name, const std::string& value) {
+  if (value.empty())
+    plan.values.erase(name);
+  else
+    plan.values[name] = value;
+}
+
+void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
+            const std::function<void(const Plan&)>& visit) {
+  if (index == plan_dimensions().size()) return visit(plan);
+  const PlanDimension& dimension = plan_dimensions()[index];
+  if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
+  Values values = dimension.values ? dimension.values(models, plan) : Values{};
+  if (all && dimension.of_finalists)
+    for (const std::string& value : dimension.of_finalists(models, plan))
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  for (const std::string& value : values) {
+    set(plan, dimension.name, value);
+    choose(models, index + 1, plan, all, visit);
+  }
+  plan.values.erase(dimension.name);
+}
+
+}  // namespace
+
+void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>& visit, bool all) {
+  Plan plan;
+  choose(models, 0, plan, all, visit);
+}
+
+std::vector<Plan> variants_of(PlanModels& models, const Plan& plan) {
+  std::vector<Plan> variants;
+  for (const PlanDimension& dimension : plan_dimensions()) {
+    if (!dimension.of_finalists) continue;
+    for (const std::string& value : dimension.of_finalists(models, plan)) {
+      if (value == plan.text(dimension.name)) continue;
+      variants.push_back(plan);
+      set(variants.back(), dimension.name, value);
+    }
+  }
+  return variants;
+}
+
+}  // namespace stepcast

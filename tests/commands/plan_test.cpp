@@ -1,0 +1,110 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/commands/shell.hpp"
+
+namespace stepcast::tests::plan_test {
+namespace {
+
+const std::string kSmall =
+    "stepcast plan --model llama:layers=4,hidden=512,vocabulary=4096,sequence=512 --cluster h100x8-hgx "
+    "--world-size 4 "
+    "--batch-tokens 4k ";
+
+/// The first line of the text that contains a word.
+std::string line_with(const std::string& text, const std::string& word) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(word) != std::string::npos) return line;
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("plan ranks plans, and its best one is reproduced by the command that it prints", "[commands]") {
+  const Shell shell;
+  const Outcome outcome = shell.run(kSmall + "-o plans");
+  REQUIRE(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("tokens/s") && Catch::Contains("behind 1: +") &&
+                              Catch::Contains("were replayed") &&
+                              Catch::Contains("--tensor-model-parallel-size") &&
+                              Catch::Contains("[parallelism]"));
+  CHECK_THAT(outcome.err, Catch::Contains("plans per second"));
+  const auto best = nlohmann::json::parse(line_with(shell.read("plans/plans.jsonl"), "\"rank\":1,"));
+  const std::string command = line_with(outcome.out, "stepcast predict");
+  const Outcome again = shell.run(command + " --json");
+  REQUIRE(again.exit_code == 0);
+  const auto result = nlohmann::json::parse(again.out);
+  CHECK(result["step_time_s"][0][0].get<double>() ==
+        Approx(best["forecast"]["step_s"].get<double>()).epsilon(1e-9));
+  CHECK(shell.read("plans/plan.txt") == outcome.out);
+  for (const char* file : {"plans/plans.csv", "plans/megatron.txt", "plans/torchtitan.toml"})
+    CHECK_FALSE(shell.read(file).empty());
+  CHECK(shell.run(kSmall + "-o plans").exit_code == 3);
+  CHECK(shell.run(kSmall + "--force -o plans").out == outcome.out);
+}
+
+TEST_CASE("plan ranks a user's own plans in the same table", "[commands]") {
+  const Shell shell;
+  shell.write("own.yaml",
+              "- {name: ours, strategy: pipeline, schedule: gpipe, micro-batches: 2}\n"
+              "- {strategy: fsdp, mesh: \"shard=2,tensor=2\", model: \"llama:sequence_parallel=1\", "
+              "recompute: full, wrap: root}\n");
+  const Outcome outcome = shell.run(kSmall + "--against own.yaml --top 2");
+  REQUIRE(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("ours: pipeline, pipeline 4") && Catch::Contains("own 2: fsdp") &&
+                              Catch::Contains("wrap root"));
+}
+
+TEST_CASE("plan refuses what it cannot plan, and names what is wrong", "[commands]") {
+  const Shell shell;
+  const auto refused = [&](const std::string& words, int code, const std::string& message) {
+    const Outcome outcome = shell.run("stepcast plan " + words);
+    INFO(words << ": " << outcome.err);
+    CHECK(outcome.exit_code == code);
+    CHECK_THAT(outcome.err, Catch::Contains(message));
+  };
+  const std::string base = "--model llama:layers=2 --cluster h100x8-hgx ";
+  refused("--cluster h100x8-hgx --batch-tokens 4M", 2, "--model is missing");
+  refused(base, 2, "--batch-tokens and --global-batch");
+  refused(base + "--batch-tokens 4M --global-batch 8", 2, "one of");
+  refused(base + "--batch-tokens 5000", 2, "take 4096 or 8192");
+  refused(base + "--batch-tokens 4G", 2, "write for example 4M");
+  refused(base + "--batch-tokens -4", 2, "write for example 4M");
+  refused(base + "--global-batch 0", 2, "at least 1");
+  refused(base + "--global-batch 8 --world-size 9", 2, "has 8 places");
+  refused(base + "--global-batch 8 --memory-reserve 100%", 2, "below 100%");
+  refused(base + "--global-batch 8 --memory-reserve 0.1", 2, "10%");
+  refused(base + "--global-batch 8 --objective speed", 2, "energy");
+  refused(base + "--global-batch 8 --device v100-sxm --objective energy --precision fp16", 2, "power");
+  refused(base + "--global-batch 8 --precision int4", 2, "--precision");
+  refused("--model nothing --cluster h100x8-hgx --global-batch 8", 3, "nothing");
+  refused("--model netflix-mlp --cluster h100x8-hgx --batch-tokens 4M", 2, "--global-batch");
+  refused("--model simple-cnn --cluster star:hosts=2 --global-batch 4", 2, "--device is missing");
+  refused("--model synthetic --cluster h100x8-hgx --global-batch 4", 3, "declares its times");
+  const auto own = [&](const std::string& text, const std::string& message) {
+    shell.write("own.yaml", text);
+    refused(base + "--global-batch 8 --against own.yaml", 3, message);
+  };
+  own("strategy: fsdp\n", "no list of plans");
+  own("- {mesh: tensor=2}\n", "'strategy' is missing");
+  own("- {strategy: fsdp, mesh: rows=2}\n", "dimension 'rows'");
+  own("- {strategy: fsdp, mesh: tensor=3}\n", "world size is 8");
+  own("- {strategy: fsdp, batch: 3}\n", "8 samples");
+  own("- {strategy: fsdp, micro-batches: 3}\n", "equal micro-batches");
+  own("- {strategy: fsdp, cluster: a100x8}\n", "same for all plans");
+  own("- {strategy: fsdp, model: gpt}\n", "not the model that is planned");
+  own("- {strategy: fsdp, split: 1-1}\n", "--split means nothing to strategy 'fsdp'");
+  own("- {strategy: ddp, name: a}\n- {strategy: fsdp, name: a}\n", "stands twice");
+}
+
+TEST_CASE("plan says what would do where nothing fits", "[commands]") {
+  const Outcome outcome =
+      Shell().run("stepcast plan --model llama3-8b --cluster h100x8-hgx --world-size 1 --batch-tokens 8k");
+  CHECK(outcome.exit_code == 1);
+  CHECK_THAT(outcome.out,
+             Catch::Contains("nothing fits") && Catch::Contains("may fit on 2 of these devices"));
+}
+
+}  // namespace stepcast::tests::plan_test

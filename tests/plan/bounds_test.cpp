@@ -1,0 +1,86 @@
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "sim/plan/search.hpp"
+
+namespace stepcast::bounds_test {
+namespace {
+
+/// Of every kind: shared layers and sequences, ties, blocks with biases, several hosts, slow hosts, memory of processes.
+std::vector<PlanProblem> problems() {
+  const Precision bf16 = Precision::parse("bf16"),
+                  mixed = Precision::parse("bf16,reduction=bf16,gradients=fp32");
+  const std::string llama = "llama:layers=6,hidden=512,vocabulary=8192,sequence=1024";
+  const std::string gpt = "gpt:layers=5,hidden=512,vocabulary=8192,sequence=512";
+  return {{.model = llama,
+           .cluster = "h100x8-hgx",
+           .device = "h100-sxm",
+           .precision = bf16,
+           .ranks = 8,
+           .samples = 16},
+          {.model = gpt,
+           .cluster = "h100x8-hgx",
+           .device = "h100-sxm",
+           .precision = mixed,
+           .ranks = 4,
+           .samples = 8},
+          {.model = llama,
+           .cluster = "h100-fat-tree:nodes=2",
+           .device = "h100-sxm:process=1GiB",
+           .precision = bf16,
+           .ranks = 16,
+           .samples = 16},
+          {.model = gpt + ",tied=1", .cluster = "a100x8", .device = "a100-sxm", .ranks = 6, .samples = 12},
+          {.model = "gpt2-small:layers=4",
+           .cluster = "h100x4-nvlink",
+           .device = "h100-sxm",
+           .ranks = 4,
+           .samples = 8},
+          {.model = "netflix-mlp", .cluster = "h100x8-hgx", .device = "h100-sxm", .ranks = 8, .samples = 64}};
+}
+
+}  // namespace
+
+TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
+  constexpr int kEach = 40;
+  constexpr double kRounding = 1e-6;
+  const std::vector<PlanProblem> all = problems();
+  double tightness = 0.0;
+  int asked = 0;
+  for (unsigned number = 0; number < all.size(); ++number) {
+    const PlanProblem& problem = all[number];
+    PlanModels models(problem);
+    PlanBounds bounds(models);
+    std::vector<Plan> plans;
+    enumerate_plans(
+        models, [&](const Plan& plan) { plans.push_back(plan); }, true);
+    std::shuffle(plans.begin(), plans.end(), std::mt19937(number + 1));
+    KnownInputs known;
+    for (std::size_t i = 0; i < std::min<std::size_t>(kEach, plans.size()); ++i) {
+      INFO("seed " << number + 1 << ", plan " << i << ": " << command_of(problem, plans[i]));
+      PredictionRequest request = request_of(problem, plans[i]);
+      request.known = &known;
+      request.brief = true;
+      Result result;
+      try {
+        result = predict(request);
+      } catch (const UsageError&) {  // ties and replicas of a pipeline
+        continue;
+      }
+      const PlanBound bound = bounds.of(plans[i]);
+      double memory = 0.0;
+      for (const MemoryUse& use : result.memory) memory = std::max(memory, use.peak_bytes);
+      CHECK(bound.step_s <= (1.0 + kRounding) * result.median_step_time_s());
+      CHECK(bound.memory_bytes <= (1.0 + kRounding) * memory);
+      CHECK(bound.memory_bytes > 0.5 * memory);
+      tightness += bound.step_s / result.median_step_time_s();
+      ++asked;
+    }
+  }
+  CHECK(asked > 150);
+  // Bounds that prune nothing would be lower bounds too.
+  INFO("bounds are " << tightness / asked << " of the forecasts in the mean of " << asked);
+  CHECK(tightness / asked > 0.75);
+}
+
+}  // namespace stepcast::bounds_test

@@ -1,0 +1,110 @@
+#include "sim/plan/search.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+#include "sim/plan/report.hpp"
+
+namespace stepcast::search_test {
+namespace {
+
+PlanProblem problem(const std::string& model, int ranks, int samples,
+                    const std::string& device = "h100-sxm") {
+  return {.model = model,
+          .cluster = "h100x8-hgx",
+          .device = device,
+          .precision = Precision::parse("bf16"),
+          .ranks = ranks,
+          .samples = samples};
+}
+
+std::string llama(int layers, int hidden, int sequence) {
+  return "llama:vocabulary=4096,layers=" + std::to_string(layers) + ",hidden=" + std::to_string(hidden) +
+         ",sequence=" + std::to_string(sequence);
+}
+
+PlanOutcome search(const PlanProblem& asked, const PlanRequest& request = {}) {
+  PlanModels models(asked);
+  PlanBounds bounds(models);
+  return search_plans(models, bounds, request);
+}
+
+double best_score(const PlanProblem& asked, const PlanOutcome& outcome) {
+  REQUIRE(outcome.ranked > 0);
+  const PlanRecord& best = outcome.plans.front();
+  return score(asked, device_model(asked.device), best.plan, best.forecast->step_s);
+}
+
+}  // namespace
+
+TEST_CASE("replaying every plan of ten small problems finds none that is better by 0.5 %", "[plan]") {
+  // Of the last ones memory decides: what a rank of such a device holds besides leaves too little for most plans.
+  const std::vector<PlanProblem> problems{
+      problem(llama(2, 256, 256), 2, 4),
+      problem(llama(3, 512, 512), 2, 4),
+      problem(llama(4, 128, 512), 4, 4),
+      problem(llama(4, 1024, 2048), 4, 4),
+      problem("gpt:layers=4,hidden=512,vocabulary=4096,sequence=256", 4, 4),
+      problem("netflix-mlp", 4, 16),
+      problem(llama(4, 512, 8192), 4, 1),
+      problem(llama(2, 2048, 4096), 4, 4, "h100-sxm:process=70GiB"),
+      problem(llama(4, 1024, 8192), 4, 4, "h100-sxm:process=69GiB"),
+      problem(llama(4, 2048, 1024), 4, 2, "h100-sxm:process=70GiB")};
+  for (const PlanProblem& asked : problems) {
+    const PlanOutcome every = search(asked, {.everything = true});
+    const PlanOutcome planned = search(asked);
+    INFO(asked.model << " on " << asked.ranks << ": " << every.counts.replayed << " replayed, planned with "
+                     << planned.counts.replayed);
+    CHECK(best_score(asked, planned) <= 1.005 * best_score(asked, every));
+    CHECK(planned.counts.replayed < every.counts.replayed);
+    CHECK_FALSE(planned.open_score);
+  }
+}
+
+TEST_CASE("what does not fit is not recommended, and the least that would is said", "[plan]") {
+  PlanProblem asked = problem(llama(4, 1024, 8192), 4, 4, "h100-sxm:process=69GiB");
+  PlanModels models(asked);
+  PlanBounds bounds(models);
+  const PlanOutcome outcome = search_plans(models, bounds, {});
+  CHECK(outcome.counts.too_large > 0);
+  for (std::size_t i = 0; i < outcome.ranked; ++i)
+    CHECK(outcome.plans[i].forecast->memory_bytes <= bounds.memory_limit());
+
+  asked.device = "h100-sxm:process=71.5GiB";
+  PlanModels fuller(asked);
+  PlanBounds tighter(fuller);
+  const PlanOutcome nothing = search_plans(fuller, tighter, {});
+  CHECK(nothing.ranked == 0);
+  const std::string text = nothing_fits_text(fuller, tighter, nothing);
+  CHECK_THAT(text, Catch::Contains("nothing fits") && Catch::Contains("Least of all needs") &&
+                       Catch::Contains("too much"));
+}
+
+TEST_CASE("a cheaper step may take fewer ranks", "[plan]") {
+  PlanProblem asked = problem(llama(2, 256, 256), 4, 4);
+  const PlanOutcome fast = search(asked);
+  asked.objective = PlanObjective::kCost;
+  const PlanOutcome cheap = search(asked);
+  CHECK(fast.plans.front().plan.number("world-size") == 4);
+  CHECK(cheap.plans.front().plan.number("world-size") < 4);
+  CHECK(best_score(asked, cheap) < 4.0 * fast.plans.front().forecast->step_s);
+}
+
+TEST_CASE("a search that ends early says how far from the best it may be", "[plan]") {
+  const PlanProblem asked = problem(llama(4, 1024, 2048), 4, 4);
+  PlanModels models(asked);
+  PlanBounds bounds(models);
+  const PlanOutcome outcome = search_plans(models, bounds, {.most_replays = 2});
+  CHECK(outcome.counts.replayed == 2);
+  REQUIRE(outcome.open_score);
+  CHECK_THAT(counts_text(models, outcome), Catch::Contains("Not proven"));
+  CHECK(best_score(asked, search(asked)) >= std::min(*outcome.open_score, best_score(asked, outcome)));
+}
+
+TEST_CASE("equal questions have equal answers", "[plan]") {
+  const PlanProblem asked = problem(llama(3, 512, 512), 4, 8);
+  CHECK(plans_json_lines(asked, search(asked)) == plans_json_lines(asked, search(asked)));
+}
+
+}  // namespace stepcast::search_test

@@ -1,0 +1,128 @@
+#include "sim/plan/space.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "sim/plan/launch.hpp"
+
+namespace stepcast::space_test {
+namespace {
+
+PlanProblem problem() {
+  return {.model = "llama:layers=6,hidden=512,vocabulary=8192,sequence=1024",
+          .cluster = "h100x8-hgx",
+          .device = "h100-sxm",
+          .precision = Precision::parse("bf16"),
+          .ranks = 8,
+          .samples = 16};
+}
+
+}  // namespace
+
+TEST_CASE("plans are enumerated once each, use all ranks and samples, and build", "[plan]") {
+  const PlanProblem asked = problem();
+  PlanModels models(asked);
+  std::set<OptionTexts> seen;
+  std::set<std::string> strategies;
+  std::size_t count = 0;
+  enumerate_plans(models, [&](const Plan& plan) {
+    CHECK(seen.insert(plan.values).second);
+    strategies.insert(plan.text("strategy"));
+    CHECK(plan.number("pipeline") * plan.number("data") * plan.number("context") * plan.number("tensor") ==
+          8);
+    const PredictionRequest request = request_of(asked, plan);
+    CHECK(*request.batch * plan.number("data") == 16);
+    if (count++ % 16 != 0) return;
+    TrainingConfig training = request.training;
+    training.batch = *request.batch;
+    INFO(command_of(asked, plan));
+    const Schedule schedule = build_schedule(request.strategy, *models.part(plan), training);
+    CHECK(schedule.world_size == 8);
+    CHECK(schedule.data_parallel == plan.number("data"));
+  });
+  CHECK(count > 500);
+  CHECK(strategies == std::set<std::string>{"ddp", "fsdp", "pipeline", "single"});
+}
+
+TEST_CASE("a split counts what rides with the outer stages as blocks", "[plan]") {
+  CHECK(split_for(12, 4, 0, 0) == "3-3-3-3");
+  CHECK(split_for(10, 4, 0, 0) == "3-3-2-2");
+  CHECK(split_for(126, 16, 1, 1) == "7-8-8-8-8-8-8-8-8-8-8-8-8-8-8-7");  // Llama 3 405B
+  CHECK(split_for(3, 4, 0, 0).empty());
+  CHECK(split_for(4, 4, 0, 1).empty());
+}
+
+TEST_CASE("variants of a plan differ from it in one dimension", "[plan]") {
+  const PlanProblem asked = problem();
+  PlanModels models(asked);
+  const Plan plan{{{"world-size", "8"},
+                   {"pipeline", "4"},
+                   {"context", "1"},
+                   {"tensor", "1"},
+                   {"data", "2"},
+                   {"strategy", "pipeline"},
+                   {"micro-batches", "4"},
+                   {"recompute", "none"},
+                   {"schedule", "1f1b"},
+                   {"split", "2-2-1-1"}}};
+  const std::vector<Plan> variants = variants_of(models, plan);
+  std::set<std::string> splits;
+  for (const Plan& variant : variants) {
+    int different = 0;
+    for (const PlanDimension& dimension : plan_dimensions())
+      different += variant.text(dimension.name) == plan.text(dimension.name) ? 0 : 1;
+    CHECK(different == 1);
+    splits.insert(variant.text("split"));
+  }
+  CHECK(splits == std::set<std::string>{"2-2-1-1", "1-3-1-1", "1-2-1-2", "3-1-1-1", "2-1-2-1", "2-1-1-2"});
+}
+
+TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
+  const PlanProblem asked = problem();
+  PlanModels models(asked);
+  const Plan plan{{{"world-size", "8"},
+                   {"pipeline", "2"},
+                   {"context", "1"},
+                   {"tensor", "2"},
+                   {"sequence_parallel", "1"},
+                   {"data", "2"},
+                   {"strategy", "pipeline"},
+                   {"micro-batches", "4"},
+                   {"recompute", "every:2"},
+                   {"schedule", "1f1b"},
+                   {"split", "4-2"},
+                   {"bucket-cap", "100MiB"}}};
+  const LaunchText megatron = megatron_flags(models, plan);
+  for (const char* line :
+       {"--tensor-model-parallel-size 2\n", "--sequence-parallel\n", "--pipeline-model-parallel-size 2\n",
+        "--pipeline-model-parallel-layout 'Et*4|t*2L'\n", "--context-parallel-size 1\n",
+        "--micro-batch-size 2\n", "--global-batch-size 16\n", "--seq-length 1024\n", "--bf16\n",
+        "--recompute-granularity full\n", "--recompute-method uniform\n", "--recompute-num-layers 2\n",
+        "--ddp-bucket-size 26214400\n"})
+    CHECK_THAT(megatron.text, Catch::Contains(line));
+  CHECK(megatron.missing.empty());
+  const LaunchText torchtitan = torchtitan_toml(models, plan);
+  for (const char* line :
+       {"[parallelism]\n", "tensor_parallel_degree = 2\n", "pipeline_parallel_degree = 2\n",
+        "pipeline_parallel_schedule = \"1F1B\"\n", "pipeline_parallel_microbatch_size = 2\n",
+        "local_batch_size = 8\n", "pipeline_parallel_split_points = [\"layers.4\"]\n",
+        "[activation_checkpoint]\nmode = \"full\"\n"})
+    CHECK_THAT(torchtitan.text, Catch::Contains(line));
+  CHECK(torchtitan.missing.size() == 3);  // units of two blocks, replicas of a pipeline, the cap of buckets
+
+  const Plan sharded{{{"world-size", "8"},
+                      {"data", "4"},
+                      {"tensor", "2"},
+                      {"sequence_parallel", "0"},
+                      {"strategy", "fsdp"},
+                      {"sharding", "full_shard"},
+                      {"recompute", "full"}}};
+  CHECK_THAT(megatron_flags(models, sharded).text,
+             Catch::Contains("--data-parallel-sharding-strategy optim_grads_params\n"));
+  const LaunchText titan = torchtitan_toml(models, sharded);
+  CHECK_THAT(titan.text, Catch::Contains("data_parallel_shard_degree = 4\n") &&
+                             Catch::Contains("fsdp_reshard_after_forward = \"always\"\n"));
+  CHECK(titan.missing == std::vector<std::string>{"tensor parallelism without sequence parallelism"});
+}
+
+}  // namespace stepcast::space_test
