@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "sim/collectives/nccl_reached.hpp"
 #include "sim/collectives/nccl_tuning.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/strategies/local_step.hpp"
@@ -132,7 +133,8 @@ double PlanBounds::collective_s(CollectiveKind kind, Bytes message, Ranks ranks)
   const auto [found, is_new] = collective_times_.try_emplace({kind, message.count(), ranks}, 0.0);
   if (is_new && message > Bytes(0))
     if (const NcclGraph* search = graph(ranks))
-      found->second = nccl_choice(*search, kind, message).time(message).count();
+      found->second =
+          nccl_reached(*search, kind, message, nccl_choice(*search, kind, message)).time(message).count();
   return found->second;
 }
 
@@ -140,7 +142,8 @@ double PlanBounds::least_s(CollectiveKind kind, Bytes all, Ranks ranks) {
   const NcclGraph* search = graph(ranks);
   if (search == nullptr || all <= Bytes(0)) return 0.0;
   BytesPerSecond best;
-  for (const NcclCost& cost : nccl_costs(*search, kind, all)) best = std::max(best, cost.algbw);
+  for (const NcclCost& cost : nccl_costs(*search, kind, all))
+    best = std::max(best, nccl_reached(*search, kind, all, cost).algbw);
   return (all / best).count();
 }
 
