@@ -88,6 +88,15 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   return context;
 }
 
+void require_host_memory(const po::variables_map& options) {
+  const std::string backend = options["backend"].as<std::string>();
+  if (!find_backend(backend).add)
+    throw CapabilityError(
+        "--backend " + backend +
+        " moves arrays of GPUs, and here models are trained on processors; 'stepcast bench --backend " +
+        backend + "' measures it");
+}
+
 int planned_world_size(const po::variables_map& options) {
   const std::optional<RankContext> found = this_rank(options);
   return found ? found->world_size : options["nproc"].as<int>();

@@ -58,13 +58,13 @@ class ProcessGroupStore : public c10d::Store {
 };
 
 /// Since 2.0 a ProcessGroup has backends by device and is none itself.
-template <class Gloo>
-c10::intrusive_ptr<c10d::ProcessGroup> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
-  if constexpr (std::is_base_of_v<c10d::ProcessGroup, Gloo>) {
+template <class Gloo, class Group = c10d::ProcessGroup>
+c10::intrusive_ptr<Group> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
+  if constexpr (std::is_base_of_v<Group, Gloo>) {
     return gloo;
   } else {
-    constexpr auto kGlooType = c10d::ProcessGroup::BackendType::GLOO;
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(gloo->getRank(), gloo->getSize());
+    constexpr auto kGlooType = Group::BackendType::GLOO;
+    auto group = c10::make_intrusive<Group>(gloo->getRank(), gloo->getSize());
     group->setBackend(c10::DeviceType::CPU, kGlooType, gloo);
     if constexpr (requires { group->setDefaultBackend(kGlooType); }) group->setDefaultBackend(kGlooType);
     return group;
