@@ -14,8 +14,11 @@
 #include "sim/collectives/algorithm.hpp"
 
 /// What the runner needs of a communication library: collectives and messages of raw memory, asynchronous. `gloo`
-/// implements it on CPUs; `nccl` will on NVIDIA GPUs. What is no tensor (texts, results) takes the ControlPlane.
+/// implements it on CPUs, `nccl` on NVIDIA GPUs. What is no tensor (texts, results) takes the ControlPlane.
 namespace stepcast {
+
+/// A queue of a device, in which one thing runs after the other: a cudaStream_t. Null is the device's default stream.
+using DeviceStream = void*;
 
 /// kFloat16 is IEEE 754 half precision: its sums are rounded to it after every addition.
 enum class DataType : std::uint8_t { kFloat16, kFloat32, kFloat64, kInt64, kUInt8 };
@@ -35,6 +38,12 @@ class Work {
   virtual ~Work() = default;
   /// Blocks until done. \throws RunError that names the peer or the ranks that did not answer.
   virtual void wait() = 0;
+  /// What is put on `stream` from now on runs after this call; the host goes on, where the library can do that.
+  /// A call that fails is aborted and lets the stream go on: the error comes from wait(). \throws RunError
+  virtual void precede(DeviceStream stream) {
+    static_cast<void>(stream);
+    wait();
+  }
   /// Whether it is over, with or without success. Never blocks, never throws: errors come from wait().
   [[nodiscard]] virtual bool done() const = 0;
   /// When the backend began and ended it (steady clock); valid after wait() or once done(). A collective
@@ -66,6 +75,17 @@ class Backend {
   /// loop per peer; the device's thread is shared with this backend. \throws RunError
   virtual std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
+  /// Zeroed memory as its arrays need it: of this host, or of the rank's device. \throws RunError
+  virtual std::shared_ptr<void> memory(std::size_t bytes);
+  /// Copies between such memory and this host's, either way, after all that is on the default stream; returns when
+  /// it is done. \throws RunError
+  virtual void copy(void* to, const void* from, std::size_t bytes);
+  /// Zeroes such memory, likewise.
+  virtual void clear(void* memory, std::size_t bytes);
+  /// Calls from now on read and write their arrays after all that is on `stream` when they are issued. At first it
+  /// is the default stream, on which LibTorch computes. Where arrays are this host's memory it means nothing.
+  virtual void follow(DeviceStream stream) { static_cast<void>(stream); }
+
   virtual WorkPtr all_reduce(Array in_place) = 0;
   /// The same with the largest of each element in place of the sum.
   virtual WorkPtr all_reduce_maximum(Array in_place) = 0;
@@ -80,8 +100,9 @@ class Backend {
   /// Both hold one block per rank: block r of `in` goes to rank r, block r of `out` comes from it.
   virtual WorkPtr all_to_all(Array in, Array out) = 0;
   /// Sends and receives occupy no communication thread and end in any order: many receives may be posted
-  /// early. A send ends only once the peer has posted the receive. Messages with equal tag between two ranks
-  /// arrive in order.
+  /// early. Messages with equal tag between two ranks arrive in order. Gloo tells messages by their tags, and a
+  /// send ends only once the peer has posted the receive. NCCL has no tags: what one rank sends another is received
+  /// in the order in which it is sent, each direction by itself, and a short send may end before it is received.
   virtual WorkPtr send(Array data, int peer, std::uint32_t tag) = 0;
   virtual WorkPtr recv(Array data, int peer, std::uint32_t tag) = 0;
   /// Runs `task` on the communication thread: what handing over a call costs without communicating.
@@ -99,14 +120,20 @@ struct BackendConfig {
   std::vector<HostIdentity> hosts{};  ///< by rank; empty: all ranks are on this host
   /// What its collectives are made of, message by message, in place of the library's own.
   AlgorithmChoice algorithms{};
+  int device =
+      0;  ///< of this host, where the library drives devices: the rank's number among those of the host
 };
 
 struct BackendFactory {
   std::function<std::unique_ptr<Backend>(const BackendConfig&)> make;
   std::string library;  ///< with its version: `Gloo 0.5.0`
-  /// into[i] += from[i], by the very code that the backend's reductions run.
+  /// into[i] += from[i], by the very code that the backend's reductions run; empty where that is a device's.
   std::function<void(float* into, const float* from, std::size_t count)> add;
 };
 Registry<BackendFactory>& backends();
+
+/// The backend of that name. \throws UsageError for an unknown name; CapabilityError for `nccl` where this program was
+/// built without it
+const BackendFactory& find_backend(const std::string& name);
 
 }  // namespace stepcast

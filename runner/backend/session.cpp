@@ -7,7 +7,7 @@ namespace stepcast {
 RankSession join_job(const RankContext& ranks, const std::string& backend, const std::string& interface,
                      std::chrono::milliseconds timeout, AlgorithmChoice algorithms,
                      std::shared_ptr<Store> store) {
-  const BackendFactory& factory = backends().find(backend);
+  const BackendFactory& factory = find_backend(backend);
   if (store == nullptr)
     store = ranks.world_size == 1 ? make_memory_store(timeout) : make_store(ranks, timeout);
   RankSession session;
@@ -20,7 +20,8 @@ RankSession join_job(const RankContext& ranks, const std::string& backend, const
                    store,
                    ranks.master_addr,
                    hosts_of_ranks(*session.control),
-                   std::move(algorithms)};
+                   std::move(algorithms),
+                   ranks.local_rank};
   session.backend = factory.make(session.place);
   return session;
 }

@@ -224,6 +224,7 @@ ExitCode run(const po::variables_map& options) {
   if (options["print-sbatch"].as<bool>()) return print_job_script(options);
   static_cast<void>(planned_world_size(options));
   check_output(options);
+  require_host_memory(options);
   return run_on_ranks(options, [&](RankSession& session) {
     Calibration calibration = measure(options, cluster, settings, session);
     if (session.ranks.rank != 0) return ExitCode::kDone;

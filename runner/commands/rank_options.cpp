@@ -73,7 +73,7 @@ void declare_algorithm_option(po::options_description& options) {
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session) {
   RunContext context = make_run_context(schema, command_line());
-  const std::string library = backends().find(options["backend"].as<std::string>()).library;
+  const std::string library = find_backend(options["backend"].as<std::string>()).library;
   const std::size_t space = library.find(' ');
   context.libraries[library.substr(0, space)] = library.substr(space + 1);
   context.blas = identify_blas().description;
@@ -88,6 +88,15 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   return context;
 }
 
+void require_host_memory(const po::variables_map& options) {
+  const std::string backend = options["backend"].as<std::string>();
+  if (!find_backend(backend).add)
+    throw CapabilityError(
+        "--backend " + backend +
+        " moves arrays of GPUs, and here models are trained on processors; 'stepcast bench --backend " +
+        backend + "' measures it");
+}
+
 int planned_world_size(const po::variables_map& options) {
   const std::optional<RankContext> found = this_rank(options);
   return found ? found->world_size : options["nproc"].as<int>();
@@ -96,7 +105,7 @@ int planned_world_size(const po::variables_map& options) {
 ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body) {
   const milliseconds timeout = timeout_of(options);
   const std::string backend = options["backend"].as<std::string>();
-  static_cast<void>(backends().find(backend));  // an unknown name is an error before any rank starts
+  static_cast<void>(find_backend(backend));  // an unknown name is an error before any rank starts
   const AlgorithmChoice algorithms = parse_algorithms(joined_option(options, "algorithm"), backend);
   const std::optional<RankContext> ranks = this_rank(options);
   if (!ranks) {

@@ -21,6 +21,9 @@ void declare_algorithm_option(po::options_description& options);
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session);
 
+/// \throws CapabilityError for a backend whose arrays lie in a device's memory: LibTorch computes in this host's
+void require_host_memory(const po::variables_map& options);
+
 /// How many ranks the command would run on, without starting any: for checks that should fail before work
 /// begins.
 int planned_world_size(const po::variables_map& options);

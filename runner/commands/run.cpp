@@ -234,6 +234,7 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
                       const Schedule& schedule) {
   check_blas(values["allow-reference-blas"].as<bool>());
   require_thread_environment(values["threads"].as<int>(), command_line());
+  require_host_memory(values);
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
     const RunOptions options = run_options(values, prints);
@@ -251,6 +252,7 @@ ExitCode run_waiting(const po::variables_map& values, const Model& model, const 
   const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
   const StepTimes times =
       step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1, kMostThreads));
+  require_host_memory(values);
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
     Result result = run_replayed(model, schedule, session, times, replayed_options(values, is_first));

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runner/gloo/gloo_bytes.hpp"
+#include "runner/backend/sent_bytes.hpp"
 #include "sim/collectives/algorithm.hpp"
 
 namespace stepcast {

@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "runner/backend/array_copies.hpp"
+#include "runner/backend/sent_bytes.hpp"
+#include "runner/backend/work_queue.hpp"
 #include "runner/gloo/chosen_algorithm.hpp"
 #include "runner/gloo/gloo_bytes.hpp"
 #include "runner/gloo/gloo_connection.hpp"
 #include "runner/gloo/posted_calls.hpp"
-#include "runner/gloo/work_queue.hpp"
 
 namespace stepcast {
 namespace {

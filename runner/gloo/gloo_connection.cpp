@@ -8,12 +8,9 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
-#include <future>
 #include <numeric>
-#include <optional>
 #include <stdexcept>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "runner/backend/network_place.hpp"
@@ -40,38 +37,11 @@ class GlooStore : public gloo::rendezvous::Store {
   stepcast::Store& store_;
   std::string prefix_;
 };
-
-std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
-
-/// How long a store may take to answer one question. Where its host was cut off, nothing says so: its TCP
-/// connection stays open and silent for many minutes.
-constexpr std::chrono::milliseconds kStoreAnswer{1000};
-
-/// Calls `ask` on a thread of its own and returns what it returns; nothing when it throws or takes too long,
-/// and then the thread is left behind. \pre `ask` owns what it uses
-template <class Ask>
-std::optional<std::invoke_result_t<Ask>> within(std::chrono::milliseconds limit, Ask ask) {
-  auto promise = std::make_shared<std::promise<std::invoke_result_t<Ask>>>();
-  auto answer = promise->get_future();
-  std::thread([promise, ask = std::move(ask)] {
-    try {
-      promise->set_value(ask());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (answer.wait_for(limit) != std::future_status::ready) return std::nullopt;
-  try {
-    return answer.get();
-  } catch (const std::exception&) {  // rank 0 has ended, and the store with it
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 GlooConnection::GlooConnection(const BackendConfig& config)
     : store_(config.store),
+      failures_(store_),
       timeout_(config.timeout),
       ranks_of_job_(static_cast<std::size_t>(config.world_size)) {
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this rank too, without a word.
@@ -93,7 +63,11 @@ GlooConnection::GlooConnection(const BackendConfig& config)
 }
 
 GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks)
-    : device_(whole.device_), store_(whole.store_), timeout_(whole.timeout_), hosts_(whole.hosts_) {
+    : device_(whole.device_),
+      store_(whole.store_),
+      failures_(store_),
+      timeout_(whole.timeout_),
+      hosts_(whole.hosts_) {
   const auto own = std::find(ranks.begin(), ranks.end(), whole.rank());
   if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
   for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
@@ -146,34 +120,7 @@ std::vector<int> GlooConnection::peers() const {
   return result;
 }
 
-void GlooConnection::report_failure() {
-  const auto told = within(kStoreAnswer, [store = store_, key = failed_key(rank_of_job(rank()))] {
-    store->set(key, {'1'});
-    return true;
-  });
-  if (!told) store_gone_ = true;
-}
-
-std::vector<int> GlooConnection::unreported(std::vector<int> ranks, std::chrono::milliseconds limit) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds kPause{20};
-  const Clock::time_point deadline = Clock::now() + limit;
-  while (!store_gone_ && !ranks.empty()) {
-    const auto silent = within(kStoreAnswer, [store = store_, ranks] {
-      std::vector<int> left;
-      for (const int rank : ranks)
-        if (!store->has(failed_key(rank))) left.push_back(rank);
-      return left;
-    });
-    if (!silent)
-      store_gone_ = true;
-    else
-      ranks = *silent;
-    if (Clock::now() >= deadline) break;
-    if (!ranks.empty()) std::this_thread::sleep_for(kPause);
-  }
-  return ranks;
-}
+void GlooConnection::report_failure() { failures_.report(rank_of_job(rank())); }
 
 /// Who is to blame. A rank that fails closes its connections, so that all others that can be reached fail at
 /// once, and says so in the store; who has said nothing after a while is the one that was lost.
@@ -185,11 +132,11 @@ std::string GlooConnection::cause(bool timed_out) {
   const std::vector<int> closed = timed_out ? std::vector<int>{} : closed_peers();
   context_->closeConnections();
   report_failure();
-  const std::vector<int> dead = unreported(closed, kSoon);
-  if (!dead.empty() && !store_gone_) return in_words(dead) + died;
+  const std::vector<int> dead = failures_.unreported(closed, kSoon);
+  if (!dead.empty() && !failures_.store_gone()) return in_words(dead) + died;
   if (!timed_out && closed.empty()) return "";
-  const std::vector<int> silent = unreported(peers(), kCascade);
-  if (store_gone_) {  // and with it rank 0, which serves it
+  const std::vector<int> silent = failures_.unreported(peers(), kCascade);
+  if (failures_.store_gone()) {  // and with it rank 0, which serves it
     if (timed_out) return in_words({0}) + late + cut_off({0});
     return in_words(closed.front() == 0 ? std::vector<int>{0} : closed) + died;
   }
@@ -206,7 +153,7 @@ std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
   for (const int peer : peers()) {
     if ((*hosts_)[static_cast<std::size_t>(peer)].same_host(here)) continue;
     all_elsewhere = true;
-    if (!store_gone_ && std::find(silent.begin(), silent.end(), peer) == silent.end()) return "";
+    if (!failures_.store_gone() && std::find(silent.begin(), silent.end(), peer) == silent.end()) return "";
   }
   return all_elsewhere ? "; or the network of host " + here.name + ", this one, is down" : "";
 }

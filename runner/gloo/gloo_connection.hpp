@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runner/backend/backend.hpp"
+#include "runner/control/failure_reports.hpp"
 #include "runner/control/host_identity.hpp"
 
 namespace stepcast {
@@ -54,8 +55,6 @@ class GlooConnection {
   [[nodiscard]] std::string cut_off(const std::vector<int>& silent) const;
   void report_failure();
   [[nodiscard]] std::vector<int> closed_peers();
-  /// Those of `ranks` that have not reported a failure of their own after `limit`.
-  [[nodiscard]] std::vector<int> unreported(std::vector<int> ranks, std::chrono::milliseconds limit);
   [[nodiscard]] std::vector<int> peers() const;
   [[nodiscard]] std::string in_words(const std::vector<int>& ranks) const {
     return ranks_in_words(ranks, *hosts_);
@@ -64,13 +63,13 @@ class GlooConnection {
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::Context> context_;
   std::shared_ptr<Store> store_;
+  FailureReports failures_;
   std::chrono::milliseconds timeout_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
   std::map<std::string, int> groups_;  ///< how many were made under each name, members included
   std::mutex mutex_;
-  std::string failure_;      ///< of the first call that failed
-  bool store_gone_ = false;  ///< it did not answer: rank 0 has ended or cannot be reached
+  std::string failure_;  ///< of the first call that failed
 };
 
 }  // namespace stepcast

@@ -6,8 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "runner/backend/work_queue.hpp"
 #include "runner/gloo/gloo_connection.hpp"
-#include "runner/gloo/work_queue.hpp"
 
 namespace stepcast {
 

@@ -8,12 +8,24 @@
 
 namespace stepcast {
 
+namespace {
+
+/// A LibTorch may carry a Gloo of its own under the same names as the program's: it takes its own first. Sanitizers do
+/// not allow that.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kOwnFirst = 0;
+#else
+constexpr int kOwnFirst = RTLD_DEEPBIND;
+#endif
+
+}  // namespace
+
 void load_torch_library() {
   constexpr const char* kName = "libstepcast-torch.so";
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto installed = folder.parent_path() / "lib" / "stepcast" / kName;
   const auto library = std::filesystem::exists(installed) ? installed : folder / kName;
-  if (::dlopen(library.c_str(), RTLD_NOW) == nullptr)
+  if (::dlopen(library.c_str(), RTLD_NOW | kOwnFirst) == nullptr)
     throw CapabilityError(
         std::string("training needs LibTorch, and its part of stepcast-runner cannot be loaded: ") +
         ::dlerror() + "; build it again against the installed LibTorch");

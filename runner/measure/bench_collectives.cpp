@@ -14,17 +14,17 @@ namespace {
 
 /// The arrays of a rank: for all collectives and sizes the same, so that memory makes no difference.
 struct BenchArrays {
-  AlignedFloats in, out;
+  std::shared_ptr<void> in, out;
 };
 
 /// One collective at one size: a call, and what the result must be. Every rank holds arrays of the whole
 /// message.
 class Bout {
  public:
-  Bout(Backend& backend, BenchArrays& arrays, std::string collective, std::size_t bytes)
+  Bout(Backend& backend, const BenchArrays& arrays, std::string collective, std::size_t bytes)
       : backend_(backend),
-        in_(arrays.in.data()),
-        out_(arrays.out.data()),
+        in_(arrays.in.get()),
+        out_(arrays.out.get()),
         collective_(std::move(collective)),
         world_(static_cast<std::size_t>(backend.world_size())) {
     const bool in_parts =
@@ -55,16 +55,16 @@ class Bout {
 
   /// Calls once on known data. \pre clear() \returns the number of wrong elements on this rank
   long long check() {
-    for (std::size_t i = 0; i < count_; ++i) in_[i] = value(rank(), i);
+    std::vector<float> known(count_);
+    for (std::size_t i = 0; i < count_; ++i) known[i] = value(rank(), i);
+    backend_.copy(in_, known.data(), bytes());
     call(1);
     return wrong();
   }
 
   /// Zeroes stay zeroes however often they are added up.
   void clear() {
-    const std::size_t elements = MessageWalk::region_bytes(bytes()) / sizeof(float);
-    std::fill_n(in_, elements, 0.0F);
-    std::fill_n(out_, elements, 0.0F);
+    for (void* const array : {in_, out_}) backend_.clear(array, MessageWalk::region_bytes(bytes()));
   }
 
  private:
@@ -99,7 +99,9 @@ class Bout {
   }
 
   [[nodiscard]] long long wrong() const {
-    const auto count_wrong = [](const float* values, std::size_t count, auto&& expected) {
+    const auto count_wrong = [this](const void* array, std::size_t count, auto&& expected) {
+      std::vector<float> values(count);
+      backend_.copy(values.data(), array, count * sizeof(float));
       long long result = 0;
       for (std::size_t i = 0; i < count; ++i) result += values[i] == expected(i) ? 0 : 1;
       return result;
@@ -122,7 +124,7 @@ class Bout {
   }
 
   Backend& backend_;
-  float *in_, *out_;
+  void *in_, *out_;
   std::string collective_;
   std::size_t world_, count_ = 0, part_ = 0;
 };
@@ -204,8 +206,8 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
   const std::vector<std::string>& names = settings.collectives.empty() ? bench_names() : settings.collectives;
   const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());
   const std::size_t largest = *std::max_element(settings.sizes.begin(), settings.sizes.end()) + rounding;
-  const std::size_t elements = MessageWalk::region_bytes(largest) / sizeof(float);
-  BenchArrays arrays{{elements, 0.0F}, {elements, 0.0F}};
+  const std::size_t region = MessageWalk::region_bytes(largest);
+  const BenchArrays arrays{backend.memory(region), backend.memory(region)};
   std::vector<Bout> bouts;
   std::vector<BenchRow> rows;
   check_collectives(names);

@@ -1,5 +1,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
+#include <torch/version.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,24 @@ namespace {
 
 class CountingAllocator final : public c10::Allocator {
  public:
-  c10::DataPtr allocate(std::size_t size) const override {
+#if TORCH_VERSION_MAJOR >= 2
+  c10::DataPtr allocate(std::size_t size) override { return counted(size); }
+  void copy_data(void* to, const void* from, std::size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+#else
+  c10::DataPtr allocate(std::size_t size) const override { return counted(size); }
+#endif
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+ private:
+  struct Header {
+    std::size_t size;
+    int category;
+  };
+  static constexpr std::size_t kAlignment = 64;
+
+  static c10::DataPtr counted(std::size_t size) {
     if (size == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
     // One header keeps the 64-byte alignment that LibTorch's kernels expect.
     const std::size_t whole = (size + kAlignment + kAlignment - 1) / kAlignment * kAlignment;
@@ -26,14 +44,6 @@ class CountingAllocator final : public c10::Allocator {
     std::byte* data = memory + kAlignment;
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
-
- private:
-  struct Header {
-    std::size_t size;
-    int category;
-  };
-  static constexpr std::size_t kAlignment = 64;
 
   static void release(void* data) {
     if (data == nullptr) return;

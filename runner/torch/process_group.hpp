@@ -6,6 +6,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,10 @@ class ProcessGroupStore : public c10d::Store {
   }
   std::int64_t add(const std::string& key, std::int64_t /*value*/) override { refuse("add", key); }
   bool deleteKey(const std::string& key) override { refuse("deleteKey", key); }
+  /// Later versions take copies of a store; all are ends of the same.
+  virtual c10::intrusive_ptr<c10d::Store> clone() {
+    return c10::make_intrusive<ProcessGroupStore>(store_, getTimeout());
+  }
   std::int64_t getNumKeys() override { refuse("getNumKeys", ""); }
 
  private:
@@ -51,6 +56,20 @@ class ProcessGroupStore : public c10d::Store {
 
   std::shared_ptr<stepcast::Store> store_;
 };
+
+/// Since 2.0 a ProcessGroup has backends by device and is none itself.
+template <class Gloo, class Group = c10d::ProcessGroup>
+c10::intrusive_ptr<Group> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
+  if constexpr (std::is_base_of_v<Group, Gloo>) {
+    return gloo;
+  } else {
+    constexpr auto kGlooType = Group::BackendType::GLOO;
+    auto group = c10::make_intrusive<Group>(gloo->getRank(), gloo->getSize());
+    group->setBackend(c10::DeviceType::CPU, kGlooType, gloo);
+    if constexpr (requires { group->setDefaultBackend(kGlooType); }) group->setDefaultBackend(kGlooType);
+    return group;
+  }
+}
 
 /// PyTorch's ProcessGroupGloo over all ranks of the job, with connections of its own beside those of a
 /// Backend, over the same interface, and with c10d's default of two communication threads. Every rank calls
@@ -63,7 +82,8 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendCo
     options->devices.push_back(network.interface.empty() ? Gloo::createDeviceForHostname(network.address)
                                                          : Gloo::createDeviceForInterface(network.interface));
     auto store = c10::make_intrusive<ProcessGroupStore>(place.store, place.timeout);
-    return c10::make_intrusive<Gloo>(std::move(store), place.rank, place.world_size, std::move(options));
+    return process_group_of(
+        c10::make_intrusive<Gloo>(std::move(store), place.rank, place.world_size, std::move(options)));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

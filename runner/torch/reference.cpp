@@ -5,6 +5,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +24,22 @@
 namespace stepcast {
 namespace {
 
+/// Versions of c10d differ in the Reducer's parameters: 1.x takes the limits of the first buckets and nothing after the
+/// first cap; later ones take neither limits nor, where they have them, anything else than DistributedDataParallel's
+/// defaults: parameters that are unused are reduced too, hooks run in C++, and there is no list of caps.
+template <class Reducer, class Indices, class Limits, class... Rest>
+std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& parameters, const Indices& indices,
+                                         const Limits& limits, const Rest&... rest) {
+  using Parameters = std::vector<torch::Tensor>;
+  using Caps = std::vector<std::int64_t>;
+  if constexpr (std::is_constructible_v<Reducer, Parameters, Indices, Limits, Rest...>)
+    return std::make_unique<Reducer>(parameters, indices, limits, rest...);
+  else if constexpr (std::is_constructible_v<Reducer, Parameters, Indices, Rest...>)
+    return std::make_unique<Reducer>(parameters, indices, rest...);
+  else
+    return std::make_unique<Reducer>(parameters, indices, rest..., false, false, Caps{});
+}
+
 /// As DistributedDataParallel constructs it with its defaults (find_unused_parameters, static_graph and
 /// gradient_as_bucket_view are off): one bucket for everything until the Reducer has seen in which order
 /// gradients become ready.
@@ -36,10 +53,11 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
   std::reverse(limits.begin(), limits.end());
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = model.model().parameters[i].name;
-  auto reducer = std::make_unique<c10d::Reducer>(
+  constexpr bool kFindUnused = false;
+  constexpr bool kGradientIsView = false;
+  auto reducer = make_reducer_of<c10d::Reducer>(
       parameters, indices, limits, group, expect_sparse, static_cast<std::int64_t>(buckets.cap.count()),
-      /*find_unused_parameters=*/false,
-      /*gradient_as_bucket_view=*/false, names, static_cast<std::int64_t>(buckets.first_cap.count()));
+      kFindUnused, kGradientIsView, names, static_cast<std::int64_t>(buckets.first_cap.count()));
   if (buckets.half) reducer->register_builtin_comm_hook(c10d::BuiltinCommHookType::FP16_COMPRESS);
   return reducer;
 }

@@ -79,6 +79,7 @@ const std::vector<Module>& module_table() {
       {"runner/execute", kExecute},
       {"runner/measure", kExecute + Folders{"topologies", "runner/execute"}},
       {"runner/gloo", kBackend + Folders{"sim/schedule"}},
+      {"runner/nccl", kBackend + Folders{"sim/schedule"}},
       {"runner/torch",
        kExecute + Folders{"sim/strategies", "runner/engine", "runner/execute", "runner/gloo"}},
       {"runner/devices", {"core", "runner/measure"}},
@@ -118,7 +119,8 @@ const std::vector<Library>& library_table() {
       {"ATen/", kTorch, true},
       {"c10/", kTorch, true},
       {"gloo/", kGloo, true},
-      {"cuda", {"runner/devices"}, true},
+      {"cuda", {"runner/devices", "runner/nccl"}, true},
+      {"nccl.h", {"runner/nccl"}, true},
       {"gnuplot-iostream.h", {"plots"}, true},
   };
   return kTable;

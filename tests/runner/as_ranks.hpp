@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -10,12 +11,19 @@
 
 namespace stepcast {
 
+/// How ranks that are threads talk.
+struct RankThreads {
+  std::string backend = "gloo";
+  std::chrono::milliseconds timeout{60'000};
+  AlgorithmChoice algorithms{};
+  bool ends_together = true;  ///< with a barrier, which a rank that is lost does not reach
+};
+
 /// Runs `body` as `world_size` ranks, each a thread with a backend of its own, and throws what the first of them
 /// threw.
 inline void as_sessions(int world_size, const std::function<void(RankSession&)>& body,
-                        const AlgorithmChoice& algorithms = {}) {
-  constexpr std::chrono::seconds kTimeout{60};
-  const auto store = make_memory_store(kTimeout);
+                        const RankThreads& how = {}) {
+  const auto store = make_memory_store(how.timeout);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
   threads.reserve(errors.size());
@@ -24,10 +32,11 @@ inline void as_sessions(int world_size, const std::function<void(RankSession&)>&
       try {
         RankContext ranks;
         ranks.rank = rank;
+        ranks.local_rank = rank;
         ranks.world_size = world_size;
-        RankSession session = join_job(ranks, "gloo", "", kTimeout, algorithms, store);
+        RankSession session = join_job(ranks, how.backend, "", how.timeout, how.algorithms, store);
         body(session);
-        session.backend->barrier();
+        if (how.ends_together) session.backend->barrier();
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }
@@ -37,10 +46,9 @@ inline void as_sessions(int world_size, const std::function<void(RankSession&)>&
     if (error) std::rethrow_exception(error);
 }
 
-inline void as_ranks(int world_size, const std::function<void(Backend&)>& body,
-                     const AlgorithmChoice& algorithms = {}) {
+inline void as_ranks(int world_size, const std::function<void(Backend&)>& body, const RankThreads& how = {}) {
   as_sessions(
-      world_size, [&body](RankSession& session) { body(*session.backend); }, algorithms);
+      world_size, [&body](RankSession& session) { body(*session.backend); }, how);
 }
 
 /// Throws instead of REQUIRE: Catch2 v2 assertions are not safe in threads.

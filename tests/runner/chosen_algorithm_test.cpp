@@ -73,7 +73,7 @@ TEST_CASE("every all-reduce that can be chosen adds up for real, over 2, 3 and 4
             one->wait();
             expect(first.back() == 1.0 * ranks && second.front() == 2.0 * ranks, "two all-reduces at once");
           },
-          choice);
+          {.algorithms = choice});
     }
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("every all-to-all puts each block in its place for real, over 2, 3 and
           [&](Backend& backend) {
             for (const std::size_t block : {1U, 1000U, 100'001U}) check_all_to_all(backend, name, block);
           },
-          parse_algorithms("all_to_all=" + name, "gloo"));
+          {.algorithms = parse_algorithms("all_to_all=" + name, "gloo")});
 }
 
 TEST_CASE("a group keeps the algorithm that was chosen for the whole job") {
@@ -97,7 +97,7 @@ TEST_CASE("a group keeps the algorithm that was chosen for the whole job") {
         const auto group = backend.subgroup("ends", {0, 2});
         check_all_reduce(*group, algorithm_for(CollectiveKind::kAllReduce, "gloo", choice), 4096);
       },
-      choice);
+      {.algorithms = choice});
 }
 
 // In the tree of sim/collectives 4 serves nobody; were it another one, in which 4 passes the array on to 5 and

@@ -1,0 +1,72 @@
+#include "runner/control/failure_reports.hpp"
+
+#include <exception>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace stepcast {
+namespace {
+
+std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
+
+/// How long a store may take to answer one question. Where its host was cut off, nothing says so: its TCP
+/// connection stays open and silent for many minutes.
+constexpr std::chrono::milliseconds kStoreAnswer{1000};
+
+/// Calls `ask` on a thread of its own and returns what it returns; nothing when it throws or takes too long,
+/// and then the thread is left behind. \pre `ask` owns what it uses
+template <class Ask>
+std::optional<std::invoke_result_t<Ask>> within(std::chrono::milliseconds limit, Ask ask) {
+  auto promise = std::make_shared<std::promise<std::invoke_result_t<Ask>>>();
+  auto answer = promise->get_future();
+  std::thread([promise, ask = std::move(ask)] {
+    try {
+      promise->set_value(ask());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answer.wait_for(limit) != std::future_status::ready) return std::nullopt;
+  try {
+    return answer.get();
+  } catch (const std::exception&) {  // rank 0 has ended, and the store with it
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void FailureReports::report(int rank) {
+  const auto told = within(kStoreAnswer, [store = store_, key = failed_key(rank)] {
+    store->set(key, {'1'});
+    return true;
+  });
+  if (!told) store_gone_ = true;
+}
+
+std::vector<int> FailureReports::unreported(std::vector<int> ranks, std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause{20};
+  const Clock::time_point deadline = Clock::now() + limit;
+  while (!store_gone_ && !ranks.empty()) {
+    const auto silent = within(kStoreAnswer, [store = store_, ranks] {
+      std::vector<int> left;
+      for (const int rank : ranks)
+        if (!store->has(failed_key(rank))) left.push_back(rank);
+      return left;
+    });
+    if (!silent)
+      store_gone_ = true;
+    else
+      ranks = *silent;
+    if (Clock::now() >= deadline) break;
+    if (!ranks.empty()) std::this_thread::sleep_for(kPause);
+  }
+  return ranks;
+}
+
+}  // namespace stepcast

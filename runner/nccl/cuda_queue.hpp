@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "core/error.hpp"
+
+/// Streams and events of the CUDA runtime.
+namespace stepcast {
+
+/// \throws RunError with what failed
+inline void require_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw RunError(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+struct DestroyCudaStream {
+  void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
+};
+using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyCudaStream>;
+
+/// One that does not wait for the default stream. \pre the device is set
+inline CudaStream make_cuda_stream() {
+  cudaStream_t stream = nullptr;
+  require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return CudaStream(stream);
+}
+
+struct DestroyCudaEvent {
+  void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
+};
+using CudaEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
+
+/// A mark that `stream` passes when all before it is done, and the time at which it did.
+inline CudaEvent record_cuda_event(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  require_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+  CudaEvent owner(event, DestroyCudaEvent());
+  require_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+  return owner;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,185 @@
+#include "runner/nccl/nccl_communicator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Short enough to cost nothing beside connecting, long enough to leave the core to NCCL's own threads.
+constexpr std::chrono::microseconds kPause{50};
+
+}  // namespace
+
+std::string nccl_rank_words(const BackendConfig& place, const std::vector<int>& ranks) {
+  return ranks_in_words(ranks, place.hosts);
+}
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members)
+    : nccl_(nccl_library()), job_(std::move(job)), members_(std::move(members)) {
+  const std::scoped_lock lock(mutex_);
+  connect(meet());
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  constexpr std::chrono::milliseconds kLongest{10'000};
+  constexpr std::chrono::milliseconds kAsk{100};
+  const std::scoped_lock lock(mutex_);
+  if (communicator_ == nullptr) return;
+  Clock::time_point asked = Clock::now();
+  const Clock::time_point deadline = asked + std::min(timeout(), kLongest);
+  ncclResult_t state = nccl_.finalize(communicator_);
+  while (state == ncclInProgress && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kPause);
+    if (nccl_.async_error(communicator_, &state) != ncclSuccess) break;
+    if (Clock::now() - asked < kAsk) continue;
+    if (somebody_failed()) break;
+    asked = Clock::now();
+  }
+  static_cast<void>(state == ncclSuccess ? nccl_.destroy(communicator_) : nccl_.abort(communicator_));
+}
+
+/// Then nobody else will finalize.
+bool NcclCommunicator::somebody_failed() {
+  const std::scoped_lock lock(job_->mutex);
+  const std::vector<int> peers = others();
+  return job_->failures.unreported(peers, std::chrono::milliseconds{0}).size() < peers.size() ||
+         job_->failures.store_gone();
+}
+
+/// Every member says that it is there, so that who is missing has a name.
+ncclUniqueId NcclCommunicator::meet() {
+  Store& store = *job_->place.store;
+  const auto here = [this](int rank) { return members_.name + "/here/" + std::to_string(rank); };
+  const std::string key = members_.name + "/id";
+  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
+  ncclUniqueId id{};
+  if (members_.own == 0) {
+    if (const ncclResult_t result = nccl_.get_unique_id(&id); result != ncclSuccess)
+      throw RunError(nccl_rank_words(job_->place, {own}) + ": ncclGetUniqueId: " + text_of(result));
+    store.set(key, {std::begin(id.internal), std::end(id.internal)});
+  }
+  store.set(here(own), {'1'});
+  const Clock::time_point deadline = Clock::now() + timeout();
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (const int rank : members_.ranks)
+      if (!store.has(here(rank))) ranks.push_back(rank);
+    return ranks;
+  };
+  constexpr std::chrono::milliseconds kStorePause{1};
+  for (std::vector<int> late = missing(); !late.empty(); late = missing()) {
+    if (Clock::now() > deadline)
+      throw RunError(nccl_rank_words(job_->place, {own}) +
+                     ": NCCL cannot connect the ranks: " + nccl_rank_words(job_->place, late) +
+                     " did not answer within " + to_text(Seconds(timeout())));
+    std::this_thread::sleep_for(kStorePause);
+  }
+  if (members_.own != 0) {
+    const std::vector<char> text = store.get(key);
+    std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof id.internal));
+  }
+  return id;
+}
+
+void NcclCommunicator::connect(const ncclUniqueId& id) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  settle("connecting", nccl_.init(&communicator_, members_.size(), id, members_.own, &config));
+}
+
+void NcclCommunicator::settle(const std::string& what, ncclResult_t result) {
+  const Clock::time_point deadline = Clock::now() + timeout();
+  while (result == ncclInProgress) {
+    if (Clock::now() > deadline) throw RunError(fail_locked(what, true, ""));
+    std::this_thread::yield();
+    if (const ncclResult_t asked = nccl_.async_error(communicator_, &result); asked != ncclSuccess)
+      result = asked;
+  }
+  if (result != ncclSuccess) throw RunError(fail_locked(what, false, text_of(result)));
+}
+
+void NcclCommunicator::issue(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& call) {
+  const std::scoped_lock lock(mutex_);
+  if (!failure_.empty()) throw RunError(failure_);
+  settle(what, call(communicator_));
+}
+
+std::string NcclCommunicator::asynchronous_error() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || communicator_ == nullptr) return "";  // who issues a call looks by itself
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = nccl_.async_error(communicator_, &state);
+  if (asked != ncclSuccess) return text_of(asked);
+  return state == ncclSuccess || state == ncclInProgress ? "" : text_of(state);
+}
+
+std::string NcclCommunicator::fail(const std::string& what, bool late, const std::string& reason) {
+  const std::scoped_lock lock(mutex_);
+  return fail_locked(what, late, reason);
+}
+
+/// A rank that fails says so in the store before it looks who else has: of ranks that are late together only the lost
+/// one is silent.
+std::string NcclCommunicator::fail_locked(const std::string& what, bool late, const std::string& reason) {
+  if (!failure_.empty()) return failure_;
+  failed_ = true;
+  if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
+  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
+  const std::string blame = who_is_late();
+  failure_ = nccl_rank_words(job_->place, {own}) + ": " + what + " failed: ";
+  if (!late) failure_ += reason + (blame.empty() ? "" : "; " + blame + " said nothing more");
+  if (late)
+    failure_ += (blame.empty() ? "a peer" : blame) + " did not answer within " + to_text(Seconds(timeout()));
+  // Rank 0 may serve the store, in which the others look up who failed by itself.
+  constexpr std::chrono::milliseconds kLinger{300};
+  if (own == 0) std::this_thread::sleep_for(kLinger);
+  return failure_;
+}
+
+void NcclCommunicator::abandon() {
+  const std::scoped_lock lock(mutex_, job_->mutex);
+  if (!failure_.empty()) return;
+  failed_ = true;
+  const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
+  failure_ = nccl_rank_words(job_->place, {own}) + ": gave up";
+  job_->failures.report(own);
+  if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
+}
+
+std::string NcclCommunicator::failure() {
+  const std::scoped_lock lock(mutex_);
+  return failure_;
+}
+
+std::string NcclCommunicator::text_of(ncclResult_t result) const { return nccl_.error_string(result); }
+
+std::vector<int> NcclCommunicator::others() const {
+  std::vector<int> ranks = members_.ranks;
+  ranks.erase(ranks.begin() + members_.own);
+  return ranks;
+}
+
+/// The silent ones of this communicator; where all of them speak, those of the job: they wait for a third one.
+std::string NcclCommunicator::who_is_late() {
+  constexpr std::chrono::milliseconds kCascade{700};
+  const std::scoped_lock lock(job_->mutex);
+  job_->failures.report(members_.ranks[static_cast<std::size_t>(members_.own)]);
+  std::vector<int> silent = job_->failures.unreported(others(), kCascade);
+  if (silent.empty()) {
+    std::vector<int> all(static_cast<std::size_t>(job_->place.world_size));
+    std::iota(all.begin(), all.end(), 0);
+    silent = job_->failures.unreported(all, std::chrono::milliseconds{0});
+  }
+  return silent.empty() ? "" : nccl_rank_words(job_->place, silent);
+}
+
+}  // namespace stepcast

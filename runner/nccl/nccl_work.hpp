@@ -1,0 +1,95 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runner/backend/backend.hpp"
+#include "runner/nccl/cuda_queue.hpp"
+#include "runner/nccl/nccl_communicator.hpp"
+
+namespace stepcast {
+
+/// When events of a device happened, on the steady clock. A pair of events gives their distance as a float of
+/// milliseconds, so that a distance of s seconds is exact to about 6e-8 s: after eight seconds the origin moves to
+/// what has just ended, and an instant is off by less than a microsecond per move. The first origin is known to the
+/// time that the host takes to see an event, some microseconds.
+class DeviceTimeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Waits until the stream is idle. \throws RunError
+  explicit DeviceTimeline(cudaStream_t stream);
+  /// \pre the event has happened
+  [[nodiscard]] Clock::time_point time_of(const CudaEvent& event);
+
+ private:
+  std::mutex mutex_;
+  CudaEvent origin_;
+  Clock::time_point origin_time_;
+};
+
+/// A call that is queued on a stream of the device, or is about to be.
+class NcclWork : public Work {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  NcclWork(std::string what, std::shared_ptr<DeviceTimeline> timeline)
+      : what_(std::move(what)), timeline_(std::move(timeline)) {}
+
+  /// It is on the stream, between these events.
+  void issued(std::shared_ptr<NcclCommunicator> communicator, CudaEvent start, CudaEvent end);
+  /// It never got there.
+  void refused(std::exception_ptr error);
+
+  void wait() override;
+  void precede(DeviceStream stream) override;
+  [[nodiscard]] bool done() const override;
+  [[nodiscard]] Clock::time_point started() const override { return timeline_->time_of(start_); }
+  [[nodiscard]] Clock::time_point ended() const override { return timeline_->time_of(end_); }
+
+  /// Aborts its communicator when the library reports an error, or when the call has been at the head of its stream for
+  /// longer than the timeout. What is queued behind other work of the device is not late. \returns whether it is over
+  bool check();
+
+ private:
+  enum class State : std::uint8_t { kQueued, kIssued, kRefused };
+  [[nodiscard]] State state() const;
+  void wait_until_issued();
+
+  std::string what_;
+  std::shared_ptr<DeviceTimeline> timeline_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::kQueued;
+  std::exception_ptr error_;
+  std::shared_ptr<NcclCommunicator> communicator_;
+  CudaEvent start_, end_;
+  Clock::time_point running_since_{};  ///< as check() saw it
+};
+
+/// Looks after the calls of one rank, so that an error or a lost peer ends them although nobody waits for them.
+class NcclWatch {
+ public:
+  explicit NcclWatch(int device);
+  NcclWatch(const NcclWatch&) = delete;
+  NcclWatch& operator=(const NcclWatch&) = delete;
+  ~NcclWatch();
+  void add(std::shared_ptr<NcclWork> work);
+
+ private:
+  void serve(int device);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<NcclWork>> works_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace stepcast
