@@ -43,8 +43,8 @@ std::string shell_word(const std::string& text) {
 }
 
 /// Options of predict that are no strategy's.
-constexpr std::array kCommon{"model",     "strategy", "batch",   "micro-batches", "recompute",
-                             "precision", "device",   "cluster", "world-size"};
+constexpr std::array kCommon{"model",  "strategy", "batch",      "micro-batches", "recompute", "precision",
+                             "device", "cluster",  "world-size", "steps",         "warmup"};
 
 }  // namespace
 
@@ -88,6 +88,8 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
   if (plan.text("recompute") == "none") options.erase("recompute");
   if (options["precision"] == "fp32") options.erase("precision");
+  options["steps"] = "2";  // of plans of hundreds of micro-batches more would take seconds, and say the same
+  options["warmup"] = "1";
   return options;
 }
 
@@ -104,6 +106,8 @@ PredictionRequest request_of(const PlanProblem& problem, const Plan& plan) {
   request.cluster = problem.cluster;
   request.precision = problem.precision;
   request.batch = std::stoi(value("batch"));
+  request.steps = std::stoi(value("steps"));
+  request.warmup_steps = std::stoi(value("warmup"));
   request.training.world_size = plan.number("world-size");
   request.training.micro_batches = plan.number("micro-batches");
   if (const std::string recompute = value("recompute"); !recompute.empty())
