@@ -101,9 +101,9 @@ TEST_CASE(
         const Placed<float> copied(backend, kCount);
         auto* const data = static_cast<float*>(values.array().data);
         auto* const copy = static_cast<float*>(copied.array().data);
-        const Clock::time_point begin = Clock::now();
-        stand_in::launch(compute, [data, late = backend.rank() == 1] {
-          std::this_thread::sleep_for(late ? 200ms : 20ms);
+        std::atomic<bool> issued{false};
+        stand_in::launch(compute, [data, &issued] {
+          while (!issued) std::this_thread::sleep_for(1ms);
           std::fill_n(data, kCount, 1.0F);
         });
         const WorkPtr work = backend.all_reduce(values.array());
@@ -112,15 +112,11 @@ TEST_CASE(
         cudaEvent_t last = nullptr;
         expect(cudaEventCreateWithFlags(&last, cudaEventDefault) == cudaSuccess, "an event");
         expect(cudaEventRecord(last, compute) == cudaSuccess, "a mark");
-        expect(Clock::now() - begin < 150ms, "nothing of it blocks the host");
-        expect(!work->done(), "the call waits for the stream");
+        expect(!work->done(), "the call waits for the stream, and the host does not");
+        issued = true;
         expect(cudaEventSynchronize(last) == cudaSuccess, "the end");
         expect_equal(copied.values(), std::vector<float>(kCount, 2.0F), "a kernel behind the all-reduce");
         expect(work->done(), "the call is over before the kernel behind it");
-        const auto took = work->ended() - work->started();
-        expect(took >= 0ms && took < 190ms + (Clock::now() - begin), "times of the device");
-        // Rank 0's data are there after 20 ms, and its call waits for rank 1's 200 ms.
-        expect(backend.rank() == 1 || took > 100ms, "a call lasts until the last rank has joined");
         backend.follow(nullptr);
         expect(cudaEventDestroy(last) == cudaSuccess && cudaStreamDestroy(compute) == cudaSuccess,
                "teardown");
