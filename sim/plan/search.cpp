@@ -30,15 +30,27 @@ Breakdown mean_of(const std::vector<Breakdown>& ranks) {
   return mean;
 }
 
-/// What goes on as from `before` to `after` for `more` times that.
-PlanForecast gone_on(const PlanForecast& before, const PlanForecast& after, double more) {
-  const auto on = [more](double a, double b) { return b + more * (b - a); };
-  PlanForecast result{.step_s = on(before.step_s, after.step_s),
-                      .memory_bytes = on(before.memory_bytes, after.memory_bytes),
-                      .operations = before.operations + after.operations};
-  for (double Breakdown::*part : kTimeParts) result.mean.*part = on(before.mean.*part, after.mean.*part);
-  return result;
-}
+/// What a replay says, of which all goes on linearly with micro-batches.
+struct Replayed {
+  double step_s = 0.0;
+  double operations = 0.0;
+  std::vector<double> memory_bytes;  ///< by rank
+  Breakdown mean{};
+
+  explicit Replayed(const Result& result)
+      : step_s(result.median_step_time_s()), operations(result.operations), mean(mean_of(result.breakdown)) {
+    for (const MemoryUse& use : result.memory) memory_bytes.push_back(use.peak_bytes);
+  }
+
+  /// As from `before` to this one, for `more` times that.
+  void go_on(const Replayed& before, double more) {
+    const auto on = [more](double a, double& b) { b += more * (b - a); };
+    on(before.step_s, step_s);
+    for (std::size_t i = 0; i < memory_bytes.size(); ++i) on(before.memory_bytes[i], memory_bytes[i]);
+    for (double Breakdown::*part : kTimeParts) on(before.mean.*part, mean.*part);
+    operations += before.operations;
+  }
+};
 
 /// Adds how long it lives.
 class Timed {
@@ -211,16 +223,17 @@ class PlanSearch {
   }
 
   PlanForecast forecast_of(const PlanRecord& record) {
-    constexpr int kFew = 3;
+    constexpr int kFew = 3, kMany = 12;
     const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
-    PlanForecast forecast;
-    if (parts > (2 * kFew + 1) * round) {
-      const PlanForecast few = replayed(record, kFew * round), more = replayed(record, (kFew + 1) * round);
-      forecast = gone_on(few, more, static_cast<double>(parts) / round - (kFew + 1));
-    } else {
-      forecast = replayed(record, parts);
-    }
-    forecast.memory_bytes = std::max(forecast.memory_bytes, record.bound.memory_bytes);
+    const bool many = parts > kMany * round;
+    Replayed result = replayed(record, many ? (kFew + 1) * round : parts);
+    if (many) result.go_on(replayed(record, kFew * round), static_cast<double>(parts) / round - (kFew + 1));
+    PlanForecast forecast{.step_s = result.step_s,
+                          .memory_bytes = record.bound.memory_bytes,
+                          .mean = result.mean,
+                          .operations = result.operations};
+    for (const double bytes : result.memory_bytes)
+      forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
     forecast.samples_per_s = models_.problem().samples / forecast.step_s;
     const DeviceModel& device = models_.device();
     if (!device.gpu) return forecast;
@@ -232,19 +245,13 @@ class PlanSearch {
   }
 
   /// Step and memory of so many of its micro-batches.
-  PlanForecast replayed(const PlanRecord& record, int parts) {
+  Replayed replayed(const PlanRecord& record, int parts) {
     PredictionRequest question = request_of(models_.problem(), record.plan);
     question.batch = *question.batch / question.training.micro_batches * parts;
     question.training.micro_batches = parts;
     question.brief = true;
     question.known = &known_;
-    const Result result = predict(question);
-    PlanForecast forecast{.step_s = result.median_step_time_s(),
-                          .mean = mean_of(result.breakdown),
-                          .operations = result.operations};
-    for (const MemoryUse& use : result.memory)
-      forecast.memory_bytes = std::max(forecast.memory_bytes, use.peak_bytes);
-    return forecast;
+    return Replayed(predict(question));
   }
 
   /// Variants of the best plans, and of what is the best then.

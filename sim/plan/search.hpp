@@ -13,7 +13,7 @@
 /// The best plans: bounds say which need not be looked at, the replay decides among the rest.
 namespace stepcast {
 
-/// What `predict` says of a plan. Of more than seven rounds of micro-batches, as many as a pipeline has ranks each, it is asked
+/// What `predict` says of a plan. Of more than twelve rounds of micro-batches, as many as a pipeline has ranks each, it is asked
 /// with three rounds and with four; every further round takes, and keeps, what the fourth does.
 struct PlanForecast {
   double step_s = 0.0;
