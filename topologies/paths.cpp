@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 namespace stepcast {
@@ -10,19 +9,17 @@ namespace {
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
-const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0, 0};
-
-Length length_of(const Link& link) {
-  return {0, std::llround(kFemto * link.remaining / link.bandwidth.count()), 1,
-          std::llround(kPico * link.latency.count()), 0};
-}
-
-Length operator+(const Length& a, const Length& b) {
-  return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links,
-          a.latency_ps + b.latency_ps, a.other_ports + b.other_ports};
-}
+constexpr Length kUnreached = Length::unreached();
 
 }  // namespace
+
+Length::Length(const Link& link)
+    : key_((static_cast<Key>(std::min<std::int64_t>(
+                kMostCost, std::llround(kFemto * link.remaining / link.bandwidth.count())))
+            << kCost) +
+           (Key{1} << kLinks) +
+           (static_cast<Key>(std::min<std::int64_t>(kMostLatency, std::llround(kPico * link.latency.count())))
+            << kLatency)) {}
 
 void Paths::Queue::clear() {
   for (Rung& rung : rungs_) rung.nodes.clear();
@@ -64,7 +61,7 @@ Paths::Paths(const Cluster& cluster)
   for (const Node& node : cluster.nodes) host_.push_back(node.host);
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
-    const Length length = length_of(link);
+    const Length length(link);
     ways_[static_cast<std::size_t>(link.a)].push_back({static_cast<int>(i), link.b, length});
     ways_[static_cast<std::size_t>(link.b)].push_back({static_cast<int>(i), link.a, length});
   }
@@ -94,9 +91,10 @@ Length Paths::left_by(const Way& way, int to) const { return left(way.to) + step
 
 Length Paths::step(const Way& way, int to) const {
   Length length = way.length;
-  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0) ++length.through_places;
+  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0)
+    length = length + Length::through_place();
   const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && host(way.to) == host(to);
-  if (comes_in && entry_ != nullptr && way.link != entry_->link) ++length.other_ports;
+  if (comes_in && entry_ != nullptr && way.link != entry_->link) length = length + Length::other_port();
   return length;
 }
 
@@ -197,7 +195,7 @@ const Paths::Port& Paths::entry_of(int to) const {
   Length least = kUnreached;
   std::vector<const Port*> nearest;
   for (const Port& port : ports_[static_cast<std::size_t>(host(to))]) {
-    if (left(port.node) == kUnreached || left(port.node) > least) continue;
+    if (left(port.node) == kUnreached || least < left(port.node)) continue;
     if (left(port.node) < least) nearest.clear();
     least = left(port.node);
     nearest.push_back(&port);
