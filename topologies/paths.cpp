@@ -13,7 +13,7 @@ constexpr double kPico = 1e12;
 const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0, 0};
 
 Length length_of(const Link& link) {
-  return {0, std::llround(kFemto * link.remaining / link.bandwidth.count()), 1,
+  return {0, std::llround(kFemto * link.remaining * link.scale / link.bandwidth.count()), 1,
           std::llround(kPico * link.latency.count()), 0};
 }
 

@@ -70,10 +70,13 @@ void RankRun::begin_phase(const Op& op) {
   if (std::exchange(phase_, now) != now) issued_until_ = std::max(issued_until_, world_.clock.now());
 }
 
-Job RankRun::paced(Job job, double issue) {
+Job RankRun::paced(Job job, double issue, int index) {
   if (world_.input.issue == nullptr) return job;
   spend(issue);
-  job.seconds = std::max(job.seconds, issued_until_ - world_.clock.now());
+  const double late = issued_until_ - world_.clock.now() - job.seconds;
+  if (late <= 0.0) return job;
+  job.seconds = issued_until_ - world_.clock.now();
+  if (!now_causes_.empty()) now_causes_[index].host += late;
   return job;
 }
 
@@ -97,6 +100,7 @@ void RankRun::begin_step() {
   ahead_.assign(program_.ops.size(), 0);
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
+  if (world_.input.recording != nullptr) now_causes_.assign(program_.ops.size(), {});
   issued_.assign(program_.ops.size(), 0);
   open_ops_ = static_cast<int>(program_.ops.size());
   next_ = 0;
@@ -107,8 +111,10 @@ void RankRun::end_step() {
   main_busy_ = false;
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.warmup_steps;
-      measured >= 0 && measured < world_.recorded_steps)
+      measured >= 0 && measured < world_.recorded_steps) {
     recorded_.push_back(now_dates_);
+    if (!now_causes_.empty()) recorded_causes_.push_back(now_causes_);
+  }
   if (++step_ < total_steps()) begin_step();
 }
 
@@ -200,7 +206,7 @@ bool RankRun::run_piece(double until) {
   if (until <= host_done_) return false;
   Job piece = host_job_;
   piece.seconds *= until - host_done_;
-  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)));
+  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)), host_);
   host_done_ = until;
   main_busy_ = true;
   const bool running = run_job(piece, [this] {
@@ -213,6 +219,7 @@ bool RankRun::run_piece(double until) {
 
 void RankRun::issue(int index) {
   if (ahead_[index] != 0) return;
+  if (!now_causes_.empty()) now_causes_[index].issued = world_.clock.now();
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
@@ -286,7 +293,8 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index))), done)) finish(index);
+                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index)), index), done))
+                     finish(index);
                  },
              },
              op(index).action);

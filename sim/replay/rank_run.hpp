@@ -33,6 +33,12 @@ struct OpDates {
   double end = 0.0;
 };
 
+/// What kept an operation.
+struct OpCause {
+  double issued = 0.0;  ///< date; of operations on other streams than compute
+  double host = 0.0;    ///< seconds at its end in which it only waited to be issued by a host that runs ahead
+};
+
 /// One rank executing its program, step after step.
 ///
 /// - The compute stream is the rank's main thread: operations in program order, each waiting for what it
@@ -66,6 +72,8 @@ class RankRun {
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
   /// Operation dates of measured step `step` < recorded_steps.
   [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[step]; }
+  /// Of the same operations. \pre the replay is recorded
+  [[nodiscard]] const std::vector<OpCause>& causes(int step) const { return recorded_causes_[step]; }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
@@ -107,7 +115,7 @@ class RankRun {
   /// The host spends so long on issuing; it gets no further ahead than it can.
   void spend(double seconds);
   /// The job that begins now, of which the host has `issue` to issue: it ends no earlier than that is done.
-  [[nodiscard]] Job paced(Job job, double issue);
+  [[nodiscard]] Job paced(Job job, double issue, int index);
   void begin_phase(const Op& op);
   void call_ahead();
 
@@ -120,6 +128,7 @@ class RankRun {
   std::vector<Start> starts_;   ///< by operation
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
+  std::vector<OpCause> now_causes_;  ///< none where nothing is recorded
   int open_ops_ = 0;
 
   int next_ = 0;            ///< operation that the main thread reaches next
@@ -141,6 +150,7 @@ class RankRun {
   bool wake_again_ = false;
   std::vector<double> step_ends_;
   std::vector<std::vector<OpDates>> recorded_;
+  std::vector<std::vector<OpCause>> recorded_causes_;
 };
 
 }  // namespace stepcast
