@@ -90,7 +90,7 @@ bool write(const po::variables_map& values, nlohmann::json json) {
 
 ExitCode explain_difference(const po::variables_map& values, const Result& measured) {
   const std::string path = values["against"].as<std::string>();
-  const StepDifferences found = differences(measured, load_result(path));
+  const StepDifferences found = step_differences(measured, load_result(path));
   if (!write(values, differences_json(found)))
     std::cout << describe_run(measured.configuration) << "\n\n" << differences_text(found);
   draw(values, difference_sheet(found, measured.configuration), "from forecast to measured step");

@@ -315,12 +315,14 @@ class Walk {
     }
   }
 
-  /// Of those before it in its queue.
+  /// Of those before it in its queue; calls ahead of the main thread are before earlier ones of its program.
   void consider_queue(OpPlace place, const auto& consider) {
     const Op& op = world_.op(place);
     if (operation_of(op).start != Start::kInTurn) return;
     const auto* own = std::get_if<Collective>(&op.action);
-    for (int i = 0; i < place.op; ++i) {
+    const double start = world_.dates(place).start_s;
+    for (int i = 0; i < static_cast<int>(world_.program(place.rank).ops.size()); ++i) {
+      if (i >= place.op && world_.dates({place.rank, i}).start_s >= start - world_.same()) continue;
       const Op& other = world_.op({place.rank, i});
       if (other.stream != op.stream || operation_of(other).start != Start::kInTurn) continue;
       const auto* call = std::get_if<Collective>(&other.action);

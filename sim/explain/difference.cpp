@@ -90,7 +90,7 @@ void check_same_case(const Configuration& measured, const Configuration& forecas
 
 }  // namespace
 
-StepDifferences differences(const Result& measured, const Result& forecast) {
+StepDifferences step_differences(const Result& measured, const Result& forecast) {
   if (measured.origin != Origin::kMeasured) throw InputError("the first file is no measured result");
   if (forecast.origin != Origin::kPredicted) throw InputError("--against: the file is no forecast");
   check_same_case(measured.configuration, forecast.configuration);

@@ -30,6 +30,6 @@ struct StepDifferences {
 
 /// \throws InputError where no rank is in both, or the second is no forecast of the first: another model, strategy,
 /// number of ranks or of batches
-StepDifferences differences(const Result& measured, const Result& forecast);
+StepDifferences step_differences(const Result& measured, const Result& forecast);
 
 }  // namespace stepcast

@@ -31,6 +31,17 @@ std::vector<std::string> resources(const Explanation& known) {
   return names;
 }
 
+/// Of `network1+pcie` both.
+ResourceScales scales_of(const std::string& resource, double more) {
+  ResourceScales scales;
+  for (std::size_t at = 0; at < resource.size();) {
+    const std::size_t end = std::min(resource.find('+', at), resource.size());
+    scales.push_back({resource.substr(at, end - at), more});
+    at = end + 1;
+  }
+  return scales;
+}
+
 /// What it predicts; nothing where it is refused, because there is no such thing.
 std::optional<double> step_of(const PredictionRequest& request) {
   try {
@@ -69,9 +80,10 @@ Explanation explain(const PredictionRequest& request, double more) {
   asked.brief = true;
   for (const std::string& resource : resources(result)) {
     PredictionRequest changed = asked;
-    changed.scale.push_back({resource, more});
+    const ResourceScales scales = scales_of(resource, more);
+    changed.scale.insert(changed.scale.end(), scales.begin(), scales.end());
     if (const auto step = step_of(changed))
-      result.gains.push_back({resource, "--scale " + to_text(ResourceScales{changed.scale.back()}), *step});
+      result.gains.push_back({resource, "--scale " + to_text(scales), *step});
   }
   if (auto gain = more_micro_batches(asked, more)) result.gains.push_back(std::move(*gain));
   std::stable_sort(result.gains.begin(), result.gains.end(),

@@ -1,7 +1,9 @@
 #include "sim/replay/recording.hpp"
 
 #include <algorithm>
+#include <set>
 
+#include "core/table.hpp"
 #include "topologies/link_tiers.hpp"
 
 namespace stepcast {
@@ -64,11 +66,15 @@ int FullestLinkSearch::fullest() {
   }
   taken_.clear();
   if (most < 0) return -1;
-  const auto rival = [&](const auto& one) {
-    return one.first != most && tiers_[one.first] == tiers_[most] && one.second > kNearlyAsFull * time[most];
-  };
-  const bool alone = std::none_of(time.begin(), time.end(), rival);
-  FullestLinks links{tiers_[most], alone ? routes_.cluster().links[most].name : ""};
+  std::set<std::string> tiers;
+  bool alone = true;
+  for (const auto& [link, seconds] : time) {
+    if (seconds <= kNearlyAsFull * time[most]) continue;
+    tiers.insert(tiers_[link]);
+    alone = alone && (link == most || tiers_[link] != tiers_[most]);
+  }
+  alone = alone && tiers.size() == 1;
+  FullestLinks links{joined(tiers, "+"), alone ? routes_.cluster().links[most].name : ""};
   const auto found = std::find(found_.begin(), found_.end(), links);
   if (found == found_.end()) {
     found_.push_back(std::move(links));

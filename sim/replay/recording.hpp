@@ -28,7 +28,7 @@ struct RecordedRank {
 
 /// The links on which a message or a collective, alone, takes longest.
 struct FullestLinks {
-  std::string tier;  ///< topologies/link_tiers.hpp
+  std::string tier;  ///< topologies/link_tiers.hpp; `network1+pcie` where both are as full
   std::string link;  ///< its name, where no other link of the tier is nearly as full; else ""
   friend auto operator<=>(const FullestLinks&, const FullestLinks&) = default;
 };
