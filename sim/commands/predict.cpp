@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/file.hpp"
 #include "sim/cli/command.hpp"
@@ -79,7 +80,7 @@ void declare(po::options_description& options) {
        "replay every rank; else ranks that do the same in the same surroundings are replayed once for all")
       ("scale", text_value("", "nothing"),
        "RESOURCE=FACTOR[,...]: so many times what there is of compute, that of one rank (rank3) or stage (stage0), memory (bandwidth of a device), host (that issues), "
-       "endpoints (of a calibration), latency, a tier of links (nvlink, pcie, smp, network1 at the ports, network2 above, ...) "
+       "endpoints (of a calibration), pageable (copies), latency, a tier of links (nvlink, pcie, smp, network1 at the ports, network2 above, ...) "
        "or a link by its name; 'stepcast explain' tries 1.1 of each")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
       ("pageable-rate", text_value("10GB/s"),
@@ -228,13 +229,29 @@ void print_summary(const Result& result) {
   std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
 
+/// What was asked, whatever became of the answer: without the options of outputs.
+std::vector<std::string> asked_words() {
+  static const std::set<std::string> kFlags{"--json", "--force"},
+      kWithValue{"-o", "--output", "--timeline", "--timeline-ranks"};
+  std::vector<std::string> words;
+  for (std::size_t i = 2; i < command_line().size(); ++i) {
+    const std::string& word = command_line()[i];
+    const std::string name = word.starts_with("-o") ? "-o" : word.substr(0, word.find('='));
+    if (kWithValue.contains(name))
+      i += word == name ? 1 : 0;
+    else if (!kFlags.contains(name))
+      words.push_back(word);
+  }
+  return words;
+}
+
 ExitCode predict_step(const po::variables_map& values) {
   check_output(values);
   check_timeline(values);
   Result result = predict(prediction_request(values));
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
-  result.asked = {command_line().begin() + 2, command_line().end()};
+  result.asked = asked_words();
   result.context.threads = result.configuration.threads;
   const bool printed = write_output(values, [&] { return to_file_text(result); });
   write_timeline_option(values, result);

@@ -304,12 +304,16 @@ class Walk {
     return {hook.rank, world_.op(hook).within};
   }
 
+  /// The main thread waits for its end.
+  [[nodiscard]] bool holds_main(OpPlace place) const {
+    const auto* copy = std::get_if<Copy>(&world_.op(place).action);
+    return world_.on_main(place) || (copy != nullptr && copy->staged());
+  }
+
   void consider_main(OpPlace place, const auto& consider) {
     for (int i = place.op - 1; i >= 0; --i) {
       const OpPlace one{place.rank, i};
-      const auto* copy = std::get_if<Copy>(&world_.op(one).action);
-      if (copy != nullptr && copy->staged()) consider(i);
-      if (!world_.on_main(one) || world_.is_hook(one)) continue;
+      if (!holds_main(one) || world_.is_hook(one)) continue;
       consider(i);
       return;
     }
@@ -341,7 +345,7 @@ class Walk {
     charge(place.rank, place.op, issued, "host");
     for (int i = place.op - 1; i >= 0; --i) {
       const OpPlace one{place.rank, i};
-      if (!world_.on_main(one) || world_.dates(one).start_s > issued + world_.same()) continue;
+      if (!holds_main(one) || world_.dates(one).start_s > issued + world_.same()) continue;
       if (world_.is_hook(one) && world_.dates(one).end_s < issued - world_.same()) {
         hook_limit_ = place.op;
         return {place.rank, ops[i].within};

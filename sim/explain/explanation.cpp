@@ -20,8 +20,9 @@ std::vector<std::string> resources(const Explanation& known) {
   for (const int stage : by_stage) names.push_back("stage" + std::to_string(stage));
   if (by_stage.empty() && !known.standstills.empty())
     names.push_back("rank" + std::to_string(most_waited_for(known.standstills).first));
+  if (known.recording.schedule.world_size > 1) names.emplace_back("endpoints");
   if (known.recording.links.empty()) return names;
-  names.insert(names.end(), {"endpoints", "latency"});
+  names.emplace_back("latency");
   names.insert(names.end(), known.recording.tiers.begin(), known.recording.tiers.end());
   const std::set<std::string> tiers(known.recording.tiers.begin(), known.recording.tiers.end());
   for (const auto& [link, seconds] :

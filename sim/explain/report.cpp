@@ -88,12 +88,17 @@ double gained(const Explanation& e, const Gain& gain) {
 
 std::string gains_text(const Explanation& e, double more) {
   Table table({percent_text(more - 1.0, 0) + " more of", "step", "gains", "asked with"});
+  std::vector<std::string> nothing;
   for (const Gain& gain : e.gains)
-    table.add(
-        {gain.resource, to_text(Seconds(gain.step_s)), signed_percent_text(gained(e, gain)), gain.option});
-  std::string text = table.text() + "\n";
-  if (e.gains.empty() || gained(e, e.gains.front()) < kLeastTold)
-    return text + "No resource alone gains anything.\n";
+    if (std::abs(gained(e, gain)) < kLeastTold)
+      nothing.push_back(gain.resource);
+    else
+      table.add(
+          {gain.resource, to_text(Seconds(gain.step_s)), signed_percent_text(gained(e, gain)), gain.option});
+  std::string text = nothing.size() == e.gains.size() ? "" : table.text() + "\n";
+  if (!nothing.empty())
+    text += percent_text(more - 1.0, 0) + " more of " + alternatives(nothing) + " alone gains nothing.\n";
+  if (e.gains.empty() || gained(e, e.gains.front()) < kLeastTold) return text;
   return text + percent_text(more - 1.0, 0) + " more of " + e.gains.front().resource +
          " gains most: " + percent_text(gained(e, e.gains.front())) + " of the step.\n";
 }

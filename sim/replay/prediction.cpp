@@ -295,7 +295,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
     input.waits_by_phase = request.host_waits_by_phase;
     input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
   }
-  input.copies = request.copies;
+  input.copies = scaled_copies(request.scale, request.copies);
   input.batch = inputs.batch;
   input.threads = inputs.threads;
   input.steps = request.steps;

@@ -13,8 +13,11 @@ constexpr double kNearlyAsFull = 0.99;
 
 }  // namespace
 
-FullestLinkSearch::FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
-    : input_(input), plans_(plans), routes_(routes), tiers_(link_tiers(routes.cluster())) {}
+FullestLinkSearch::FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes,
+                                     const Copies& copies)
+    : input_(input), plans_(plans), routes_(routes), copies_(copies), tiers_(link_tiers(*input.cluster)) {
+  tiers_.resize(routes.cluster().links.size(), "pageable");  // of staging
+}
 
 int FullestLinkSearch::of(const Op& op, int rank) {
   if (const auto* send = std::get_if<Send>(&op.action)) {
@@ -23,6 +26,11 @@ int FullestLinkSearch::of(const Op& op, int rank) {
   }
   if (const auto* recv = std::get_if<Recv>(&op.action)) {
     add(rank + recv->offset, rank, recv->message.count());
+    return fullest();
+  }
+  if (const auto* copy = std::get_if<Copy>(&op.action)) {
+    const auto [from, to] = copies_.ends(rank, *copy);
+    add_between(from, to, copy->message.count());
     return fullest();
   }
   const auto* collective = std::get_if<Collective>(&op.action);
@@ -50,8 +58,10 @@ int FullestLinkSearch::of(const Op& op, int rank) {
 }
 
 void FullestLinkSearch::add(int from, int to, double bytes) {
-  const int here = input_.node_of_rank[from];
-  const int there = input_.node_of_rank[to];
+  add_between(input_.node_of_rank[from], input_.node_of_rank[to], bytes);
+}
+
+void FullestLinkSearch::add_between(int here, int there, double bytes) {
   if (here == there || bytes <= 0.0) return;
   for (const Hop& hop : routes_.between(here, there)) taken_[{hop.link, hop.forward}] += bytes;
 }
@@ -73,7 +83,7 @@ int FullestLinkSearch::fullest() {
     tiers.insert(tiers_[link]);
     alone = alone && (link == most || tiers_[link] != tiers_[most]);
   }
-  alone = alone && tiers.size() == 1;
+  alone = alone && tiers.size() == 1 && !tiers.contains("pageable");
   FullestLinks links{joined(tiers, "+"), alone ? routes_.cluster().links[most].name : ""};
   const auto found = std::find(found_.begin(), found_.end(), links);
   if (found == found_.end()) {

@@ -6,6 +6,7 @@
 
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/collective_plan.hpp"
+#include "sim/replay/copies.hpp"
 #include "sim/schedule/schedule.hpp"
 #include "topologies/paths.hpp"
 
@@ -28,7 +29,8 @@ struct RecordedRank {
 
 /// The links on which a message or a collective, alone, takes longest.
 struct FullestLinks {
-  std::string tier;  ///< topologies/link_tiers.hpp; `network1+pcie` where both are as full
+  std::string
+      tier;  ///< topologies/link_tiers.hpp, or `pageable`: staging; `network1+pcie` where both are as full
   std::string link;  ///< its name, where no other link of the tier is nearly as full; else ""
   friend auto operator<=>(const FullestLinks&, const FullestLinks&) = default;
 };
@@ -49,19 +51,21 @@ struct Recording {
 /// Finds the fullest links of operations, of those of one group, kind and size once.
 class FullestLinkSearch {
  public:
-  /// Both outlive this.
-  FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes);
+  /// All outlive this.
+  FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes, const Copies& copies);
   /// Index into `found`; -1 for what crosses no link.
   int of(const Op& op, int rank);
   [[nodiscard]] const std::vector<FullestLinks>& found() const { return found_; }
 
  private:
   void add(int from, int to, double bytes);
+  void add_between(int here, int there, double bytes);  ///< nodes
   int fullest();
 
   const ReplayInput& input_;
   CollectivePlans& plans_;
   Routes& routes_;
+  const Copies& copies_;
   std::vector<std::string> tiers_;                              ///< by link
   std::map<std::pair<int, bool>, double> taken_;                ///< bytes, by link and direction
   std::map<std::pair<const CollectivePlan*, int>, int> known_;  ///< by plan and group

@@ -265,7 +265,7 @@ class Replay {
     for (int number = 0; number < input_.schedule->world_size; ++number)
       recording.stands_for.push_back(symmetry_.rank(number));
     recording.ranks.clear();
-    FullestLinkSearch links(input_, plans_, routes());
+    FullestLinkSearch links(input_, plans_, routes(), copies_);
     const double origin = step_start(rank(recording.slowest), step);
     for (const int number : symmetry_.replayed()) {
       RecordedRank& one = recording.ranks[number];
@@ -278,7 +278,7 @@ class Replay {
                            causes[i].host, links.of(rank(number).program().ops[i], number)});
     }
     recording.links = links.found();
-    const std::vector<std::string> tiers = link_tiers(cluster_);
+    const std::vector<std::string> tiers = link_tiers(*input_.cluster);
     recording.tiers.assign(tiers.begin(), tiers.end());
     std::sort(recording.tiers.begin(), recording.tiers.end());
     recording.tiers.erase(std::unique(recording.tiers.begin(), recording.tiers.end()), recording.tiers.end());

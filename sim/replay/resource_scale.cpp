@@ -40,7 +40,8 @@ std::string shortest_text(double value) {
 }
 
 std::vector<std::string> known_resources(const Cluster& cluster) {
-  std::vector<std::string> names{"compute", "rank0", "stage0", "memory", "host", "endpoints", "latency"};
+  std::vector<std::string> names{"compute", "rank0",     "stage0",   "memory",
+                                 "host",    "endpoints", "pageable", "latency"};
   const std::vector<std::string> tiers = link_tiers(cluster);
   for (const std::string& tier : std::set<std::string>(tiers.begin(), tiers.end())) names.push_back(tier);
   return names;
@@ -122,6 +123,12 @@ DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool
   return device;
 }
 
+CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies) {
+  for (const auto& [resource, factor] : scales)
+    if (resource == "pageable") copies.pageable = factor * copies.pageable;
+  return copies;
+}
+
 void scale_place(const ResourceScales& scales, Place& place, bool device) {
   for (const auto& [resource, factor] : scales) {
     if (resource == "compute") {
@@ -137,7 +144,8 @@ void scale_place(const ResourceScales& scales, Place& place, bool device) {
         for (PiecewiseCost* cost : {&path.latency, &path.gap, &path.cpu}) quicken(*cost, factor);
         path.notice_s /= factor;
       }
-    } else if (!is_of_ranks(resource) && !scale_links(place.cluster, resource, factor)) {
+    } else if (resource != "pageable" && !is_of_ranks(resource) &&
+               !scale_links(place.cluster, resource, factor)) {
       throw UsageError("--scale: " +
                        unknown_name("resource or link", resource, known_resources(place.cluster)));
     }

@@ -14,6 +14,7 @@ namespace stepcast {
 ///     memory     memory bandwidth of an estimated or moved device
 ///     host       how fast the host of an estimated GPU issues kernels and calls
 ///     endpoints  how fast a calibrated library's endpoints handle messages: latency, gap, processor time, notice
+///     pageable   the rate at which a host stages copies of memory that is not pinned
 ///     latency    of all links, so many times shorter
 ///     nvlink, pcie, smp, network1, network2, ... or a link's name: its bandwidth (topologies/link_tiers.hpp)
 ///
@@ -41,6 +42,7 @@ DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool
 /// By rank, how many times as fast it is; empty where all are as they were. \throws UsageError for a rank or stage that is
 /// none
 std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& schedule);
+CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies);
 /// The same of a place that is loaded. \param device computes by rooflines
 void scale_place(const ResourceScales& scales, Place& place, bool device);
 

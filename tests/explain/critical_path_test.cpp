@@ -157,6 +157,25 @@ TEST_CASE("the path of DDP on two hosts is what one can count: computing, then w
   CHECK(path.step_s == Approx(8.0));
 }
 
+TEST_CASE("copies hold the main thread where they are staged, and PCIe where they are not", "[explain]") {
+  PredictionRequest request;
+  request.strategy = "broadcast";
+  request.cluster = "h100x8-hgx";
+  request.training.world_size = 8;
+  request.training.options["method"] = "relay";
+  for (const bool pinned : {false, true}) {
+    if (pinned) request.training.options["pinned"] = "yes";
+    Recording recording;
+    request.recording = &recording;
+    predict(request);
+    const CriticalPath path = critical_path(recording);
+    check_path(path, recording);
+    CHECK(time_of(path, "copy") > 0.99 * path.step_s);
+    const auto links = contributions(path, [](const PathPart& part) { return part.link; });
+    CHECK(links.front().first == (pinned ? "pcie" : "pageable"));
+  }
+}
+
 TEST_CASE("who waits, and because of whom: a slow rank holds up all others", "[explain]") {
   PredictionRequest request;
   request.strategy = "ddp";
