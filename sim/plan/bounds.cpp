@@ -116,8 +116,11 @@ PlanBounds::View PlanBounds::view_of(const Plan& plan) {
             .context = plan.number("context"),
             .expert = plan.number("expert"),
             .batches = plan.number("data"),
-            .trace = nullptr};
-  view.trace = &models_.estimate(view.model, view.samples);
+            .trace = nullptr,
+            .host = nullptr};
+  const StepEstimate& estimate = models_.estimate(view.model, view.samples);
+  view.trace = &estimate.device;
+  if (estimate.host) view.host = &*estimate.host;
   return view;
 }
 
@@ -193,30 +196,43 @@ int PlanBounds::like(const View& view, int first_rank) {
 const PlanBounds::SegmentTimes& PlanBounds::times(const View& view, int first_rank) {
   const int rank = like(view, first_rank);
   const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, rank});
-  SegmentTimes& all = found->second;
-  if (!is_new) return all;
+  if (is_new)
+    found->second = sums_of(view, *view.trace, fastest_host_,
+                            [&](const LayerExchange& exchange) { return exchange_s(view, exchange, rank); });
+  return found->second;
+}
+
+const PlanBounds::SegmentTimes& PlanBounds::issue_times(const View& view) {
+  const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, kIssued});
+  if (is_new) found->second = sums_of(view, *view.host, 1.0, [](const LayerExchange&) { return 0.0; });
+  return found->second;
+}
+
+PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry& trace, double speed,
+                                             const std::function<double(const LayerExchange&)>& exchange_s) {
+  SegmentTimes all;
   const bool blocks = repeats_blocks(view.model);
   const auto exchanges_s = [&](const Segment& segment, bool backward) {
     double sum = 0.0;
     for (const int index : segment.exchanges)
       if (const LayerExchange& one = view.model.exchanges[static_cast<std::size_t>(index)];
           one.backward == backward)
-        sum += exchange_s(view, one, rank);
+        sum += exchange_s(one);
     return sum;
   };
   for (std::size_t i = 0; i < view.model.segments.size(); ++i) {
     const Segment& segment = view.model.segments[i];
-    const SegmentTrace& trace = view.trace->segments[i];
-    const double forward = trace.forward_s.front() / fastest_host_ + exchanges_s(segment, false);
+    const SegmentTrace& own = trace.segments[i];
+    const double forward = own.forward_s.front() / speed + exchanges_s(segment, false);
     all.forward_s.add(forward);
-    all.backward_s.add(trace.backward_s.front() / fastest_host_ + exchanges_s(segment, true));
+    all.backward_s.add(own.backward_s.front() / speed + exchanges_s(segment, true));
     all.again_s.add(blocks && !segment.repeated ? 0.0 : forward);
-    all.optimizer_s.add(trace.optimizer_s.front() / fastest_host_);
+    all.optimizer_s.add(own.optimizer_s.front() / speed);
   }
   if (models_.whole().loss == "none") return all;
-  all.loss_s = view.trace->loss_s.front() / fastest_host_;
+  all.loss_s = trace.loss_s.front() / speed;
   for (const LayerExchange& exchange : view.model.exchanges)
-    if (exchange.segment < 0) all.loss_s += exchange_s(view, exchange, rank);
+    if (exchange.segment < 0) all.loss_s += exchange_s(exchange);
   return all;
 }
 
@@ -232,6 +248,13 @@ double PlanBounds::backward_s(const View& view, const SegmentTimes& times, Range
 
 double PlanBounds::optimizer_s(const SegmentTimes& times, Range range) {
   return models_.whole().optimizer.kind == "none" ? 0.0 : times.optimizer_s.of(range);
+}
+
+double PlanBounds::issue_s(const View& view, Range range, int shards) {
+  if (view.host == nullptr) return 0.0;
+  const SegmentTimes& issued = issue_times(view);
+  return view.micro_batches * (forward_s(view, issued, range) + backward_s(view, issued, range)) +
+         optimizer_s(issued, range) / shards;
 }
 
 const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
@@ -320,9 +343,11 @@ double PlanBounds::replicated_s(const View& view) {
   const SegmentTimes& alone = times(view, 0);
   const bool averaged = view.plan.text("strategy") == "ddp";
   const double backward = backward_s(view, alone, all);
-  return view.micro_batches * (forward_s(view, alone, all) + backward) +
-         reduction_tail_s(view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
-         optimizer_s(alone, all);
+  return std::max(issue_s(view, all),
+                  view.micro_batches * (forward_s(view, alone, all) + backward) +
+                      reduction_tail_s(
+                          view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
+                      optimizer_s(alone, all));
 }
 
 double PlanBounds::replicated_bytes(const View& view) {
@@ -353,8 +378,9 @@ double PlanBounds::pipelined_s(const View& view) {
   for (std::size_t rank = 0; rank < count; ++rank) {
     const int here = static_cast<int>(rank) * neighbour;
     const SegmentTimes& own = times(view, here);
-    double busy = 0.0, updates = 0.0;
+    double busy = 0.0, updates = 0.0, issued = 0.0;
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
+      issued += issue_s(view, chunks[chunk]);
       busy +=
           shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
@@ -362,7 +388,7 @@ double PlanBounds::pipelined_s(const View& view) {
     longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
     const double tail = reduction_tail_s(view, chunks[rank], {here, replicas, view.tensor}, backward);
-    bound = std::max(bound, before + busy + tail + updates);
+    bound = std::max({bound, before + busy + tail + updates, issued});
     if (rank == 0) after_first = tail + updates;
     const auto last = static_cast<std::size_t>(chunks[rank].second);
     const double message =
@@ -446,9 +472,10 @@ double PlanBounds::sharded_s(const View& view) {
                reduced = bytes_of(model.precision.reduction);
   const double computed = parts * (forward_s(view, alone, all) + backward_s(view, alone, all));
   if (view.plan.text("sharding") == "no_shard")
-    return computed +
-           collective_s(CollectiveKind::kAllReduce, Bytes(reduced * of.elements[0]), ranks.shards) +
-           optimizer_s(alone, all);
+    return std::max(
+        issue_s(view, all),
+        computed + collective_s(CollectiveKind::kAllReduce, Bytes(reduced * of.elements[0]), ranks.shards) +
+            optimizer_s(alone, all));
   const bool keeps = view.plan.text("sharding") == "shard_grad_op";
   const auto gather_s = [&](double elements, Ranks among) {
     return collective_s(CollectiveKind::kAllGather, Bytes(parameter * elements), among);
@@ -476,10 +503,12 @@ double PlanBounds::sharded_s(const View& view) {
   }
   const double root = gather_s(of.elements[0], ranks.shards);
   const double last = scatter_s(of.elements[0], ranks.shards) + average_s(of.elements[0]);
-  // Forwards wait for every unit that no prefetch gathered before.
-  waited *= view.plan.text("forward-prefetch") == "yes" ? 0 : keeps ? 1 : parts;
-  return std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
-         optimizer_s(alone, all) / count;
+  // Forwards wait for every unit that was not gathered before, by a prefetch or a host that runs ahead.
+  const bool ahead = view.host != nullptr || view.plan.text("forward-prefetch") == "yes";
+  waited *= ahead ? 0 : keeps ? 1 : parts;
+  return std::max(issue_s(view, all, count),
+                  std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
+                      optimizer_s(alone, all) / count);
 }
 
 /// All-gathers that follow a segment's last exchange may hide behind what its forward computes then.

@@ -176,9 +176,9 @@ const Model* PlanModels::part(const Plan& plan) {
   return found->second ? &*found->second : nullptr;
 }
 
-const TraceEntry& PlanModels::estimate(const Model& model, int samples) {
+const StepEstimate& PlanModels::estimate(const Model& model, int samples) {
   const auto [found, is_new] = estimates_.try_emplace({&model, samples});
-  if (is_new) found->second = estimated(model, device_, samples, 1).device;  // a host makes nothing faster
+  if (is_new) found->second = estimated(model, device_, samples, 1);
   return found->second;
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/model.hpp"
 #include "sim/records/trace.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/replay/prediction.hpp"
 
 /// What `stepcast plan` is asked, and what it chooses among.
@@ -62,13 +63,13 @@ class PlanModels {
   /// Null where the model cannot be shared so: its heads cannot be divided by tensor, or it has no such setting.
   const Model* part(const Plan& plan);
   /// Of a model that part() returned.
-  const TraceEntry& estimate(const Model& model, int samples);
+  const StepEstimate& estimate(const Model& model, int samples);
 
  private:
   const PlanProblem& problem_;
   const DeviceModel& device_;
   std::map<std::string, std::optional<Model>> parts_;
-  std::map<std::tuple<const Model*, int>, TraceEntry> estimates_;
+  std::map<std::tuple<const Model*, int>, StepEstimate> estimates_;
 };
 
 }  // namespace stepcast

@@ -11,22 +11,22 @@ namespace stepcast {
 namespace {
 
 /// `-a-b` parts of a step, mean over the ranks, which add up to it.
-struct Part {
+struct TimePart {
   const char* name;
   double Breakdown::*seconds;
 };
-constexpr Part kParts[]{{"compute", &Breakdown::compute_s},
-                        {"exposed communication", &Breakdown::exposed_communication_s},
-                        {"bubble", &Breakdown::idle_s},
-                        {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
-                        {"input and host", &Breakdown::input_and_host_s}};
+constexpr TimePart kParts[]{{"compute", &Breakdown::compute_s},
+                            {"exposed communication", &Breakdown::exposed_communication_s},
+                            {"bubble", &Breakdown::idle_s},
+                            {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
+                            {"input and host", &Breakdown::input_and_host_s}};
 
 /// What takes longer than in the best plan, and what less: parts of at least a tenth of the largest difference.
 std::string differences(const PlanForecast& best, const PlanForecast& other) {
   constexpr double kSmall = 0.1;
   std::vector<std::pair<double, std::string>> parts;
   double largest = 0.0;
-  for (const Part& part : kParts) {
+  for (const TimePart& part : kParts) {
     const double seconds = other.mean.*part.seconds - best.mean.*part.seconds;
     largest = std::max(largest, std::abs(seconds));
     parts.emplace_back(seconds, part.name);

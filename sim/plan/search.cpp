@@ -36,9 +36,9 @@ class Timed {
 };
 
 /// One search: what is known of every plan so far.
-class Search {
+class PlanSearch {
  public:
-  Search(PlanModels& models, PlanBounds& bounds, const PlanRequest& request)
+  PlanSearch(PlanModels& models, PlanBounds& bounds, const PlanRequest& request)
       : models_(models), bounds_(bounds), request_(request) {}
 
   PlanOutcome run() {
@@ -239,7 +239,7 @@ double score(const PlanProblem& problem, const DeviceModel& device, const Plan& 
 }
 
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request) {
-  return Search(models, bounds, request).run();
+  return PlanSearch(models, bounds, request).run();
 }
 
 int ranks_that_fit(const PlanProblem& problem) {

@@ -159,7 +159,7 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
   for (const auto& [first, last] : riders) add(split_for(blocks_of(model), stages_of(plan), first, last));
   const int samples = plan.micro_batch(models.problem());
   add(split_text(model, split_model(model, "balanced", stages_of(plan),
-                                    models.estimate(model, samples).median_segment_times())));
+                                    models.estimate(model, samples).device.median_segment_times())));
   return all;
 }
 
