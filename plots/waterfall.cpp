@@ -1,20 +1,35 @@
 #include "plots/waterfall.hpp"
 
+#include <algorithm>
+
 #include "core/error.hpp"
+#include "core/table.hpp"
 #include "plots/sheet.hpp"
 
 namespace stepcast {
 namespace {
 
 constexpr double kHalfWidth = 0.36;  // of a bar
-constexpr double kHead = 1.12;       // of the highest bar: its number stands above
+constexpr int kLeastWidth = 560;
+constexpr std::size_t kMostTitle = 66;  // characters
+constexpr double kHead = 1.12;          // of the highest bar: its number stands above
+
+std::vector<std::string> places_of(const WaterfallSheet::Panel& panel) {
+  std::vector<std::string> places;
+  for (const WaterfallSheet::Bar& bar : panel.bars) {
+    places.push_back(bar.name);
+    std::replace(places.back().begin(), places.back().end(), '_', ' ');
+  }
+  return places;
+}
 
 style::Panel waterfall_panel(const WaterfallSheet::Panel& from, double room) {
   style::Panel panel{.title = from.title};
-  std::vector<std::string> rows[3], labels, places;
+  const std::vector<std::string> places = places_of(from);
+  std::vector<std::string> rows[3], labels;
   double now = 0.0, most = 0.0, least = 0.0;
   for (const WaterfallSheet::Bar& bar : from.bars) {
-    const auto x = static_cast<double>(places.size());
+    const auto x = static_cast<double>(labels.size());
     const double begin = bar.whole ? 0.0 : now;
     now = begin + bar.value;
     most = std::max(most, std::max(begin, now));
@@ -22,9 +37,7 @@ style::Panel waterfall_panel(const WaterfallSheet::Panel& from, double room) {
     rows[bar.whole ? 0 : (bar.value < 0.0 ? 2 : 1)].push_back(
         style::row({x, 0.5 * (begin + now), x - kHalfWidth, x + kHalfWidth, std::min(begin, now),
                     std::max(begin, now)}));
-    labels.push_back(
-        style::row({x, std::max(begin, now), style::cell(style::number(bar.value).substr(0, 6))}));
-    places.push_back(bar.name);
+    labels.push_back(style::row({x, std::max(begin, now), style::cell(short_number(bar.value))}));
   }
   const style::PlaceTics tics = style::place_tics(places, room);
   panel.axes = style::fill("set xrange [-0.6:{}]\nset yrange [{}:{}]\n{}\n",
@@ -46,22 +59,24 @@ Drawing draw_waterfall(const WaterfallSheet& from) {
   for (const WaterfallSheet::Panel& panel : from.panels) most = std::max(most, panel.bars.size());
   if (most == 0) throw InputError("nothing to draw: no part takes any time");
   constexpr int kBar = 74;  // points that a bar has
-  style::Sheet sheet{.title = from.title,
-                     .legend = {{"with boxes fs solid 0.85 lc rgb '#4477AA'", "part, or more than forecast"},
-                                {"with boxes fs solid 0.85 lc rgb '#228833'", "less than forecast"},
-                                {"with boxes fs solid 0.85 lc rgb '#BBBBBB'", "the whole step"}},
+  style::Sheet sheet{.title = style::shortened(from.title, kMostTitle),
                      .setup = style::fill("set ylabel {q} offset 1,0\n", {from.y_label}),
                      .columns = 1,
-                     .width = std::max(470, 100 + kBar * static_cast<int>(most))};
+                     .width = std::max(kLeastWidth, 100 + kBar * static_cast<int>(most))};
+  const auto entry = [&](std::string_view colour, const std::string& what) {
+    sheet.legend.push_back({style::fill("with boxes fs solid 0.85 lc rgb {q}", {colour}), what});
+  };
+  entry(style::kBlue, from.more);
+  if (!from.less.empty()) entry(style::kGreen, from.less);
+  entry(style::kGrey, "the whole");
   const double room = kBar;
   int below = 0;
   for (const WaterfallSheet::Panel& panel : from.panels) {
-    std::vector<std::string> names;
-    for (const WaterfallSheet::Bar& bar : panel.bars) names.push_back(bar.name);
-    below = std::max(below, style::place_tics(names, room).below);
+    below = std::max(below, style::place_tics(places_of(panel), room).below);
     sheet.panels.push_back(waterfall_panel(panel, room));
   }
   sheet.bottom += below;
+  sheet.height += below;
   return sheet.drawing();
 }
 

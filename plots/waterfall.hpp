@@ -19,6 +19,7 @@ struct WaterfallSheet {
     std::vector<Bar> bars;
   };
   std::string title, y_label;
+  std::string more, less{};  ///< what bars up and down are, in the legend; "": there are none down
   std::vector<Panel> panels;
 };
 

@@ -57,6 +57,8 @@ WaterfallSheet path_sheet(const Explanation& explanation) {
   WaterfallSheet sheet{"The critical path of a step: " + explanation.result.configuration.label + ", " +
                            explanation.result.configuration.model,
                        "time (ms)",
+                       "part of the critical path",
+                       "",
                        {}};
   const auto add = [&](const std::string& title, const auto& key) {
     Bars bars;
@@ -74,7 +76,11 @@ WaterfallSheet difference_sheet(const StepDifferences& differences, const Config
   for (const StepDifference& part : differences.parts)
     bars.push_back({part.name, kMilliseconds * part.seconds()});
   bars.push_back({"measured", kMilliseconds * differences.measured_s, true});
-  return {"From the forecast to the measured step: " + of.label + ", " + of.model, "time (ms)", {{"", bars}}};
+  return {"From the forecast to the measured step: " + of.label + ", " + of.model,
+          "time (ms)",
+          "more than forecast",
+          "less than forecast",
+          {{"", bars}}};
 }
 
 void draw(const po::variables_map& values, const WaterfallSheet& sheet, const std::string& caption) {

@@ -23,12 +23,12 @@ std::vector<std::string> resources(const Explanation& known) {
   if (known.recording.schedule.world_size > 1) names.emplace_back("endpoints");
   if (known.recording.links.empty()) return names;
   names.emplace_back("latency");
-  names.insert(names.end(), known.recording.tiers.begin(), known.recording.tiers.end());
   const std::set<std::string> tiers(known.recording.tiers.begin(), known.recording.tiers.end());
   for (const auto& [link, seconds] :
        contributions(known.path, [](const PathPart& part) { return part.link; }))
     if (!link.empty() && !tiers.contains(link) && seconds >= kNamed * known.path.step_s)
-      names.push_back(link);
+      names.push_back(link);  // before its tier, which may gain no more
+  names.insert(names.end(), known.recording.tiers.begin(), known.recording.tiers.end());
   return names;
 }
 

@@ -99,8 +99,11 @@ std::string gains_text(const Explanation& e, double more) {
   if (!nothing.empty())
     text += percent_text(more - 1.0, 0) + " more of " + alternatives(nothing) + " alone gains nothing.\n";
   if (e.gains.empty() || gained(e, e.gains.front()) < kLeastTold) return text;
-  return text + percent_text(more - 1.0, 0) + " more of " + e.gains.front().resource +
-         " gains most: " + percent_text(gained(e, e.gains.front())) + " of the step.\n";
+  const Gain& most = e.gains.front();
+  return text +
+         (most.resource == "micro-batches" ? most.option
+                                           : percent_text(more - 1.0, 0) + " more of " + most.resource) +
+         " gains most: " + percent_text(gained(e, most)) + " of the step.\n";
 }
 
 /// Whom others wait for most, and what it does longer than they do.
@@ -154,7 +157,8 @@ std::string explanation_text(const Explanation& e, double more) {
           table_of("by layer", by_layer(e), step_s);
   if (!e.recording.links.empty()) text += table_of("by link", by_link(e), step_s);
   if (const Contributions by = by_stage(e); !by.empty()) text += table_of("by stage", by, step_s);
-  if (e.recording.ranks.size() > 1) text += table_of("by rank", by_rank(e), step_s);
+  if (const Contributions stages = by_stage(e); stages.empty() || e.recording.ranks.size() > stages.size())
+    text += table_of("by rank", by_rank(e), step_s);
   return text + waits_text(e) + gains_text(e, more);
 }
 

@@ -131,6 +131,10 @@ TEST_CASE("the critical path adds up to the step, never goes back in time, and l
     // Nothing is drawn here: all steps are the one that is explained.
     CHECK(path.step_s == Approx(result.median_step_time_s()).epsilon(kEqual));
     CHECK(time_of(path, "host") <= kEqual * path.step_s);
+    PredictionRequest other = request;
+    other.recording = nullptr;
+    other.exact = !request.exact;
+    CHECK(predict(other).median_step_time_s() == Approx(path.step_s).epsilon(1e-6));
     double blamed = 0.0;
     for (const Standstill& one : standstills(recording)) {
       CHECK(one.rank != one.for_rank);
