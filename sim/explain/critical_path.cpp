@@ -18,7 +18,9 @@ constexpr double kSame = 1e-9;  // of the step: dates that differ by less are on
 /// An operation of a replayed rank.
 struct OpPlace {
   int rank = 0;
-  int op = -1;
+  int op = -1;   ///< -1: the beginning of the step
+  int back = 0;  ///< 1: of the step before
+  [[nodiscard]] OpPlace at(int other) const { return {rank, other, back}; }
 };
 
 /// What of a step belongs together across ranks.
@@ -35,7 +37,13 @@ class Recorded {
   [[nodiscard]] const Program& program(int rank) const { return recording_.schedule.program(rank); }
   [[nodiscard]] const Op& op(OpPlace place) const { return program(place.rank).ops[place.op]; }
   [[nodiscard]] const RecordedRank& rank(int rank) const { return recording_.ranks.at(rank); }
-  [[nodiscard]] const RecordedOp& dates(OpPlace place) const { return rank(place.rank).ops[place.op]; }
+  [[nodiscard]] const std::vector<RecordedOp>& ops(OpPlace place) const {
+    return place.back == 0 ? rank(place.rank).ops : rank(place.rank).before;
+  }
+  [[nodiscard]] const RecordedOp& dates(OpPlace place) const { return ops(place)[place.op]; }
+  [[nodiscard]] double start_of_step(OpPlace place) const {
+    return place.back == 0 ? rank(place.rank).start_s : rank(place.rank).before_s;
+  }
   [[nodiscard]] double same() const { return same_; }
 
   [[nodiscard]] bool on_main(OpPlace place) const { return op(place).stream == Stream::kCompute; }
@@ -81,7 +89,7 @@ class Recorded {
       if (!seen.insert(stands).second) continue;
       // The group of one that stands for a member may be another one that is alike.
       const std::vector<int>& theirs = calls(stands, group_of(stands, collective, place.rank, group));
-      if (call < theirs.size()) result.push_back({stands, theirs[call]});
+      if (call < theirs.size()) result.push_back({stands, theirs[call], place.back});
     }
     return result;
   }
@@ -112,7 +120,7 @@ class Recorded {
     const std::vector<int>& theirs = messages(there, !kSends, -message.offset, message.tag);
     const auto number = static_cast<std::size_t>(std::find(own.begin(), own.end(), place.op) - own.begin());
     if (number >= theirs.size()) return {};
-    return {place, {there, theirs[number]}};
+    return {place, {there, theirs[number], place.back}};
   }
 
   /// Sends or receives of `rank` with one partner and tag, in order.
@@ -208,12 +216,9 @@ class Walk {
     path_.step_s = slowest.end_s - slowest.start_s;
     begin_ = slowest.start_s;
     now_ = slowest.end_s;
-    OpPlace last{recording.slowest, -1};
-    for (std::size_t i = 0; i < slowest.ops.size(); ++i)
-      if (last.op < 0 || slowest.ops[i].end_s >= slowest.ops[last.op].end_s) last.op = static_cast<int>(i);
-    if (last.op >= 0) charge(last.rank, -1, world_.dates(last).end_s, "rest of the step");
+    OpPlace last = end_of_step({recording.slowest});
     while (last.op >= 0 && now_ > begin_) last = explain(last);
-    charge(last.rank, -1, begin_, "the step before");
+    charge(last, begin_, "the step before");
     std::reverse(path_.parts.begin(), path_.parts.end());
     std::reverse(path_.waits.begin(), path_.waits.end());
     return std::move(path_);
@@ -221,13 +226,13 @@ class Walk {
 
  private:
   /// The time from `start` to what is explained is of this.
-  void charge(int rank, int op, double start, const std::string& kind) {
+  void charge(OpPlace place, double start, const std::string& kind) {
     start = std::max(start, begin_);
     if (start >= now_) return;
-    PathPart part{rank, op, start, now_, kind, "", ""};
-    if (op >= 0) {
-      part.layer = layer_of(world_.recording(), world_.program(rank), world_.op({rank, op}));
-      if (const int links = world_.dates({rank, op}).links; links >= 0) {
+    PathPart part{place.rank, place.op, start, now_, kind, "", ""};
+    if (place.op >= 0) {
+      part.layer = layer_of(world_.recording(), world_.program(place.rank), world_.op(place));
+      if (const int links = world_.dates(place).links; links >= 0) {
         const FullestLinks& fullest = world_.recording().links[links];
         part.link = fullest.link.empty() ? fullest.tier : fullest.link;
       }
@@ -236,15 +241,25 @@ class Walk {
     now_ = start;
   }
 
+  /// What ended last in the step, which what is explained ends. \param step any place in it
+  OpPlace end_of_step(OpPlace step) {
+    OpPlace last = step.at(-1);
+    const std::vector<RecordedOp>& ops = world_.ops(step);
+    for (std::size_t i = 0; i < ops.size(); ++i)
+      if (last.op < 0 || ops[i].end_s >= ops[last.op].end_s) last.op = static_cast<int>(i);
+    if (last.op >= 0) charge(last.at(-1), world_.dates(last).end_s, "rest of the step");
+    return last;
+  }
+
   /// Charges what is left of an operation, and says what it began after.
   OpPlace explain(OpPlace place) {
     if (world_.on_main(place)) return explain_main(place);
     const auto last = world_.last_to_come(place);
     if (!last) {
-      charge(place.rank, place.op, world_.dates(place).start_s, kind_of(world_.op(place)));
+      charge(place, world_.dates(place).start_s, kind_of(world_.op(place)));
       return before(place);
     }
-    charge(place.rank, place.op, world_.dates(*last).start_s, kind_of(world_.op(place)));
+    charge(place, world_.dates(*last).start_s, kind_of(world_.op(place)));
     if (last->rank != place.rank)
       path_.waits.push_back({place.rank, last->rank, world_.op(place).name,
                              world_.dates(*last).start_s - world_.dates(place).start_s});
@@ -255,22 +270,23 @@ class Walk {
   OpPlace explain_main(OpPlace place) {
     const std::vector<Op>& ops = world_.program(place.rank).ops;
     double start = world_.dates(place).start_s;
-    OpPlace hook{place.rank, -1};
+    OpPlace hook = place.at(-1);
     const int end = hook_limit_ > place.op ? hook_limit_ : static_cast<int>(ops.size());
     hook_limit_ = -1;
     for (int i = place.op + 1; i < end && !world_.is_hook(place); ++i) {
-      const OpPlace each{place.rank, i};
+      const OpPlace each = place.at(i);
       if (world_.on_main(each) && ops[i].within != place.op) break;
       if (world_.is_hook(each) && world_.dates(each).end_s <= now_ + world_.same()) hook.op = i;
     }
     if (hook.op >= 0) start = world_.dates(hook).end_s;
     const double whole = now_ - std::max(start, begin_);
-    double& host = host_.try_emplace({place.rank, place.op}, world_.dates(place).host_s).first->second;
+    double& host =
+        host_.try_emplace({place.rank, place.op, place.back}, world_.dates(place).host_s).first->second;
     if (const double late = std::min(host, whole); late > 0.0) {
       host -= late;
-      charge(place.rank, place.op, now_ - late, "host issue");
+      charge(place, now_ - late, "host issue");
     }
-    charge(place.rank, place.op, start, kind_of(world_.op(place)));
+    charge(place, start, kind_of(world_.op(place)));
     return hook.op >= 0 ? hook : before(place);
   }
 
@@ -278,9 +294,9 @@ class Walk {
   OpPlace before(OpPlace place) {
     const Op& op = world_.op(place);
     const double start = std::min(now_, world_.dates(place).start_s);
-    OpPlace best{place.rank, -1};
+    OpPlace best = place.at(-1);
     const auto consider = [&](int index) {
-      const OpPlace one{place.rank, index};
+      const OpPlace one = place.at(index);
       if (world_.dates(one).end_s > start + world_.same()) return;
       if (best.op < 0 || world_.dates(one).end_s >= world_.dates(best).end_s) best = one;
     };
@@ -301,7 +317,7 @@ class Walk {
         (world_.is_hook(best) || !world_.on_main(best)))
       return reach(best);
     hook_limit_ = hook.op;
-    return {hook.rank, world_.op(hook).within};
+    return hook.at(world_.op(hook).within);
   }
 
   /// The main thread waits for its end.
@@ -312,7 +328,7 @@ class Walk {
 
   void consider_main(OpPlace place, const auto& consider) {
     for (int i = place.op - 1; i >= 0; --i) {
-      const OpPlace one{place.rank, i};
+      const OpPlace one = place.at(i);
       if (!holds_main(one) || world_.is_hook(one)) continue;
       consider(i);
       return;
@@ -326,8 +342,8 @@ class Walk {
     const auto* own = std::get_if<Collective>(&op.action);
     const double start = world_.dates(place).start_s;
     for (int i = 0; i < static_cast<int>(world_.program(place.rank).ops.size()); ++i) {
-      if (i >= place.op && world_.dates({place.rank, i}).start_s >= start - world_.same()) continue;
-      const Op& other = world_.op({place.rank, i});
+      if (i >= place.op && world_.dates(place.at(i)).start_s >= start - world_.same()) continue;
+      const Op& other = world_.op(place.at(i));
       if (other.stream != op.stream || operation_of(other).start != Start::kInTurn) continue;
       const auto* call = std::get_if<Collective>(&other.action);
       if (world_.recording().stream_per_group &&
@@ -342,27 +358,27 @@ class Walk {
     const double issued = world_.dates(place).issued_s;
     const std::vector<Op>& ops = world_.program(place.rank).ops;
     if (best.op >= 0 && world_.dates(best).end_s > issued) return reach(best, place);
-    charge(place.rank, place.op, issued, "host");
+    charge(place, issued, "host");
     for (int i = place.op - 1; i >= 0; --i) {
-      const OpPlace one{place.rank, i};
+      const OpPlace one = place.at(i);
       if (!holds_main(one) || world_.dates(one).start_s > issued + world_.same()) continue;
       if (world_.is_hook(one) && world_.dates(one).end_s < issued - world_.same()) {
         hook_limit_ = place.op;
-        return {place.rank, ops[i].within};
+        return place.at(ops[i].within);
       }
       if (world_.dates(one).end_s > issued + world_.same()) hook_limit_ = place.op;
       return reach(one, place);
     }
-    return reach({place.rank, -1}, place);
+    return reach(place.at(-1), place);
   }
 
   /// Goes on with an operation that ended, or is under way, at what is explained; what lies between is the host's.
   OpPlace reach(OpPlace next, OpPlace from = {}) {
     if (next.op < 0) {
-      charge(next.rank, from.op, world_.rank(next.rank).start_s, "host");
-      return next;
+      charge(from.op >= 0 ? from : next, world_.start_of_step(next), "host");
+      return next.back == 0 ? end_of_step({next.rank, -1, 1}) : next;
     }
-    if (from.op >= 0) charge(from.rank, from.op, world_.dates(next).end_s, "host");
+    if (from.op >= 0) charge(from, world_.dates(next).end_s, "host");
     return next;
   }
 
@@ -371,7 +387,7 @@ class Walk {
   double begin_ = 0.0;
   double now_ = 0.0;
   int hook_limit_ = -1;  ///< of the operation that is explained next: hooks from this one on come later
-  std::map<std::pair<int, int>, double> host_;  ///< by rank and operation, not yet charged
+  std::map<std::tuple<int, int, int>, double> host_;  ///< by rank, operation and step, not yet charged
 };
 
 }  // namespace

@@ -50,8 +50,9 @@ struct CriticalPath {
 ///     send, receive     the same of two ranks
 ///     other streams     what it comes after, the end of another one in its queue, or the main thread, which issued it
 ///
-/// A step that no operation fills to its end ends with the `rest of the step`; where the path leads to a rank that was still
-/// busy with the step before, that is `the step before`. Dates of ranks that stand for others are those of their class.
+/// A step that no operation fills to its end ends with the `rest of the step`. The path leads into the step before where a
+/// rank had yet to end that, as stages of a pipeline have; what lies before that one is `the step before`. Dates of ranks that
+/// stand for others are those of their class.
 CriticalPath critical_path(const Recording& recording);
 
 /// Sum over the parts of a path by what `key` makes of them, the largest first.

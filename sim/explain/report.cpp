@@ -28,7 +28,9 @@ Contributions by_link(const Explanation& e) {
   return contributions(e.path, [](const PathPart& part) { return or_none(part.link, "no link"); });
 }
 Contributions by_rank(const Explanation& e) {
-  return contributions(e.path, [&](const PathPart& part) { return rank_name(e.recording, part.rank); });
+  Contributions all = contributions(e.path, [](const PathPart& part) { return std::to_string(part.rank); });
+  for (auto& [rank, seconds] : all) rank = rank_name(e.recording, std::stoi(rank));
+  return all;
 }
 Contributions by_stage(const Explanation& e) {
   const std::vector<int> stage = stages(e.recording.schedule);

@@ -111,7 +111,7 @@ void RankRun::end_step() {
   main_busy_ = false;
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.warmup_steps;
-      measured >= 0 && measured < world_.recorded_steps) {
+      measured >= first_recorded() && measured < world_.recorded_steps) {
     recorded_.push_back(now_dates_);
     if (!now_causes_.empty()) recorded_causes_.push_back(now_causes_);
   }

@@ -70,10 +70,17 @@ class RankRun {
   [[nodiscard]] bool finished() const { return step_ == total_steps(); }
   /// Dates at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
-  /// Operation dates of measured step `step` < recorded_steps.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[step]; }
+  /// Operation dates of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up step, -1.
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
+    return recorded_[step - first_recorded()];
+  }
   /// Of the same operations. \pre the replay is recorded
-  [[nodiscard]] const std::vector<OpCause>& causes(int step) const { return recorded_causes_[step]; }
+  [[nodiscard]] const std::vector<OpCause>& causes(int step) const {
+    return recorded_causes_[step - first_recorded()];
+  }
+  [[nodiscard]] int first_recorded() const {
+    return world_.input.recording != nullptr && world_.input.warmup_steps > 0 ? -1 : 0;
+  }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;

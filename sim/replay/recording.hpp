@@ -24,7 +24,9 @@ struct RecordedOp {
 struct RecordedRank {
   double start_s = 0.0;
   double end_s = 0.0;
-  std::vector<RecordedOp> ops;  ///< of its program
+  std::vector<RecordedOp> ops;       ///< of its program
+  double before_s = 0.0;             ///< start of the step before
+  std::vector<RecordedOp> before{};  ///< its operations; none where it is not known
 };
 
 /// The links on which a message or a collective, alone, takes longest.

@@ -256,6 +256,17 @@ class Replay {
     }
   }
 
+  [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
+                                                 FullestLinkSearch& links) const {
+    const std::vector<OpDates>& dates = rank(number).dates(step);
+    const std::vector<OpCause>& causes = rank(number).causes(step);
+    std::vector<RecordedOp> ops;
+    for (std::size_t i = 0; i < dates.size(); ++i)
+      ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin, causes[i].host,
+                     links.of(rank(number).program().ops[i], number)});
+    return ops;
+  }
+
   void record(int step) {
     Recording& recording = *input_.recording;
     recording.schedule = *input_.schedule;
@@ -271,11 +282,10 @@ class Replay {
       RecordedRank& one = recording.ranks[number];
       one.start_s = step_start(rank(number), step) - origin;
       one.end_s = one.start_s + length(rank(number), step);
-      const std::vector<OpDates>& dates = rank(number).dates(step);
-      const std::vector<OpCause>& causes = rank(number).causes(step);
-      for (std::size_t i = 0; i < dates.size(); ++i)
-        one.ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin,
-                           causes[i].host, links.of(rank(number).program().ops[i], number)});
+      one.ops = recorded(number, step, origin, links);
+      if (step - 1 < rank(number).first_recorded()) continue;
+      one.before_s = step_start(rank(number), step - 1) - origin;
+      one.before = recorded(number, step - 1, origin, links);
     }
     recording.links = links.found();
     const std::vector<std::string> tiers = link_tiers(*input_.cluster);
