@@ -93,6 +93,11 @@ double PlanBounds::step_s(const Plan& plan) {
   return strategy == "single" || strategy == "ddp" ? replicated_s(view_of(plan)) : 0.0;
 }
 
+double PlanBounds::ordered_step_s(const Plan& plan) {
+  const double unordered = step_s(plan);
+  return plan.text("strategy") == "pipeline" ? std::max(unordered, ordered_s(view_of(plan))) : unordered;
+}
+
 double PlanBounds::memory_bytes(const Plan& plan) {
   const std::string& strategy = plan.text("strategy");
   if (strategy == "pipeline") return pipelined_bytes(view_of(plan));
@@ -400,6 +405,68 @@ double PlanBounds::pipelined_s(const View& view) {
     around += forward + backward + 2.0 * message;
   }
   return std::max(bound, longest + after_first);
+}
+
+/// To the end of the first rank's step. Ranks do what their order says, one micro-batch and chunk after the other, when what
+/// it comes after has been done and sent.
+double PlanBounds::ordered_s(const View& view) {
+  const auto [shape, chunks] = stages(view);
+  const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
+  struct ChunkCost {
+    double forward = 0.0, backward = 0.0, message = 0.0;  ///< message: to the next chunk, and back from it
+  };
+  std::vector<ChunkCost> costs;
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    const int here = static_cast<int>(chunk) % shape.ranks * neighbour;
+    const SegmentTimes& own = times(view, here);
+    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]), 0.0};
+    if (chunk + 1 < chunks.size())
+      cost.message = message_s(
+          here, static_cast<int>(chunk + 1) % shape.ranks * neighbour,
+          view.samples * view.model.segments[static_cast<std::size_t>(chunks[chunk].second)].output_size);
+    costs.push_back(cost);
+  }
+  struct RankState {
+    std::vector<PipelineAction> order;
+    std::size_t next = 0;
+    double free = 0.0;
+  };
+  std::vector<RankState> ranks(static_cast<std::size_t>(shape.ranks));
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    ranks[static_cast<std::size_t>(rank)].order = pipeline_order(shape, rank, false);
+  const auto parts = static_cast<std::size_t>(shape.micro_batches);
+  constexpr double kNotYet = -1.0;
+  std::vector<double> forward_end(chunks.size() * parts, kNotYet), backward_end(forward_end);
+  const auto ready = [&](const PipelineAction& action) {
+    const auto chunk = static_cast<std::size_t>(action.chunk),
+               part = static_cast<std::size_t>(action.micro_batch);
+    if (action.forward && chunk == 0) return 0.0;
+    if (!action.forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
+    const double before =
+        action.forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
+    return before < 0.0 ? kNotYet : before + costs[action.forward ? chunk - 1 : chunk].message;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (RankState& rank : ranks)
+      for (; rank.next < rank.order.size(); ++rank.next, moved = true) {
+        const PipelineAction& action = rank.order[rank.next];
+        const double start = ready(action);
+        if (start < 0.0) break;
+        const auto chunk = static_cast<std::size_t>(action.chunk);
+        rank.free =
+            std::max(rank.free, start) + (action.forward ? costs[chunk].forward : costs[chunk].backward);
+        (action.forward ? forward_end
+                        : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] =
+            rank.free;
+      }
+  }
+  const SegmentTimes& first = times(view, 0);
+  double updates = 0.0;
+  for (std::size_t chunk = 0; chunk < chunks.size(); chunk += static_cast<std::size_t>(shape.ranks))
+    updates += optimizer_s(first, chunks[chunk]);
+  return ranks.front().free + updates +
+         reduction_tail_s(view, chunks.front(), {0, replicas, view.tensor}, costs.front().backward);
 }
 
 double PlanBounds::pipelined_bytes(const View& view) {

@@ -72,7 +72,7 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
                                  per_second(forecast.samples_per_s / ranks, tokens),
                                  forecast.mfu > 0.0 ? percent_text(forecast.mfu) : "",
                                  to_text(Bytes(forecast.memory_bytes)),
-                                 percent_text(forecast.bubble),
+                                 percent_text(forecast.bubble()),
                                  to_text(Seconds(forecast.mean.exposed_communication_s))};
   if (models.problem().objective != PlanObjective::kTime)
     cells.push_back(cost_of(models, record, tokens > 0.0 ? tokens : 1.0));
@@ -162,7 +162,7 @@ std::string plans_csv(const PlanOutcome& outcome) {
     if (const auto& forecast = record.forecast)
       text +=
           formatted(",%.9g,%.9g,%.6g,%.0f,%.6g,%.9g,%.9g,%d,replayed", forecast->step_s,
-                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble,
+                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble(),
                     forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
     else
       text += std::string(",,,,,,,,,") + (record.refusal.empty() ? "pruned" : "refused");
@@ -184,7 +184,7 @@ std::string plans_json_lines(const PlanProblem& problem, const PlanOutcome& outc
     if (const auto& forecast = record.forecast) {
       nlohmann::ordered_json said{{"step_s", forecast->step_s}, {"samples_per_s", forecast->samples_per_s},
                                   {"mfu", forecast->mfu},       {"memory_bytes", forecast->memory_bytes},
-                                  {"fits", record.fits},        {"bubble", forecast->bubble}};
+                                  {"fits", record.fits},        {"bubble", forecast->bubble()}};
       for (const auto& [name, part] : breakdown_parts()) said[name + "_s"] = forecast->mean.*part;
       json["forecast"] = std::move(said);
     }

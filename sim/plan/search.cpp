@@ -1,24 +1,43 @@
 #include "sim/plan/search.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <numeric>
+#include <queue>
 #include <set>
+#include <tuple>
 
 #include "core/error.hpp"
+#include "core/processes.hpp"
 
 namespace stepcast {
 namespace {
 
+constexpr std::size_t kAtOnce = 4;  ///< plans that are replayed before any of them is known
+constexpr char kAnswered = 'a', kRefused = 'r';
+
+constexpr std::array kTimeParts{
+    &Breakdown::compute_s,        &Breakdown::exposed_communication_s, &Breakdown::overlapped_communication_s,
+    &Breakdown::input_and_host_s, &Breakdown::optimizer_and_copies_s,  &Breakdown::idle_s};
+
 Breakdown mean_of(const std::vector<Breakdown>& ranks) {
   Breakdown mean;
   for (const Breakdown& rank : ranks)
-    for (double Breakdown::*part :
-         {&Breakdown::compute_s, &Breakdown::exposed_communication_s, &Breakdown::overlapped_communication_s,
-          &Breakdown::input_and_host_s, &Breakdown::optimizer_and_copies_s, &Breakdown::idle_s})
-      mean.*part += rank.*part / static_cast<double>(ranks.size());
+    for (double Breakdown::*part : kTimeParts) mean.*part += rank.*part / static_cast<double>(ranks.size());
   return mean;
+}
+
+/// What goes on as from `before` to `after` for `more` times that.
+PlanForecast gone_on(const PlanForecast& before, const PlanForecast& after, double more) {
+  const auto on = [more](double a, double b) { return b + more * (b - a); };
+  PlanForecast result{.step_s = on(before.step_s, after.step_s),
+                      .memory_bytes = on(before.memory_bytes, after.memory_bytes),
+                      .operations = before.operations + after.operations};
+  for (double Breakdown::*part : kTimeParts) result.mean.*part = on(before.mean.*part, after.mean.*part);
+  return result;
 }
 
 /// Adds how long it lives.
@@ -43,15 +62,18 @@ class PlanSearch {
 
   PlanOutcome run() {
     for (PlanRecord own : request_.own) {
-      replay(own);
+      replay_all({&own});
       if (!own.refusal.empty()) throw InputError(own.name + ": " + own.refusal);
       keep(std::move(own));
     }
     gather();
-    for (PlanRecord& record : waiting_) {
-      if ((request_.everything || promises(record)) && may_fit(record)) replay(record);
-      keep(std::move(record));
+    if (request_.everything) {
+      for (PlanRecord& record : waiting_)
+        if (may_fit(record)) replay_all({&record});
+    } else {
+      search();
     }
+    for (PlanRecord& record : waiting_) keep(std::move(record));
     if (!request_.everything) improve();
     if (ranked().empty()) replay_smallest();
     return outcome();
@@ -79,13 +101,57 @@ class PlanSearch {
                      [this](const auto& a, const auto& b) { return bound_of(a) < bound_of(b); });
   }
 
+  /// Plans whose bound promises most first: its bound is made nearer, and if it still promises most it is replayed.
+  void search() {
+    struct Entry {
+      double bound = 0.0;
+      std::size_t index = 0;
+      bool nearer = false;
+      bool operator<(const Entry& other) const {  // of a queue whose first is the largest
+        return std::tie(bound, index) > std::tie(other.bound, other.index);
+      }
+    };
+    std::priority_queue<Entry> queue;
+    for (std::size_t i = 0; i < waiting_.size(); ++i) queue.push({bound_of(waiting_[i]), i, false});
+    std::vector<PlanRecord*> due;
+    while (!queue.empty()) {
+      const Entry entry = queue.top();
+      queue.pop();
+      PlanRecord& record = waiting_[entry.index];
+      if (!promises(record, due.size())) continue;
+      if (entry.nearer) {
+        due.push_back(&record);
+      } else if (may_fit(record)) {
+        come_nearer(record);
+        queue.push({bound_of(record), entry.index, true});
+      }
+      if (due.size() == kAtOnce) rank(std::exchange(due, {}));
+    }
+    rank(due);
+  }
+
+  void rank(const std::vector<PlanRecord*>& records) {
+    replay_all(records);
+    for (const PlanRecord* record : records)
+      if (record->fits) count_among_best(*record);
+  }
+
+  void come_nearer(PlanRecord& record) {
+    const Timed timed(bounds_s_);
+    record.bound.step_s = bounds_.ordered_step_s(record.plan);
+  }
+
   /// Whether a plan may be among the best, and may still be replayed.
-  bool promises(const PlanRecord& record) {
+  /// \param due that are about to be replayed
+  bool promises(const PlanRecord& record, std::size_t due = 0) {
     if (bound_of(record) >= threshold()) {
       ++counts_.too_slow;
       return false;
     }
-    if (counts_.replayed < request_.most_replays) return true;
+    const double all = static_cast<double>(counts_.replayed), soon = static_cast<double>(due),
+                 most = static_cast<double>(request_.most_replays);
+    const double operations = counts_.operations * (all > 0.0 ? 1.0 + soon / all : 1.0);
+    if (all + soon < most && operations < kReplayOperations * most) return true;
     open_score_ = std::min(open_score_.value_or(bound_of(record)), bound_of(record));
     return false;
   }
@@ -103,26 +169,40 @@ class PlanSearch {
                                         : (1.0 - kPlanSlack) * *best_.begin();
   }
 
-  /// Asks `predict`.
-  void ask(PlanRecord& record) {
+  /// In processes of their own where that is worth to start them, which does not change what they say.
+  void replay_all(const std::vector<PlanRecord*>& records) {
+    constexpr double kWorthProcess = 0.1;
     const Timed timed(replays_s_);
+    const auto start = std::chrono::steady_clock::now();
+    const int jobs = each_s_ > kWorthProcess ? default_jobs() : 1;
+    const std::vector<std::string> answers =
+        in_processes(records.size(), jobs, [&](std::size_t i) { return answer(*records[i]); });
+    for (std::size_t i = 0; i < records.size(); ++i) take(*records[i], answers[i]);
+    if (!records.empty())
+      each_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+                static_cast<double>(records.size());
+  }
+
+  /// A forecast's bytes, or why there is none.
+  std::string answer(const PlanRecord& record) {
     try {
-      PredictionRequest question = request_of(models_.problem(), record.plan);
-      question.brief = true;
-      question.known = &known_;
-      record.forecast = forecast_of(record, predict(question));
+      const PlanForecast forecast = forecast_of(record);
+      return kAnswered + std::string(reinterpret_cast<const char*>(&forecast), sizeof forecast);
     } catch (const Error& error) {
-      record.refusal = error.what();
+      return kRefused + std::string(error.what());
+    }
+  }
+
+  void take(PlanRecord& record, const std::string& answer) {
+    if (answer.front() == kRefused) {
+      record.refusal = answer.substr(1);
       ++counts_.refused;
       return;
     }
+    std::memcpy(&record.forecast.emplace(), answer.data() + 1, sizeof(PlanForecast));
     ++counts_.replayed;
+    counts_.operations += record.forecast->operations;
     record.fits = record.forecast->memory_bytes <= bounds_.memory_limit();
-  }
-
-  void replay(PlanRecord& record) {
-    ask(record);
-    if (record.fits && record.name.empty()) count_among_best(record);
   }
 
   void count_among_best(const PlanRecord& record) {
@@ -130,23 +210,40 @@ class PlanSearch {
     if (best_.size() > request_.best) best_.erase(std::prev(best_.end()));
   }
 
-  PlanForecast forecast_of(const PlanRecord& record, const Result& result) {
+  PlanForecast forecast_of(const PlanRecord& record) {
+    constexpr int kFew = 3;
+    const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
     PlanForecast forecast;
-    forecast.step_s = result.median_step_time_s();
+    if (parts > (2 * kFew + 1) * round) {
+      const PlanForecast few = replayed(record, kFew * round), more = replayed(record, (kFew + 1) * round);
+      forecast = gone_on(few, more, static_cast<double>(parts) / round - (kFew + 1));
+    } else {
+      forecast = replayed(record, parts);
+    }
+    forecast.memory_bytes = std::max(forecast.memory_bytes, record.bound.memory_bytes);
     forecast.samples_per_s = models_.problem().samples / forecast.step_s;
-    forecast.mean = mean_of(result.breakdown);
-    forecast.bubble = result.bubble_fraction();
-    // Of a large world, results say the memory of two ranks alone.
-    forecast.memory_bytes = record.bound.memory_bytes;
-    for (const MemoryUse& use : result.memory)
-      forecast.memory_bytes = std::max(forecast.memory_bytes, use.peak_bytes);
     const DeviceModel& device = models_.device();
     if (!device.gpu) return forecast;
     Flop flop;
     for (const Segment& segment : models_.whole().segments) flop += segment.forward + segment.backward;
-    forecast.mfu = models_.problem().samples * flop.count() / forecast.step_s /
-                   record.plan.number("world-size") /
+    forecast.mfu = forecast.samples_per_s * flop.count() / record.plan.number("world-size") /
                    device.peak.at(device_dtype(models_.problem().precision.compute)).count();
+    return forecast;
+  }
+
+  /// Step and memory of so many of its micro-batches.
+  PlanForecast replayed(const PlanRecord& record, int parts) {
+    PredictionRequest question = request_of(models_.problem(), record.plan);
+    question.batch = *question.batch / question.training.micro_batches * parts;
+    question.training.micro_batches = parts;
+    question.brief = true;
+    question.known = &known_;
+    const Result result = predict(question);
+    PlanForecast forecast{.step_s = result.median_step_time_s(),
+                          .mean = mean_of(result.breakdown),
+                          .operations = result.operations};
+    for (const MemoryUse& use : result.memory)
+      forecast.memory_bytes = std::max(forecast.memory_bytes, use.peak_bytes);
     return forecast;
   }
 
@@ -166,12 +263,19 @@ class PlanSearch {
     constexpr double kWorth = 1e-3;
     const double own = score_of(record.plan, record.forecast->step_s);
     bool found = false;
+    std::vector<PlanRecord> all;
     for (const Plan& plan : variants_of(models_, record.plan)) {
       if (!variants_.insert(plan.values).second) continue;
       ++counts_.enumerated;
-      PlanRecord variant{.plan = plan, .bound = {.step_s = bounds_.step_s(plan)}};
-      if (promises(variant) && may_fit(variant)) ask(variant);
-      const bool better = variant.fits && score_of(plan, variant.forecast->step_s) < (1.0 - kWorth) * own;
+      all.push_back({.plan = plan, .bound = {.step_s = bounds_.ordered_step_s(plan)}});
+    }
+    std::vector<PlanRecord*> due;
+    for (PlanRecord& variant : all)
+      if (promises(variant, due.size()) && may_fit(variant)) due.push_back(&variant);
+    replay_all(due);
+    for (PlanRecord& variant : all) {
+      const bool better =
+          variant.fits && score_of(variant.plan, variant.forecast->step_s) < (1.0 - kWorth) * own;
       if (variant.fits && !better) continue;
       if (better) count_among_best(variant);
       found = found || better;
@@ -185,7 +289,7 @@ class PlanSearch {
     const auto smallest = std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) {
       return a.bound.memory_bytes < b.bound.memory_bytes;
     });
-    if (smallest != kept_.end() && !smallest->forecast && smallest->refusal.empty()) replay(*smallest);
+    if (smallest != kept_.end() && !smallest->forecast && smallest->refusal.empty()) replay_all({&*smallest});
   }
 
   void keep(PlanRecord record) { kept_.push_back(std::move(record)); }
@@ -228,9 +332,15 @@ class PlanSearch {
   std::set<OptionTexts> variants_;
   std::optional<double> open_score_;
   double bounds_s_ = 0.0, replays_s_ = 0.0;
+  double each_s_ = 0.0;  ///< of the last ones, a replay
 };
 
 }  // namespace
+
+double PlanForecast::bubble() const {
+  return mean.idle_s / (mean.compute_s + mean.exposed_communication_s + mean.input_and_host_s +
+                        mean.optimizer_and_copies_s + mean.idle_s);
+}
 
 double score(const PlanProblem& problem, const DeviceModel& device, const Plan& plan, double step_s) {
   if (problem.objective == PlanObjective::kTime) return step_s;

@@ -23,14 +23,18 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
   const CollectivePlan& plan = plans_.of(collective, group);
   if (plan.way == CollectivePlan::Way::kAggregate) return make_aggregate_run(world_, plan, members);
   if (plan.way == CollectivePlan::Way::kMessages) return make_message_run(world_, plan, members);
-  NcclCalls& calls = nccl_calls_[&plan];
-  calls.bytes += plan.call.message.count();
-  calls.ranks = &members.ranks;
+  count(plan, members.ranks);
   return make_nccl_run(world_, plan, members, world_.fluid->symmetry().collective(plan, group));
 }
 
+void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {
+  NcclCalls& calls = nccl_calls_[&plan];
+  calls.bytes += plan.call.message.count();
+  calls.ranks = &ranks;
+}
+
 void Collectives::join(int rank, const Collective& collective, Callback done) {
-  const int group = world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
+  const int group = group_of(rank, collective);
   Meeting& here = meeting(group);
   const int index = here.index_of.at(world_.transport.symmetry().rank(rank));
   const std::pair<int, long long> key{group, here.calls[index]++};

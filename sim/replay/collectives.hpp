@@ -19,6 +19,13 @@ class Collectives {
   /// Rank `rank`, which is replayed, calls a collective of its group; `done` is called when its part is over.
   void join(int rank, const Collective& collective, Callback done);
 
+  /// The one that `rank`, which is replayed, calls it with.
+  [[nodiscard]] int group_of(int rank, const Collective& collective) const {
+    return world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
+  }
+  /// Of NCCL: called by these ranks.
+  void count(const CollectivePlan& plan, const std::vector<int>& ranks);
+
   /// Whether collectives of different groups run beside each other on one rank, those of one group one at a
   /// time.
   [[nodiscard]] bool stream_per_group() const { return world_.nccl != nullptr; }

@@ -54,9 +54,10 @@ class Replay {
         collectives_(collective_world_, *input.schedule, plans_),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, cluster_),
+        teams_(collective_world_, *input.schedule, plans_, collectives_),
         costs_(input),
-        world_{input,           clock_,  processors_, transport_,      collectives_,
-               point_to_point_, copies_, costs_,      recorded_steps()},
+        world_{input,           clock_,  processors_, transport_, collectives_,
+               point_to_point_, copies_, teams_,      costs_,     recorded_steps()},
         runs_(static_cast<std::size_t>(input.schedule->world_size)) {
     for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
   }
@@ -196,6 +197,9 @@ class Replay {
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
+    for (const int rank : symmetry_.replayed())
+      result.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
+                           (input_.steps + input_.warmup_steps);
     result.notes["collective_fidelity"] = plans_.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", plans_.algorithms_used()},
                                       {"nccl", plans_.nccl_choices()},
@@ -262,8 +266,8 @@ class Replay {
     const std::vector<OpCause>& causes = rank(number).causes(step);
     std::vector<RecordedOp> ops;
     for (std::size_t i = 0; i < dates.size(); ++i)
-      ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin, causes[i].host,
-                     links.of(rank(number).program().ops[i], number)});
+      ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin,
+                     causes[i].host, links.of(rank(number).program().ops[i], number)});
     return ops;
   }
 
@@ -349,6 +353,7 @@ class Replay {
   Collectives collectives_;
   PointToPoint point_to_point_;
   Copies copies_;
+  Teams teams_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null where another is replayed for it

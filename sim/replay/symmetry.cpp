@@ -59,7 +59,7 @@ class Colouring {
   using Colour = std::uint64_t;
   /// Operations of one step of all replayed ranks above which classes are made coarse, in worlds above so many ranks.
   static constexpr double kMostOperations = 3e5;
-  static constexpr int kLeastCoarse = 256;
+  static constexpr int kLeastCoarse = 64;
   static constexpr double kRounding = 1e-12;
 
   Colouring(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
