@@ -1,6 +1,7 @@
 #include "plots/waterfall.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -26,7 +27,8 @@ std::vector<std::string> places_of(const WaterfallSheet::Panel& panel) {
 style::Panel waterfall_panel(const WaterfallSheet::Panel& from, double room) {
   style::Panel panel{.title = from.title};
   const std::vector<std::string> places = places_of(from);
-  std::vector<std::string> rows[3], labels;
+  std::array<std::vector<std::string>, 3> rows;  // the whole, more, less
+  std::vector<std::string> labels;
   double now = 0.0, most = 0.0, least = 0.0;
   for (const WaterfallSheet::Bar& bar : from.bars) {
     const auto x = static_cast<double>(labels.size());
@@ -42,12 +44,12 @@ style::Panel waterfall_panel(const WaterfallSheet::Panel& from, double room) {
   const style::PlaceTics tics = style::place_tics(places, room);
   panel.axes = style::fill("set xrange [-0.6:{}]\nset yrange [{}:{}]\n{}\n",
                            {static_cast<double>(places.size()) - 0.4, least, kHead * most, tics.command});
-  const std::string_view colours[]{style::kGrey, style::kBlue, style::kGreen};
+  constexpr std::array kColours{style::kGrey, style::kBlue, style::kGreen};
   for (std::size_t i = 0; i < 3; ++i)
     if (!rows[i].empty())
       panel.draw(
           panel.block("x middle x_low x_high low high", rows[i]),
-          style::fill("using 1:2:3:4:5:6 with boxxyerror fs solid 0.85 border fc rgb {q}", {colours[i]}));
+          style::fill("using 1:2:3:4:5:6 with boxxyerror fs solid 0.85 border fc rgb {q}", {kColours[i]}));
   panel.draw(panel.block("x height label", labels), "using 1:2:3 with labels offset 0,0.6 font ',8'");
   return panel;
 }

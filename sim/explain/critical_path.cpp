@@ -126,16 +126,17 @@ class Recorded {
   /// Sends or receives of `rank` with one partner and tag, in order.
   const std::vector<int>& messages(int rank, bool sends, int offset, int tag) {
     const int number = recording_.schedule.program_of_rank[rank];
-    const auto [found, is_new] = messages_.try_emplace(number);
+    const bool is_new = !messages_.contains(number);
+    auto& of_program = messages_[number];
     const std::vector<Op>& ops = program(rank).ops;
     for (std::size_t i = 0; is_new && i < ops.size(); ++i)
       std::visit(Overloaded{[&](const OneOf<Send, Recv> auto& one) {
                               const bool is_send = std::is_same_v<std::decay_t<decltype(one)>, Send>;
-                              found->second[{is_send, one.offset, one.tag}].push_back(static_cast<int>(i));
+                              of_program[{is_send, one.offset, one.tag}].push_back(static_cast<int>(i));
                             },
                             [](const auto&) {}},
                  ops[i].action);
-    return found->second[{sends, offset, tag}];
+    return of_program[{sends, offset, tag}];
   }
 
   const Recording& recording_;

@@ -80,6 +80,7 @@ std::vector<int> stages(const Schedule& schedule) {
     for (const Op& op : program.ops) messages = messages || std::holds_alternative<Send>(op.action);
   if (!messages) return {};
   std::vector<int> result;
+  result.reserve(static_cast<std::size_t>(schedule.world_size));
   for (int rank = 0; rank < schedule.world_size; ++rank)
     result.push_back(
         known.try_emplace(schedule.program(rank).segments, static_cast<int>(known.size())).first->second);
