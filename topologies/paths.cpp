@@ -15,7 +15,7 @@ constexpr Length kUnreached = Length::unreached();
 
 Length::Length(const Link& link)
     : key_((static_cast<Key>(std::min<std::int64_t>(
-                kMostCost, std::llround(kFemto * link.remaining / link.bandwidth.count())))
+                kMostCost, std::llround(kFemto * link.remaining * link.scale / link.bandwidth.count())))
             << kCost) +
            (Key{1} << kLinks) +
            (static_cast<Key>(std::min<std::int64_t>(kMostLatency, std::llround(kPico * link.latency.count())))

@@ -277,6 +277,7 @@ std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& r
         if (experiment != nullptr) {
           result.context = make_run_context(kResultSchema, command_line());
           result.context.threads = result.configuration.threads;
+          result.asked = words;
           write_file(experiment->predicted_path(point), to_file_text(result), true);
         }
         return row_of(point, result, point_facts(point, result));

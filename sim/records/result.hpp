@@ -126,6 +126,8 @@ struct Result {
   RunMachine machine;       ///< of measured runs
   /// Of a prediction: what the machine gave while its inputs were measured: `measuring`, `calibrating`.
   std::map<std::string, MachineSpeed> input_speeds;
+  /// Options of `stepcast predict` that make this prediction again; none where it was made otherwise.
+  std::vector<std::string> asked;
 
   /// The first key whose value cannot be of a run or a prediction; "" where all can.
   [[nodiscard]] std::string problem() const;

@@ -11,6 +11,7 @@
 #include "core/table.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -30,6 +31,7 @@ struct Inputs {
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
+  std::unique_ptr<DeviceModel> scaled{};  ///< where that is another one than its name says
   int batch = 1;
   int threads = 1;
 };
@@ -131,6 +133,10 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   if (!request.trace.empty() && inputs.device->sets_estimate)
     throw UsageError("--device " + request.device +
                      ": efficiencies and activations are those of an estimate, and go without --trace");
+  if (!by_rooflines(inputs.device, !request.phases.empty()) || request.scale.empty()) return;
+  inputs.scaled =
+      std::make_unique<DeviceModel>(scaled_device(request.scale, *inputs.device, request.trace.empty()));
+  inputs.device = inputs.scaled.get();
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
@@ -230,9 +236,10 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
                               .threads = inputs.threads,
                               .needs_devices = !trains});
   Cluster& cluster = inputs.place.cluster;
+  scale_place(request.scale, inputs.place, inputs.scaled != nullptr);
   for (Link& link : cluster.links) {
-    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
-    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.remaining * *request.nvlink;
+    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.scale * link.remaining * *request.pcie;
+    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.scale * link.remaining * *request.nvlink;
   }
   if (request.brief) {
     if (inputs.device != nullptr) check_threads(inputs, request);
@@ -288,7 +295,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
     input.waits_by_phase = request.host_waits_by_phase;
     input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
   }
-  input.copies = request.copies;
+  input.copies = scaled_copies(request.scale, request.copies);
   input.batch = inputs.batch;
   input.threads = inputs.threads;
   input.steps = request.steps;
@@ -453,7 +460,10 @@ Result predict(const PredictionRequest& request) {
   }
   check_outputs(inputs.model, schedule);
 
-  Result result = replay_replicas(replay_input(inputs, request, schedule), inputs.device, request.replicas);
+  ReplayInput recorded = replay_input(inputs, request, schedule);
+  recorded.recording = request.recording;
+  recorded.rank_speed = rank_speeds(request.scale, schedule);
+  Result result = replay_replicas(recorded, inputs.device, request.replicas);
   if (inputs.device != nullptr && inputs.device->process > Bytes(0))
     for (MemoryUse& rank : result.memory) {
       rank.peak_bytes += inputs.device->process.count();
@@ -479,6 +489,7 @@ Result predict(const PredictionRequest& request) {
   if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   if (request.nvlink) result.notes["nvlink"] = to_text(*request.nvlink) + " per GPU and switch";
   if (request.gradients_freed) result.configuration.add_option("gradients", "freed");
+  result.configuration.add_option("scale", to_text(request.scale));
   result.configuration.add_option("algorithm", to_text(place.algorithms));
   result.configuration.cluster = place.cluster.specification;
   result.configuration.steps *= request.replicas;

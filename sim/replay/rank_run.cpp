@@ -77,14 +77,17 @@ void RankRun::begin_phase(const Op& op) {
   if (std::exchange(phase_, now) != now) issued_until_ = std::max(issued_until_, world_.clock.now());
 }
 
-double RankRun::paced(double seconds, double issue, double now) {
+double RankRun::paced(double seconds, double issue, double now, int index) {
   if (world_.input.issue == nullptr) return seconds;
   spend(issue, now);
-  return std::max(seconds, issued_until_ - now);
+  const double late = issued_until_ - now - seconds;
+  if (late <= 0.0) return seconds;
+  if (!now_causes_.empty()) now_causes_[index].host += late;
+  return issued_until_ - now;
 }
 
-Job RankRun::paced(Job job, double issue) {
-  job.seconds = paced(job.seconds, issue, world_.clock.now());
+Job RankRun::paced(Job job, double issue, int index) {
+  job.seconds = paced(job.seconds, issue, world_.clock.now(), index);
   return job;
 }
 
@@ -108,6 +111,7 @@ void RankRun::begin_step() {
   ahead_.assign(program_.ops.size(), 0);
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
+  if (world_.input.recording != nullptr) now_causes_.assign(program_.ops.size(), {});
   issued_.assign(program_.ops.size(), 0);
   open_ops_ = static_cast<int>(program_.ops.size());
   next_ = 0;
@@ -118,8 +122,10 @@ void RankRun::end_step() {
   main_busy_ = false;
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.warmup_steps;
-      measured >= 0 && measured < world_.recorded_steps)
+      measured >= first_recorded() && measured < world_.recorded_steps) {
     recorded_.push_back(now_dates_);
+    if (!now_causes_.empty()) recorded_causes_.push_back(now_causes_);
+  }
   if (++step_ < total_steps()) begin_step();
 }
 
@@ -230,6 +236,7 @@ void RankRun::perform_call(const Team& team, const Team::Call& call, int hook) {
     RankRun& member = *team.here[i];
     member.perform_until(world_.costs.hook_fraction(member.op(hook + 1)));
     member.now_dates_[hook].start = member.host_date_;
+    if (!member.now_causes_.empty()) member.now_causes_[hook].issued = member.host_date_;
     if (world_.input.issue != nullptr) member.spend(world_.input.call_issue.count(), member.host_date_);
     double& begin = dates[static_cast<std::size_t>(call.part_of[i])];
     begin = std::max(begin, member.host_date_ + call_overhead_s());
@@ -242,7 +249,7 @@ void RankRun::perform_call(const Team& team, const Team::Call& call, int hook) {
       dates[part] =
           world_.teams.call(member.rank_, std::get<Collective>(member.op(hook).action), dates[part]);
     member.now_dates_[hook].end = member.now_dates_[hook + 1].start = member.host_date_ = dates[part];
-    member.pass(0.0, world_.costs.issue_s(member.op(hook + 1)));
+    member.pass(0.0, world_.costs.issue_s(member.op(hook + 1)), hook + 1);
     member.now_dates_[hook + 1].end = member.host_date_;
   }
 }
@@ -252,11 +259,11 @@ void RankRun::perform_until(double fraction) {
   const double part = fraction - host_done_;
   if (part <= 0.0) return;
   host_done_ = fraction;
-  pass(part * host_job_.seconds, part * world_.costs.issue_s(op(host_)));
+  pass(part * host_job_.seconds, part * world_.costs.issue_s(op(host_)), host_);
 }
 
-void RankRun::pass(double seconds, double issue) {
-  host_date_ += std::max(0.0, paced(seconds, issue, host_date_));
+void RankRun::pass(double seconds, double issue, int index) {
+  host_date_ += std::max(0.0, paced(seconds, issue, host_date_, index));
 }
 
 void RankRun::perform_rest(int end) {
@@ -303,7 +310,7 @@ bool RankRun::run_piece(double until) {
   if (until <= host_done_) return false;
   Job piece = host_job_;
   piece.seconds *= until - host_done_;
-  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)));
+  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)), host_);
   host_done_ = until;
   main_busy_ = true;
   const bool running = run_job(piece, [this] {
@@ -316,6 +323,7 @@ bool RankRun::run_piece(double until) {
 
 void RankRun::issue(int index) {
   if (ahead_[index] != 0) return;
+  if (!now_causes_.empty()) now_causes_[index].issued = world_.clock.now();
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
@@ -393,7 +401,8 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index))), done)) finish(index);
+                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index)), index), done))
+                     finish(index);
                  },
              },
              op(index).action);

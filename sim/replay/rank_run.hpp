@@ -36,6 +36,12 @@ struct OpDates {
   double end = 0.0;
 };
 
+/// What kept an operation.
+struct OpCause {
+  double issued = 0.0;  ///< date; of operations on other streams than compute
+  double host = 0.0;    ///< seconds at its end in which it only waited to be issued by a host that runs ahead
+};
+
 /// One rank executing its program, step after step.
 ///
 /// - The compute stream is the rank's main thread: operations in program order, each waiting for what it
@@ -67,8 +73,17 @@ class RankRun {
   [[nodiscard]] bool finished() const { return step_ == total_steps(); }
   /// Dates at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
-  /// Operation dates of measured step `step` < recorded_steps.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[step]; }
+  /// Operation dates of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up step, -1.
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
+    return recorded_[step - first_recorded()];
+  }
+  /// Of the same operations. \pre the replay is recorded
+  [[nodiscard]] const std::vector<OpCause>& causes(int step) const {
+    return recorded_causes_[step - first_recorded()];
+  }
+  [[nodiscard]] int first_recorded() const {
+    return world_.input.recording != nullptr && world_.input.warmup_steps > 0 ? -1 : 0;
+  }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
@@ -106,7 +121,7 @@ class RankRun {
   void meet(Team& team, int index);
   void perform_call(const Team& team, const Team::Call& call, int hook);
   void perform_until(double fraction);
-  void pass(double seconds, double issue);
+  void pass(double seconds, double issue, int index);
   void perform_rest(int end);
   bool run_piece(double until);
   void issue(int index);
@@ -118,9 +133,10 @@ class RankRun {
   bool run_job(const Job& job, Callback ended);
   /// The host spends so long on issuing; it gets no further ahead than it can.
   void spend(double seconds, double now);
-  /// What takes `seconds` from `now` on, of which the host has `issue` to issue: it ends no earlier than that is done.
-  [[nodiscard]] double paced(double seconds, double issue, double now);
-  [[nodiscard]] Job paced(Job job, double issue);
+  /// What of `index` takes `seconds` from `now` on, of which the host has `issue` to issue: it ends no earlier than that
+  /// is done.
+  [[nodiscard]] double paced(double seconds, double issue, double now, int index);
+  [[nodiscard]] Job paced(Job job, double issue, int index);
   void begin_phase(const Op& op);
   void call_ahead();
 
@@ -133,6 +149,7 @@ class RankRun {
   std::vector<Start> starts_;   ///< by operation
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
+  std::vector<OpCause> now_causes_;  ///< none where nothing is recorded
   int open_ops_ = 0;
 
   int next_ = 0;            ///< operation that the main thread reaches next
@@ -157,6 +174,7 @@ class RankRun {
   bool wake_again_ = false;
   std::vector<double> step_ends_;
   std::vector<std::vector<OpDates>> recorded_;
+  std::vector<std::vector<OpCause>> recorded_causes_;
 };
 
 }  // namespace stepcast

@@ -132,6 +132,7 @@ class Colouring {
       Colour colour = mixed(static_cast<Colour>(schedule_.program_of_rank[rank]),
                             static_cast<Colour>(std::hash<std::string>()(node.device)));
       colour = mixed(colour, static_cast<Colour>(node.kind));
+      if (!input_.rank_speed.empty()) colour = mixed(colour, input_.rank_speed[rank]);
       ranks_.push_back(mixed(colour, input_.cluster->host_of(input_.node_of_rank[rank]).speed));
     }
   }
