@@ -103,7 +103,14 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
     reasons += std::to_string(i + 1) + " is " + percent_text(value(record) / value(best) - 1.0) +
                " behind 1: " + differences(*best.forecast, *record.forecast) + "\n";
   }
-  return table.text() + (reasons.empty() ? "" : "\n" + reasons);
+  std::string memory;
+  if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1) {
+    std::vector<std::string> stages;
+    for (const double bytes : outcome.plans.front().forecast->stage_memory_bytes)
+      stages.push_back(to_text(Bytes(bytes)));
+    memory = "\nmemory of 1 by stage: " + joined(stages) + "\n";
+  }
+  return table.text() + memory + (reasons.empty() ? "" : "\n" + reasons);
 }
 
 std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, const PlanOutcome& outcome) {

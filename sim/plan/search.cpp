@@ -30,26 +30,43 @@ Breakdown mean_of(const std::vector<Breakdown>& ranks) {
   return mean;
 }
 
-/// What a replay says, of which all goes on linearly with micro-batches.
-struct Replayed {
-  double step_s = 0.0;
-  double operations = 0.0;
-  std::vector<double> memory_bytes;  ///< by rank
-  Breakdown mean{};
-
-  explicit Replayed(const Result& result)
-      : step_s(result.median_step_time_s()), operations(result.operations), mean(mean_of(result.breakdown)) {
-    for (const MemoryUse& use : result.memory) memory_bytes.push_back(use.peak_bytes);
+/// What a replay says, as numbers that another process can be told: step, operations, mean breakdown, memory of each stage.
+class Replayed {
+ public:
+  Replayed(const Result& result, int stages) {
+    const Breakdown mean = mean_of(result.breakdown);
+    numbers_ = {result.median_step_time_s(), result.operations};
+    for (double Breakdown::*part : kTimeParts) numbers_.push_back(mean.*part);
+    numbers_.resize(kMemory + static_cast<std::size_t>(stages), 0.0);
+    const int ranks_of_stage = result.configuration.world_size / stages;
+    for (const MemoryUse& use : result.memory) {
+      double& most = numbers_[kMemory + static_cast<std::size_t>(use.rank / ranks_of_stage)];
+      most = std::max(most, use.peak_bytes);
+    }
+  }
+  explicit Replayed(const std::string& bytes) : numbers_(bytes.size() / sizeof(double)) {
+    std::memcpy(numbers_.data(), bytes.data(), bytes.size());
+  }
+  [[nodiscard]] std::string bytes() const {
+    return {reinterpret_cast<const char*>(numbers_.data()), numbers_.size() * sizeof(double)};
   }
 
   /// As from `before` to this one, for `more` times that.
   void go_on(const Replayed& before, double more) {
-    const auto on = [more](double a, double& b) { b += more * (b - a); };
-    on(before.step_s, step_s);
-    for (std::size_t i = 0; i < memory_bytes.size(); ++i) on(before.memory_bytes[i], memory_bytes[i]);
-    for (double Breakdown::*part : kTimeParts) on(before.mean.*part, mean.*part);
-    operations += before.operations;
+    for (std::size_t i = 0; i < numbers_.size(); ++i)
+      numbers_[i] += i == kOperations ? before.numbers_[i] : more * (numbers_[i] - before.numbers_[i]);
   }
+
+  [[nodiscard]] PlanForecast forecast() const {
+    PlanForecast result{.step_s = numbers_[0], .operations = numbers_[kOperations]};
+    for (std::size_t i = 0; i < kTimeParts.size(); ++i) result.mean.*kTimeParts[i] = numbers_[kMean + i];
+    result.stage_memory_bytes.assign(numbers_.begin() + kMemory, numbers_.end());
+    return result;
+  }
+
+ private:
+  static constexpr std::size_t kOperations = 1, kMean = 2, kMemory = kMean + kTimeParts.size();
+  std::vector<double> numbers_;
 };
 
 /// Adds how long it lives.
@@ -195,11 +212,10 @@ class PlanSearch {
                 static_cast<double>(records.size());
   }
 
-  /// A forecast's bytes, or why there is none.
+  /// What a replay says, or why there is none.
   std::string answer(const PlanRecord& record) {
     try {
-      const PlanForecast forecast = forecast_of(record);
-      return kAnswered + std::string(reinterpret_cast<const char*>(&forecast), sizeof forecast);
+      return kAnswered + replayed(record).bytes();
     } catch (const Error& error) {
       return kRefused + std::string(error.what());
     }
@@ -211,7 +227,7 @@ class PlanSearch {
       ++counts_.refused;
       return;
     }
-    std::memcpy(&record.forecast.emplace(), answer.data() + 1, sizeof(PlanForecast));
+    record.forecast = forecast_of(record, Replayed(answer.substr(1)));
     ++counts_.replayed;
     counts_.operations += record.forecast->operations;
     record.fits = record.forecast->memory_bytes <= bounds_.memory_limit();
@@ -222,17 +238,11 @@ class PlanSearch {
     if (best_.size() > request_.best) best_.erase(std::prev(best_.end()));
   }
 
-  PlanForecast forecast_of(const PlanRecord& record) {
-    constexpr int kFew = 3, kMany = 12;
-    const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
-    const bool many = parts > kMany * round;
-    Replayed result = replayed(record, many ? (kFew + 1) * round : parts);
-    if (many) result.go_on(replayed(record, kFew * round), static_cast<double>(parts) / round - (kFew + 1));
-    PlanForecast forecast{.step_s = result.step_s,
-                          .memory_bytes = record.bound.memory_bytes,
-                          .mean = result.mean,
-                          .operations = result.operations};
-    for (const double bytes : result.memory_bytes)
+  PlanForecast forecast_of(const PlanRecord& record, const Replayed& replayed) {
+    PlanForecast forecast = replayed.forecast();
+    // Of a large world, results say the memory of some ranks alone.
+    forecast.memory_bytes = record.bound.memory_bytes;
+    for (const double bytes : forecast.stage_memory_bytes)
       forecast.memory_bytes = std::max(forecast.memory_bytes, bytes);
     forecast.samples_per_s = models_.problem().samples / forecast.step_s;
     const DeviceModel& device = models_.device();
@@ -244,14 +254,23 @@ class PlanSearch {
     return forecast;
   }
 
-  /// Step and memory of so many of its micro-batches.
+  Replayed replayed(const PlanRecord& record) {
+    constexpr int kFew = 3, kMany = 12;
+    const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
+    if (parts <= kMany * round) return replayed(record, parts);
+    Replayed result = replayed(record, (kFew + 1) * round);
+    result.go_on(replayed(record, kFew * round), static_cast<double>(parts) / round - (kFew + 1));
+    return result;
+  }
+
+  /// Of so many of its micro-batches.
   Replayed replayed(const PlanRecord& record, int parts) {
     PredictionRequest question = request_of(models_.problem(), record.plan);
     question.batch = *question.batch / question.training.micro_batches * parts;
     question.training.micro_batches = parts;
     question.brief = true;
     question.known = &known_;
-    return Replayed(predict(question));
+    return {predict(question), record.plan.number("pipeline")};
   }
 
   /// Variants of the best plans, and of what is the best then.

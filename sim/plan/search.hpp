@@ -18,10 +18,11 @@ namespace stepcast {
 struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;
-  double mfu = 0.0;           ///< part of the peak rate; 0 where the device is no GPU
-  double memory_bytes = 0.0;  ///< of the rank that holds most
-  Breakdown mean{};           ///< over the ranks
-  double operations = 0.0;    ///< that were replayed
+  double mfu = 0.0;                          ///< part of the peak rate; 0 where the device is no GPU
+  double memory_bytes = 0.0;                 ///< of the rank that holds most
+  Breakdown mean{};                          ///< over the ranks
+  double operations = 0.0;                   ///< that were replayed
+  std::vector<double> stage_memory_bytes{};  ///< of a pipeline's stages; else of all ranks
   [[nodiscard]] double bubble() const;
 };
 

@@ -317,23 +317,22 @@ bool steps_vary(const ReplayInput& input, const DeviceModel* device) {
                      [](const Link& link) { return link.token_bucket > Bytes(0); });
 }
 
-/// Replays all steps; or few of them: once two took equally long, on every rank and on all ranks, so do all that follow.
+/// Replays all steps; or few of them: once one took as long as the one before, on all ranks, so do all that follow.
 Result replay_steps(const ReplayInput& input, const DeviceModel* device) {
   constexpr int kSettles = 2;  // steps: what is under way from one to the next, and the next
   constexpr double kEqual = 1e-9;
   if (input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1 || steps_vary(input, device))
     return replay(input);
   ReplayInput few = input;
-  few.warmup_steps = 1;
-  few.steps = kSettles;
+  few.warmup_steps = kSettles;
+  few.steps = 1;
   Result result = replay(few);
-  for (const std::vector<double>& steps : result.step_time_s)
-    for (const double step : {steps[0], result.step_time_s.front()[1]})
-      if (std::abs(steps[1] - step) > kEqual * steps[1]) return replay(input);
-  for (std::vector<double>& steps : result.step_time_s)
-    steps.assign(static_cast<std::size_t>(input.steps), steps[1]);
-  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.warmup_steps),
-                                   result.step_time_s.front().front());
+  const double before = result.warmup_step_time_s.back();  // of the first rank
+  for (std::vector<double>& steps : result.step_time_s) {
+    if (std::abs(steps.front() - before) > kEqual * before) return replay(input);
+    steps.assign(static_cast<std::size_t>(input.steps), steps.front());
+  }
+  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.warmup_steps), before);
   result.configuration.steps = input.steps;
   result.configuration.warmup_steps = input.warmup_steps;
   return result;
