@@ -70,6 +70,7 @@ class Paths {
   struct Way {
     int link = 0;
     int to = 0;
+    int host = -1;  ///< of `to`
     Length length;  ///< of this link
   };
   /// Where a host meets a switch.
@@ -78,7 +79,7 @@ class Paths {
     int link = 0;
     int number = 0;
   };
-  [[nodiscard]] bool search(int from, int to, bool through_hosts) const;
+  [[nodiscard]] bool search(int from, int to) const;
   [[nodiscard]] bool search_from_both_ends(int from, int to) const;
   void keep_shortest(int to, const Length& shortest) const;
   void forget() const;
@@ -91,6 +92,8 @@ class Paths {
   [[nodiscard]] int host(int node) const { return host_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
+  /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless `through_hosts_`.
+  void each_way(int at, int from, int to, const auto& visit) const;
   /// What `way` adds to the length of a path to `to`.
   [[nodiscard]] Length step(const Way& way, int to) const;
   /// What is left to go from `way`'s start when it is taken. \pre its end has been reached
@@ -119,8 +122,10 @@ class Paths {
   };
 
   const Cluster& cluster_;
-  std::vector<int> host_;                 ///< by node; -1: of the network
-  std::vector<std::vector<Way>> ways_;    ///< by node
+  std::vector<int> host_;  ///< by node; -1: of the network
+  std::vector<std::vector<Way>>
+      ways_;  ///< by node; of a switch those to switches first, then those to hosts by host
+  std::vector<std::size_t> in_network_;   ///< by node: of its ways; of a node of a host all
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   std::vector<bool> is_port_;             ///< by link
@@ -131,6 +136,7 @@ class Paths {
   mutable std::vector<int> visited_;
   mutable std::vector<int>
       started_;  ///< nodes from which the search from the start has gone on, in its order
+  mutable bool through_hosts_ = false;
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
 

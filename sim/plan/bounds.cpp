@@ -29,30 +29,6 @@ CollectiveKind kind_of(ExchangeKind kind) {
   return kind == ExchangeKind::kReduceScatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
 }
 
-/// What operations of one micro-batch on one rank hold.
-class LocalCosts {
- public:
-  LocalCosts(const Model& model, const TraceEntry& trace, int samples)
-      : input_(input_of(schedule_, model, trace, samples)), costs_(input_) {}
-  LocalCosts(const LocalCosts&) = delete;
-  LocalCosts& operator=(const LocalCosts&) = delete;
-  [[nodiscard]] const Costs& costs() const { return costs_; }
-
- private:
-  static ReplayInput input_of(const Schedule& schedule, const Model& model, const TraceEntry& trace,
-                              int samples) {
-    ReplayInput input;
-    input.schedule = &schedule;
-    input.model = &model;
-    input.trace = &trace;
-    input.batch = samples;
-    return input;
-  }
-  const Schedule schedule_{};
-  const ReplayInput input_;
-  const Costs costs_;
-};
-
 /// The bytes that a list of operations holds at most, one after the other, from `live` on.
 class MemoryWalk {
  public:
@@ -77,6 +53,30 @@ class MemoryWalk {
 double sum_of(const std::vector<double>& all) { return std::accumulate(all.begin(), all.end(), 0.0); }
 
 }  // namespace
+
+/// What operations of one micro-batch on one rank hold.
+class PlanBounds::LocalCosts {
+ public:
+  LocalCosts(const Model& model, const TraceEntry& trace, int samples)
+      : input_(input_of(schedule_, model, trace, samples)), costs_(input_) {}
+  LocalCosts(const LocalCosts&) = delete;
+  LocalCosts& operator=(const LocalCosts&) = delete;
+  [[nodiscard]] const Costs& costs() const { return costs_; }
+
+ private:
+  static ReplayInput input_of(const Schedule& schedule, const Model& model, const TraceEntry& trace,
+                              int samples) {
+    ReplayInput input;
+    input.schedule = &schedule;
+    input.model = &model;
+    input.trace = &trace;
+    input.batch = samples;
+    return input;
+  }
+  const Schedule schedule_{};
+  const ReplayInput input_;
+  const Costs costs_;
+};
 
 PlanBounds::PlanBounds(PlanModels& models, bool links)
     : models_(models), cluster_(load_cluster(models.problem().cluster)), places_(cluster_.places()) {
@@ -308,6 +308,12 @@ double PlanBounds::input_bytes(const View& view) const {
   return 1.0 * view.samples * view.micro_batches * view.model.input_bytes().count();
 }
 
+const Costs& PlanBounds::local_costs(const View& view) {
+  std::shared_ptr<const LocalCosts>& local = local_costs_[{&view.model, view.samples}];
+  if (local == nullptr) local = std::make_shared<LocalCosts>(view.model, *view.trace, view.samples);
+  return local->costs();
+}
+
 const PlanBounds::Activations& PlanBounds::activations(const View& view, Range range) {
   const auto [found, is_new] = activations_.try_emplace({&view.model, view.samples, view.recompute, range});
   Activations& result = found->second;
@@ -325,8 +331,8 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   step.backward_all(0);
   const Program program = step.take();
 
-  const LocalCosts local(view.model, *view.trace, view.samples);
-  MemoryWalk walk(local.costs());
+  const Costs& costs = local_costs(view);
+  MemoryWalk walk(costs);
   walk.live = input;
   std::size_t i = 0;
   const auto forward_ends = [&] {
@@ -621,8 +627,8 @@ double PlanBounds::sharded_peak(const View& view, const std::vector<int>& unit_o
   step.forward_all(0);
   step.backward_all(0);
   const Program program = step.take();
-  const LocalCosts local(view.model, *view.trace, view.samples);
-  MemoryWalk walk(local.costs());
+  const Costs& costs = local_costs(view);
+  MemoryWalk walk(costs);
   double until = 0.0;  // elements of the units that a forward has reached, but the root
   std::vector<double> before(elements.size(), 0.0);
   for (std::size_t u = 1; u < elements.size(); ++u) before[u] = until += elements[u];

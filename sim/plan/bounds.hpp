@@ -16,6 +16,8 @@
 /// What a plan takes and holds at least, in microseconds instead of a replay.
 namespace stepcast {
 
+class Costs;
+
 struct PlanBound {
   double step_s = 0.0;
   double memory_bytes = 0.0;  ///< of the rank that holds most
@@ -57,6 +59,7 @@ class PlanBounds {
     auto operator<=>(const Ranks&) const = default;
   };
   /// First and last segment.
+  class LocalCosts;
   using Range = std::pair<int, int>;
   /// Numbers by segment, of which sums over ranges are asked.
   class Sums {
@@ -141,6 +144,8 @@ class PlanBounds {
   double optimizer_s(const SegmentTimes& times, Range range);
   /// Of a host that issues all that its rank computes in a step; 0 where none runs ahead.
   double issue_s(const View& view, Range range, int shards = 1);
+  /// Of operations of one micro-batch.
+  const Costs& local_costs(const View& view);
   const Activations& activations(const View& view, Range range);
   const Holdings& holdings(const Model& model);
   /// Parameters, gradients, states and buckets of segments on one rank; `averaged` over replicas.
@@ -170,6 +175,7 @@ class PlanBounds {
   std::map<std::tuple<int, int, int, std::vector<double>>, int> kinds_;
   static constexpr int kIssued = -1;  ///< hosts' times, instead of a first rank
   std::map<std::tuple<const Model*, int, int>, SegmentTimes> times_;  ///< by micro-batch and first rank
+  std::map<std::tuple<const Model*, int>, std::shared_ptr<const LocalCosts>> local_costs_;
   std::map<std::tuple<const Model*, int, int, Range>, Activations> activations_;
   std::map<std::tuple<const Model*, int, int, int>, double> sharded_peaks_;
   std::map<const Model*, Holdings> holdings_;

@@ -9,6 +9,7 @@
 #include "models/hugging_face.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
 
@@ -154,7 +155,10 @@ std::string describe(const Plan& plan) {
 PlanModels::PlanModels(const PlanProblem& problem)
     : problem_(problem), device_(device_model(problem.device)) {}
 
-const Model& PlanModels::whole() { return *part(Plan{}); }
+const Model& PlanModels::whole() {
+  if (whole_ == nullptr) whole_ = part(Plan{});
+  return *whole_;
+}
 
 const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel");
@@ -178,6 +182,14 @@ const Model* PlanModels::part(const Plan& plan) {
 const StepEstimate& PlanModels::estimate(const Model& model, int samples) {
   const auto [found, is_new] = estimates_.try_emplace({&model, samples});
   if (is_new) found->second = estimated(model, device_, samples, 1);
+  return found->second;
+}
+
+const std::string& PlanModels::balanced_split(const Model& model, int samples, int parts) {
+  const auto [found, is_new] = balanced_splits_.try_emplace({&model, samples, parts});
+  if (is_new)
+    found->second = split_text(
+        model, split_model(model, "balanced", parts, estimate(model, samples).device.median_segment_times()));
   return found->second;
 }
 

@@ -64,12 +64,16 @@ class PlanModels {
   const Model* part(const Plan& plan);
   /// Of a model that part() returned.
   const StepEstimate& estimate(const Model& model, int samples);
+  /// As `--split` has it: where the parts of a micro-batch's time are most equal.
+  const std::string& balanced_split(const Model& model, int samples, int parts);
 
  private:
   const PlanProblem& problem_;
   const DeviceModel& device_;
   std::map<std::string, std::optional<Model>> parts_;
   std::map<std::tuple<const Model*, int>, StepEstimate> estimates_;
+  std::map<std::tuple<const Model*, int, int>, std::string> balanced_splits_;
+  const Model* whole_ = nullptr;
 };
 
 }  // namespace stepcast

@@ -30,11 +30,19 @@ Breakdown mean_of(const std::vector<Breakdown>& ranks) {
   return mean;
 }
 
+/// Communication that is overlapped passes while a rank computes.
+double own_time_s(const Breakdown& parts) {
+  return parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +
+         parts.optimizer_and_copies_s + parts.idle_s;
+}
+
 /// What a replay says, as numbers that another process can be told: step, operations, mean breakdown, memory of each stage.
 class Replayed {
  public:
   Replayed(const Result& result, int stages) {
-    const Breakdown mean = mean_of(result.breakdown);
+    Breakdown mean = mean_of(result.breakdown);
+    // A rank that ends its first step early waits in the next one.
+    mean.idle_s += result.median_step_time_s() - own_time_s(mean);
     numbers_ = {result.median_step_time_s(), result.operations};
     for (double Breakdown::*part : kTimeParts) numbers_.push_back(mean.*part);
     numbers_.resize(kMemory + static_cast<std::size_t>(stages), 0.0);
@@ -257,17 +265,18 @@ class PlanSearch {
   Replayed replayed(const PlanRecord& record) {
     constexpr int kFew = 3, kMany = 12;
     const int parts = record.plan.number("micro-batches"), round = record.plan.number("pipeline");
-    if (parts <= kMany * round) return replayed(record, parts);
-    Replayed result = replayed(record, (kFew + 1) * round);
-    result.go_on(replayed(record, kFew * round), static_cast<double>(parts) / round - (kFew + 1));
+    if (parts <= kMany * round) return replayed(record, parts, 1);
+    Replayed result = replayed(record, (kFew + 1) * round, 0);
+    result.go_on(replayed(record, kFew * round, 0), static_cast<double>(parts) / round - (kFew + 1));
     return result;
   }
 
-  /// Of so many of its micro-batches.
-  Replayed replayed(const PlanRecord& record, int parts) {
+  /// A step of so many of its micro-batches, after others. The first one of many micro-batches takes what all take.
+  Replayed replayed(const PlanRecord& record, int parts, int others) {
     PredictionRequest question = request_of(models_.problem(), record.plan);
     question.batch = *question.batch / question.training.micro_batches * parts;
     question.training.micro_batches = parts;
+    question.warmup_steps = others;
     question.brief = true;
     question.known = &known_;
     return {predict(question), record.plan.number("pipeline")};
@@ -358,15 +367,12 @@ class PlanSearch {
   std::set<OptionTexts> variants_;
   std::optional<double> open_score_;
   double bounds_s_ = 0.0, replays_s_ = 0.0;
-  double each_s_ = 0.0;  ///< of the last ones, a replay
+  double each_s_ = std::numeric_limits<double>::infinity();  ///< a replay of the last ones
 };
 
 }  // namespace
 
-double PlanForecast::bubble() const {
-  return mean.idle_s / (mean.compute_s + mean.exposed_communication_s + mean.input_and_host_s +
-                        mean.optimizer_and_copies_s + mean.idle_s);
-}
+double PlanForecast::bubble() const { return mean.idle_s / own_time_s(mean); }
 
 double score(const PlanProblem& problem, const DeviceModel& device, const Plan& plan, double step_s) {
   if (problem.objective == PlanObjective::kTime) return step_s;

@@ -28,7 +28,8 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
 }
 
 void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {
-  NcclCalls& calls = nccl_calls_[&plan];
+  NcclCalls& calls = nccl_calls_[plan.number];
+  calls.plan = &plan;
   calls.bytes += plan.call.message.count();
   calls.ranks = &ranks;
 }
@@ -54,9 +55,9 @@ void Collectives::leave(const std::pair<int, long long>& key, const Callback& do
 
 std::vector<double> Collectives::bytes_sent() const {
   std::vector<double> sent(static_cast<std::size_t>(schedule_.world_size));
-  for (const auto& [plan, calls] : nccl_calls_) {
+  for (const auto& [number, calls] : nccl_calls_) {
     std::vector<double> by_index(calls.ranks->size());
-    for (const NcclFlow& one : *plan->flows) by_index[one.from] += one.payload.count() * calls.bytes;
+    for (const NcclFlow& one : *calls.plan->flows) by_index[one.from] += one.payload.count() * calls.bytes;
     std::map<int, double> most;  // by replayed rank
     for (std::size_t i = 0; i < by_index.size(); ++i) {
       double& here = most[world_.transport.symmetry().rank((*calls.ranks)[i])];

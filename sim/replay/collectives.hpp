@@ -45,6 +45,7 @@ class Collectives {
     std::vector<long long> calls;  ///< by index: so far
   };
   struct NcclCalls {
+    const CollectivePlan* plan = nullptr;
     double bytes = 0.0;  ///< of all messages
     const std::vector<int>* ranks = nullptr;
   };
@@ -57,7 +58,7 @@ class Collectives {
   CollectivePlans& plans_;
   std::vector<std::unique_ptr<Meeting>> met_;       ///< by group
   std::map<std::pair<int, long long>, Open> open_;  ///< by group and number of the call
-  std::map<const CollectivePlan*, NcclCalls> nccl_calls_;
+  std::map<int, NcclCalls> nccl_calls_;             ///< by number of the plan
 };
 
 }  // namespace stepcast
