@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <map>
+
 #include "topologies/network.hpp"
 
 namespace stepcast {
@@ -6,14 +9,28 @@ namespace {
 /// How many ports a k-ary fat tree has.
 long long capacity(long long k) { return k * k * k / 4; }
 
-/// `k`, or the smallest that has enough ports. \throws InputError
-int arity(const YamlNode& node, const ClusterSettings& settings, long long ports) {
+/// Of each host, where all have as many; else 1.
+int ports_of_a_host(const Cluster& cluster, const std::vector<int>& ports) {
+  std::map<int, int> count;
+  for (const int port : ports) ++count[cluster.node(port).host];
+  const int first = count.empty() ? 1 : count.begin()->second;
+  return std::all_of(count.begin(), count.end(), [&](const auto& one) { return one.second == first; }) ? first
+                                                                                                       : 1;
+}
+
+/// `k`, or the smallest that has enough ports and does not split a host between edge switches. \throws InputError
+int arity(const YamlNode& node, const ClusterSettings& settings, const Cluster& cluster) {
+  const std::vector<int> all = network_ports(cluster);
+  const auto ports = static_cast<long long>(all.size());
   int smallest = 2;
   while (capacity(smallest) < ports) smallest += 2;
-  if (!node.has("k")) return smallest;
+  const int k = node.has("k") ? settings.integer(node.at("k"), 0) : 0;
+  if (k == 0) {
+    const int step = 2 * ports_of_a_host(cluster, all);
+    return (smallest + step - 1) / step * step;
+  }
   const YamlNode given = node.at("k");
   constexpr int kMost = 1024;  // a quarter of a billion ports
-  const int k = settings.integer(given, 2);
   if (k % 2 != 0 || k > kMost)
     given.fail("expected an even number from 2 to " + std::to_string(kMost) + ", found " + std::to_string(k));
   if (capacity(k) < ports)
@@ -34,7 +51,10 @@ int arity(const YamlNode& node, const ClusterSettings& settings, long long ports
 /// within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A scalable, commodity data
 /// center network architecture", SIGCOMM 2008.
 ///
-///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}    # without k: the smallest
+///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}
+///
+/// Without `k`, and with 0, the smallest that has enough ports and edge switches for whole hosts, as they are cabled: of eight adapters each
+/// 16, 32, 48, ...
 ///
 /// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
 /// no link with two flows.
@@ -85,8 +105,7 @@ class FatTree {
 
 void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                        Cluster& cluster) {
-  const auto ports = static_cast<long long>(network_ports(cluster).size());
-  FatTree(arity(node, settings, ports), wire, cluster).add();
+  FatTree(arity(node, settings, cluster), wire, cluster).add();
 }
 
 const Registration<NetworkKind> kFatTree{

@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
+constexpr std::size_t kWorthDistances = 2;  ///< visits by searches of one path, per switch
 constexpr Length kUnreached = Length::unreached();
 
 }  // namespace
@@ -72,11 +73,15 @@ Paths::Paths(const Cluster& cluster)
     if (cluster.nodes[i].host >= 0) continue;
     for (const Way& way : ways_[i])
       if (const int there = way.host; there >= 0) {
-        ports_[static_cast<std::size_t>(there)].push_back({way.to, way.link, number++});
+        ports_[static_cast<std::size_t>(there)].push_back(
+            {way.to, way.link, number++, static_cast<int>(i), way.length});
         is_port_[static_cast<std::size_t>(way.link)] = true;
       }
   }
+  for (const Link& link : cluster.links)
+    joins_hosts_ = joins_hosts_ || (host(link.a) >= 0 && host(link.b) >= 0 && host(link.a) != host(link.b));
   for (std::size_t i = 0; i < ways_.size(); ++i) {
+    switches_.push_back(host_[i] < 0 ? switch_count_++ : -1);
     if (host_[i] < 0)
       std::stable_sort(ways_[i].begin(), ways_[i].end(),
                        [](const Way& a, const Way& b) { return a.host < b.host; });
@@ -90,9 +95,21 @@ Paths::Paths(const Cluster& cluster)
 Path Paths::between(int from, int to, Search search_from) const {
   Path path;
   if (from == to) return path;
-  const bool one_end = search_from == Search::kOneEnd || (host(from) >= 0 && host(from) == host(to));
+  const bool inside = host(from) >= 0 && host(from) == host(to);
+  const bool across = !inside && host(from) >= 0 && host(to) >= 0 && !joins_hosts_;
+  const bool soonest = across && search_from == Search::kSoonest;
   through_hosts_ = false;
-  bool found = one_end ? search(from, to) : search_from_both_ends(from, to);
+  bool found = false;
+  if (inside || search_from == Search::kOneEnd) {
+    found = search(from, to);
+  } else if (across &&
+             (search_from == Search::kDistances ||
+              (soonest && visits(to) > kWorthDistances * static_cast<std::size_t>(switch_count_)))) {
+    found = search_by_distances(from, to);
+  } else {
+    found = search_from_both_ends(from, to);
+    if (soonest) visits(to) += visited_.size();
+  }
   if (!found) {
     through_hosts_ = true;
     found = search(from, to);
@@ -121,7 +138,17 @@ void Paths::each_way(int at, int from, int to, const auto& visit) const {
   if (end >= 0 && end != start) into(std::max(start, end));
 }
 
-Length Paths::left_by(const Way& way, int to) const { return left(way.to) + step(way, to); }
+Length Paths::left_from(int node) const {
+  if (tails_.empty() || host(node) >= 0) return left(node);
+  const auto number = static_cast<std::size_t>(switches_[static_cast<std::size_t>(node)]);
+  Length least = kUnreached;
+  for (const Tail& tail : tails_)
+    if (const Length way = tail.distances->lengths[tail.distances->which[number]]; way != kUnreached)
+      least = std::min(least, way + tail.length);
+  return least;
+}
+
+Length Paths::left_by(const Way& way, int to) const { return left_from(way.to) + step(way, to); }
 
 Length Paths::step(const Way& way, int to) const {
   Length length = way.length;
@@ -159,6 +186,7 @@ void Paths::forget() const {
   for (const int node : visited_) left(node) = gone(node) = kUnreached;
   visited_.clear();
   started_.clear();
+  tails_.clear();
   back_.clear();
   ahead_.clear();
   entry_ = nullptr;
@@ -202,6 +230,94 @@ bool Paths::search_from_both_ends(int from, int to) const {
   return true;
 }
 
+std::size_t& Paths::visits(int to) const {
+  const std::vector<Port>& ports = ports_[static_cast<std::size_t>(host(to))];
+  return visits_[ports.empty() ? -1 : ports.front().at];
+}
+
+void Paths::join_switches() const {
+  between_switches_.resize(static_cast<std::size_t>(switch_count_));
+  for (std::size_t node = 0; node < ways_.size(); ++node)
+    if (switches_[node] >= 0)
+      for (const Way& way : ways_[node])
+        if (way.host < 0)
+          between_switches_[static_cast<std::size_t>(switches_[node])].emplace_back(
+              switches_[static_cast<std::size_t>(way.to)], way.length);
+}
+
+const Paths::Distances& Paths::distances_to(int at) const {
+  const auto [found, is_new] = distances_.try_emplace(at);
+  Distances& distances = found->second;
+  if (!is_new) return distances;
+  if (between_switches_.empty()) join_switches();
+  std::vector<Length> known(between_switches_.size(), kUnreached);
+  Queue open;
+  const int end = switches_[static_cast<std::size_t>(at)];
+  known[static_cast<std::size_t>(end)] = {};
+  open.push({}, end);
+  while (!open.empty()) {
+    const Queue::Arrival here = open.pop();
+    if (known[static_cast<std::size_t>(here.node)] < here.length) continue;
+    for (const auto& [to, step] : between_switches_[static_cast<std::size_t>(here.node)]) {
+      const Length length = here.length + step;
+      if (!(length < known[static_cast<std::size_t>(to)])) continue;
+      known[static_cast<std::size_t>(to)] = length;
+      open.push(length, to);
+    }
+  }
+  distances.lengths = known;
+  std::sort(distances.lengths.begin(), distances.lengths.end());
+  distances.lengths.erase(std::unique(distances.lengths.begin(), distances.lengths.end()),
+                          distances.lengths.end());
+  for (const Length& one : known)
+    distances.which.push_back(
+        static_cast<std::uint32_t>(std::lower_bound(distances.lengths.begin(), distances.lengths.end(), one) -
+                                   distances.lengths.begin()));
+  return distances;
+}
+
+/// From the destination through its host to its ports, by distances to the ports of the start's host, and through that.
+bool Paths::search_by_distances(int from, int to) const {
+  forget();
+  come_from(to, {});
+  search_inside(host(to), to, -1);
+  const std::vector<Port>& ends = ports_[static_cast<std::size_t>(host(to))];
+  if (std::all_of(ends.begin(), ends.end(), [this](const Port& one) { return left(one.node) == kUnreached; }))
+    return false;
+  entry_ = &entry_of(to);
+  for (const Port& port : ends) {
+    if (left(port.node) == kUnreached) continue;
+    const Length length = left_by({port.link, port.node, host(to), port.length}, to);
+    const auto known =
+        std::find_if(tails_.begin(), tails_.end(), [&](const Tail& one) { return one.at == port.at; });
+    if (known == tails_.end())
+      tails_.push_back({port.at, length, &distances_to(port.at)});
+    else
+      known->length = std::min(known->length, length);
+  }
+  for (const Port& port : ports_[static_cast<std::size_t>(host(from))])
+    if (left_from(port.at) != kUnreached)
+      come_from(port.node, left_by({port.link, port.at, -1, port.length}, to));
+  search_inside(host(from), to, from);
+  return left(from) != kUnreached;
+}
+
+void Paths::come_from(int node, const Length& length) const {
+  if (!(length < left(node))) return;
+  if (left(node) == kUnreached) visited_.push_back(node);
+  left(node) = length;
+  back_.push(length, node);
+}
+
+void Paths::search_inside(int inside, int to, int until) const {
+  while (!back_.empty() && (until < 0 || left(until) == kUnreached || back_.least() < left(until))) {
+    const Queue::Arrival here = back_.pop();
+    if (left(here.node) < here.length) continue;
+    for (const Way& way : ways_[static_cast<std::size_t>(here.node)])
+      if (way.host == inside) come_from(way.to, left_by({way.link, here.node, inside, way.length}, to));
+  }
+}
+
 /// What is left to go from the nodes of shortest paths that only the search from the start has reached.
 void Paths::keep_shortest(int to, const Length& shortest) const {
   const auto lies_on_one = [&](int node) {
@@ -238,8 +354,9 @@ Path Paths::walk(int from, int to) const {
   std::vector<const Way*> equal;
   for (int at = from; at != to;) {
     equal.clear();
+    const Length here = left_from(at);
     each_way(at, from, to, [&](const Way& way) {
-      if (left(way.to) != kUnreached && left_by(way, to) == left(at)) equal.push_back(&way);
+      if (left_from(way.to) != kUnreached && left_by(way, to) == here) equal.push_back(&way);
     });
     const auto choices = static_cast<int>(equal.size());
     const bool in_network = host(at) < 0 && host(equal.front()->to) < 0;

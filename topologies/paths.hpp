@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "topologies/cluster.hpp"
@@ -60,10 +61,11 @@ class Paths {
  public:
   explicit Paths(const Cluster& cluster);
 
-  enum class Search : std::uint8_t { kOneEnd, kBothEnds };
-  /// Empty for a node itself and for what cannot be reached. \param search between hosts; both find the same path, from
-  /// both ends sooner
-  [[nodiscard]] Path between(int from, int to, Search search = Search::kBothEnds) const;
+  enum class Search : std::uint8_t { kOneEnd, kBothEnds, kDistances, kSoonest };
+  /// Empty for a node itself and for what cannot be reached. \param search between hosts; all find the same path: from
+  /// both ends sooner than from one, and with the distances of all switches from the destination's soonest where many
+  /// paths lead there
+  [[nodiscard]] Path between(int from, int to, Search search = Search::kSoonest) const;
 
  private:
   /// A link as one of its ends sees it.
@@ -78,9 +80,15 @@ class Paths {
     int node = 0;  ///< of the host
     int link = 0;
     int number = 0;
+    int at = 0;     ///< the switch
+    Length length;  ///< of the link
   };
   [[nodiscard]] bool search(int from, int to) const;
   [[nodiscard]] bool search_from_both_ends(int from, int to) const;
+  [[nodiscard]] bool search_by_distances(int from, int to) const;
+  /// Goes on inside one host, until the node is reached that a path is from. \param until -1: everywhere
+  void search_inside(int inside, int to, int until) const;
+  void come_from(int node, const Length& length) const;
   void keep_shortest(int to, const Length& shortest) const;
   void forget() const;
   [[nodiscard]] Path walk(int from, int to) const;
@@ -91,6 +99,8 @@ class Paths {
   }
   [[nodiscard]] int host(int node) const { return host_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
+  /// The same, of a switch by its distances where these are used.
+  [[nodiscard]] Length left_from(int node) const;
   [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
   /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless `through_hosts_`.
   void each_way(int at, int from, int to, const auto& visit) const;
@@ -121,6 +131,22 @@ class Paths {
     std::size_t used_ = 0;
   };
 
+  /// How far it is to one switch over others; there are few lengths.
+  struct Distances {
+    std::vector<std::uint32_t> which;  ///< by number of the switch that it is from
+    std::vector<Length> lengths;       ///< ascending
+  };
+  const Distances& distances_to(int at) const;
+  void join_switches() const;
+  /// How many nodes searches have visited for paths to where this host joins the network.
+  [[nodiscard]] std::size_t& visits(int to) const;
+  /// Where a path may leave the network, and what is left to go from there.
+  struct Tail {
+    int at = 0;
+    Length length;
+    const Distances* distances = nullptr;
+  };
+
   const Cluster& cluster_;
   std::vector<int> host_;  ///< by node; -1: of the network
   std::vector<std::vector<Way>>
@@ -129,6 +155,13 @@ class Paths {
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   std::vector<bool> is_port_;             ///< by link
+  std::vector<int> switches_;             ///< by node: its number among them; of a node of a host -1
+  int switch_count_ = 0;
+  bool joins_hosts_ = false;  ///< some link does, without a switch
+  /// By number of the switch: to which others, and how far. Empty until it is needed.
+  mutable std::vector<std::vector<std::pair<int, Length>>> between_switches_;
+  mutable std::unordered_map<int, Distances> distances_;  ///< by switch
+  mutable std::unordered_map<int, std::size_t> visits_;   ///< by switch
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination
   mutable std::vector<Length> gone_;  ///< by node, from the start
@@ -136,6 +169,7 @@ class Paths {
   mutable std::vector<int> visited_;
   mutable std::vector<int>
       started_;  ///< nodes from which the search from the start has gone on, in its order
+  mutable std::vector<Tail> tails_;
   mutable bool through_hosts_ = false;
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -273,14 +274,18 @@ std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& r
           const std::vector<std::string> more = experiment->measured_words(point);
           words.insert(words.end(), more.begin(), more.end());
         }
+        const auto start = std::chrono::steady_clock::now();
         Result result = answer(words);
+        const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - start;
         if (experiment != nullptr) {
           result.context = make_run_context(kResultSchema, command_line());
           result.context.threads = result.configuration.threads;
           result.asked = words;
           write_file(experiment->predicted_path(point), to_file_text(result), true);
         }
-        return row_of(point, result, point_facts(point, result));
+        PointFacts facts = point_facts(point, result);
+        if (study.clock) facts.answered = Seconds(answered.count());
+        return row_of(point, result, facts);
       });
 }
 
@@ -390,7 +395,11 @@ ExitCode run(const po::variables_map& values) {
   if (values.count("epoch-samples") != 0)
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
   const int cores = default_jobs();
-  const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
+  const int jobs = study.clock                  ? 1  // answers would disturb each other
+                   : values["jobs"].defaulted() ? cores
+                                                : int_option(values, "jobs", 1, kMostThreads);
+  if (study.clock && !values["jobs"].defaulted())
+    throw UsageError("--jobs: a study with 'clock: yes' answers one point at a time");
   if (values.count("launches") != 0) {
     if (!study.parts) throw UsageError("--launches goes with studies that run");
     study.parts->launches = int_option(values, "launches", 1);

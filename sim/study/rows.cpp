@@ -151,6 +151,17 @@ const std::vector<StudyColumn>& study_columns() {
          return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
                                        : std::nullopt;
        }},
+      {"answer_s", "time to answer (s)",
+       "of studies with 'clock: yes': how long the forecast took, without the start of the program",
+       Better::kLess,
+       [](const Result&, const PointFacts& facts) {
+         return facts.answered > Seconds(0) ? std::optional(facts.answered.count()) : std::nullopt;
+       }},
+      {"answer_per_rank_s", "time to answer per rank (s)", "answer_s over ranks", Better::kLess, nullptr,
+       [](const ColumnValues& values, const StudyCost&) {
+         const auto ranks = known(values, "ranks");
+         return ranks ? times(known(values, "answer_s"), 1.0 / *ranks) : std::nullopt;
+       }},
       {"epoch_time_s", "time per epoch (s)",
        "cost.epoch_samples (or --epoch-samples) over samples per second", Better::kLess, nullptr,
        per_epoch<kTime>},

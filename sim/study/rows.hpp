@@ -24,6 +24,7 @@ struct PointFacts {
   Bytes memory;                ///< of one device; 0 B: not known
   Watts power;                 ///< that one device is rated for; 0 W: not known
   double tokens_per_sample{};  ///< 0: samples are no sequences
+  Seconds answered{};          ///< how long the answer took; 0 s: not asked
 };
 
 enum class Better : std::uint8_t { kNeither, kMore, kLess };

@@ -33,9 +33,9 @@ class StudyFile {
       files_.push_back(YamlNode::load((std::filesystem::path(path).parent_path() / other).string()));
     }
     for (const YamlNode& file : files_)
-      file.allow_only({"study",    "about",     "cost",    "like",   "predict", "every",  "values",
-                       "classes",  "points",    "skip",    "expect", "plot",    "name",   "first",
-                       "baseline", "calibrate", "measure", "bench",  "run",     "compare"});
+      file.allow_only({"study",    "about",     "cost",    "like",   "predict", "every",   "values",
+                       "classes",  "points",    "skip",    "expect", "plot",    "name",    "first",
+                       "baseline", "calibrate", "measure", "bench",  "run",     "compare", "clock"});
   }
   [[nodiscard]] bool has(const std::string& key) const {
     return std::any_of(files_.begin(), files_.end(), [&](const YamlNode& file) { return file.has(key); });
@@ -364,6 +364,7 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   if (file.has("expect"))
     for (const YamlNode& node : file.at("expect").items())
       study.expectations.push_back(expectation_of(node, assigned, columns));
+  study.clock = file.has("clock") && file.at("clock").boolean();
   study.cost = study_cost(file);
   if (file.has("plot"))
     for (const YamlNode& node : file.at("plot").items()) {

@@ -109,6 +109,7 @@ struct Study {
   std::vector<StudyPoint> points;
   std::vector<LeftOut> left_out;
   std::vector<Expectation> expectations;
+  bool clock = false;  ///< rows say how long their answers took
   StudyCost cost;
   std::vector<StudyFigure> figures;
   std::optional<StudyParts> parts;  ///< of a study that runs
@@ -137,7 +138,7 @@ struct StudyVocabulary {
 ///     plot:
 ///       - {file: caps.svg, x: bucket-cap, y: step_time_s, series: world-size, panels: strategy}
 ///
-/// More keys: `every` holds what points assign unless they say otherwise (an option whose value is empty is left
+/// More keys: `clock: yes` adds how long each answer took, one after the other; `every` holds what points assign unless they say otherwise (an option whose value is empty is left
 /// away); `values` and `classes` see add_values() and add_classes(); those of studies that run see StudyParts. `like`
 /// names another study in the same folder, from which keys are taken that the file does not have.
 ///

@@ -152,7 +152,7 @@ TEST_CASE("where too many classes are left, the slowest of coarser ones decides"
   PredictionRequest request;
   request.strategy = "pipeline";
   request.model = "synthetic:layers=8,forward=1ms,backward=2ms,output=16MiB";
-  request.cluster = "h100-fat-tree:nodes=64";
+  request.cluster = "h100-fat-tree:nodes=64,k=14";
   request.batch = 128;
   request.brief = true;
   request.steps = request.warmup_steps = 1;

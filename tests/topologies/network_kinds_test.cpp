@@ -242,7 +242,7 @@ TEST_CASE("mistakes in a network are named with their place and what is valid") 
   CHECK_THAT(about("star, k: 4"), Contains(":3: network: unknown key 'k'"));
   CHECK_THAT(about("fat_tree, k: 5"),
              Contains(":3: network.k: expected an even number from 2 to 1024, found 5"));
-  CHECK_THAT(about("fat_tree, k: 0"), Contains("network.k: expected at least 2, found 0"));
+  CHECK_THAT(about("fat_tree, k: -2"), Contains("network.k: expected at least 0, found -2"));
   CHECK_THAT(about("fat_tree, k: 4"),
              Contains("network.k: a 4-ary fat tree has 16 ports, but 20 are needed") &&
                  Contains("expected at least 6"));
@@ -269,6 +269,23 @@ TEST_CASE("mistakes in a network are named with their place and what is valid") 
       Contains("stands beside 'protocol'"));
   CHECK_THAT(about("star, efficiency: 0.9"),
              Contains("network.efficiency: belongs to 'protocol', which is missing"));
+}
+
+TEST_CASE("a fat tree of no stated size splits no host between edge switches") {
+  for (const char* name : {"h100-fat-tree:nodes=3", "h100-fat-tree:nodes=32", "h100-fat-tree:nodes=200",
+                           "h100-fat-tree:nodes=32,k=0"}) {
+    const Cluster cluster = load_cluster(name);
+    std::map<int, std::set<int>> edges;  // by host
+    for (const Link& link : cluster.links) {
+      const int a = cluster.node(link.a).host, b = cluster.node(link.b).host;
+      if (a >= 0 && b < 0) edges[a].insert(link.b);
+      if (b >= 0 && a < 0) edges[b].insert(link.a);
+    }
+    CHECK(edges.size() == cluster.hosts.size());
+    for (const auto& [host, here] : edges) CHECK(here.size() == 1);
+  }
+  CHECK(load_cluster("h100-fat-tree:nodes=32,k=64").nodes.size() !=
+        load_cluster("h100-fat-tree:nodes=32").nodes.size());
 }
 
 }  // namespace
