@@ -128,4 +128,23 @@ TEST_CASE("the columns of a study have a dictionary", "[commands]") {
   CHECK(shell.run("stepcast help plot columns").exit_code == 2);
 }
 
+TEST_CASE("a study with a clock says how long its answers took", "[commands]") {
+  const Shell shell;
+  shell.write("clock.yaml",
+              "study: t\n"
+              "clock: yes\n"
+              "predict: {model: \"synthetic:layers=2\", strategy: ddp, cluster: \"star:hosts=8\"}\n"
+              "points: [{grid: {world-size: [2, 8]}}]\n"
+              "expect: [{column: answer_s, at_least: 1e-6}, {column: answer_per_rank_s, at_most: 10}]\n");
+  const Outcome timed = shell.run("stepcast study clock.yaml -o out");
+  INFO(timed.err);
+  CHECK(timed.exit_code == 0);
+  const std::string rows = shell.read("out/rows.1-of-1.jsonl");
+  CHECK_THAT(rows, Catch::Contains("\"answer_s\":"));
+  CHECK(shell.run("stepcast study clock.yaml -o out").exit_code == 0);
+  CHECK(shell.read("out/rows.1-of-1.jsonl") == rows);
+  CHECK_THAT(shell.run("stepcast study clock.yaml -o out --jobs 2").err,
+             Catch::Contains("--jobs: a study with 'clock: yes' answers one point at a time"));
+}
+
 }  // namespace stepcast::tests::study_command_test
