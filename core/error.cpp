@@ -63,7 +63,10 @@ std::string unknown_name(std::string_view what, std::string_view name,
   std::string message = "unknown " + std::string(what) + " '" + std::string(name) + "'";
   if (const std::string near = nearest(name, known); !near.empty())
     message += " (did you mean '" + near + "'?)";
-  return message + "; known: " + joined(known);
+  constexpr std::size_t kMost = 100;
+  if (known.size() <= kMost) return message + "; known: " + joined(known);
+  return message + "; known are " + std::to_string(known.size()) + ", such as " +
+         joined(std::vector<std::string>(known.begin(), known.begin() + 3));
 }
 
 }  // namespace stepcast

@@ -7,6 +7,10 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
 
 namespace stepcast::registry_test {
 
@@ -41,6 +45,13 @@ TEST_CASE("asserts are alive: a program that registers a name twice aborts") {
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGABRT);
 #endif
+}
+
+TEST_CASE("of very many names an error says a few") {
+  std::vector<std::string> hosts;
+  for (int i = 0; i < 2048; ++i) hosts.push_back("node" + std::to_string(i));
+  CHECK(unknown_name("host", "nod7", hosts) ==
+        "unknown host 'nod7' (did you mean 'node7'?); known are 2048, such as node0, node1, node2");
 }
 
 }  // namespace stepcast::registry_test
