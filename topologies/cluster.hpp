@@ -60,6 +60,8 @@ struct Link {
   /// Payload that passes either direction at once after a pause, because a token bucket of this depth shapes
   /// it (topologies/token_bucket.hpp); 0: nothing shapes it.
   Bytes token_bucket{};
+  /// What `scale_links` made of the bandwidth. Paths and NCCL's plans are those of the cluster without it.
+  double scale = 1.0;
 };
 
 struct Host {

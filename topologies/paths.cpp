@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 namespace stepcast {
@@ -10,19 +9,17 @@ namespace {
 
 constexpr double kFemto = 1e15;
 constexpr double kPico = 1e12;
-const Length kUnreached{std::numeric_limits<int>::max(), 0, 0, 0, 0};
-
-Length length_of(const Link& link) {
-  return {0, std::llround(kFemto * link.remaining / link.bandwidth.count()), 1,
-          std::llround(kPico * link.latency.count()), 0};
-}
-
-Length operator+(const Length& a, const Length& b) {
-  return {a.through_places + b.through_places, a.cost + b.cost, a.links + b.links,
-          a.latency_ps + b.latency_ps, a.other_ports + b.other_ports};
-}
+constexpr Length kUnreached = Length::unreached();
 
 }  // namespace
+
+Length::Length(const Link& link)
+    : key_((static_cast<Key>(std::min<std::int64_t>(
+                kMostCost, std::llround(kFemto * link.remaining * link.scale / link.bandwidth.count())))
+            << kCost) +
+           (Key{1} << kLinks) +
+           (static_cast<Key>(std::min<std::int64_t>(kMostLatency, std::llround(kPico * link.latency.count())))
+            << kLatency)) {}
 
 void Paths::Queue::clear() {
   for (Rung& rung : rungs_) rung.nodes.clear();
@@ -64,9 +61,9 @@ Paths::Paths(const Cluster& cluster)
   for (const Node& node : cluster.nodes) host_.push_back(node.host);
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
-    const Length length = length_of(link);
-    ways_[static_cast<std::size_t>(link.a)].push_back({static_cast<int>(i), link.b, length});
-    ways_[static_cast<std::size_t>(link.b)].push_back({static_cast<int>(i), link.a, length});
+    const Length length(link);
+    ways_[static_cast<std::size_t>(link.a)].push_back({static_cast<int>(i), link.b, host(link.b), length});
+    ways_[static_cast<std::size_t>(link.b)].push_back({static_cast<int>(i), link.a, host(link.a), length});
   }
   int number = 0;
   for (const int place : cluster.places()) place_number_[static_cast<std::size_t>(place)] = number++;
@@ -74,10 +71,19 @@ Paths::Paths(const Cluster& cluster)
   for (std::size_t i = 0; i < cluster.nodes.size(); ++i) {
     if (cluster.nodes[i].host >= 0) continue;
     for (const Way& way : ways_[i])
-      if (const int there = host(way.to); there >= 0) {
+      if (const int there = way.host; there >= 0) {
         ports_[static_cast<std::size_t>(there)].push_back({way.to, way.link, number++});
         is_port_[static_cast<std::size_t>(way.link)] = true;
       }
+  }
+  for (std::size_t i = 0; i < ways_.size(); ++i) {
+    if (host_[i] < 0)
+      std::stable_sort(ways_[i].begin(), ways_[i].end(),
+                       [](const Way& a, const Way& b) { return a.host < b.host; });
+    in_network_.push_back(
+        host_[i] >= 0 ? ways_[i].size()
+                      : static_cast<std::size_t>(std::count_if(ways_[i].begin(), ways_[i].end(),
+                                                               [](const Way& way) { return way.host < 0; })));
   }
 }
 
@@ -85,23 +91,49 @@ Path Paths::between(int from, int to, Search search_from) const {
   Path path;
   if (from == to) return path;
   const bool one_end = search_from == Search::kOneEnd || (host(from) >= 0 && host(from) == host(to));
-  if ((one_end ? search(from, to, false) : search_from_both_ends(from, to)) || search(from, to, true))
-    path = walk(from, to);
+  through_hosts_ = false;
+  bool found = one_end ? search(from, to) : search_from_both_ends(from, to);
+  if (!found) {
+    through_hosts_ = true;
+    found = search(from, to);
+  }
+  if (found) path = walk(from, to);
   return path;
+}
+
+void Paths::each_way(int at, int from, int to, const auto& visit) const {
+  const std::vector<Way>& ways = ways_[static_cast<std::size_t>(at)];
+  const int start = host(from), end = host(to);
+  if (host(at) >= 0 || through_hosts_) {
+    for (const Way& way : ways)
+      if (through_hosts_ || way.host < 0 || way.host == start || way.host == end) visit(way);
+    return;
+  }
+  const auto outside = ways.begin() + static_cast<std::ptrdiff_t>(in_network_[static_cast<std::size_t>(at)]);
+  for (auto way = ways.begin(); way != outside; ++way) visit(*way);
+  if (outside == ways.end()) return;
+  const auto into = [&](int one) {
+    auto way = std::lower_bound(outside, ways.end(), one,
+                                [](const Way& each, int wanted) { return each.host < wanted; });
+    for (; way != ways.end() && way->host == one; ++way) visit(*way);
+  };
+  if (start >= 0) into(std::min(start, end < 0 ? start : end));
+  if (end >= 0 && end != start) into(std::max(start, end));
 }
 
 Length Paths::left_by(const Way& way, int to) const { return left(way.to) + step(way, to); }
 
 Length Paths::step(const Way& way, int to) const {
   Length length = way.length;
-  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0) ++length.through_places;
-  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && host(way.to) == host(to);
-  if (comes_in && entry_ != nullptr && way.link != entry_->link) ++length.other_ports;
+  if (way.to != to && place_number_[static_cast<std::size_t>(way.to)] >= 0)
+    length = length + Length::through_place();
+  const bool comes_in = is_port_[static_cast<std::size_t>(way.link)] && way.host == host(to);
+  if (comes_in && entry_ != nullptr && way.link != entry_->link) length = length + Length::other_port();
   return length;
 }
 
 /// Dijkstra's algorithm from the destination until the start is reached.
-bool Paths::search(int from, int to, bool through_hosts) const {
+bool Paths::search(int from, int to) const {
   forget();
   visited_.push_back(to);
   left(to) = {};
@@ -110,17 +142,15 @@ bool Paths::search(int from, int to, bool through_hosts) const {
   while (!open.empty() && (left(from) == kUnreached || open.least() < left(from))) {
     const Queue::Arrival here = open.pop();
     if (left(here.node) < here.length) continue;
-    for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
-      const int there = host(way.to);
-      if (!through_hosts && there >= 0 && there != host(from) && there != host(to)) continue;
-      const bool comes_in = there < 0 && host(here.node) >= 0 && host(here.node) == host(to);
+    each_way(here.node, from, to, [&](const Way& way) {
+      const bool comes_in = way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to);
       if (comes_in && entry_ == nullptr) entry_ = &entry_of(to);
-      const Length length = left_by({way.link, here.node, way.length}, to);
-      if (!(length < left(way.to))) continue;
+      const Length length = left_by({way.link, here.node, host(here.node), way.length}, to);
+      if (!(length < left(way.to))) return;
       if (left(way.to) == kUnreached) visited_.push_back(way.to);
       left(way.to) = length;
       open.push(length, way.to);
-    }
+    });
   }
   return left(from) != kUnreached;
 }
@@ -160,17 +190,12 @@ bool Paths::search_from_both_ends(int from, int to) const {
     const Queue::Arrival here = (from_end ? back : ahead).pop();
     if ((from_end ? left(here.node) : gone(here.node)) < here.length) continue;
     if (!from_end) started_.push_back(here.node);
-    for (const Way& way : ways_[static_cast<std::size_t>(here.node)]) {
-      const int there = host(way.to);
-      if (there >= 0 && there != host(from) && there != host(to)) continue;
-      if (!from_end) {
-        reach(way.to, here.length + step(way, to), gone(way.to), ahead);
-        continue;
-      }
-      if (entry_ == nullptr && there < 0 && host(here.node) >= 0 && host(here.node) == host(to))
+    each_way(here.node, from, to, [&](const Way& way) {
+      if (!from_end) return reach(way.to, here.length + step(way, to), gone(way.to), ahead);
+      if (entry_ == nullptr && way.host < 0 && host(here.node) >= 0 && host(here.node) == host(to))
         entry_ = &entry_of(to);
-      reach(way.to, left_by({way.link, here.node, way.length}, to), left(way.to), back);
-    }
+      reach(way.to, left_by({way.link, here.node, host(here.node), way.length}, to), left(way.to), back);
+    });
   }
   if (shortest == kUnreached) return false;
   keep_shortest(to, shortest);
@@ -197,7 +222,7 @@ const Paths::Port& Paths::entry_of(int to) const {
   Length least = kUnreached;
   std::vector<const Port*> nearest;
   for (const Port& port : ports_[static_cast<std::size_t>(host(to))]) {
-    if (left(port.node) == kUnreached || left(port.node) > least) continue;
+    if (left(port.node) == kUnreached || least < left(port.node)) continue;
     if (left(port.node) < least) nearest.clear();
     least = left(port.node);
     nearest.push_back(&port);
@@ -213,8 +238,9 @@ Path Paths::walk(int from, int to) const {
   std::vector<const Way*> equal;
   for (int at = from; at != to;) {
     equal.clear();
-    for (const Way& way : ways_[static_cast<std::size_t>(at)])
+    each_way(at, from, to, [&](const Way& way) {
       if (left(way.to) != kUnreached && left_by(way, to) == left(at)) equal.push_back(&way);
+    });
     const auto choices = static_cast<int>(equal.size());
     const bool in_network = host(at) < 0 && host(equal.front()->to) < 0;
     const Way& way = *equal[static_cast<std::size_t>((in_network ? port : place) % choices)];

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
@@ -19,15 +18,28 @@ struct Hop {
 };
 using Path = std::vector<Hop>;
 
-/// Length of a path; compared in this order. Whole numbers, so that equal paths are equal.
-struct Length {
-  int through_places = 0;
-  std::int64_t cost = 0;  ///< sum of 1 / bandwidth in fs/B
-  int links = 0;
-  std::int64_t latency_ps = 0;
-  int other_ports = 0;  ///< 1 when it comes in by another port than the destination should be reached by
-  // NOLINTNEXTLINE(modernize-use-nullptr): false alarm
-  friend auto operator<=>(const Length& a, const Length& b) = default;
+/// Length of a path: by how many places of ranks it goes, its sum of 1 / bandwidth in fs/B, its links, its latency in ps, and
+/// whether it comes in by another port than the destination should be reached by; compared in this order. Whole numbers, so
+/// that equal paths are equal, one above the other in one number: searches do little else than add and compare them.
+class Length {
+ public:
+  constexpr Length() = default;
+  explicit Length(const Link& link);
+  static constexpr Length unreached() { return Length(~Key{0}); }
+  static constexpr Length through_place() { return Length(Key{1} << kPlaces); }
+  static constexpr Length other_port() { return Length(Key{1}); }
+  friend constexpr Length operator+(const Length& a, const Length& b) { return Length(a.key_ + b.key_); }
+  friend constexpr bool operator==(const Length& a, const Length& b) = default;
+  friend constexpr bool operator<(const Length& a, const Length& b) { return a.key_ < b.key_; }
+
+ private:
+  __extension__ using Key = unsigned __int128;
+  // Where in the number each begins.
+  static constexpr int kLatency = 6, kLinks = kLatency + 46, kCost = kLinks + 10, kPlaces = kCost + 56;
+  static constexpr std::int64_t kMostLatency = std::int64_t{1} << 42;  ///< of a link: 4 s
+  static constexpr std::int64_t kMostCost = std::int64_t{1} << 52;     ///< of a link: 0.2 B/s
+  explicit constexpr Length(Key key) : key_(key) {}
+  Key key_ = 0;
 };
 
 /// Finds paths through a cluster.
@@ -58,6 +70,7 @@ class Paths {
   struct Way {
     int link = 0;
     int to = 0;
+    int host = -1;  ///< of `to`
     Length length;  ///< of this link
   };
   /// Where a host meets a switch.
@@ -66,7 +79,7 @@ class Paths {
     int link = 0;
     int number = 0;
   };
-  [[nodiscard]] bool search(int from, int to, bool through_hosts) const;
+  [[nodiscard]] bool search(int from, int to) const;
   [[nodiscard]] bool search_from_both_ends(int from, int to) const;
   void keep_shortest(int to, const Length& shortest) const;
   void forget() const;
@@ -79,6 +92,8 @@ class Paths {
   [[nodiscard]] int host(int node) const { return host_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& left(int node) const { return left_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
+  /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless `through_hosts_`.
+  void each_way(int at, int from, int to, const auto& visit) const;
   /// What `way` adds to the length of a path to `to`.
   [[nodiscard]] Length step(const Way& way, int to) const;
   /// What is left to go from `way`'s start when it is taken. \pre its end has been reached
@@ -107,8 +122,10 @@ class Paths {
   };
 
   const Cluster& cluster_;
-  std::vector<int> host_;                 ///< by node; -1: of the network
-  std::vector<std::vector<Way>> ways_;    ///< by node
+  std::vector<int> host_;  ///< by node; -1: of the network
+  std::vector<std::vector<Way>>
+      ways_;  ///< by node; of a switch those to switches first, then those to hosts by host
+  std::vector<std::size_t> in_network_;   ///< by node: of its ways; of a node of a host all
   std::vector<int> place_number_;         ///< by node; -1: no place
   std::vector<std::vector<Port>> ports_;  ///< by host
   std::vector<bool> is_port_;             ///< by link
@@ -119,6 +136,7 @@ class Paths {
   mutable std::vector<int> visited_;
   mutable std::vector<int>
       started_;  ///< nodes from which the search from the start has gone on, in its order
+  mutable bool through_hosts_ = false;
   mutable const Port* entry_ = nullptr;  ///< none before a port of the destination has been reached
 };
 

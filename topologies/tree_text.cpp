@@ -10,6 +10,7 @@
 #include "core/table.hpp"
 #include "topologies/cluster_text.hpp"
 #include "topologies/devices.hpp"
+#include "topologies/link_tiers.hpp"
 
 namespace stepcast {
 namespace {
@@ -20,10 +21,6 @@ constexpr int kMostLevels = 4;  // of PCIe switches; a file may join them to a r
 std::string range_of(const std::vector<std::string>& names) {
   if (names.size() > 2) return names.front() + " .. " + names.back();
   return names.size() == 2 ? names[0] + ", " + names[1] : names.front();
-}
-
-bool of_network(LinkKind kind) {
-  return kind == LinkKind::kNetwork || kind == LinkKind::kEthernet || kind == LinkKind::kInfiniband;
 }
 
 /// The text of one host at a time.
@@ -190,26 +187,6 @@ std::string hosts_text(const Cluster& cluster) {
     first = last + 1;
   }
   return out;
-}
-
-constexpr int kNoTier = std::numeric_limits<int>::max() - 1;
-
-/// How many links lead from each switch to the network's ports, at least; 0 of other nodes.
-std::vector<int> tiers_of(const Cluster& cluster) {
-  std::vector<int> tier;
-  for (const Node& node : cluster.nodes) tier.push_back(node.kind == NodeKind::kSwitch ? kNoTier : 0);
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const Link& link : cluster.links)
-      for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
-        const int through = tier[static_cast<std::size_t>(from)] + 1;
-        int& known = tier[static_cast<std::size_t>(to)];
-        if (!of_network(link.kind) || through >= known) continue;
-        known = through;
-        changed = true;
-      }
-  }
-  return tier;
 }
 
 /// Of the links from a tier to the one below or above: how many, and how fast together.

@@ -26,9 +26,9 @@ struct Turn {
   int turn = 0;
 };
 
-class Plan {
+class TreePlan {
  public:
-  explicit Plan(int members) : members_(members) {
+  explicit TreePlan(int members) : members_(members) {
     for (int tree = 0; tree < 2; ++tree)
       for (int member = 0; member < members; ++member)
         if (const int parent = tree_parent(tree, member, members); parent >= 0)
@@ -125,7 +125,7 @@ int tree_parent(int tree, int number, int count) {
   return parent < 0 ? -1 : back(parent);
 }
 
-TreeRounds tree_rounds(int members) { return Plan(members).best(); }
+TreeRounds tree_rounds(int members) { return TreePlan(members).best(); }
 
 namespace {
 

@@ -56,6 +56,9 @@ int arrival(const Cluster& cluster, const Hop& hop) {
   return hop.forward ? link.b : link.a;
 }
 
+/// What NCCL reads of it: B/s of the adapter, whatever its links are scaled to.
+double planned_with(const Link& link) { return nominal_rate(link).count() / link.scale; }
+
 /// Channels of one search: MAXCHANNELS / 2.
 constexpr int kMostNcclChannels = 32;
 
@@ -225,6 +228,7 @@ class GraphOfGroup {
     look_for_rings();
     describe_edges();
     split_channels();
+    graph_.bandwidth = scale_ * graph_.bandwidth;
     if (at_nvswitch()) add_nvls();
     return graph_;
   }
@@ -293,7 +297,7 @@ class GraphOfGroup {
       way.overhead = pair(hosts_[0][here], to_rank).overhead;
       for (const Hop& hop : path(hosts_[0][here], to_rank)) {
         const auto [found, is_new] = place.try_emplace(slot(hop), request.capacity.size());
-        if (is_new) request.capacity.push_back(nominal_rate(cluster_.links[hop.link]).count());
+        if (is_new) request.capacity.push_back(planned_with(cluster_.links[hop.link]));
         way.links.push_back(found->second);
       }
       return way;
@@ -342,7 +346,8 @@ class GraphOfGroup {
 
   /// What the edges are made of. The fullest link sets the pace of all: NCCL plans with the nominal rates of
   /// adapters, of which the protocol takes its part, and with those of the first host. Where no ring fits, it
-  /// plans with one of 0.1 GB/s; that one goes as fast as its links.
+  /// plans with one of 0.1 GB/s; that one goes as fast as its links. Where links are scaled, all goes faster by
+  /// what the fullest link then carries more.
   void describe_edges() {
     std::unordered_map<std::size_t, double> used;
     const double speed = graph_.bandwidth.count() * graph_.channels;
@@ -361,10 +366,15 @@ class GraphOfGroup {
         for (const Hop& hop : path(from, to)) used[slot(hop)] += speed * ring.share * edge.overhead;
       }
     }
-    double pace = none_fits_ ? std::numeric_limits<double>::infinity() : 1.0;
-    for (const auto& [where, taken] : used)
-      pace = std::min(pace, cluster_.links[where / 2].bandwidth.count() / taken);
+    double left = std::numeric_limits<double>::infinity(), scaled = left;  // of the fullest link
+    for (const auto& [where, taken] : used) {
+      const Link& link = cluster_.links[where / 2];
+      scaled = std::min(scaled, link.bandwidth.count() / taken);
+      left = std::min(left, link.bandwidth.count() / link.scale / taken);
+    }
+    const double pace = none_fits_ ? left : std::min(1.0, left);
     graph_.bandwidth = pace * graph_.bandwidth;
+    if (!used.empty()) scale_ = scaled / left;
   }
 
   /// `ncclTopoDupChannels`.
@@ -395,16 +405,20 @@ class GraphOfGroup {
   void add_nvls() {
     if (graph_.compute_capability < kHopper) return;
     const auto heads = static_cast<int>(hosts_[0].size());
-    double nvlink = std::numeric_limits<double>::infinity();
+    double nvlink = std::numeric_limits<double>::infinity(), scale = nvlink;
     for (const std::vector<int>& ranks : hosts_) {
       if (static_cast<int>(ranks.size()) != heads) return;
-      for (std::size_t i = 0; i < ranks.size(); ++i)
-        nvlink = std::min(nvlink, pair(ranks[i], ranks[(i + 1) % ranks.size()]).bandwidth.count());
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const int next = ranks[(i + 1) % ranks.size()];
+        const double here = cluster_.links[path(ranks[i], next).front().link].scale;
+        nvlink = std::min(nvlink, pair(ranks[i], next).bandwidth.count() / here);
+        scale = std::min(scale, here);
+      }
     }
     for (const double speed : speeds(graph_.compute_capability, several_hosts())) {
       if (heads * speed > nvlink) continue;
       graph_.nvls_channels = heads;
-      graph_.nvls_bandwidth = BytesPerSecond(speed);
+      graph_.nvls_bandwidth = BytesPerSecond(scale * speed);
       graph_.nvls_network = graph_.channels * graph_.bandwidth / heads;
       return;
     }
@@ -415,6 +429,7 @@ class GraphOfGroup {
   const std::vector<int>& places_;
   std::vector<std::vector<int>> hosts_;  ///< ranks of the group, by host
   bool none_fits_ = false;               ///< of the rings that were tried
+  double scale_ = 1.0;                   ///< of what was planned, where links are scaled
   NcclGraph graph_;
 };
 

@@ -3,10 +3,10 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <thread>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
+#include "core/processes.hpp"
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
@@ -124,8 +124,8 @@ ExitCode run(const po::variables_map& values) {
   SetResult result{read_measured(values["rows"].as<std::string>()), {}};
   if (result.set.free.empty()) free_device(result.set, values);
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
-  const int jobs = values["jobs"].as<int>() == 0 ? static_cast<int>(std::thread::hardware_concurrency())
-                                                 : int_option(values, "jobs", 1, kMostThreads);
+  const int jobs =
+      values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads);
   result.forecast = forecast(result.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
   std::cout << set_text(result, true, values["every-row"].as<bool>());
   if (output.empty()) return ExitCode::kDone;

@@ -39,7 +39,7 @@ void declare(po::options_description& options) {
       ("objective", text_value("time"),
        "time of a step on all ranks; cost (device-hours) or energy (at rated power) per token, on all or fewer of them")
       ("top", int_value(5), "plans that are ranked at least; no other is better than the first by more than 0.5 %")
-      ("replays", int_value(100), "plans that are replayed at most")
+      ("replays", int_value(100), "plans that are replayed at most, fewer where replays are long")
       ("against", text_value(), "YAML list of plans of your own, as options of 'predict': ranked in the same table")
       ("output,o", text_value(),
        "folder for plans.csv, plans.jsonl, plan.txt, megatron.txt, torchtitan.toml and pareto.svg; or a file .csv or .jsonl of all plans")

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/file.hpp"
 #include "sim/cli/command.hpp"
@@ -77,6 +78,10 @@ void declare(po::options_description& options) {
       ("fidelity", text_value("auto"), "of collectives: auto, message or aggregate")
       ("exact", po::bool_switch(),
        "replay every rank; else ranks that do the same in the same surroundings are replayed once for all")
+      ("scale", text_value("", "nothing"),
+       "RESOURCE=FACTOR[,...]: so many times what there is of compute, that of one rank (rank3) or stage (stage0), memory (bandwidth of a device), host (that issues), "
+       "endpoints (of a calibration), pageable (copies), latency, a tier of links (nvlink, pcie, smp, network1 at the ports, network2 above, ...) "
+       "or a link by its name; 'stepcast explain' tries 1.1 of each")
       ("extrapolate", po::bool_switch(), "allow a batch beyond the traced ones")
       ("pageable-rate", text_value("10GB/s"),
        "copies: what one thread stages between pageable host memory and a device")
@@ -180,6 +185,7 @@ PredictionRequest prediction_request(const po::variables_map& values) {
   request.steps = int_option(values, "steps", 1);
   request.warmup_steps = int_option(values, "warmup", 0);
   request.replicas = int_option(values, "replicas", 1);
+  request.scale = parse_scales(values["scale"].as<std::string>());
   request.resample = values["resample"].as<bool>();
   const std::string compute = values["compute"].as<std::string>();
   require_one_of("compute", compute, {"real", "replayed"});
@@ -223,12 +229,29 @@ void print_summary(const Result& result) {
   std::cout << table.text() << '\n' << rank_table(result) << balance_line(result) << sentences;
 }
 
+/// What was asked, whatever became of the answer: without the options of outputs.
+std::vector<std::string> asked_words() {
+  static const std::set<std::string> kFlags{"--json", "--force"},
+      kWithValue{"-o", "--output", "--timeline", "--timeline-ranks"};
+  std::vector<std::string> words;
+  for (std::size_t i = 2; i < command_line().size(); ++i) {
+    const std::string& word = command_line()[i];
+    const std::string name = word.starts_with("-o") ? "-o" : word.substr(0, word.find('='));
+    if (kWithValue.contains(name))
+      i += word == name ? 1 : 0;
+    else if (!kFlags.contains(name))
+      words.push_back(word);
+  }
+  return words;
+}
+
 ExitCode predict_step(const po::variables_map& values) {
   check_output(values);
   check_timeline(values);
   Result result = predict(prediction_request(values));
   result.context = make_run_context(kResultSchema, command_line());
   result.context.seed = values["seed"].as<unsigned>();
+  result.asked = asked_words();
   result.context.threads = result.configuration.threads;
   const bool printed = write_output(values, [&] { return to_file_text(result); });
   write_timeline_option(values, result);

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "core/file.hpp"
+#include "core/processes.hpp"
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/yaml.hpp"
@@ -277,6 +277,7 @@ std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& r
         if (experiment != nullptr) {
           result.context = make_run_context(kResultSchema, command_line());
           result.context.threads = result.configuration.threads;
+          result.asked = words;
           write_file(experiment->predicted_path(point), to_file_text(result), true);
         }
         return row_of(point, result, point_facts(point, result));
@@ -388,7 +389,7 @@ ExitCode run(const po::variables_map& values) {
                            values["only"].as<std::string>());
   if (values.count("epoch-samples") != 0)
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = default_jobs();
   const int jobs = values["jobs"].defaulted() ? cores : int_option(values, "jobs", 1, kMostThreads);
   if (values.count("launches") != 0) {
     if (!study.parts) throw UsageError("--launches goes with studies that run");

@@ -2,10 +2,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "core/file.hpp"
+#include "core/processes.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/commands/measured_output.hpp"
@@ -148,8 +148,8 @@ ExitCode run_measured(const po::variables_map& values) {
   const auto asked = values["measured"].as<std::string>();
   const auto rows = values["rows"].as<std::string>();
   if (asked == "all" && !rows.empty()) throw UsageError("--rows goes with --measured ID, one of its tables");
-  const int jobs = values["jobs"].as<int>() == 0 ? static_cast<int>(std::thread::hardware_concurrency())
-                                                 : int_option(values, "jobs", 1, kMostThreads);
+  const int jobs =
+      values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads);
   nlohmann::json all{{"sets", nlohmann::json::array()}};
   std::vector<SetResult> results;
   const std::vector<std::string> sets = asked == "all"          ? measured_ids()

@@ -29,30 +29,6 @@ CollectiveKind kind_of(ExchangeKind kind) {
   return kind == ExchangeKind::kReduceScatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
 }
 
-/// What operations of one micro-batch on one rank hold.
-class LocalCosts {
- public:
-  LocalCosts(const Model& model, const TraceEntry& trace, int samples)
-      : input_(input_of(schedule_, model, trace, samples)), costs_(input_) {}
-  LocalCosts(const LocalCosts&) = delete;
-  LocalCosts& operator=(const LocalCosts&) = delete;
-  [[nodiscard]] const Costs& costs() const { return costs_; }
-
- private:
-  static ReplayInput input_of(const Schedule& schedule, const Model& model, const TraceEntry& trace,
-                              int samples) {
-    ReplayInput input;
-    input.schedule = &schedule;
-    input.model = &model;
-    input.trace = &trace;
-    input.batch = samples;
-    return input;
-  }
-  const Schedule schedule_{};
-  const ReplayInput input_;
-  const Costs costs_;
-};
-
 /// The bytes that a list of operations holds at most, one after the other, from `live` on.
 class MemoryWalk {
  public:
@@ -78,6 +54,30 @@ double sum_of(const std::vector<double>& all) { return std::accumulate(all.begin
 
 }  // namespace
 
+/// What operations of one micro-batch on one rank hold.
+class PlanBounds::LocalCosts {
+ public:
+  LocalCosts(const Model& model, const TraceEntry& trace, int samples)
+      : input_(input_of(schedule_, model, trace, samples)), costs_(input_) {}
+  LocalCosts(const LocalCosts&) = delete;
+  LocalCosts& operator=(const LocalCosts&) = delete;
+  [[nodiscard]] const Costs& costs() const { return costs_; }
+
+ private:
+  static ReplayInput input_of(const Schedule& schedule, const Model& model, const TraceEntry& trace,
+                              int samples) {
+    ReplayInput input;
+    input.schedule = &schedule;
+    input.model = &model;
+    input.trace = &trace;
+    input.batch = samples;
+    return input;
+  }
+  const Schedule schedule_{};
+  const ReplayInput input_;
+  const Costs costs_;
+};
+
 PlanBounds::PlanBounds(PlanModels& models, bool links)
     : models_(models), cluster_(load_cluster(models.problem().cluster)), places_(cluster_.places()) {
   for (const Host& host : cluster_.hosts) fastest_host_ = std::max(fastest_host_, host.speed);
@@ -91,6 +91,11 @@ double PlanBounds::step_s(const Plan& plan) {
   if (strategy == "pipeline") return pipelined_s(view_of(plan));
   if (strategy == "fsdp") return sharded_s(view_of(plan));
   return strategy == "single" || strategy == "ddp" ? replicated_s(view_of(plan)) : 0.0;
+}
+
+double PlanBounds::ordered_step_s(const Plan& plan) {
+  const double unordered = step_s(plan);
+  return plan.text("strategy") == "pipeline" ? std::max(unordered, ordered_s(view_of(plan))) : unordered;
 }
 
 double PlanBounds::memory_bytes(const Plan& plan) {
@@ -116,8 +121,11 @@ PlanBounds::View PlanBounds::view_of(const Plan& plan) {
             .context = plan.number("context"),
             .expert = plan.number("expert"),
             .batches = plan.number("data"),
-            .trace = nullptr};
-  view.trace = &models_.estimate(view.model, view.samples);
+            .trace = nullptr,
+            .host = nullptr};
+  const StepEstimate& estimate = models_.estimate(view.model, view.samples);
+  view.trace = &estimate.device;
+  if (estimate.host) view.host = &*estimate.host;
   return view;
 }
 
@@ -193,30 +201,43 @@ int PlanBounds::like(const View& view, int first_rank) {
 const PlanBounds::SegmentTimes& PlanBounds::times(const View& view, int first_rank) {
   const int rank = like(view, first_rank);
   const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, rank});
-  SegmentTimes& all = found->second;
-  if (!is_new) return all;
+  if (is_new)
+    found->second = sums_of(view, *view.trace, fastest_host_,
+                            [&](const LayerExchange& exchange) { return exchange_s(view, exchange, rank); });
+  return found->second;
+}
+
+const PlanBounds::SegmentTimes& PlanBounds::issue_times(const View& view) {
+  const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, kIssued});
+  if (is_new) found->second = sums_of(view, *view.host, 1.0, [](const LayerExchange&) { return 0.0; });
+  return found->second;
+}
+
+PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry& trace, double speed,
+                                             const std::function<double(const LayerExchange&)>& exchange_s) {
+  SegmentTimes all;
   const bool blocks = repeats_blocks(view.model);
   const auto exchanges_s = [&](const Segment& segment, bool backward) {
     double sum = 0.0;
     for (const int index : segment.exchanges)
       if (const LayerExchange& one = view.model.exchanges[static_cast<std::size_t>(index)];
           one.backward == backward)
-        sum += exchange_s(view, one, rank);
+        sum += exchange_s(one);
     return sum;
   };
   for (std::size_t i = 0; i < view.model.segments.size(); ++i) {
     const Segment& segment = view.model.segments[i];
-    const SegmentTrace& trace = view.trace->segments[i];
-    const double forward = trace.forward_s.front() / fastest_host_ + exchanges_s(segment, false);
+    const SegmentTrace& own = trace.segments[i];
+    const double forward = own.forward_s.front() / speed + exchanges_s(segment, false);
     all.forward_s.add(forward);
-    all.backward_s.add(trace.backward_s.front() / fastest_host_ + exchanges_s(segment, true));
+    all.backward_s.add(own.backward_s.front() / speed + exchanges_s(segment, true));
     all.again_s.add(blocks && !segment.repeated ? 0.0 : forward);
-    all.optimizer_s.add(trace.optimizer_s.front() / fastest_host_);
+    all.optimizer_s.add(own.optimizer_s.front() / speed);
   }
   if (models_.whole().loss == "none") return all;
-  all.loss_s = view.trace->loss_s.front() / fastest_host_;
+  all.loss_s = trace.loss_s.front() / speed;
   for (const LayerExchange& exchange : view.model.exchanges)
-    if (exchange.segment < 0) all.loss_s += exchange_s(view, exchange, rank);
+    if (exchange.segment < 0) all.loss_s += exchange_s(exchange);
   return all;
 }
 
@@ -232,6 +253,13 @@ double PlanBounds::backward_s(const View& view, const SegmentTimes& times, Range
 
 double PlanBounds::optimizer_s(const SegmentTimes& times, Range range) {
   return models_.whole().optimizer.kind == "none" ? 0.0 : times.optimizer_s.of(range);
+}
+
+double PlanBounds::issue_s(const View& view, Range range, int shards) {
+  if (view.host == nullptr) return 0.0;
+  const SegmentTimes& issued = issue_times(view);
+  return view.micro_batches * (forward_s(view, issued, range) + backward_s(view, issued, range)) +
+         optimizer_s(issued, range) / shards;
 }
 
 const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
@@ -280,6 +308,12 @@ double PlanBounds::input_bytes(const View& view) const {
   return 1.0 * view.samples * view.micro_batches * view.model.input_bytes().count();
 }
 
+const Costs& PlanBounds::local_costs(const View& view) {
+  std::shared_ptr<const LocalCosts>& local = local_costs_[{&view.model, view.samples}];
+  if (local == nullptr) local = std::make_shared<LocalCosts>(view.model, *view.trace, view.samples);
+  return local->costs();
+}
+
 const PlanBounds::Activations& PlanBounds::activations(const View& view, Range range) {
   const auto [found, is_new] = activations_.try_emplace({&view.model, view.samples, view.recompute, range});
   Activations& result = found->second;
@@ -297,8 +331,8 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   step.backward_all(0);
   const Program program = step.take();
 
-  const LocalCosts local(view.model, *view.trace, view.samples);
-  MemoryWalk walk(local.costs());
+  const Costs& costs = local_costs(view);
+  MemoryWalk walk(costs);
   walk.live = input;
   std::size_t i = 0;
   const auto forward_ends = [&] {
@@ -320,9 +354,11 @@ double PlanBounds::replicated_s(const View& view) {
   const SegmentTimes& alone = times(view, 0);
   const bool averaged = view.plan.text("strategy") == "ddp";
   const double backward = backward_s(view, alone, all);
-  return view.micro_batches * (forward_s(view, alone, all) + backward) +
-         reduction_tail_s(view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
-         optimizer_s(alone, all);
+  return std::max(issue_s(view, all),
+                  view.micro_batches * (forward_s(view, alone, all) + backward) +
+                      reduction_tail_s(
+                          view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
+                      optimizer_s(alone, all));
 }
 
 double PlanBounds::replicated_bytes(const View& view) {
@@ -353,8 +389,9 @@ double PlanBounds::pipelined_s(const View& view) {
   for (std::size_t rank = 0; rank < count; ++rank) {
     const int here = static_cast<int>(rank) * neighbour;
     const SegmentTimes& own = times(view, here);
-    double busy = 0.0, updates = 0.0;
+    double busy = 0.0, updates = 0.0, issued = 0.0;
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
+      issued += issue_s(view, chunks[chunk]);
       busy +=
           shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
@@ -362,7 +399,7 @@ double PlanBounds::pipelined_s(const View& view) {
     longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
     const double tail = reduction_tail_s(view, chunks[rank], {here, replicas, view.tensor}, backward);
-    bound = std::max(bound, before + busy + tail + updates);
+    bound = std::max({bound, before + busy + tail + updates, issued});
     if (rank == 0) after_first = tail + updates;
     const auto last = static_cast<std::size_t>(chunks[rank].second);
     const double message =
@@ -374,6 +411,68 @@ double PlanBounds::pipelined_s(const View& view) {
     around += forward + backward + 2.0 * message;
   }
   return std::max(bound, longest + after_first);
+}
+
+/// To the end of the first rank's step. Ranks do what their order says, one micro-batch and chunk after the other, when what
+/// it comes after has been done and sent.
+double PlanBounds::ordered_s(const View& view) {
+  const auto [shape, chunks] = stages(view);
+  const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
+  struct ChunkCost {
+    double forward = 0.0, backward = 0.0, message = 0.0;  ///< message: to the next chunk, and back from it
+  };
+  std::vector<ChunkCost> costs;
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    const int here = static_cast<int>(chunk) % shape.ranks * neighbour;
+    const SegmentTimes& own = times(view, here);
+    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]), 0.0};
+    if (chunk + 1 < chunks.size())
+      cost.message = message_s(
+          here, static_cast<int>(chunk + 1) % shape.ranks * neighbour,
+          view.samples * view.model.segments[static_cast<std::size_t>(chunks[chunk].second)].output_size);
+    costs.push_back(cost);
+  }
+  struct RankState {
+    std::vector<PipelineAction> order;
+    std::size_t next = 0;
+    double free = 0.0;
+  };
+  std::vector<RankState> ranks(static_cast<std::size_t>(shape.ranks));
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    ranks[static_cast<std::size_t>(rank)].order = pipeline_order(shape, rank, false);
+  const auto parts = static_cast<std::size_t>(shape.micro_batches);
+  constexpr double kNotYet = -1.0;
+  std::vector<double> forward_end(chunks.size() * parts, kNotYet), backward_end(forward_end);
+  const auto ready = [&](const PipelineAction& action) {
+    const auto chunk = static_cast<std::size_t>(action.chunk),
+               part = static_cast<std::size_t>(action.micro_batch);
+    if (action.forward && chunk == 0) return 0.0;
+    if (!action.forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
+    const double before =
+        action.forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
+    return before < 0.0 ? kNotYet : before + costs[action.forward ? chunk - 1 : chunk].message;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (RankState& rank : ranks)
+      for (; rank.next < rank.order.size(); ++rank.next, moved = true) {
+        const PipelineAction& action = rank.order[rank.next];
+        const double start = ready(action);
+        if (start < 0.0) break;
+        const auto chunk = static_cast<std::size_t>(action.chunk);
+        rank.free =
+            std::max(rank.free, start) + (action.forward ? costs[chunk].forward : costs[chunk].backward);
+        (action.forward ? forward_end
+                        : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] =
+            rank.free;
+      }
+  }
+  const SegmentTimes& first = times(view, 0);
+  double updates = 0.0;
+  for (std::size_t chunk = 0; chunk < chunks.size(); chunk += static_cast<std::size_t>(shape.ranks))
+    updates += optimizer_s(first, chunks[chunk]);
+  return ranks.front().free + updates +
+         reduction_tail_s(view, chunks.front(), {0, replicas, view.tensor}, costs.front().backward);
 }
 
 double PlanBounds::pipelined_bytes(const View& view) {
@@ -446,9 +545,10 @@ double PlanBounds::sharded_s(const View& view) {
                reduced = bytes_of(model.precision.reduction);
   const double computed = parts * (forward_s(view, alone, all) + backward_s(view, alone, all));
   if (view.plan.text("sharding") == "no_shard")
-    return computed +
-           collective_s(CollectiveKind::kAllReduce, Bytes(reduced * of.elements[0]), ranks.shards) +
-           optimizer_s(alone, all);
+    return std::max(
+        issue_s(view, all),
+        computed + collective_s(CollectiveKind::kAllReduce, Bytes(reduced * of.elements[0]), ranks.shards) +
+            optimizer_s(alone, all));
   const bool keeps = view.plan.text("sharding") == "shard_grad_op";
   const auto gather_s = [&](double elements, Ranks among) {
     return collective_s(CollectiveKind::kAllGather, Bytes(parameter * elements), among);
@@ -476,10 +576,12 @@ double PlanBounds::sharded_s(const View& view) {
   }
   const double root = gather_s(of.elements[0], ranks.shards);
   const double last = scatter_s(of.elements[0], ranks.shards) + average_s(of.elements[0]);
-  // Forwards wait for every unit that no prefetch gathered before.
-  waited *= view.plan.text("forward-prefetch") == "yes" ? 0 : keeps ? 1 : parts;
-  return std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
-         optimizer_s(alone, all) / count;
+  // Forwards wait for every unit that was not gathered before, by a prefetch or a host that runs ahead.
+  const bool ahead = view.host != nullptr || view.plan.text("forward-prefetch") == "yes";
+  waited *= ahead ? 0 : keeps ? 1 : parts;
+  return std::max(issue_s(view, all, count),
+                  std::max({root + waited + computed + last, root + units_s + last, experts_s, averaged_s}) +
+                      optimizer_s(alone, all) / count);
 }
 
 /// All-gathers that follow a segment's last exchange may hide behind what its forward computes then.
@@ -525,8 +627,8 @@ double PlanBounds::sharded_peak(const View& view, const std::vector<int>& unit_o
   step.forward_all(0);
   step.backward_all(0);
   const Program program = step.take();
-  const LocalCosts local(view.model, *view.trace, view.samples);
-  MemoryWalk walk(local.costs());
+  const Costs& costs = local_costs(view);
+  MemoryWalk walk(costs);
   double until = 0.0;  // elements of the units that a forward has reached, but the root
   std::vector<double> before(elements.size(), 0.0);
   for (std::size_t u = 1; u < elements.size(); ++u) before[u] = until += elements[u];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,8 @@
 /// What a plan takes and holds at least, in microseconds instead of a replay.
 namespace stepcast {
 
+class Costs;
+
 struct PlanBound {
   double step_s = 0.0;
   double memory_bytes = 0.0;  ///< of the rank that holds most
@@ -29,7 +32,7 @@ struct PlanBound {
 ///              with most, max over r of sum_{q < r} (F_q + B_q + 2 messages) + m (F_r + B_r), F_q and B_q of the first chunk
 ///              of q, messages alone on their links; then what nothing can hide behind: the first all-gather, the last
 ///              gradient's reduction, the optimizer. Where all gradients or gathers together take longer on their links,
-///              these.
+///              or a host longer to issue what its rank computes, these.
 ///     memory   parameters, gradients, optimizer states and buckets; and the most that the rank's own operations hold,
 ///              one after the other (`LocalStep`), times the micro-batches that the order of its stage keeps; of FSDP the
 ///              units that compute needs there. What is prefetched or under way is left out.
@@ -41,6 +44,9 @@ class PlanBounds {
   explicit PlanBounds(PlanModels& models, bool links = true);
   /// \pre the plan is one of enumerate_plans()
   double step_s(const Plan& plan);
+  /// The same of a pipeline in the order of its schedule, with all waits of its ranks for each other: nearer, in a hundred
+  /// times the time. Of other strategies `step_s`.
+  double ordered_step_s(const Plan& plan);
   double memory_bytes(const Plan& plan);  ///< of the rank that holds most
   PlanBound of(const Plan& plan);         ///< both
   /// Of the rank that holds most, as far as its device's memory counts.
@@ -53,6 +59,7 @@ class PlanBounds {
     auto operator<=>(const Ranks&) const = default;
   };
   /// First and last segment.
+  class LocalCosts;
   using Range = std::pair<int, int>;
   /// Numbers by segment, of which sums over ranges are asked.
   class Sums {
@@ -102,12 +109,14 @@ class PlanBounds {
     int samples;  ///< of a micro-batch
     int recompute, micro_batches, tensor, context, expert, batches;
     const TraceEntry* trace;
+    const TraceEntry* host;  ///< null: none runs ahead of its device
   };
 
   View view_of(const Plan& plan);
   double replicated_s(const View& view);
   double sharded_s(const View& view);
   double pipelined_s(const View& view);
+  double ordered_s(const View& view);
   double replicated_bytes(const View& view);
   double sharded_bytes(const View& view);
   double pipelined_bytes(const View& view);
@@ -124,11 +133,19 @@ class PlanBounds {
   const std::vector<PipelineAction>& first_actions(const PipelineShape& shape, int rank);
 
   const SegmentTimes& times(const View& view, int first_rank);
+  /// What hosts that run ahead take to issue the same. \pre there are some
+  const SegmentTimes& issue_times(const View& view);
+  SegmentTimes sums_of(const View& view, const TraceEntry& trace, double speed,
+                       const std::function<double(const LayerExchange&)>& exchange_s);
   /// The first rank of groups that exchange as fast as those from `first_rank` on.
   int like(const View& view, int first_rank);
   static double forward_s(const View& view, const SegmentTimes& times, Range range);
   static double backward_s(const View& view, const SegmentTimes& times, Range range);
   double optimizer_s(const SegmentTimes& times, Range range);
+  /// Of a host that issues all that its rank computes in a step; 0 where none runs ahead.
+  double issue_s(const View& view, Range range, int shards = 1);
+  /// Of operations of one micro-batch.
+  const Costs& local_costs(const View& view);
   const Activations& activations(const View& view, Range range);
   const Holdings& holdings(const Model& model);
   /// Parameters, gradients, states and buckets of segments on one rank; `averaged` over replicas.
@@ -156,7 +173,9 @@ class PlanBounds {
   /// By tensor, context, expert and first rank; and the first of each kind by what probes take.
   std::map<std::tuple<int, int, int, int>, int> alike_;
   std::map<std::tuple<int, int, int, std::vector<double>>, int> kinds_;
+  static constexpr int kIssued = -1;  ///< hosts' times, instead of a first rank
   std::map<std::tuple<const Model*, int, int>, SegmentTimes> times_;  ///< by micro-batch and first rank
+  std::map<std::tuple<const Model*, int>, std::shared_ptr<const LocalCosts>> local_costs_;
   std::map<std::tuple<const Model*, int, int, Range>, Activations> activations_;
   std::map<std::tuple<const Model*, int, int, int>, double> sharded_peaks_;
   std::map<const Model*, Holdings> holdings_;

@@ -33,7 +33,7 @@ void add_unknown(const Plan& plan, LaunchText& launch) {
 int sequence_of(PlanModels& models) { return static_cast<int>(models.whole().input.front()); }
 
 /// Lines of one configuration.
-class Lines {
+class LaunchLines {
  public:
   void add(const std::string& line) { text_ += line + "\n"; }
   void flag(const std::string& name, const std::string& value = "") {
@@ -59,7 +59,7 @@ std::string layout_of(const Plan& plan) {
   return "E" + joined(parts, "|") + "L";
 }
 
-void add_megatron_data(const Plan& plan, Lines& lines, LaunchText& launch) {
+void add_megatron_data(const Plan& plan, LaunchLines& lines, LaunchText& launch) {
   static const std::map<std::string, std::string> kSharding{{"full_shard", "optim_grads_params"},
                                                             {"shard_grad_op", "optim_grads"}};
   const auto sharding = kSharding.find(plan.text("sharding"));
@@ -97,7 +97,7 @@ std::string precision_flag(const PlanProblem& problem, LaunchText& launch) {
 LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
   const PlanProblem& problem = models.problem();
   LaunchText launch;
-  Lines lines;
+  LaunchLines lines;
   lines.flag("tensor-model-parallel-size", plan.number("tensor"));
   if (plan.text("sequence_parallel") == "1") lines.flag("sequence-parallel");
   lines.flag("pipeline-model-parallel-size", plan.number("pipeline"));
@@ -133,7 +133,7 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
 
 namespace {
 
-void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, Lines& lines, LaunchText& launch) {
+void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, LaunchLines& lines, LaunchText& launch) {
   static const std::map<std::string, std::string> kSchedules{
       {"1f1b", "1F1B"}, {"gpipe", "GPipe"}, {"interleaved", "Interleaved1F1B"}};
   lines.key("pipeline_parallel_degree", plan.number("pipeline"));
@@ -152,7 +152,7 @@ void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, Lines& lines,
         "replicas of a pipeline that average by all-reduce: torchtitan shards them or refuses");
 }
 
-void add_torchtitan_data(const Plan& plan, Lines& lines, LaunchText& launch) {
+void add_torchtitan_data(const Plan& plan, LaunchLines& lines, LaunchText& launch) {
   const bool shards = plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
   lines.key("data_parallel_replicate_degree", shards ? plan.copies() : plan.number("data"));
   lines.key("data_parallel_shard_degree", shards ? plan.number("data") / plan.copies() : 1);
@@ -171,7 +171,7 @@ void add_torchtitan_data(const Plan& plan, Lines& lines, LaunchText& launch) {
 LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
   const PlanProblem& problem = models.problem();
   LaunchText launch;
-  Lines lines;
+  LaunchLines lines;
   lines.add("[training]");
   const bool pipelined = plan.number("pipeline") > 1;
   lines.key("local_batch_size",

@@ -9,6 +9,7 @@
 #include "models/hugging_face.hpp"
 #include "sim/plan/space.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
 
@@ -88,8 +89,7 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
   if (plan.text("recompute") == "none") options.erase("recompute");
   if (options["precision"] == "fp32") options.erase("precision");
-  options["steps"] = "2";  // of plans of hundreds of micro-batches more would take seconds, and say the same
-  options["warmup"] = "1";
+  options["steps"] = options["warmup"] = "1";  // all steps take the same, and many micro-batches seconds each
   return options;
 }
 
@@ -155,7 +155,10 @@ std::string describe(const Plan& plan) {
 PlanModels::PlanModels(const PlanProblem& problem)
     : problem_(problem), device_(device_model(problem.device)) {}
 
-const Model& PlanModels::whole() { return *part(Plan{}); }
+const Model& PlanModels::whole() {
+  if (whole_ == nullptr) whole_ = part(Plan{});
+  return *whole_;
+}
 
 const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel");
@@ -176,9 +179,17 @@ const Model* PlanModels::part(const Plan& plan) {
   return found->second ? &*found->second : nullptr;
 }
 
-const TraceEntry& PlanModels::estimate(const Model& model, int samples) {
+const StepEstimate& PlanModels::estimate(const Model& model, int samples) {
   const auto [found, is_new] = estimates_.try_emplace({&model, samples});
-  if (is_new) found->second = estimated(model, device_, samples, 1).device;  // a host makes nothing faster
+  if (is_new) found->second = estimated(model, device_, samples, 1);
+  return found->second;
+}
+
+const std::string& PlanModels::balanced_split(const Model& model, int samples, int parts) {
+  const auto [found, is_new] = balanced_splits_.try_emplace({&model, samples, parts});
+  if (is_new)
+    found->second = split_text(
+        model, split_model(model, "balanced", parts, estimate(model, samples).device.median_segment_times()));
   return found->second;
 }
 

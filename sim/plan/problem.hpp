@@ -8,6 +8,7 @@
 
 #include "models/model.hpp"
 #include "sim/records/trace.hpp"
+#include "sim/replay/device_scaling.hpp"
 #include "sim/replay/prediction.hpp"
 
 /// What `stepcast plan` is asked, and what it chooses among.
@@ -62,13 +63,17 @@ class PlanModels {
   /// Null where the model cannot be shared so: its heads cannot be divided by tensor, or it has no such setting.
   const Model* part(const Plan& plan);
   /// Of a model that part() returned.
-  const TraceEntry& estimate(const Model& model, int samples);
+  const StepEstimate& estimate(const Model& model, int samples);
+  /// As `--split` has it: where the parts of a micro-batch's time are most equal.
+  const std::string& balanced_split(const Model& model, int samples, int parts);
 
  private:
   const PlanProblem& problem_;
   const DeviceModel& device_;
   std::map<std::string, std::optional<Model>> parts_;
-  std::map<std::tuple<const Model*, int>, TraceEntry> estimates_;
+  std::map<std::tuple<const Model*, int>, StepEstimate> estimates_;
+  std::map<std::tuple<const Model*, int, int>, std::string> balanced_splits_;
+  const Model* whole_ = nullptr;
 };
 
 }  // namespace stepcast

@@ -11,22 +11,22 @@ namespace stepcast {
 namespace {
 
 /// `-a-b` parts of a step, mean over the ranks, which add up to it.
-struct Part {
+struct TimePart {
   const char* name;
   double Breakdown::*seconds;
 };
-constexpr Part kParts[]{{"compute", &Breakdown::compute_s},
-                        {"exposed communication", &Breakdown::exposed_communication_s},
-                        {"bubble", &Breakdown::idle_s},
-                        {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
-                        {"input and host", &Breakdown::input_and_host_s}};
+constexpr TimePart kParts[]{{"compute", &Breakdown::compute_s},
+                            {"exposed communication", &Breakdown::exposed_communication_s},
+                            {"bubble", &Breakdown::idle_s},
+                            {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
+                            {"input and host", &Breakdown::input_and_host_s}};
 
 /// What takes longer than in the best plan, and what less: parts of at least a tenth of the largest difference.
 std::string differences(const PlanForecast& best, const PlanForecast& other) {
   constexpr double kSmall = 0.1;
   std::vector<std::pair<double, std::string>> parts;
   double largest = 0.0;
-  for (const Part& part : kParts) {
+  for (const TimePart& part : kParts) {
     const double seconds = other.mean.*part.seconds - best.mean.*part.seconds;
     largest = std::max(largest, std::abs(seconds));
     parts.emplace_back(seconds, part.name);
@@ -72,7 +72,7 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
                                  per_second(forecast.samples_per_s / ranks, tokens),
                                  forecast.mfu > 0.0 ? percent_text(forecast.mfu) : "",
                                  to_text(Bytes(forecast.memory_bytes)),
-                                 percent_text(forecast.bubble),
+                                 percent_text(forecast.bubble()),
                                  to_text(Seconds(forecast.mean.exposed_communication_s))};
   if (models.problem().objective != PlanObjective::kTime)
     cells.push_back(cost_of(models, record, tokens > 0.0 ? tokens : 1.0));
@@ -103,7 +103,14 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
     reasons += std::to_string(i + 1) + " is " + percent_text(value(record) / value(best) - 1.0) +
                " behind 1: " + differences(*best.forecast, *record.forecast) + "\n";
   }
-  return table.text() + (reasons.empty() ? "" : "\n" + reasons);
+  std::string memory;
+  if (outcome.ranked > 0 && outcome.plans.front().forecast->stage_memory_bytes.size() > 1) {
+    std::vector<std::string> stages;
+    for (const double bytes : outcome.plans.front().forecast->stage_memory_bytes)
+      stages.push_back(to_text(Bytes(bytes)));
+    memory = "\nmemory of 1 by stage: " + joined(stages) + "\n";
+  }
+  return table.text() + memory + (reasons.empty() ? "" : "\n" + reasons);
 }
 
 std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, const PlanOutcome& outcome) {
@@ -162,7 +169,7 @@ std::string plans_csv(const PlanOutcome& outcome) {
     if (const auto& forecast = record.forecast)
       text +=
           formatted(",%.9g,%.9g,%.6g,%.0f,%.6g,%.9g,%.9g,%d,replayed", forecast->step_s,
-                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble,
+                    forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble(),
                     forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
     else
       text += std::string(",,,,,,,,,") + (record.refusal.empty() ? "pruned" : "refused");
@@ -184,7 +191,7 @@ std::string plans_json_lines(const PlanProblem& problem, const PlanOutcome& outc
     if (const auto& forecast = record.forecast) {
       nlohmann::ordered_json said{{"step_s", forecast->step_s}, {"samples_per_s", forecast->samples_per_s},
                                   {"mfu", forecast->mfu},       {"memory_bytes", forecast->memory_bytes},
-                                  {"fits", record.fits},        {"bubble", forecast->bubble}};
+                                  {"fits", record.fits},        {"bubble", forecast->bubble()}};
       for (const auto& [name, part] : breakdown_parts()) said[name + "_s"] = forecast->mean.*part;
       json["forecast"] = std::move(said);
     }

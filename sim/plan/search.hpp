@@ -13,14 +13,17 @@
 /// The best plans: bounds say which need not be looked at, the replay decides among the rest.
 namespace stepcast {
 
-/// What `predict` says of a plan.
+/// What `predict` says of a plan. Of more than twelve rounds of micro-batches, as many as a pipeline has ranks each, it is asked
+/// with three rounds and with four; every further round takes, and keeps, what the fourth does.
 struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;
-  double mfu = 0.0;           ///< part of the peak rate; 0 where the device is no GPU
-  double memory_bytes = 0.0;  ///< of the rank that holds most
-  double bubble = 0.0;
-  Breakdown mean{};  ///< over the ranks
+  double mfu = 0.0;                          ///< part of the peak rate; 0 where the device is no GPU
+  double memory_bytes = 0.0;                 ///< of the rank that holds most
+  Breakdown mean{};                          ///< over the ranks
+  double operations = 0.0;                   ///< that were replayed
+  std::vector<double> stage_memory_bytes{};  ///< of a pipeline's stages; else of all ranks
+  [[nodiscard]] double bubble() const;
 };
 
 struct PlanRecord {
@@ -35,16 +38,20 @@ struct PlanRecord {
 /// Counted, not timed: equal inputs give equal outputs.
 struct PlanCounts {
   std::size_t enumerated = 0, too_large = 0, too_slow = 0, replayed = 0, refused = 0;
+  double operations = 0.0;  ///< that were replayed
 };
 
 /// Plans that could be better by no more than this are not looked at.
 constexpr double kPlanSlack = 0.005;
 
+/// What a replay may take on average, about 0.1 s: of longer ones there are fewer.
+constexpr double kReplayOperations = 8e4;
+
 struct PlanRequest {
   std::size_t best = 5;  ///< that are ranked at least; the first is proven to be the best, but for kPlanSlack
-  std::size_t most_replays = 500;
-  std::vector<PlanRecord> own{};  ///< ranked beside the others, whatever their bounds
-  bool everything = false;        ///< replay every plan, of finalists' dimensions too
+  std::size_t most_replays = 500;  ///< of up to kReplayOperations each
+  std::vector<PlanRecord> own{};   ///< ranked beside the others, whatever their bounds
+  bool everything = false;         ///< replay every plan, of finalists' dimensions too
 };
 
 struct PlanOutcome {

@@ -157,9 +157,7 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
     if (!split.empty() && std::find(all.begin(), all.end(), split) == all.end()) all.push_back(split);
   };
   for (const auto& [first, last] : riders) add(split_for(blocks_of(model), stages_of(plan), first, last));
-  const int samples = plan.micro_batch(models.problem());
-  add(split_text(model, split_model(model, "balanced", stages_of(plan),
-                                    models.estimate(model, samples).median_segment_times())));
+  add(models.balanced_split(model, plan.micro_batch(models.problem()), stages_of(plan)));
   return all;
 }
 

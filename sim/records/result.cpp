@@ -271,6 +271,7 @@ void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
   if (!r.machine.log.empty() || r.machine.slowdown > 0.0) json["machine"] = r.machine;
   if (!r.input_speeds.empty()) json["input_speeds"] = r.input_speeds;
+  if (!r.asked.empty()) json["asked"] = r.asked;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -283,6 +284,7 @@ void from_json(const nlohmann::json& json, Result& r) {
   for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
   if (json.contains("machine")) json["machine"].get_to(r.machine);
   if (json.contains("input_speeds")) json["input_speeds"].get_to(r.input_speeds);
+  if (json.contains("asked")) json["asked"].get_to(r.asked);
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

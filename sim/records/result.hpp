@@ -122,9 +122,12 @@ struct Result {
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
   /// `alpha_beta`.
   std::map<std::string, double> trivial_step_time_s;
-  RunMachine machine;  ///< of measured runs
+  double operations = 0.0;  ///< of a prediction: that were replayed, all ranks and steps; in no file
+  RunMachine machine;       ///< of measured runs
   /// Of a prediction: what the machine gave while its inputs were measured: `measuring`, `calibrating`.
   std::map<std::string, MachineSpeed> input_speeds;
+  /// Options of `stepcast predict` that make this prediction again; none where it was made otherwise.
+  std::vector<std::string> asked;
 
   /// The first key whose value cannot be of a run or a prediction; "" where all can.
   [[nodiscard]] std::string problem() const;

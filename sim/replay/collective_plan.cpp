@@ -14,6 +14,7 @@ const CollectivePlan& CollectivePlans::of(const Collective& collective, int grou
       {group, collective.group, collective.kind, collective.root, collective.message.count()});
   if (is_new) {
     found->second = make(collective, group);
+    found->second.number = static_cast<int>(plans_.size()) - 1;
     note(found->second);
   }
   return found->second;

@@ -23,6 +23,7 @@ struct CollectivePlan {
     kNcclRings,     ///< every step of every ring of NCCL is a flow
     kNcclMessages,  ///< the same of grouped sends and receives, where NCCL has no kernel
   };
+  int number = 0;  ///< as plans were made
   Way way = Way::kMessages;
   const Algorithm* algorithm = nullptr;
   CollectiveCall call{};

@@ -118,4 +118,9 @@ std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, 
 std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const CollectivePlan& plan,
                                              const Members& members, const Load& load);
 
+/// When the same ends on all ranks that begin it at `begin`, and have its links to themselves. \pre way is kNccl or
+/// kNcclMessages
+double nccl_end_alone(const FluidNetwork& network, const CollectivePlan& plan, const Load& load,
+                      double begin);
+
 }  // namespace stepcast

@@ -23,14 +23,19 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
   const CollectivePlan& plan = plans_.of(collective, group);
   if (plan.way == CollectivePlan::Way::kAggregate) return make_aggregate_run(world_, plan, members);
   if (plan.way == CollectivePlan::Way::kMessages) return make_message_run(world_, plan, members);
-  NcclCalls& calls = nccl_calls_[&plan];
-  calls.bytes += plan.call.message.count();
-  calls.ranks = &members.ranks;
+  count(plan, members.ranks);
   return make_nccl_run(world_, plan, members, world_.fluid->symmetry().collective(plan, group));
 }
 
+void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {
+  NcclCalls& calls = nccl_calls_[plan.number];
+  calls.plan = &plan;
+  calls.bytes += plan.call.message.count();
+  calls.ranks = &ranks;
+}
+
 void Collectives::join(int rank, const Collective& collective, Callback done) {
-  const int group = world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
+  const int group = group_of(rank, collective);
   Meeting& here = meeting(group);
   const int index = here.index_of.at(world_.transport.symmetry().rank(rank));
   const std::pair<int, long long> key{group, here.calls[index]++};
@@ -50,9 +55,9 @@ void Collectives::leave(const std::pair<int, long long>& key, const Callback& do
 
 std::vector<double> Collectives::bytes_sent() const {
   std::vector<double> sent(static_cast<std::size_t>(schedule_.world_size));
-  for (const auto& [plan, calls] : nccl_calls_) {
+  for (const auto& [number, calls] : nccl_calls_) {
     std::vector<double> by_index(calls.ranks->size());
-    for (const NcclFlow& one : *plan->flows) by_index[one.from] += one.payload.count() * calls.bytes;
+    for (const NcclFlow& one : *calls.plan->flows) by_index[one.from] += one.payload.count() * calls.bytes;
     std::map<int, double> most;  // by replayed rank
     for (std::size_t i = 0; i < by_index.size(); ++i) {
       double& here = most[world_.transport.symmetry().rank((*calls.ranks)[i])];

@@ -19,6 +19,13 @@ class Collectives {
   /// Rank `rank`, which is replayed, calls a collective of its group; `done` is called when its part is over.
   void join(int rank, const Collective& collective, Callback done);
 
+  /// The one that `rank`, which is replayed, calls it with.
+  [[nodiscard]] int group_of(int rank, const Collective& collective) const {
+    return world_.transport.symmetry().group(schedule_.group_index(collective.group, rank));
+  }
+  /// Of NCCL: called by these ranks.
+  void count(const CollectivePlan& plan, const std::vector<int>& ranks);
+
   /// Whether collectives of different groups run beside each other on one rank, those of one group one at a
   /// time.
   [[nodiscard]] bool stream_per_group() const { return world_.nccl != nullptr; }
@@ -38,6 +45,7 @@ class Collectives {
     std::vector<long long> calls;  ///< by index: so far
   };
   struct NcclCalls {
+    const CollectivePlan* plan = nullptr;
     double bytes = 0.0;  ///< of all messages
     const std::vector<int>* ranks = nullptr;
   };
@@ -50,7 +58,7 @@ class Collectives {
   CollectivePlans& plans_;
   std::vector<std::unique_ptr<Meeting>> met_;       ///< by group
   std::map<std::pair<int, long long>, Open> open_;  ///< by group and number of the call
-  std::map<const CollectivePlan*, NcclCalls> nccl_calls_;
+  std::map<int, NcclCalls> nccl_calls_;             ///< by number of the plan
 };
 
 }  // namespace stepcast

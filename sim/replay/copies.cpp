@@ -145,9 +145,13 @@ double Copies::launch_s(int rank) const {
   return input_.copies.launch.count() / host_of_rank(input_, rank).speed;
 }
 
+std::pair<int, int> Copies::ends(int rank, const Copy& copy) const {
+  return ends_of(input_, cluster_, rank, copy);
+}
+
 void Copies::start(int rank, const Copy& copy, Callback done) {
   bytes_moved_[rank] += copy.message.count();
-  const auto [from, to] = ends_of(input_, cluster_, rank, copy);
+  const auto [from, to] = ends(rank, copy);
   network_.start({from, to}, copy.message.count(), std::move(done));
 }
 

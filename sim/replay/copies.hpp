@@ -1,5 +1,6 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "sim/replay/network.hpp"
@@ -36,6 +37,8 @@ class Copies {
   [[nodiscard]] double launch_s(int rank) const;
   /// Starts one that `rank` has issued; calls back when the last byte has arrived.
   void start(int rank, const Copy& copy, Callback done);
+  /// Between which nodes of the cluster with staging a copy of `rank` moves.
+  [[nodiscard]] std::pair<int, int> ends(int rank, const Copy& copy) const;
   /// Bytes that the copies issued by each rank have moved so far.
   [[nodiscard]] const std::vector<double>& bytes_moved() const { return bytes_moved_; }
 

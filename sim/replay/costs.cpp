@@ -62,6 +62,7 @@ double Costs::seconds(const Op& op, double place, bool follows) const {
 Job Costs::make_job(double seconds, double cores, Bytes traffic, int rank) const {
   Job job;
   job.seconds = seconds / input_.cluster->host_of(node(rank)).speed;
+  if (!input_.rank_speed.empty()) job.seconds /= input_.rank_speed[rank];
   // A device is one processor, which the traced threads were the host's part of.
   job.cores = input_.cluster->node(node(rank)).kind == NodeKind::kDevice ? std::min(cores, 1.0) : cores;
   job.rank = rank;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "core/error.hpp"
@@ -81,7 +82,9 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
                               .element = bytes_of(model.precision.compute),
                               .multiprocessors = device.multiprocessors,
                               .laws = &device.laws};
-    return [=](const LayerWork& work, bool forward) { return device_time(work, forward, samples, kernels); };
+    return [samples, times = std::make_shared<KernelTimes>(kernels)](const LayerWork& work, bool forward) {
+      return times->of(work, forward, samples);
+    };
   }
   rates.peak = device.compute_efficiency * rates.peak;
   rates.memory = device.memory_efficiency * rates.memory;

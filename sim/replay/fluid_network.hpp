@@ -28,6 +28,8 @@ class FluidNetwork : public Network {
   }
   /// The same of any load. \pre bytes > 0; it lives as long as the network
   void move(const Load& load, double bytes, Callback arrived);
+  /// Bytes per second of a load that shares its links with nothing.
+  [[nodiscard]] double rate_alone(const Load& load) const;
   [[nodiscard]] Symmetry& symmetry() { return symmetry_; }
   [[nodiscard]] double latency_s(int from, int to) override {
     return latency(routes_.cluster(), routes_.between(from, to)).count();

@@ -94,25 +94,27 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
 
-Seconds device_time(const LayerWork& work, bool forward, double samples, const KernelRates& rates) {
+Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
   double kernels = forward ? work.forward_kernels : work.backward_kernels;
   double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
     for (const MatrixProduct& product : work.products)
-      for_each_kernel(product, forward, work.needs_input_gradient, samples,
-                      [&](const Shaped& one, double times) {
-                        time += times * product_time(one.m, one.n, one.k, one.count, rates);
-                        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates);
-                        kernels -= times;
-                      });
+      for_each_kernel(
+          product, forward, work.needs_input_gradient, samples, [&](const Shaped& one, double times) {
+            const auto [found, is_new] = products_.try_emplace({one.m, one.n, one.k, one.count}, 0.0);
+            if (is_new) found->second = product_time(one.m, one.n, one.k, one.count, rates_);
+            time += times * found->second;
+            bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
+            kernels -= times;
+          });
   if (work.attention && kernels > 0) {
-    time += attention_time(*work.attention, forward, samples, rates);
-    bytes -= attention_traffic(*work.attention, forward, samples, rates);
+    time += attention_time(*work.attention, forward, samples, rates_);
+    bytes -= attention_traffic(*work.attention, forward, samples, rates_);
     kernels -= 1.0;
   }
-  return time + std::max(0.0, kernels) * rates.laws->start + Bytes(std::max(0.0, bytes)) / rates.memory;
+  return time + std::max(0.0, kernels) * rates_.laws->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
 }
 
 }  // namespace stepcast

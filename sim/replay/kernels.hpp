@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <map>
+
 #include "core/units.hpp"
 #include "models/model.hpp"
 #include "topologies/devices.hpp"
@@ -45,6 +48,14 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 /// All that a layer's kernels take on the device: products and attention as above, and
 ///
 ///     start * (other kernels) + (traffic that is not the products') / W
-Seconds device_time(const LayerWork& work, bool forward, double samples, const KernelRates& rates);
+class KernelTimes {
+ public:
+  explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}
+  Seconds of(const LayerWork& work, bool forward, double samples);
+
+ private:
+  KernelRates rates_;
+  std::map<std::array<double, 4>, Seconds> products_;  ///< by shape: layers of a model are alike
+};
 
 }  // namespace stepcast

@@ -8,6 +8,19 @@
 namespace stepcast {
 namespace {
 
+/// What of a ring's latency its wires do not account for if all ranks keep step: passes before its first
+/// byte moves. Other algorithms move bytes at once, and their latency passes after them.
+double latency_before_s(const CollectivePlan& plan, const Load& load) {
+  if (plan.cost.algorithm != NcclAlgorithm::kRing || !plan.algorithm->ring) return 0.0;
+  const int steps = nccl_ring_steps(plan.algorithm->kind, plan.call.ranks);
+  return std::max(0.0, plan.cost.latency.count() - steps * load.latency_s);
+}
+
+/// And after them.
+double latency_after_s(const CollectivePlan& plan, const Load& load) {
+  return std::max(0.0, plan.cost.latency.count() - latency_before_s(plan, load) - load.latency_s);
+}
+
 /// A collective as NCCL runs it: occupies a part of every GPU until it ends.
 ///
 /// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
@@ -20,14 +33,6 @@ class NcclRun : public JointRun {
       : JointRun(world, plan, members), load_(load) {}
 
  protected:
-  /// What of a ring's latency its wires do not account for if all ranks keep step: passes before its first
-  /// byte moves. Other algorithms move bytes at once, and their latency passes after them.
-  [[nodiscard]] double latency_before_s() const {
-    if (plan_.cost.algorithm != NcclAlgorithm::kRing || !algorithm_.ring) return 0.0;
-    const int steps = nccl_ring_steps(algorithm_.kind, call_.ranks);
-    return std::max(0.0, plan_.cost.latency.count() - steps * load_.latency_s);
-  }
-
   void begin() override {
     for (int index = 0; index < call_.ranks && plan_.blocks > 0; ++index) {
       if (!replayed(index)) continue;
@@ -44,13 +49,11 @@ class NcclRun : public JointRun {
 
   /// Moves the bytes; `seconds` is what the formulas say beside the latency.
   virtual void start(double seconds) {
-    const double latency = plan_.cost.latency.count();
-    const double before = latency_before_s();
     part_begins();
-    world_.clock.at(world_.clock.now() + latency + seconds, [this] { part_over(); });
+    world_.clock.at(world_.clock.now() + plan_.cost.latency.count() + seconds, [this] { part_over(); });
     part_begins();
-    const double rest = std::max(0.0, latency - before - load_.latency_s);
-    world_.clock.at(world_.clock.now() + before, [this, rest] {
+    const double rest = latency_after_s(plan_, load_);
+    world_.clock.at(world_.clock.now() + latency_before_s(plan_, load_), [this, rest] {
       world_.fluid->move(load_, call_.message.count(), [this, rest] {
         world_.clock.at(world_.clock.now() + rest, [this] { part_over(); });
       });
@@ -80,7 +83,7 @@ class NcclRingRun : public NcclRun {
     steps_ = nccl_ring_steps(algorithm_.kind, call_.ranks);
     seconds_ = seconds;
     part_begins();
-    world_.clock.at(world_.clock.now() + latency_before_s(), [this] {
+    world_.clock.at(world_.clock.now() + latency_before_s(plan_, load_), [this] {
       const auto rings = static_cast<int>(plan_.graph->rings.size());
       members_.assign(static_cast<std::size_t>(rings), std::vector<Member>(ranks_.size()));
       for (int ring = 0; ring < rings; ++ring)
@@ -134,6 +137,16 @@ std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const
   if (plan.way == CollectivePlan::Way::kNcclRings)
     return std::make_unique<NcclRingRun>(world, plan, members, load);
   return std::make_unique<NcclRun>(world, plan, members, load);
+}
+
+double nccl_end_alone(const FluidNetwork& network, const CollectivePlan& plan, const Load& load,
+                      double begin) {
+  const Bytes message = plan.call.message;
+  if (message <= Bytes(0)) return begin;
+  const double kernel = begin + plan.cost.latency.count() + (message / plan.cost.algbw).count();
+  const double moved =
+      begin + latency_before_s(plan, load) + load.latency_s + message.count() / network.rate_alone(load);
+  return std::max(kernel, moved + latency_after_s(plan, load));
 }
 
 }  // namespace stepcast

@@ -11,6 +11,7 @@
 #include "core/table.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -30,6 +31,7 @@ struct Inputs {
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
+  std::unique_ptr<DeviceModel> scaled{};  ///< where that is another one than its name says
   int batch = 1;
   int threads = 1;
 };
@@ -131,6 +133,10 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   if (!request.trace.empty() && inputs.device->sets_estimate)
     throw UsageError("--device " + request.device +
                      ": efficiencies and activations are those of an estimate, and go without --trace");
+  if (!by_rooflines(inputs.device, !request.phases.empty()) || request.scale.empty()) return;
+  inputs.scaled =
+      std::make_unique<DeviceModel>(scaled_device(request.scale, *inputs.device, request.trace.empty()));
+  inputs.device = inputs.scaled.get();
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
@@ -230,9 +236,10 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
                               .threads = inputs.threads,
                               .needs_devices = !trains});
   Cluster& cluster = inputs.place.cluster;
+  scale_place(request.scale, inputs.place, inputs.scaled != nullptr);
   for (Link& link : cluster.links) {
-    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.remaining * *request.pcie;
-    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.remaining * *request.nvlink;
+    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.scale * link.remaining * *request.pcie;
+    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.scale * link.remaining * *request.nvlink;
   }
   if (request.brief) {
     if (inputs.device != nullptr) check_threads(inputs, request);
@@ -288,7 +295,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
     input.waits_by_phase = request.host_waits_by_phase;
     input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
   }
-  input.copies = request.copies;
+  input.copies = scaled_copies(request.scale, request.copies);
   input.batch = inputs.batch;
   input.threads = inputs.threads;
   input.steps = request.steps;
@@ -300,25 +307,32 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   return input;
 }
 
-/// Replays all steps; or, where nothing is drawn on GPUs, few of them: once two steps took equally long on every rank, so
-/// do all that follow.
+/// Whether steps may go on differently after two that were equal: they are drawn, links remember what they carried, or
+/// engines of calibrated endpoints serve who came first of two, where the last digit decides.
+bool steps_vary(const ReplayInput& input, const DeviceModel* device) {
+  const bool draws = input.resample && input.trace != nullptr && input.trace->steps() > 1;
+  const bool engines = input.calibration != nullptr && (device == nullptr || !device->gpu);
+  return draws || engines ||
+         std::any_of(input.cluster->links.begin(), input.cluster->links.end(),
+                     [](const Link& link) { return link.token_bucket > Bytes(0); });
+}
+
+/// Replays all steps; or few of them: once one took as long as the one before, on all ranks, so do all that follow.
 Result replay_steps(const ReplayInput& input, const DeviceModel* device) {
   constexpr int kSettles = 2;  // steps: what is under way from one to the next, and the next
   constexpr double kEqual = 1e-9;
-  const bool draws = input.resample && input.trace != nullptr && input.trace->steps() > 1;
-  if (draws || device == nullptr || !device->gpu || input.steps + input.warmup_steps <= kSettles + 1 ||
-      input.warmup_steps < 1)
+  if (input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1 || steps_vary(input, device))
     return replay(input);
   ReplayInput few = input;
-  few.warmup_steps = 1;
-  few.steps = kSettles;
+  few.warmup_steps = kSettles;
+  few.steps = 1;
   Result result = replay(few);
-  for (const std::vector<double>& steps : result.step_time_s)
-    if (std::abs(steps[1] - steps[0]) > kEqual * steps[1]) return replay(input);
-  for (std::vector<double>& steps : result.step_time_s)
-    steps.assign(static_cast<std::size_t>(input.steps), steps[1]);
-  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.warmup_steps),
-                                   result.step_time_s.front().front());
+  const double before = result.warmup_step_time_s.back();  // of the first rank
+  for (std::vector<double>& steps : result.step_time_s) {
+    if (std::abs(steps.front() - before) > kEqual * before) return replay(input);
+    steps.assign(static_cast<std::size_t>(input.steps), steps.front());
+  }
+  result.warmup_step_time_s.resize(static_cast<std::size_t>(input.warmup_steps), before);
   result.configuration.steps = input.steps;
   result.configuration.warmup_steps = input.warmup_steps;
   return result;
@@ -445,7 +459,10 @@ Result predict(const PredictionRequest& request) {
   }
   check_outputs(inputs.model, schedule);
 
-  Result result = replay_replicas(replay_input(inputs, request, schedule), inputs.device, request.replicas);
+  ReplayInput recorded = replay_input(inputs, request, schedule);
+  recorded.recording = request.recording;
+  recorded.rank_speed = rank_speeds(request.scale, schedule);
+  Result result = replay_replicas(recorded, inputs.device, request.replicas);
   if (inputs.device != nullptr && inputs.device->process > Bytes(0))
     for (MemoryUse& rank : result.memory) {
       rank.peak_bytes += inputs.device->process.count();
@@ -471,6 +488,7 @@ Result predict(const PredictionRequest& request) {
   if (request.pcie) result.notes["pcie"] = to_text(*request.pcie) + " per link";
   if (request.nvlink) result.notes["nvlink"] = to_text(*request.nvlink) + " per GPU and switch";
   if (request.gradients_freed) result.configuration.add_option("gradients", "freed");
+  result.configuration.add_option("scale", to_text(request.scale));
   result.configuration.add_option("algorithm", to_text(place.algorithms));
   result.configuration.cluster = place.cluster.specification;
   result.configuration.steps *= request.replicas;

@@ -6,6 +6,7 @@
 
 #include "sim/replay/phase_times.hpp"
 #include "sim/replay/place.hpp"
+#include "sim/replay/resource_scale.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// A prediction from files: what `stepcast predict` does.
@@ -43,6 +44,8 @@ struct PredictionRequest : PlaceRequest {
   /// bandwidth.
   bool compute_waits = false;
   unsigned seed = 1;
+  ResourceScales scale{};          ///< what has more or less than it has
+  Recording* recording = nullptr;  ///< filled in where it is not null
   bool brief = false;            ///< without spans, per-step details and trivial predictors
   KnownInputs* known = nullptr;  ///< what earlier predictions have loaded, which this one adds to
 };

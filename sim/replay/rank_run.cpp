@@ -17,6 +17,13 @@ RankRun::RankRun(ReplayWorld& world, int rank)
   step_ends_.reserve(static_cast<std::size_t>(total_steps()));
   places_ = world.costs.places(rank);
   follows_ = StepTimes::followers(program_);
+  teams_.resize(program_.ops.size());
+  first_queued_ = static_cast<int>(std::find_if(program_.ops.begin(), program_.ops.end(),
+                                                [](const Op& op) {
+                                                  return op.stream != Stream::kCompute && op.exchange < 0 &&
+                                                         operation_of(op).start == Start::kInTurn;
+                                                }) -
+                                   program_.ops.begin());
 }
 
 RankRun::Queue& RankRun::queue_of(const Op& op) {
@@ -58,8 +65,8 @@ bool RankRun::has_hooks(int index) const {
   return false;
 }
 
-void RankRun::spend(double seconds) {
-  issued_until_ = std::max(issued_until_, world_.clock.now() - world_.input.ahead.count()) + seconds;
+void RankRun::spend(double seconds, double now) {
+  issued_until_ = std::max(issued_until_, now - world_.input.ahead.count()) + seconds;
 }
 
 /// A host that waits by phase is not ahead where another begins.
@@ -70,10 +77,17 @@ void RankRun::begin_phase(const Op& op) {
   if (std::exchange(phase_, now) != now) issued_until_ = std::max(issued_until_, world_.clock.now());
 }
 
-Job RankRun::paced(Job job, double issue) {
-  if (world_.input.issue == nullptr) return job;
-  spend(issue);
-  job.seconds = std::max(job.seconds, issued_until_ - world_.clock.now());
+double RankRun::paced(double seconds, double issue, double now, int index) {
+  if (world_.input.issue == nullptr) return seconds;
+  spend(issue, now);
+  const double late = issued_until_ - now - seconds;
+  if (late <= 0.0) return seconds;
+  if (!now_causes_.empty()) now_causes_[index].host += late;
+  return issued_until_ - now;
+}
+
+Job RankRun::paced(Job job, double issue, int index) {
+  job.seconds = paced(job.seconds, issue, world_.clock.now(), index);
   return job;
 }
 
@@ -98,6 +112,7 @@ void RankRun::begin_step() {
   ahead_.assign(program_.ops.size(), 0);
   states_.assign(program_.ops.size(), State::kIdle);
   now_dates_.assign(program_.ops.size(), {});
+  if (world_.input.recording != nullptr) now_causes_.assign(program_.ops.size(), {});
   issued_.assign(program_.ops.size(), 0);
   open_ops_ = static_cast<int>(program_.ops.size());
   next_ = 0;
@@ -108,8 +123,10 @@ void RankRun::end_step() {
   main_busy_ = false;
   step_ends_.push_back(world_.clock.now());
   if (const int measured = step_ - world_.input.warmup_steps;
-      measured >= 0 && measured < world_.recorded_steps)
+      measured >= first_recorded() && measured < world_.recorded_steps) {
     recorded_.push_back(now_dates_);
+    if (!now_causes_.empty()) recorded_causes_.push_back(now_causes_);
+  }
   if (++step_ < total_steps()) begin_step();
 }
 
@@ -165,6 +182,7 @@ void RankRun::advance_main() {
       host_done_ = 0.0;
       begin_phase(op(index));
       call_ahead();
+      if (Team* team = team_of(index); team != nullptr) return meet(*team, index);
       continue;
     }
     main_busy_ = true;
@@ -172,6 +190,98 @@ void RankRun::advance_main() {
     call_ahead();
     perform(index);
   }
+}
+
+/// Behind the hooks there may be messages, which are issued before the rest of the operation.
+Team* RankRun::team_of(int index) {
+  std::optional<Team*>& known = teams_[index];
+  if (known) return *known;
+  known = nullptr;
+  const auto count = static_cast<int>(program_.ops.size());
+  std::vector<const Collective*> calls;
+  int hook = index + 1;
+  for (; hook + 1 < count && op(hook).within == index; hook += 2) {
+    const auto* collective = std::get_if<Collective>(&op(hook).action);
+    const bool simple = collective != nullptr && op(hook).exchange >= 0 && op(hook).after.empty() &&
+                        std::holds_alternative<Synchronize>(op(hook + 1).action) &&
+                        op(hook + 1).after == std::vector<int>{hook};
+    if (!simple) return nullptr;
+    calls.push_back(collective);
+  }
+  for (int behind = hook; behind < count && op(behind).stream != Stream::kCompute; ++behind)
+    if (op(behind).within >= 0 || starts(behind) == Start::kInTurn) return nullptr;
+  if (first_queued_ < index || !world_.input.schedule->units.empty()) return nullptr;
+  return *(known = world_.teams.team(rank_, calls));
+}
+
+void RankRun::meet(Team& team, int index) {
+  main_busy_ = true;
+  host_date_ = world_.clock.now();
+  const auto member = std::lower_bound(team.ranks.begin(), team.ranks.end(), rank_) - team.ranks.begin();
+  team.here[static_cast<std::size_t>(member)] = this;
+  if (--team.missing > 0) return;
+  team.missing = static_cast<int>(team.ranks.size());
+  int hook = index + 1;
+  for (const Team::Call& call : team.calls) {
+    perform_call(team, call, hook);
+    hook += 2;
+  }
+  for (RankRun* each : team.here) each->perform_rest(hook);
+}
+
+/// A hook that is a collective, and the one behind it that waits for its end.
+void RankRun::perform_call(const Team& team, const Team::Call& call, int hook) {
+  std::vector<double> dates(static_cast<std::size_t>(call.parts),
+                            0.0);  // where it begins, then where it ends
+  for (std::size_t i = 0; i < team.here.size(); ++i) {
+    RankRun& member = *team.here[i];
+    member.perform_until(world_.costs.hook_fraction(member.op(hook + 1)));
+    member.now_dates_[hook].start = member.host_date_;
+    if (!member.now_causes_.empty()) member.now_causes_[hook].issued = member.host_date_;
+    if (world_.input.issue != nullptr) member.spend(world_.input.call_issue.count(), member.host_date_);
+    double& begin = dates[static_cast<std::size_t>(call.part_of[i])];
+    begin = std::max(begin, member.host_date_ + call_overhead_s());
+  }
+  std::vector<char> called(dates.size(), 0);
+  for (std::size_t i = 0; i < team.here.size(); ++i) {
+    RankRun& member = *team.here[i];
+    const auto part = static_cast<std::size_t>(call.part_of[i]);
+    if (std::exchange(called[part], 1) == 0)
+      dates[part] =
+          world_.teams.call(member.rank_, std::get<Collective>(member.op(hook).action), dates[part]);
+    member.now_dates_[hook].end = member.now_dates_[hook + 1].start = member.host_date_ = dates[part];
+    member.pass(0.0, world_.costs.issue_s(member.op(hook + 1)), hook + 1);
+    member.now_dates_[hook + 1].end = member.host_date_;
+  }
+}
+
+/// So much of the operation of a team.
+void RankRun::perform_until(double fraction) {
+  const double part = fraction - host_done_;
+  if (part <= 0.0) return;
+  host_done_ = fraction;
+  pass(part * host_job_.seconds, part * world_.costs.issue_s(op(host_)), host_);
+}
+
+void RankRun::pass(double seconds, double issue, int index) {
+  host_date_ += std::max(0.0, paced(seconds, issue, host_date_, index));
+}
+
+void RankRun::perform_rest(int end) {
+  const auto count = static_cast<int>(program_.ops.size());
+  for (next_ = end; next_ < count && op(next_).stream != Stream::kCompute;) ++next_;
+  if (next_ > end)
+    world_.clock.at(host_date_, [this, end, until = next_] {
+      for (int behind = end; behind < until; ++behind) issue(behind);
+      wake();
+    });
+  perform_until(1.0);
+  world_.clock.at(host_date_, [this, end] {
+    const int index = std::exchange(host_, -1);
+    for (int hook = index + 1; hook < end; ++hook) states_[hook] = State::kDone;
+    open_ops_ -= end - index - 1;
+    finish(index);
+  });
 }
 
 /// One move of the operation that has hooks: up to the next hook, the hook, or the rest.
@@ -201,7 +311,7 @@ bool RankRun::run_piece(double until) {
   if (until <= host_done_) return false;
   Job piece = host_job_;
   piece.seconds *= until - host_done_;
-  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)));
+  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)), host_);
   host_done_ = until;
   main_busy_ = true;
   const bool running = run_job(piece, [this] {
@@ -214,6 +324,7 @@ bool RankRun::run_piece(double until) {
 
 void RankRun::issue(int index) {
   if (ahead_[index] != 0) return;
+  if (!now_causes_.empty()) now_causes_[index].issued = world_.clock.now();
   if (starts(index) == Start::kInTurn) {
     queue_of(op(index)).issued.push_back(index);
   } else {
@@ -264,6 +375,10 @@ void RankRun::start_due() {
 void RankRun::begin(int index) {
   states_[index] = State::kStarted;
   now_dates_[index].start = world_.clock.now();
+  if (op(index).stream != Stream::kCompute) return;
+  for (const int before : op(index).after)  // its host has waited for these
+    if (std::holds_alternative<Recv>(op(before).action))
+      issued_until_ = std::max(issued_until_, now_dates_[before].end);
 }
 
 bool RankRun::run_job(const Job& job, Callback ended) {
@@ -287,10 +402,15 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index))), done)) finish(index);
+                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index)), index), done))
+                     finish(index);
                  },
              },
              op(index).action);
+}
+
+double RankRun::call_overhead_s() const {
+  return world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead_s;
 }
 
 /// Handing the call to the communication thread and back costs `call_overhead` once, before the rank takes
@@ -299,10 +419,8 @@ void RankRun::perform_collective(int index, const Collective& collective) {
   const auto join = [this, index, &collective] {
     world_.collectives.join(rank_, collective, [this, index] { finish(index); });
   };
-  if (world_.input.issue != nullptr) spend(world_.input.call_issue.count());
-  const double overhead =
-      world_.input.calibration == nullptr ? 0.0 : world_.input.calibration->call_overhead_s;
-  if (overhead > 0.0)
+  if (world_.input.issue != nullptr) spend(world_.input.call_issue.count(), world_.clock.now());
+  if (const double overhead = call_overhead_s(); overhead > 0.0)
     world_.clock.at(world_.clock.now() + overhead, join);
   else
     join();
@@ -311,8 +429,6 @@ void RankRun::perform_collective(int index, const Collective& collective) {
 void RankRun::finish(int index) {
   states_[index] = State::kDone;
   now_dates_[index].end = world_.clock.now();
-  if (std::holds_alternative<Recv>(op(index).action))
-    issued_until_ = std::max(issued_until_, world_.clock.now());
   --open_ops_;
   if (op(index).stream == Stream::kCompute || index == staging_)
     main_busy_ = false;

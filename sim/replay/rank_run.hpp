@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "sim/replay/collectives.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
+#include "sim/replay/teams.hpp"
 #include "sim/schedule/operations.hpp"
 
 namespace stepcast {
@@ -23,6 +25,7 @@ struct ReplayWorld {
   Collectives& collectives;
   PointToPoint& point_to_point;
   Copies& copies;
+  Teams& teams;
   const Costs& costs;
   int recorded_steps = 0;  ///< measured steps of which operations' dates are kept
 };
@@ -31,6 +34,12 @@ struct ReplayWorld {
 struct OpDates {
   double start = 0.0;
   double end = 0.0;
+};
+
+/// What kept an operation.
+struct OpCause {
+  double issued = 0.0;  ///< date; of operations on other streams than compute
+  double host = 0.0;    ///< seconds at its end in which it only waited to be issued by a host that runs ahead
 };
 
 /// One rank executing its program, step after step.
@@ -64,8 +73,17 @@ class RankRun {
   [[nodiscard]] bool finished() const { return step_ == total_steps(); }
   /// Dates at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
-  /// Operation dates of measured step `step` < recorded_steps.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const { return recorded_[step]; }
+  /// Operation dates of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up step, -1.
+  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
+    return recorded_[step - first_recorded()];
+  }
+  /// Of the same operations. \pre the replay is recorded
+  [[nodiscard]] const std::vector<OpCause>& causes(int step) const {
+    return recorded_causes_[step - first_recorded()];
+  }
+  [[nodiscard]] int first_recorded() const {
+    return world_.input.recording != nullptr && world_.input.warmup_steps > 0 ? -1 : 0;
+  }
   [[nodiscard]] const Program& program() const { return program_; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
@@ -97,17 +115,28 @@ class RankRun {
   void start_due();
   bool launch_copy(int index);
   void advance_host();
+  /// Who performs an operation with hooks together, without events; null: it needs some.
+  [[nodiscard]] Team* team_of(int index);
+  /// The main thread is at an operation of a team; the last to come performs it for all.
+  void meet(Team& team, int index);
+  void perform_call(const Team& team, const Team::Call& call, int hook);
+  void perform_until(double fraction);
+  void pass(double seconds, double issue, int index);
+  void perform_rest(int end);
   bool run_piece(double until);
   void issue(int index);
   void begin(int index);
   void perform(int index);
   void perform_collective(int index, const Collective& collective);
+  [[nodiscard]] double call_overhead_s() const;
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
   /// The host spends so long on issuing; it gets no further ahead than it can.
-  void spend(double seconds);
-  /// The job that begins now, of which the host has `issue` to issue: it ends no earlier than that is done.
-  [[nodiscard]] Job paced(Job job, double issue);
+  void spend(double seconds, double now);
+  /// What of `index` takes `seconds` from `now` on, of which the host has `issue` to issue: it ends no earlier than that
+  /// is done.
+  [[nodiscard]] double paced(double seconds, double issue, double now, int index);
+  [[nodiscard]] Job paced(Job job, double issue, int index);
   void begin_phase(const Op& op);
   void call_ahead();
 
@@ -120,6 +149,7 @@ class RankRun {
   std::vector<Start> starts_;   ///< by operation
   std::vector<State> states_;
   std::vector<OpDates> now_dates_;
+  std::vector<OpCause> now_causes_;  ///< none where nothing is recorded
   int open_ops_ = 0;
 
   int next_ = 0;            ///< operation that the main thread reaches next
@@ -128,6 +158,9 @@ class RankRun {
   int host_ = -1;           ///< operation whose hooks run; -1: none
   Job host_job_;
   double host_done_ = 0.0;                              ///< part of its time that has passed
+  double host_date_ = 0.0;                              ///< of a team: when it has
+  std::vector<std::optional<Team*>> teams_;             ///< by operation, where known
+  int first_queued_ = 0;                                ///< operation of another stream
   std::pair<Phase, int> phase_{Phase::kOptimizer, -1};  ///< under way, and of which micro-batch
   double issued_until_ = 0.0;                           ///< date until which a host that runs ahead is busy
   std::vector<char> ahead_;  ///< by operation: called before the main thread reached it
@@ -141,6 +174,7 @@ class RankRun {
   bool wake_again_ = false;
   std::vector<double> step_ends_;
   std::vector<std::vector<OpDates>> recorded_;
+  std::vector<std::vector<OpCause>> recorded_causes_;
 };
 
 }  // namespace stepcast

@@ -13,10 +13,12 @@
 #include "sim/replay/fluid_network.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
+#include "sim/replay/recording.hpp"
 #include "sim/schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "topologies/token_bucket.hpp"
 #include "topologies/devices.hpp"
+#include "topologies/link_tiers.hpp"
+#include "topologies/token_bucket.hpp"
 
 namespace stepcast {
 namespace {
@@ -52,9 +54,10 @@ class Replay {
         collectives_(collective_world_, *input.schedule, plans_),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, cluster_),
+        teams_(collective_world_, *input.schedule, plans_, collectives_),
         costs_(input),
-        world_{input,           clock_,  processors_, transport_,      collectives_,
-               point_to_point_, copies_, costs_,      recorded_steps()},
+        world_{input,           clock_,  processors_, transport_, collectives_,
+               point_to_point_, copies_, teams_,      costs_,     recorded_steps()},
         runs_(static_cast<std::size_t>(input.schedule->world_size)) {
     for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
   }
@@ -176,7 +179,7 @@ class Replay {
     throw RunError(report);
   }
 
-  Result result() const {
+  Result result() {
     Result result;
     result.origin = Origin::kPredicted;
     result.configuration = configuration_of(*input_.schedule, *input_.model, {.batch = input_.batch});
@@ -194,6 +197,9 @@ class Replay {
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
+    for (const int rank : symmetry_.replayed())
+      result.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
+                           (input_.steps + input_.warmup_steps);
     result.notes["collective_fidelity"] = plans_.fidelity_used();
     for (const auto& [about, what] : {std::pair{"algorithms", plans_.algorithms_used()},
                                       {"nccl", plans_.nccl_choices()},
@@ -222,7 +228,7 @@ class Replay {
   }
 
   /// Spans and breakdown of the recorded step whose time, of its slowest rank, is the median.
-  void add_details(Result& result) const {
+  void add_details(Result& result) {
     std::vector<std::pair<double, int>> by_time;
     by_time.reserve(static_cast<std::size_t>(world_.recorded_steps));
     for (int step = 0; step < world_.recorded_steps; ++step)
@@ -247,9 +253,55 @@ class Replay {
       for (double& time : result.memory.back().time_s) time += own_start - step_start(rank(0), step);
     }
     if (!input_.record_spans) return;
+    if (input_.recording != nullptr) record(step);
     for (const int number : detailed) {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));
+    }
+  }
+
+  [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
+                                                 FullestLinkSearch& links) const {
+    const std::vector<OpDates>& dates = rank(number).dates(step);
+    const std::vector<OpCause>& causes = rank(number).causes(step);
+    std::vector<RecordedOp> ops;
+    for (std::size_t i = 0; i < dates.size(); ++i)
+      ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin,
+                     causes[i].host, links.of(rank(number).program().ops[i], number)});
+    return ops;
+  }
+
+  void record(int step) {
+    Recording& recording = *input_.recording;
+    recording.schedule = *input_.schedule;
+    recording.slowest = symmetry_.rank(slowest_rank(step));
+    recording.stream_per_group = collectives_.stream_per_group();
+    recording.stands_for.clear();
+    for (int number = 0; number < input_.schedule->world_size; ++number)
+      recording.stands_for.push_back(symmetry_.rank(number));
+    recording.ranks.clear();
+    FullestLinkSearch links(input_, plans_, routes(), copies_);
+    const double origin = step_start(rank(recording.slowest), step);
+    for (const int number : symmetry_.replayed()) {
+      RecordedRank& one = recording.ranks[number];
+      one.start_s = step_start(rank(number), step) - origin;
+      one.end_s = one.start_s + length(rank(number), step);
+      one.ops = recorded(number, step, origin, links);
+      if (step - 1 < rank(number).first_recorded()) continue;
+      one.before_s = step_start(rank(number), step - 1) - origin;
+      one.before = recorded(number, step - 1, origin, links);
+    }
+    recording.links = links.found();
+    const std::vector<std::string> tiers = link_tiers(*input_.cluster);
+    recording.tiers.assign(tiers.begin(), tiers.end());
+    std::sort(recording.tiers.begin(), recording.tiers.end());
+    recording.tiers.erase(std::unique(recording.tiers.begin(), recording.tiers.end()), recording.tiers.end());
+    recording.segments.clear();
+    recording.segment_of_tensor.assign(input_.model->parameters.size(), -1);
+    for (const Segment& segment : input_.model->segments) {
+      for (const int tensor : segment.parameters)
+        recording.segment_of_tensor[tensor] = static_cast<int>(recording.segments.size());
+      recording.segments.push_back(segment.name);
     }
   }
 
@@ -301,6 +353,7 @@ class Replay {
   Collectives collectives_;
   PointToPoint point_to_point_;
   Copies copies_;
+  Teams teams_;
   Costs costs_;
   ReplayWorld world_;
   std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null where another is replayed for it

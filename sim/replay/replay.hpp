@@ -19,6 +19,7 @@
 namespace stepcast {
 
 class NcclGraphs;
+struct Recording;
 
 /// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow
 /// per link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
@@ -57,7 +58,8 @@ struct ReplayInput {
   NcclGraphs* nccl_graphs = nullptr;
   Fidelity fidelity = Fidelity::kAutomatic;
   CopyCosts copies{};
-  int batch = 1;    ///< per rank
+  std::vector<double> rank_speed{};  ///< by rank, over its host's; empty: 1
+  int batch = 1;                     ///< per rank
   int threads = 1;  ///< cores that a rank's compute occupies
   /// Compute only waits for the traced times (`run --compute replayed`): it takes no core and no memory
   /// bandwidth.
@@ -67,6 +69,7 @@ struct ReplayInput {
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
   unsigned seed = 0;
   bool record_spans = true;  ///< of the step whose time is the median
+  Recording* recording = nullptr;  ///< of the same step, of all ranks that are replayed; null: not asked for
   bool exact = false;        ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
 };
 

@@ -59,7 +59,7 @@ class Colouring {
   using Colour = std::uint64_t;
   /// Operations of one step of all replayed ranks above which classes are made coarse, in worlds above so many ranks.
   static constexpr double kMostOperations = 3e5;
-  static constexpr int kLeastCoarse = 256;
+  static constexpr int kLeastCoarse = 64;
   static constexpr double kRounding = 1e-12;
 
   Colouring(const ReplayInput& input, CollectivePlans& plans, Routes& routes)
@@ -132,6 +132,7 @@ class Colouring {
       Colour colour = mixed(static_cast<Colour>(schedule_.program_of_rank[rank]),
                             static_cast<Colour>(std::hash<std::string>()(node.device)));
       colour = mixed(colour, static_cast<Colour>(node.kind));
+      if (!input_.rank_speed.empty()) colour = mixed(colour, input_.rank_speed[rank]);
       ranks_.push_back(mixed(colour, input_.cluster->host_of(input_.node_of_rank[rank]).speed));
     }
   }

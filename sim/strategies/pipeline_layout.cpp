@@ -104,9 +104,9 @@ std::vector<int> balanced_counts(const std::vector<int>& blocks, int parts,
   best[0][0] = 0.0;
   for (std::size_t part = 1; part <= n; ++part)
     for (std::size_t end = part; end <= count; ++end)
-      for (std::size_t start = part - 1; start < end; ++start) {
+      for (std::size_t start = end; start-- > part - 1 && until[end] - until[start] <= best[part][end];) {
         const double longest = std::max(best[part - 1][start], until[end] - until[start]);
-        if (longest >= best[part][end]) continue;
+        if (longest > best[part][end]) continue;
         best[part][end] = longest;
         from[part][end] = start;
       }

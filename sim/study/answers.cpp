@@ -35,8 +35,12 @@ namespace fs = std::filesystem;
 
 /// A process answers so many neighbours of the study's order, always from the first one, known or not: the simulator's
 /// clock goes on from point to point, and with it the rounding, which so is the same however a study was interrupted or
-/// divided. What libraries never give back does not add up either.
-constexpr std::size_t kPointsOfABatch = 4;
+/// divided. What libraries never give back does not add up either. Of large studies, whose memory a fork copies, more.
+std::size_t points_of_a_batch(const Study& study) {
+  constexpr std::size_t kBatches = 2000, kLeast = 4, kMost = 64;
+  return std::clamp(study.points.size() / kBatches, kLeast, kMost);
+}
+
 constexpr auto kSyncInterval = std::chrono::milliseconds(500);
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr int kLockTries = 40;
@@ -326,7 +330,8 @@ std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const 
 }
 
 /// `1/4, 3/4`: the shards whose part these places of the study's points are; "" where files are not all of n shards.
-std::string shards_of(const std::set<fs::path>& files, const std::vector<std::size_t>& places) {
+std::string shards_of(const std::set<fs::path>& files, const std::vector<std::size_t>& places,
+                      std::size_t points_of_a_batch) {
   std::size_t shards = 0;
   for (const fs::path& file : files) {
     std::size_t part = 0, of = 0;
@@ -336,7 +341,7 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
   }
   if (shards == 0) return "";
   std::set<std::size_t> parts;
-  for (const std::size_t place : places) parts.insert(place / kPointsOfABatch % shards + 1);
+  for (const std::size_t place : places) parts.insert(place / points_of_a_batch % shards + 1);
   std::string text;
   for (const std::size_t part : parts)
     text += (text.empty() ? "" : ", ") + std::to_string(part) + "/" + std::to_string(shards);
@@ -387,7 +392,7 @@ void merge_answers(const Study& study, const StudyRun& run, const std::string& h
   }
   write_file(path, text, true);
   if (missing.empty()) return;
-  const std::string shards = shards_of(files, missing);
+  const std::string shards = shards_of(files, missing, points_of_a_batch(study));
   throw InputError(counted(missing.size(), "point") + " of " + std::to_string(asked.size()) +
                    (missing.size() == 1 ? " is" : " are") + " missing, such as '" + such_as + "'" +
                    (shards.empty() ? "" : " (of --shard " + shards + ")") +
@@ -420,11 +425,12 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
   } else {
     write_file(path, header, true);
   }
+  const std::size_t each = points_of_a_batch(study);
   std::vector<Asked> points;
   std::unordered_set<std::string_view> asked;
   for (const StudyPoint& point : study.points) {
     if (!asked.insert(point.key).second) continue;
-    const std::size_t batch = (asked.size() - 1) / kPointsOfABatch;
+    const std::size_t batch = (asked.size() - 1) / each;
     if (static_cast<int>(batch % static_cast<std::size_t>(run.shards)) == run.shard - 1)
       points.push_back({&point, batch, known.contains(point.key)});
   }

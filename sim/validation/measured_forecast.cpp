@@ -1,11 +1,9 @@
 #include "sim/validation/measured_forecast.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -13,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/number.hpp"
+#include "core/processes.hpp"
 #include "sim/validation/fitter.hpp"
 
 namespace stepcast {
@@ -27,16 +26,6 @@ constexpr double kStatedRange = 2.0;  // standard deviations
 struct Answer {
   double step_s = 0.0, memory = 0.0;
 };
-
-/// Answers of a child process, number by number.
-void write_all(int descriptor, const std::vector<Answer>& answers) {
-  const auto* bytes = reinterpret_cast<const char*>(answers.data());
-  for (std::size_t done = 0; done < answers.size() * sizeof(Answer);) {
-    const ssize_t written = write(descriptor, bytes + done, answers.size() * sizeof(Answer) - done);
-    if (written <= 0) return;
-    done += static_cast<std::size_t>(written);
-  }
-}
 
 /// Asks for rows in so many processes, each for every jobs-th of them.
 class Questions {
@@ -56,57 +45,28 @@ class Questions {
   }
 
   std::vector<Answer> ask_all(const std::vector<std::size_t>& rows, const Parameters& parameters) {
-    if (jobs_ == 1 || rows.size() < 2 * jobs_) return ask_some(rows, parameters, 0, 1);
-    asked_ += rows.size();
-    std::vector<std::pair<pid_t, int>> children;
-    for (std::size_t job = 0; job < jobs_; ++job) {
-      int ends[2];
-      if (pipe(ends) != 0) throw RunError("no pipe to another process");
-      const pid_t child = fork();
-      if (child == 0) {
-        close(ends[0]);
-        write_all(ends[1], ask_some(rows, parameters, job, jobs_));
-        _exit(0);
-      }
-      close(ends[1]);
-      if (child < 0) throw RunError("no other process can be started");
-      children.emplace_back(child, ends[0]);
-    }
+    const std::size_t before = asked_;
     std::vector<Answer> answers(rows.size());
-    bool complete = true;
-    for (std::size_t job = 0; job < jobs_; ++job) {
-      for (std::size_t i = job; i < rows.size(); i += jobs_) {
-        std::size_t got = 0;
-        while (got < sizeof(Answer)) {
-          const ssize_t read_now =
-              read(children[job].second, reinterpret_cast<char*>(&answers[i]) + got, sizeof(Answer) - got);
-          if (read_now <= 0) break;
-          got += static_cast<std::size_t>(read_now);
-        }
-        complete = complete && got == sizeof(Answer);
-      }
-      close(children[job].second);
-      waitpid(children[job].first, nullptr, 0);
-    }
-    if (!complete) throw RunError(set_.path + ": a process that forecasts rows has died");
+    const auto bytes =
+        in_processes(rows.size(), rows.size() < 2 * jobs_ ? 1 : static_cast<int>(jobs_), [&](std::size_t i) {
+          const Answer answer = ask_if_possible(rows[i], parameters);
+          return std::string(reinterpret_cast<const char*>(&answer), sizeof answer);
+        });
+    for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(&answers[i], bytes[i].data(), sizeof(Answer));
+    asked_ = before + rows.size();
     return answers;
   }
 
   [[nodiscard]] std::size_t asked() const { return asked_; }
 
  private:
-  std::vector<Answer> ask_some(const std::vector<std::size_t>& rows, const Parameters& parameters,
-                               std::size_t from, std::size_t step) {
-    std::vector<Answer> answers;
-    for (std::size_t i = from; i < rows.size(); i += step) {
-      Answer answer;
-      try {
-        answer = ask(rows[i], parameters);
-      } catch (const Error&) {  // some parameters make it impossible
-      }
-      answers.push_back(answer);
+  /// 0 where some parameters make it impossible.
+  Answer ask_if_possible(std::size_t row, const Parameters& parameters) {
+    try {
+      return ask(row, parameters);
+    } catch (const Error&) {
+      return {};
     }
-    return answers;
   }
 
   const MeasuredSet& set_;

@@ -45,7 +45,7 @@ const std::vector<Module>& module_table() {
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kValidation = kReplay + Folders{"sim/replay", "sim/evidence"};
   static const Folders kSimCommands =
-      kValidation + Folders{"sim/cli", "sim/validation", "sim/study", "sim/plan", "plots"};
+      kValidation + Folders{"sim/cli", "sim/validation", "sim/study", "sim/plan", "sim/explain", "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
@@ -69,6 +69,7 @@ const std::vector<Module>& module_table() {
       {"sim/study", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
       {"sim/validation", kValidation + Folders{"sim/study"}},
       {"sim/plan", kReplay + Folders{"sim/replay"}},
+      {"sim/explain", kReplay + Folders{"sim/replay"}},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
       {"sim/commands", kSimCommands},
       {"sim", kSimCommands + Folders{"sim/commands"}},
@@ -105,7 +106,7 @@ const std::vector<Library>& library_table() {
   static const std::vector<Library> kTable{
       {"nlohmann/",
        {"core", "models", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/plan",
-        "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
+        "sim/explain", "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
       {"Eigen/", {"calibration", "sim/validation"}, true},

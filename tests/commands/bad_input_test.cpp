@@ -52,7 +52,7 @@ void check_refusal(const Shell& shell, const std::string& line, int exit_code,
 TEST_CASE("a misspelt command, option, strategy, model or cluster gets the nearest known one", "[commands]") {
   const Shell shell;
   check_refusal(shell, "stepcast predikt", 2, {"unknown command 'predikt'", "did you mean 'predict'"});
-  check_refusal(shell, "stepcast help plto", 2, {"did you mean 'plot'"});
+  check_refusal(shell, "stepcast help plott", 2, {"did you mean 'plot'"});
   check_refusal(shell, "stepcast predict --stratgy ddp", 2, {"'--stratgy'", "did you mean '--strategy'"});
   check_refusal(shell, "stepcast predict --strat ddp", 2, {"unknown option '--strat'"});
   check_refusal(shell, "stepcast predict --strategy dpd --model synthetic -o x.json", 2,

@@ -16,7 +16,7 @@ const std::string kSlow =
 
 double step_time(const Shell& shell, const std::string& more) {
   const Outcome outcome = shell.run(
-      "stepcast predict --model netflix-mlp --batch 64 --strategy all_reduce --device h100-sxm --cluster "
+      "stepcast predict --model netflix-mlp --batch 65536 --strategy all_reduce --device h100-sxm --cluster "
       "h100x8-hgx "
       "--world-size 2 --force -o x.json " +
       more);

@@ -45,7 +45,7 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   constexpr int kEach = 40;
   constexpr double kRounding = 1e-6;
   const std::vector<PlanProblem> all = problems();
-  double tightness = 0.0;
+  double tightness = 0.0, nearness = 0.0;
   int asked = 0;
   for (unsigned number = 0; number < all.size(); ++number) {
     const PlanProblem& problem = all[number];
@@ -71,6 +71,10 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
       double memory = 0.0;
       for (const MemoryUse& use : result.memory) memory = std::max(memory, use.peak_bytes);
       CHECK(bound.step_s <= (1.0 + kRounding) * result.median_step_time_s());
+      const double nearer = bounds.ordered_step_s(plans[i]);
+      CHECK(nearer <= (1.0 + kRounding) * result.median_step_time_s());
+      CHECK(nearer >= bound.step_s);
+      nearness += nearer / bound.step_s;
       CHECK(bound.memory_bytes <= (1.0 + kRounding) * memory);
       CHECK(bound.memory_bytes > 0.5 * memory);
       tightness += bound.step_s / result.median_step_time_s();
@@ -81,6 +85,7 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   // Bounds that prune nothing would be lower bounds too.
   INFO("bounds are " << tightness / asked << " of the forecasts in the mean of " << asked);
   CHECK(tightness / asked > 0.75);
+  CHECK(nearness / asked > 1.0005);
 }
 
 }  // namespace stepcast::bounds_test

@@ -1,6 +1,8 @@
 #include "sim/plan/search.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <random>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -60,6 +62,36 @@ TEST_CASE("replaying every plan of ten small problems finds none that is better 
     CHECK(planned.counts.replayed < every.counts.replayed);
     CHECK_FALSE(planned.open_score);
   }
+}
+
+TEST_CASE("many micro-batches go on as the first ones do", "[plan]") {
+  const PlanProblem asked = problem(llama(8, 1024, 1024), 8, 128);
+  PlanModels models(asked);
+  PlanBounds bounds(models);
+  std::vector<Plan> plans;
+  enumerate_plans(models, [&](const Plan& plan) {
+    if (plan.number("micro-batches") > 12 * plan.number("pipeline")) plans.push_back(plan);
+  });
+  std::shuffle(plans.begin(), plans.end(), std::mt19937(1));
+  plans.resize(40);
+  PlanRequest request{.most_replays = 1};
+  for (const Plan& plan : plans) request.own.push_back({.plan = plan, .name = command_of(asked, plan)});
+  int pipelines = 0;
+  for (const PlanRecord& record : search_plans(models, bounds, request).plans) {
+    if (record.name.empty()) continue;
+    PredictionRequest question = request_of(asked, record.plan);
+    question.brief = true;
+    const Result whole = predict(question);
+    INFO(record.name);
+    CHECK(record.forecast->step_s == Approx(whole.median_step_time_s()).epsilon(1e-3));
+    CHECK(record.forecast->bubble() == Approx(whole.bubble_fraction()).margin(2e-3));
+    double memory = 0.0;
+    for (const MemoryUse& use : whole.memory) memory = std::max(memory, use.peak_bytes);
+    CHECK(record.forecast->memory_bytes == Approx(memory).epsilon(1e-6));
+    CHECK(record.forecast->operations < whole.operations);
+    pipelines += record.plan.text("strategy") == "pipeline" ? 1 : 0;
+  }
+  CHECK(pipelines > 10);
 }
 
 TEST_CASE("what does not fit is not recommended, and the least that would is said", "[plan]") {

@@ -169,11 +169,12 @@ TEST_CASE("where too many classes are left, the slowest of coarser ones decides"
 
 /// Ranks that share layers, in every dimension that there is.
 TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") {
-  for (unsigned seed = 2001; seed <= 2030; ++seed) {
+  for (unsigned seed = 2001; seed <= 2060; ++seed) {
     Draw draw(seed);
     const int tensor = draw.from(std::vector<int>{2, 4, 8});
     const int outer = draw.from(std::vector<int>{2, 4});
-    const int stages = draw.from(std::vector<int>{1, 2});
+    const int stages = draw.from(std::vector<int>{1, 2, 4});
+    const int context = draw.from(std::vector<int>{1, 2});
     PredictionRequest request;
     request.strategy = stages > 1 ? "pipeline" : draw.from(std::vector<std::string>{"ddp", "fsdp"});
     request.model =
@@ -186,15 +187,18 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
     request.steps = 2;
     request.warmup_steps = 1;
     TrainingConfig& training = request.training;
-    training.world_size = tensor * outer * stages;
-    training.micro_batches = stages > 1 ? 4 : 1;
+    training.world_size = tensor * context * outer * stages;
+    training.micro_batches = stages > 1 ? 4 : draw.from(std::vector<int>{1, 2});
     training.tensor = tensor;
-    if (stages > 1)
-      training.options["mesh"] = "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer);
+    training.context = context;
+    if (stages > 1) {
+      training.options["mesh"] = "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);
+      if (draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
+    }
     request.cluster = draw.from(std::vector<std::string>{"h100-fat-tree", "h100-rails"}) +
                       ":nodes=" + std::to_string((training.world_size + 7) / 8);
     INFO("seed " << seed << ": " << request.strategy << " of " << request.model << ", tensor " << tensor
-                 << ", " << training.world_size << " ranks");
+                 << ", context " << context << ", " << training.world_size << " ranks");
     const Result folded = predict(request);
     request.exact = true;
     const Result exact = predict(request);

@@ -1,0 +1,116 @@
+#include "sim/explain/difference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+void sort(std::vector<StepDifference>& rows) {
+  std::stable_sort(rows.begin(), rows.end(), [](const StepDifference& a, const StepDifference& b) {
+    return std::abs(a.seconds()) > std::abs(b.seconds());
+  });
+}
+
+std::string without_micro_batch(const std::string& name) { return name.substr(0, name.rfind("/mb")); }
+
+/// What a span counts for; "": nothing.
+using Key = std::function<std::string(const Span&)>;
+
+std::string kind_key(const Span& span) {
+  return span.kind == SpanKind::kWait ? "" : span.name.substr(0, span.name.find('/'));
+}
+
+std::string layer_key(const Span& span) {
+  const std::size_t slash = span.name.find('/');
+  if (span.kind != SpanKind::kCompute || slash == std::string::npos) return "";
+  return without_micro_batch(span.name).substr(slash + 1);
+}
+
+std::string collective_key(const Span& span) {
+  return span.kind == SpanKind::kCommunication ? without_micro_batch(span.name) : "";
+}
+
+std::vector<StepDifference> by(const Result& measured, const Result& forecast, const std::set<int>& ranks,
+                               const Key& key) {
+  std::map<std::string, StepDifference> rows;
+  const auto add = [&](const Result& result, double StepDifference::*side) {
+    for (const Span& span : result.spans)
+      if (const std::string name = key(span); ranks.contains(span.rank) && !name.empty())
+        rows[name].*side += (span.end_s - span.start_s) / static_cast<double>(ranks.size());
+  };
+  add(measured, &StepDifference::measured_s);
+  add(forecast, &StepDifference::forecast_s);
+  std::vector<StepDifference> result;
+  for (auto& [name, row] : rows) {
+    row.name = name;
+    result.push_back(row);
+  }
+  sort(result);
+  return result;
+}
+
+std::set<int> ranks_of(const Result& result) {
+  std::set<int> ranks;
+  for (const MemoryUse& each : result.memory) ranks.insert(each.rank);
+  for (const Span& span : result.spans) ranks.insert(span.rank);
+  return ranks;
+}
+
+double mean(const Result& result, double Breakdown::*part) {
+  double sum = 0.0;
+  for (const Breakdown& each : result.breakdown)
+    sum += each.*part / static_cast<double>(result.breakdown.size());
+  return sum;
+}
+
+void check_same_case(const Configuration& measured, const Configuration& forecast) {
+  const auto need = [](const char* what, const auto& a, const auto& b) {
+    if (a == b) return;
+    const auto text = [](const auto& value) {
+      if constexpr (requires { std::to_string(value); })
+        return std::to_string(value);
+      else
+        return value;
+    };
+    throw InputError("the forecast is of another case: " + std::string(what) + " '" + text(b) +
+                     "', measured was '" + text(a) + "'");
+  };
+  need("model", measured.model, forecast.model);
+  need("strategy", measured.strategy, forecast.strategy);
+  need("world_size", measured.world_size, forecast.world_size);
+  need("batch", measured.batch, forecast.batch);
+  need("micro_batches", measured.micro_batches, forecast.micro_batches);
+}
+
+}  // namespace
+
+StepDifferences step_differences(const Result& measured, const Result& forecast) {
+  if (measured.origin != Origin::kMeasured) throw InputError("the first file is no measured result");
+  if (forecast.origin != Origin::kPredicted) throw InputError("--against: the file is no forecast");
+  check_same_case(measured.configuration, forecast.configuration);
+  std::set<int> ranks;
+  std::ranges::set_intersection(ranks_of(measured), ranks_of(forecast), std::inserter(ranks, ranks.end()));
+  if (ranks.empty()) throw InputError("no rank's operations are in both files");
+  StepDifferences result{forecast.median_step_time_s(), measured.median_step_time_s(), {}, {}, {}, {}};
+  StepDifference rest{"other steps", result.forecast_s, result.measured_s};
+  for (const auto& [name, part] : breakdown_parts()) {
+    if (part == &Breakdown::overlapped_communication_s) continue;
+    result.parts.push_back({name, mean(forecast, part), mean(measured, part)});
+    rest.forecast_s -= result.parts.back().forecast_s;
+    rest.measured_s -= result.parts.back().measured_s;
+  }
+  result.parts.push_back(rest);
+  sort(result.parts);
+  result.kinds = by(measured, forecast, ranks, kind_key);
+  result.layers = by(measured, forecast, ranks, layer_key);
+  result.collectives = by(measured, forecast, ranks, collective_key);
+  return result;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,255 @@
+#include "sim/explain/report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "core/units.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr std::size_t kMostRows = 12;
+constexpr double kLeastTold = 0.0005;  // of the step: smaller gains are none
+
+using Contributions = std::vector<std::pair<std::string, double>>;
+
+std::string or_none(const std::string& name, const char* none) { return name.empty() ? none : name; }
+
+Contributions by_kind(const Explanation& e) {
+  return contributions(e.path, [](const PathPart& part) { return part.kind; });
+}
+Contributions by_layer(const Explanation& e) {
+  return contributions(e.path, [](const PathPart& part) { return or_none(part.layer, "no layer"); });
+}
+Contributions by_link(const Explanation& e) {
+  return contributions(e.path, [](const PathPart& part) { return or_none(part.link, "no link"); });
+}
+Contributions by_rank(const Explanation& e) {
+  Contributions all = contributions(e.path, [](const PathPart& part) { return std::to_string(part.rank); });
+  for (auto& [rank, seconds] : all) rank = rank_name(e.recording, std::stoi(rank));
+  return all;
+}
+Contributions by_stage(const Explanation& e) {
+  const std::vector<int> stage = stages(e.recording.schedule);
+  if (stage.empty()) return {};
+  return contributions(e.path, [&](const PathPart& part) { return std::to_string(stage[part.rank]); });
+}
+
+/// The largest, and what the others are together.
+std::string table_of(const std::string& what, const Contributions& all, double step_s) {
+  Table table({what, "time", "of the step"});
+  double others = 0.0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i >= kMostRows)
+      others += all[i].second;
+    else
+      table.add({all[i].first, to_text(Seconds(all[i].second)), percent_text(all[i].second / step_s)});
+  }
+  if (all.size() > kMostRows)
+    table.add(
+        {counted(all.size() - kMostRows, "other"), to_text(Seconds(others)), percent_text(others / step_s)});
+  return table.text() + "\n";
+}
+
+/// The path with pieces of one kind and rank together.
+std::string chain_text(const Explanation& e) {
+  struct Stretch {
+    int rank = 0;
+    std::string kind, first, last;
+    double seconds = 0.0;
+  };
+  std::vector<Stretch> all;
+  for (const PathPart& part : e.path.parts) {
+    if (all.empty() || all.back().rank != part.rank || all.back().kind != part.kind)
+      all.push_back({part.rank, part.kind, part.layer, part.layer, 0.0});
+    all.back().last = part.layer;
+    all.back().seconds += part.seconds();
+  }
+  Table table({"critical path", "on rank", "of", "time"});
+  const bool long_one = all.size() > 2 * kMostRows;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (long_one && i == kMostRows) {
+      double left_out = 0.0;
+      for (; i < all.size() - kMostRows; ++i) left_out += all[i].seconds;
+      table.add({"...", "", counted(all.size() - 2 * kMostRows, "stretch"), to_text(Seconds(left_out))});
+    }
+    const Stretch& one = all[i];
+    table.add({one.kind, std::to_string(one.rank),
+               one.first == one.last ? one.first : one.first + " to " + one.last,
+               to_text(Seconds(one.seconds))});
+  }
+  return table.text() + "\n";
+}
+
+double gained(const Explanation& e, const Gain& gain) {
+  return 1.0 - gain.step_s / e.result.median_step_time_s();
+}
+
+std::string gains_text(const Explanation& e, double more) {
+  Table table({percent_text(more - 1.0, 0) + " more of", "step", "gains", "asked with"});
+  std::vector<std::string> nothing;
+  for (const Gain& gain : e.gains)
+    if (std::abs(gained(e, gain)) < kLeastTold)
+      nothing.push_back(gain.resource);
+    else
+      table.add(
+          {gain.resource, to_text(Seconds(gain.step_s)), signed_percent_text(gained(e, gain)), gain.option});
+  std::string text = nothing.size() == e.gains.size() ? "" : table.text() + "\n";
+  if (!nothing.empty())
+    text += percent_text(more - 1.0, 0) + " more of " + alternatives(nothing) + " alone gains nothing.\n";
+  if (e.gains.empty() || gained(e, e.gains.front()) < kLeastTold) return text;
+  const Gain& most = e.gains.front();
+  return text +
+         (most.resource == "micro-batches" ? most.option
+                                           : percent_text(more - 1.0, 0) + " more of " + most.resource) +
+         " gains most: " + percent_text(gained(e, most)) + " of the step.\n";
+}
+
+/// Whom others wait for most, and what it does longer than they do.
+std::string waits_text(const Explanation& e) {
+  if (e.standstills.empty()) return "";
+  Table table({"rank", "waits for rank", "because of rank", "standing still", "of the step"});
+  for (std::size_t i = 0; i < std::min(kMostRows, e.standstills.size()); ++i) {
+    const Standstill& one = e.standstills[i];
+    table.add({rank_name(e.recording, one.rank), rank_name(e.recording, one.for_rank),
+               rank_name(e.recording, one.because_of), to_text(Seconds(one.seconds)),
+               percent_text(one.seconds / e.path.step_s)});
+  }
+  const auto [most, waited] = most_waited_for(e.standstills);
+  const std::map<int, double> busy = computing(e.recording);
+  std::vector<double> others;
+  for (const auto& [rank, seconds] : busy)
+    if (rank != most) others.push_back(seconds);
+  std::string text = table.text() + "\nOthers stand still most because of rank " +
+                     rank_name(e.recording, most) + ": " + to_text(Seconds(waited)) +
+                     " in all; it computes " + to_text(Seconds(busy.at(most)));
+  if (!others.empty()) text += ", the others " + to_text(Seconds(median(others))) + " (median)";
+  return text + ".\n\n";
+}
+
+nlohmann::json json_of(const Contributions& all) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& [name, seconds] : all) rows.push_back({{"name", name}, {"time_s", seconds}});
+  return rows;
+}
+
+}  // namespace
+
+std::string rank_name(const Recording& recording, int rank) {
+  const auto like = std::count(recording.stands_for.begin(), recording.stands_for.end(), rank) - 1;
+  const std::vector<int> stage = stages(recording.schedule);
+  std::string name = std::to_string(rank);
+  if (like > 0) name += " and " + std::to_string(like) + " like it";
+  if (!stage.empty()) name += " (stage " + std::to_string(stage[rank]) + ")";
+  return name;
+}
+
+std::string explanation_text(const Explanation& e, double more) {
+  const double step_s = e.path.step_s;
+  const Contributions kinds = by_kind(e);
+  std::string text = "The step that is explained takes " + to_text(Seconds(step_s)) + "; it ends on rank " +
+                     rank_name(e.recording, e.path.slowest) + ". Most of its critical path is " +
+                     kinds.front().first + " (" + percent_text(kinds.front().second / step_s) + ")";
+  if (kinds.size() > 1)
+    text += ", then " + kinds[1].first + " (" + percent_text(kinds[1].second / step_s) + ")";
+  text += ".\n\n" + chain_text(e) + table_of("by operation", kinds, step_s) +
+          table_of("by layer", by_layer(e), step_s);
+  if (!e.recording.links.empty()) text += table_of("by link", by_link(e), step_s);
+  if (const Contributions by = by_stage(e); !by.empty()) text += table_of("by stage", by, step_s);
+  if (const Contributions stages = by_stage(e); stages.empty() || e.recording.ranks.size() > stages.size())
+    text += table_of("by rank", by_rank(e), step_s);
+  return text + waits_text(e) + gains_text(e, more);
+}
+
+nlohmann::json explanation_json(const Explanation& e, double more) {
+  nlohmann::json path = nlohmann::json::array(), waits = path, standstills = path, gains = path;
+  for (const PathPart& part : e.path.parts) {
+    path.push_back({{"rank", part.rank},
+                    {"kind", part.kind},
+                    {"start_s", part.start_s},
+                    {"end_s", part.end_s},
+                    {"layer", part.layer},
+                    {"link", part.link}});
+    if (part.op >= 0) path.back()["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
+  }
+  for (const PathWait& wait : e.path.waits)
+    waits.push_back(
+        {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}});
+  for (const Standstill& one : e.standstills)
+    standstills.push_back({{"rank", one.rank},
+                           {"for_rank", one.for_rank},
+                           {"because_of", one.because_of},
+                           {"time_s", one.seconds}});
+  for (const Gain& gain : e.gains)
+    gains.push_back({{"resource", gain.resource},
+                     {"option", gain.option},
+                     {"step_time_s", gain.step_s},
+                     {"gain", gained(e, gain)}});
+  return {{"configuration", e.result.configuration},
+          {"step_time_s", e.result.median_step_time_s()},
+          {"explained_step_time_s", e.path.step_s},
+          {"slowest_rank", e.path.slowest},
+          {"critical_path", path},
+          {"contributions",
+           {{"operation", json_of(by_kind(e))},
+            {"layer", json_of(by_layer(e))},
+            {"link", json_of(by_link(e))},
+            {"stage", json_of(by_stage(e))},
+            {"rank", json_of(by_rank(e))}}},
+          {"path_waits", waits},
+          {"standstills", standstills},
+          {"more", more},
+          {"gains", gains}};
+}
+
+namespace {
+
+std::string differences_table(const std::string& what, const std::vector<StepDifference>& rows) {
+  if (rows.empty()) return "";
+  Table table({what, "forecast", "measured", "difference"});
+  const auto signed_text = [](double seconds) {
+    return (seconds < 0.0 ? "-" : "+") + to_text(Seconds(std::abs(seconds)));
+  };
+  for (std::size_t i = 0; i < std::min(kMostRows, rows.size()); ++i)
+    table.add({rows[i].name, to_text(Seconds(rows[i].forecast_s)), to_text(Seconds(rows[i].measured_s)),
+               signed_text(rows[i].seconds())});
+  return table.text() + "\n";
+}
+
+nlohmann::json json_of(const std::vector<StepDifference>& rows) {
+  nlohmann::json result = nlohmann::json::array();
+  for (const StepDifference& row : rows)
+    result.push_back({{"name", row.name},
+                      {"forecast_s", row.forecast_s},
+                      {"measured_s", row.measured_s},
+                      {"difference_s", row.seconds()}});
+  return result;
+}
+
+}  // namespace
+
+std::string differences_text(const StepDifferences& d) {
+  const double difference = d.measured_s - d.forecast_s;
+  const StepDifference& most = d.parts.front();
+  return "The measured step takes " + to_text(Seconds(d.measured_s)) + ", " +
+         to_text(Seconds(std::abs(difference))) + (difference < 0.0 ? " less" : " more") +
+         " than the forecast's " + to_text(Seconds(d.forecast_s)) + ". Most of the difference is in '" +
+         most.name + "': it took " + to_text(Seconds(std::abs(most.seconds()))) +
+         (most.seconds() < 0.0 ? " less" : " more") + " than forecast.\n\n" +
+         differences_table("part of the step", d.parts) + differences_table("operations", d.kinds) +
+         differences_table("layers", d.layers) + differences_table("collectives", d.collectives);
+}
+
+nlohmann::json differences_json(const StepDifferences& d) {
+  return {{"forecast_step_time_s", d.forecast_s},
+          {"measured_step_time_s", d.measured_s},
+          {"parts", json_of(d.parts)},
+          {"operations", json_of(d.kinds)},
+          {"layers", json_of(d.layers)},
+          {"collectives", json_of(d.collectives)}};
+}
+
+}  // namespace stepcast
