@@ -37,8 +37,8 @@ inline Array array_of(const torch::Tensor& tensor) {
 /// The model's parameters and their gradients become views into the flat arrays. Sharded, the flat arrays
 /// have memory only between `take_...` and `free_...`; what stays are the rank's shard of the parameters, of
 /// the gradients, and the optimizer's state over it. Not sharded, the model keeps its parameters and its
-/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its shard, and
-/// those that the program never frees.
+/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its
+/// shard, and those that the program never frees.
 class UnitShards {
  public:
   /// What the program frees.

@@ -52,8 +52,7 @@ Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Schedule schedule = make_schedule("ddp", config);
   LocalStep step(model, config);
-  if (config.world_size == 1) options.settle("zero", "0");  // one of the world sizes of a sweep
-  const int stage = zero_stage(options, model);
+  const int stage = zero_stage(options, model, config.world_size);
   const BucketLimits limits = bucket_limits(options);
   if (stage > 0) {
     ZeroReduction zero(step, schedule, limits, stage, 0, config.world_size);

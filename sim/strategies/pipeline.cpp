@@ -259,7 +259,7 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   options.settle("mesh", pipeline.mesh.text());
   if (pipeline.mesh.size("data") == 1) options.drop({"mesh"});
   if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only) {
-    pipeline.zero = zero_stage(options, pipeline.model);
+    pipeline.zero = zero_stage(options, pipeline.model, pipeline.mesh.size("data"));
     pipeline.buckets = bucket_limits(options);
   } else {
     options.refuse(
@@ -272,9 +272,9 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 ///
 /// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
 /// `pipeline_order`, the cut is `split_model`. With `--mesh pipeline=p,data=d` there are d pipelines;
-/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with `--zero` too. Per
-/// boundary and micro-batch the output of one segment travels forward and as many bytes backward. Gradients
-/// of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
+/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with
+/// `--zero` too. Per boundary and micro-batch the output of one segment travels forward and as many bytes
+/// backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
 /// head) has a copy on both, and its gradients are summed over the two before the optimizer. Batch norm sees
 /// micro-batches, so its statistics are theirs.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {

@@ -43,12 +43,15 @@ StrategyOption zero_option() {
       "what replicas share: nothing, the optimizer (ZeRO 1), or gradients too (ZeRO 2)");
 }
 
-int zero_stage(StrategyOptions& options, const Model& model) {
+int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   const std::string stage = options.text("zero");
   if (stage == "0") {
     options.drop({"zero"});
     return 0;
   }
+  if (replicas == 1)
+    throw UsageError("--zero " + stage +
+                     " means nothing where no replicas share; take 0, or a --world-size from 2 on");
   if (options.text("compress") != "none")
     throw UsageError("--compress " + options.text("compress") + " is not supported with --zero " + stage +
                      "; take --precision for the dtype in which gradients are reduced");
@@ -140,7 +143,7 @@ void ZeroReduction::finish_reduction() {
 }
 
 void ZeroReduction::update() {
-  std::vector<int> reduced, gathered;
+  std::vector<int> reduced;
   for (const auto& [bucket, call] : reducing_) reduced.push_back(call);
   if (stage_ == 2) finish_reduction();
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
@@ -148,14 +151,13 @@ void ZeroReduction::update() {
     const int updated = step_.add({.name = "optimizer/" + unit(bucket).name,
                                    .action = UpdateUnit{index},
                                    .after = std::exchange(reduced, {})});
-    gathered.push_back(step_.add_collective("all_gather/" + unit(bucket).name,
-                                            {.kind = CollectiveKind::kAllGather,
-                                             .message = unit(bucket).size(),
-                                             .group = unit(bucket).group,
-                                             .payload = UnitParameters{index}},
-                                            {updated}));
+    step_.add_collective("all_gather/" + unit(bucket).name,
+                         {.kind = CollectiveKind::kAllGather,
+                          .message = unit(bucket).size(),
+                          .group = unit(bucket).group,
+                          .payload = UnitParameters{index}},
+                         {updated});
   }
-  step_.add({.name = "wait/parameters", .action = Synchronize{}, .after = std::move(gathered)});
 }
 
 }  // namespace stepcast

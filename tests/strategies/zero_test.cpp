@@ -107,15 +107,32 @@ TEST_CASE("replicas of a stage share its optimizer") {
   }
 }
 
-TEST_CASE("sharing the optimizer is refused where it means nothing") {
+TEST_CASE("sharing the optimizer is refused where it means nothing, with what would be understood") {
   const Model model = load_model("bert-base");
-  TrainingConfig config = config_of("1");
-  config.options["compress"] = "fp16";
-  CHECK_THROWS_AS(build_schedule("ddp", model, config), UsageError);
-  config.options.erase("compress");
-  CHECK_THROWS_AS(build_schedule("pipeline", model, config), UsageError);
-  CHECK_THROWS_AS(build_schedule("all_reduce", model, config), UsageError);
-  CHECK_FALSE(build_schedule("ddp", model, config_of("2", 1)).options.contains("zero"));
+  const auto refusal = [&](const std::string& strategy, const TrainingConfig& config) {
+    std::string said;
+    try {
+      build_schedule(strategy, model, config);
+    } catch (const UsageError& error) {
+      said = error.what();
+    }
+    return said;
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal("ddp", config_of("3")), Contains("zero") && Contains("'3'") && Contains("0, 1, 2"));
+  for (const char* zero : {"1", "2"}) {
+    INFO(zero);
+    const std::string given = std::string("--zero ") + zero;
+    CHECK_THAT(refusal("ddp", config_of(zero, 1)), Contains(given) && Contains("take 0"));
+    CHECK_THAT(refusal("pipeline", config_of(zero)),
+               Contains("--zero") && Contains("--mesh pipeline=P,data=D"));
+    for (const char* strategy : {"fsdp", "all_reduce", "gather_scatter"})
+      CHECK_THAT(refusal(strategy, config_of(zero)), Contains("--zero") && Contains("ddp and pipeline"));
+    CHECK_THAT(refusal("single", config_of(zero, 1)), Contains("--zero") && Contains("ddp and pipeline"));
+    TrainingConfig config = config_of(zero);
+    config.options["compress"] = "fp16";
+    CHECK_THAT(refusal("ddp", config), Contains("--compress fp16") && Contains(given));
+  }
   CHECK_FALSE(build_schedule("ddp", model, config_of("0")).options.contains("zero"));
 }
 
