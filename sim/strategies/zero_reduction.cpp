@@ -52,6 +52,9 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   if (replicas == 1)
     throw UsageError("--zero " + stage +
                      " means nothing where no replicas share; take 0, or a --world-size from 2 on");
+  if (model.optimizer.kind == "none")
+    throw UsageError("--zero " + stage + " means nothing to '" + model.specification +
+                     "', which has no optimizer; take 0");
   if (options.text("compress") != "none")
     throw UsageError("--compress " + options.text("compress") + " is not supported with --zero " + stage +
                      "; take --precision for the dtype in which gradients are reduced");

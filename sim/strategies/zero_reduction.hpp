@@ -14,7 +14,7 @@ namespace stepcast {
 StrategyOption zero_option();
 
 /// The stage, 0 where every replica keeps everything; 0 is dropped from what results say.
-/// \throws UsageError for a single replica, with --compress fp16, or for experts that ranks share
+/// \throws UsageError for a single replica, without an optimizer, with --compress fp16, or for experts that ranks share
 int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 
 /// Gradients and optimizer shared among n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari et al.,

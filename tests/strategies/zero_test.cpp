@@ -132,6 +132,8 @@ TEST_CASE("sharing the optimizer is refused where it means nothing, with what wo
     TrainingConfig config = config_of(zero);
     config.options["compress"] = "fp16";
     CHECK_THAT(refusal("ddp", config), Contains("--compress fp16") && Contains(given));
+    CHECK_THROWS_WITH(build_schedule("ddp", load_model("synthetic"), config_of(zero)),
+                      Contains(given) && Contains("no optimizer"));
   }
   CHECK_FALSE(build_schedule("ddp", model, config_of("0")).options.contains("zero"));
 }
