@@ -57,12 +57,7 @@ class CompiledProgram final : public ProgramRunner {
         sent_(program_.ops.size()) {
     for (int i = 0; i < schedule.micro_batches; ++i) passes_.emplace_back(model);
     make_buckets();
-    for (const FsdpUnit& unit : schedule.units) {
-      const auto group = static_cast<std::size_t>(schedule.group_index(unit.group, rank_));
-      const std::vector<int>& ranks = schedule.groups[group].ranks;
-      const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-      units_.emplace_back(model, unit, static_cast<int>(shard));
-    }
+    make_units();
     compile(
         model.parameters().size(),
         Overloaded{[this](const Send& send, std::size_t index) { return resolve_send(send, sent_[index]); },
@@ -88,9 +83,9 @@ class CompiledProgram final : public ProgramRunner {
   /// Gathers the parameters of sharded units, so that they can be read. All ranks call it.
   void gather_units() {
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (!schedule_.units[i].sharded || schedule_.units[i].alone()) continue;
-      units_[i].take_parameters();
-      const UnitArrays unit = units_[i].arrays();
+      if (!units_[i] || !schedule_.units[i].sharded || schedule_.units[i].alone()) continue;
+      units_[i]->take_parameters();
+      const UnitArrays unit = units_[i]->arrays();
       backend_of(schedule_.units[i].group).all_gather(unit.parameter_shard, unit.parameters)->wait();
     }
   }
@@ -107,6 +102,27 @@ class CompiledProgram final : public ProgramRunner {
   }
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
+
+  /// Those whose parameters this rank holds.
+  void make_units() {
+    units_.resize(schedule_.units.size());
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      const FsdpUnit& unit = schedule_.units[i];
+      if (!model_.parameters()[static_cast<std::size_t>(unit.tensors.front())].defined()) continue;
+      const auto group = static_cast<std::size_t>(schedule_.group_index(unit.group, rank_));
+      const std::vector<int>& ranks = schedule_.groups[group].ranks;
+      const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+      const auto frees = [&](UnitMemory::What what) {
+        return std::any_of(program_.ops.begin(), program_.ops.end(), [&](const Op& op) {
+          const auto* memory = std::get_if<UnitMemory>(&op.action);
+          return memory != nullptr && memory->unit == static_cast<int>(i) && memory->what == what;
+        });
+      };
+      units_[i].emplace(model_, unit, static_cast<int>(shard),
+                        UnitShards::Freed{frees(UnitMemory::What::kFreeParameters),
+                                          frees(UnitMemory::What::kFreeGradients)});
+    }
+  }
 
   void make_buckets() {
     const MemoryScope scope(MemoryCategory::kCommunication);
@@ -295,7 +311,7 @@ class CompiledProgram final : public ProgramRunner {
     return scratch;
   }
 
-  UnitShards& shards(int unit) { return units_.at(static_cast<std::size_t>(unit)); }
+  UnitShards& shards(int unit) { return units_.at(static_cast<std::size_t>(unit)).value(); }
   [[nodiscard]] SegmentedPass& pass(int micro_batch) {
     return passes_[static_cast<std::size_t>(micro_batch)];
   }
@@ -311,7 +327,7 @@ class CompiledProgram final : public ProgramRunner {
 
   std::vector<torch::Tensor> buckets_;  ///< flat; undefined where the rank holds no tensor of it
   std::vector<std::vector<torch::Tensor>> bucket_views_;  ///< by bucket, position: a gradient's place
-  std::vector<UnitShards> units_;
+  std::vector<std::optional<UnitShards>> units_;          ///< empty where another rank has the parameters
   std::map<int, torch::Tensor> contributions_;
   std::vector<torch::Tensor> sent_;  ///< by operation: memory of messages under way
   torch::Tensor own_part_, whole_;   ///< of the exchange under way

@@ -37,11 +37,17 @@ inline Array array_of(const torch::Tensor& tensor) {
 /// The model's parameters and their gradients become views into the flat arrays. Sharded, the flat arrays
 /// have memory only between `take_...` and `free_...`; what stays are the rank's shard of the parameters, of
 /// the gradients, and the optimizer's state over it. Not sharded, the model keeps its parameters and its
-/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its shard.
+/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its
+/// shard, and those that the program never frees.
 class UnitShards {
  public:
+  /// What the program frees.
+  struct Freed {
+    bool parameters;
+    bool gradients;
+  };
   /// \param index of this rank among `unit.shards`
-  UnitShards(TorchModel& model, const FsdpUnit& unit, int index) : is_alone_(unit.alone()) {
+  UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed) : is_alone_(unit.alone()) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
@@ -73,10 +79,11 @@ class UnitShards {
     parameter_shard_.mutable_grad() = gradient_shard_;
     optimizer_ = model.make_optimizer({parameter_shard_});
     if (is_alone_) return;
-    free_memory(flat_parameters_);
-    free_memory(flat_gradients_);
+    if (freed.parameters) free_memory(flat_parameters_);
+    if (freed.gradients) free_memory(flat_gradients_);
   }
 
+  /// Where they have no memory; the same for gradients.
   void take_parameters() { take_memory(flat_parameters_, MemoryCategory::kParameters); }
   void free_parameters() { free_memory(flat_parameters_); }
   /// Takes their memory first where they are sharded.
@@ -99,6 +106,7 @@ class UnitShards {
   static void take_memory(const torch::Tensor& flat, MemoryCategory category) {
     const MemoryScope scope(category);
     c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+    if (storage->nbytes() > 0) return;
     const auto bytes = static_cast<std::size_t>(flat.numel()) * flat.element_size();
     storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
     storage->set_nbytes(bytes);

@@ -121,6 +121,7 @@ PlanBounds::View PlanBounds::view_of(const Plan& plan) {
             .context = plan.number("context"),
             .expert = plan.number("expert"),
             .batches = plan.number("data"),
+            .zero = plan.text("zero").empty() ? 0 : plan.number("zero"),
             .trace = nullptr,
             .host = nullptr};
   const StepEstimate& estimate = models_.estimate(view.model, view.samples);
@@ -267,10 +268,11 @@ const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
   Holdings& all = found->second;
   if (!is_new) return all;
   for (const Segment& segment : model.segments) {
-    double size = 0.0, reduced = 0.0, gradient = 0.0, count = 0.0, dense = 0.0, last = 0.0;
+    double size = 0.0, reduced = 0.0, gradient = 0.0, count = 0.0, dense = 0.0, last = 0.0, smallest = 0.0;
     for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
       size += parameter.size.count();
+      smallest = smallest > 0.0 ? std::min(smallest, parameter.size.count()) : parameter.size.count();
       reduced += parameter.reduced.count();
       gradient += parameter.gradient.count();
       count += static_cast<double>(parameter.numel());
@@ -279,6 +281,7 @@ const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
     }
     all.size.add(size), all.reduced.add(reduced), all.gradient.add(gradient), all.count.add(count);
     all.dense.add(dense);
+    all.smallest.push_back(smallest);
     all.last.push_back(
         last);  // 0: a segment that reduces nothing ends its backward behind the others' gradients
   }
@@ -288,17 +291,36 @@ const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
 double PlanBounds::reduction_tail_s(const View& view, Range range, Ranks replicas, double backward_s) {
   if (replicas.count == 1) return 0.0;
   const Holdings& held = holdings(view.model);
-  return std::max(collective_s(CollectiveKind::kAllReduce,
-                               Bytes(held.last[static_cast<std::size_t>(range.first)]), replicas),
-                  least_s(CollectiveKind::kAllReduce, Bytes(held.dense.of(range)), replicas) - backward_s);
+  const CollectiveKind kind = view.zero > 0 ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+  return std::max(collective_s(kind, Bytes(held.last[static_cast<std::size_t>(range.first)]), replicas),
+                  least_s(kind, Bytes(held.dense.of(range)), replicas) - backward_s);
+}
+
+double PlanBounds::after_backward_s(const View& view, Range range, Ranks replicas, double backward_s,
+                                    double updates_s) {
+  const double tail = reduction_tail_s(view, range, replicas, backward_s);
+  if (view.zero == 0) return tail + updates_s;
+  const Holdings& held = holdings(view.model);
+  const Bytes last(held.smallest[static_cast<std::size_t>(range.first)]);  // its bucket has no less
+  return tail +
+         std::max(updates_s / replicas.count + collective_s(CollectiveKind::kAllGather, last, replicas),
+                  least_s(CollectiveKind::kAllGather, Bytes(held.size.of(range)), replicas));
 }
 
 double PlanBounds::resident_bytes(const View& view, Range range, bool averaged) {
   const Model& model = view.model;
   const Holdings& held = holdings(model);
-  double bytes = held.size.of(range) + (averaged ? held.reduced.of(range) : 0.0);
+  const int sharers = PlanBounds::sharers(view);
+  double bytes = held.size.of(range);
+  if (sharers > 1) {
+    const double copy = model.precision.master == "none" ? held.size.of(range) : 0.0;
+    bytes += (copy + std::min(held.gradient.of(range), held.reduced.of(range))) / sharers;
+  } else if (averaged) {
+    bytes += held.reduced.of(range);
+  }
   if (model.optimizer.kind != "none")
-    bytes += held.gradient.of(range) + model.optimizer_bytes(held.count.of(range)).count();
+    bytes += (view.zero == 2 ? 0.0 : held.gradient.of(range)) +
+             model.optimizer_bytes(held.count.of(range) / sharers).count();
   const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
   if (has_ends) bytes += input_bytes(view);
   return bytes + models_.device().process.count();
@@ -354,18 +376,25 @@ double PlanBounds::replicated_s(const View& view) {
   const SegmentTimes& alone = times(view, 0);
   const bool averaged = view.plan.text("strategy") == "ddp";
   const double backward = backward_s(view, alone, all);
-  return std::max(issue_s(view, all),
+  const Ranks replicas{0, averaged ? view.batches * view.context : 1, view.tensor};
+  return std::max(issue_s(view, all, sharers(view)),
                   view.micro_batches * (forward_s(view, alone, all) + backward) +
-                      reduction_tail_s(
-                          view, all, {0, averaged ? view.batches * view.context : 1, view.tensor}, backward) +
-                      optimizer_s(alone, all));
+                      after_backward_s(view, all, replicas, backward, optimizer_s(alone, all)));
 }
 
 double PlanBounds::replicated_bytes(const View& view) {
   const Range all = whole_range(view.model);
   const Activations& held = activations(view, all);
   return resident_bytes(view, all, view.plan.text("strategy") == "ddp") +
-         std::max(held.forward_peak, held.backward_peak);
+         std::max({held.forward_peak, held.backward_peak, shared_gradients_bytes(view, all)});
+}
+
+/// Where they do not stay: of a segment that has its backward.
+double PlanBounds::shared_gradients_bytes(const View& view, Range range) {
+  double most = 0.0;
+  for (int segment = range.first; view.zero == 2 && segment <= range.second; ++segment)
+    most = std::max(most, holdings(view.model).gradient.of({segment, segment}));
+  return most;
 }
 
 PlanBounds::Stages PlanBounds::stages(const View& view) {
@@ -391,16 +420,17 @@ double PlanBounds::pipelined_s(const View& view) {
     const SegmentTimes& own = times(view, here);
     double busy = 0.0, updates = 0.0, issued = 0.0;
     for (std::size_t chunk = rank; chunk < chunks.size(); chunk += count) {
-      issued += issue_s(view, chunks[chunk]);
+      issued += issue_s(view, chunks[chunk], sharers(view));
       busy +=
           shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
     }
     longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
-    const double tail = reduction_tail_s(view, chunks[rank], {here, replicas, view.tensor}, backward);
-    bound = std::max({bound, before + busy + tail + updates, issued});
-    if (rank == 0) after_first = tail + updates;
+    const double after =
+        after_backward_s(view, chunks[rank], {here, replicas, view.tensor}, backward, updates);
+    bound = std::max({bound, before + busy + after, issued});
+    if (rank == 0) after_first = after;
     const auto last = static_cast<std::size_t>(chunks[rank].second);
     const double message =
         rank + 1 == count
@@ -471,8 +501,8 @@ double PlanBounds::ordered_s(const View& view) {
   double updates = 0.0;
   for (std::size_t chunk = 0; chunk < chunks.size(); chunk += static_cast<std::size_t>(shape.ranks))
     updates += optimizer_s(first, chunks[chunk]);
-  return ranks.front().free + updates +
-         reduction_tail_s(view, chunks.front(), {0, replicas, view.tensor}, costs.front().backward);
+  return ranks.front().free +
+         after_backward_s(view, chunks.front(), {0, replicas, view.tensor}, costs.front().backward, updates);
 }
 
 double PlanBounds::pipelined_bytes(const View& view) {
@@ -490,7 +520,8 @@ double PlanBounds::pipelined_bytes(const View& view) {
       most = std::max(most, live + (action.forward ? held.forward_peak : held.backward_peak - held.kept));
       live += action.forward ? held.kept : -held.kept;
     }
-    bound = std::max(bound, resident + most);
+    bound = std::max(bound, resident + std::max(most, shared_gradients_bytes(
+                                                          view, chunks[static_cast<std::size_t>(rank)])));
   }
   return bound;
 }

@@ -31,7 +31,7 @@ struct PlanBound {
 ///              on its links (NCCL's formulas, beneath which no replay goes: nccl_run.cpp); of a pipeline that of the rank r
 ///              with most, max over r of sum_{q < r} (F_q + B_q + 2 messages) + m (F_r + B_r), F_q and B_q of the first chunk
 ///              of q, messages alone on their links; then what nothing can hide behind: the first all-gather, the last
-///              gradient's reduction, the optimizer. Where all gradients or gathers together take longer on their links,
+///              gradient's reduction, the optimizer (shared by replicas: a rank's part, or the all-gathers). Where all gradients or gathers together take longer on their links,
 ///              or a host longer to issue what its rank computes, these.
 ///     memory   parameters, gradients, optimizer states and buckets; and the most that the rank's own operations hold,
 ///              one after the other (`LocalStep`), times the micro-batches that the order of its stage keeps; of FSDP the
@@ -78,10 +78,11 @@ class PlanBounds {
     Sums forward_s, backward_s, again_s, optimizer_s;
     double loss_s = 0.0;
   };
-  /// Bytes of parameters, and of their gradients; `dense` and `last`: reduced among all replicas, and at the end.
+  /// Bytes of parameters, and of their gradients; `dense` and `last`: reduced among all replicas, and at the end;
+  /// `smallest`: of a segment's.
   struct Holdings {
     Sums size, reduced, gradient, count, dense;
-    std::vector<double> last;
+    std::vector<double> last, smallest;
   };
   /// What consecutive segments on one rank hold of one micro-batch, beside what they hold all the time.
   struct Activations {
@@ -108,6 +109,7 @@ class PlanBounds {
     const Model& model;
     int samples;  ///< of a micro-batch
     int recompute, micro_batches, tensor, context, expert, batches;
+    int zero;  ///< stage
     const TraceEntry* trace;
     const TraceEntry* host;  ///< null: none runs ahead of its device
   };
@@ -150,9 +152,14 @@ class PlanBounds {
   const Holdings& holdings(const Model& model);
   /// Parameters, gradients, states and buckets of segments on one rank; `averaged` over replicas.
   double resident_bytes(const View& view, Range range, bool averaged);
+  double shared_gradients_bytes(const View& view, Range range);
   [[nodiscard]] double input_bytes(const View& view) const;
   /// From the end of the last backward to that of the last reduction. \param backward_s the last one
   double reduction_tail_s(const View& view, Range range, Ranks replicas, double backward_s);
+  /// The same to the end of the step. \param updates_s the optimizer where replicas do not share it
+  double after_backward_s(const View& view, Range range, Ranks replicas, double backward_s, double updates_s);
+  /// Of which each does its part of the optimizer; 1 where it is not shared.
+  static int sharers(const View& view) { return view.zero > 0 ? view.batches * view.context : 1; }
 
   double exchange_s(const View& view, const LayerExchange& exchange, int first_rank);
   double collective_s(CollectiveKind kind, Bytes message, Ranks ranks);

@@ -23,6 +23,9 @@ int recomputed(const Plan& plan) {
   return plan.text("recompute").empty() ? 0 : parse_recompute(plan.text("recompute"));
 }
 
+/// Replicas share their optimizer.
+bool shares_optimizer(const Plan& plan) { return plan.number("zero") > 0 && !plan.text("zero").empty(); }
+
 /// What a user's plan says that is no dimension of plans.
 void add_unknown(const Plan& plan, LaunchText& launch) {
   for (const auto& [name, value] : plan.values)
@@ -73,6 +76,8 @@ void add_megatron_data(const Plan& plan, LaunchLines& lines, LaunchText& launch)
     lines.size("num-distributed-optimizer-instances", plan.copies());
   }
   if (plan.number("data") * plan.number("context") == 1) return;
+  if (shares_optimizer(plan)) lines.flag("use-distributed-optimizer");
+  if (plan.text("zero") == "2") launch.missing.push_back("zero 2: Megatron's replicas keep whole gradients");
   lines.flag("overlap-grad-reduce");
   constexpr double kGradient = 4.0;  // bytes: Megatron reduces in fp32
   const std::string& cap = plan.text("bucket-cap");
@@ -161,6 +166,8 @@ void add_torchtitan_data(const Plan& plan, LaunchLines& lines, LaunchText& launc
     lines.key("fsdp_reshard_after_forward", plan.text("sharding") == "full_shard" ? "always" : "never");
   if (plan.text("strategy") == "ddp" && plan.number("tensor") * plan.number("context") > 1)
     launch.missing.push_back("DDP beside tensor or context parallelism: torchtitan has neither");
+  if (shares_optimizer(plan))
+    launch.missing.push_back("zero " + plan.text("zero") + ": torchtitan's replicas share nothing");
   if (!plan.text("bucket-cap").empty()) launch.missing.push_back("bucket cap " + plan.text("bucket-cap"));
   if (!plan.text("limit-all-gathers").empty())
     launch.missing.push_back("all-gathers at once: FSDP2 prefetches one ahead");

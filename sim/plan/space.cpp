@@ -179,11 +179,21 @@ Values neighbouring_splits(PlanModels&, const Plan& plan) {
   return all;
 }
 
+bool averages_in_buckets(const Plan& plan) {
+  return plan.text("strategy") == "ddp" ||
+         (plan.text("strategy") == "pipeline" && plan.number("data") * plan.number("context") > 1);
+}
+
+/// Over several micro-batches whole gradients stay: 2 is 1 with more waits.
+Values zero_stages(PlanModels& models, const Plan& plan) {
+  const bool has_optimizer = models.whole().optimizer.kind != "none";
+  if (!has_optimizer || !averages_in_buckets(plan) || plan.number("expert") > 1) return kNothing;
+  return plan.number("micro-batches") == 1 ? Values{"", "1", "2"} : Values{"", "1"};
+}
+
 /// Of buckets in which replicas average gradients.
 Values bucket_caps(PlanModels&, const Plan& plan) {
-  const bool buckets = plan.text("strategy") == "ddp" || (plan.text("strategy") == "pipeline" &&
-                                                          plan.number("data") * plan.number("context") > 1);
-  return buckets ? Values{"", "5MiB", "100MiB", "400MiB"} : kNothing;
+  return averages_in_buckets(plan) ? Values{"", "5MiB", "100MiB", "400MiB"} : kNothing;
 }
 
 bool gathers(const Plan& plan) {
@@ -231,6 +241,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
          return splits(models, plan, {{0, 0}, {0, 1}, {1, 1}, {1, 0}});
        },
        neighbouring_splits},
+      {"zero", "zero", kOption, zero_stages},
       {"bucket-cap", "bucket cap", kOption, nullptr, bucket_caps},
       {"limit-all-gathers", "all-gathers at once", kOption, nullptr,
        [](PlanModels&, const Plan& plan) {

@@ -98,7 +98,8 @@ void RankRun::call_ahead() {
     const Op& each = program_.ops[i];
     if (std::holds_alternative<Compute>(each.action)) return;
     const auto* collective = std::get_if<Collective>(&each.action);
-    if (collective == nullptr || ahead_[i] != 0 || collective->kind != CollectiveKind::kAllGather ||
+    if (collective == nullptr || ahead_[i] != 0 || !each.after.empty() ||
+        collective->kind != CollectiveKind::kAllGather ||
         !std::holds_alternative<UnitParameters>(collective->payload))
       continue;
     issue(static_cast<int>(i));

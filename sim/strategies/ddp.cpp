@@ -6,6 +6,7 @@
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
 namespace {
@@ -25,18 +26,40 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
   return calls;
 }
 
+/// With `--zero`: every backward goes through the shards, and so does the optimizer.
+Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
+  step.load_input();
+  zero.zero_grad();
+  std::vector<int> ready = broadcast_buffers(step);
+  for (int i = 0; i <= step.last_micro_batch(); ++i) {
+    step.forward_all(i, std::exchange(ready, {}));
+    for (std::size_t segment = step.segments().size(); segment-- > 0;)
+      zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
+  }
+  zero.update();
+  return step.take();
+}
+
 /// PyTorch's DistributedDataParallel from the second step on (the first uses one bucket for everything).
 ///
 /// Before the forward, rank 0's buffers are broadcast and waited for. With several micro-batches all but the
 /// last run as under no_sync(). In the last backward the gradients are averaged bucket by bucket
-/// (bucketed_reduction.hpp), and then the optimizer runs.
+/// (bucketed_reduction.hpp), and then the optimizer runs. `--zero 1|2`: replicas share optimizer and gradients
+/// (zero_reduction.hpp).
 ///
 /// At world size 1 the copies remain, and PyTorch's call of an all-reduce over one rank is left out: it moves
 /// no byte. Left out too: find_unused_parameters. Source: torch/nn/parallel/distributed.py.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Schedule schedule = make_schedule("ddp", config);
   LocalStep step(model, config);
-  BucketedReduction reduction(step, schedule, bucket_limits(options), 0, config.world_size);
+  const int stage = zero_stage(options, model, config.world_size);
+  const BucketLimits limits = bucket_limits(options);
+  if (stage > 0) {
+    ZeroReduction zero(step, schedule, limits, stage, 0, config.world_size);
+    schedule.programs.push_back(share_optimizer(step, zero));
+    return schedule;
+  }
+  BucketedReduction reduction(step, schedule, limits, 0, config.world_size);
   step.prepare();
   std::vector<int> ready;
   if (config.world_size > 1) ready = broadcast_buffers(step);
@@ -50,11 +73,17 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   return schedule;
 }
 
+std::vector<StrategyOption> options() {
+  std::vector<StrategyOption> all = bucket_options();
+  all.push_back(zero_option());
+  return all;
+}
+
 const Registration<Strategy> kDdp{
     strategies(),
     {.name = "ddp",
      .description = "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
-     .thing = {build, bucket_options()},
+     .thing = {build, options()},
      .order = 30}};
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/zero_reduction.hpp"
 
 namespace stepcast {
 namespace {
@@ -24,6 +25,7 @@ struct Pipeline {
   PipelineShape shape;
   std::vector<std::vector<int>> chunks;   ///< segments of each
   std::optional<BucketLimits> buckets{};  ///< where stages have replicas that train
+  int zero = 0;                           ///< ZeRO stage of the replicas
   /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;
@@ -53,7 +55,9 @@ class StageProgram {
         stage_(stage),
         step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
-    if (pipeline.buckets)
+    if (pipeline.zero > 0)
+      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.mesh.size("data"));
+    else if (pipeline.buckets)
       reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.mesh.size("data"));
     for (const PipelineAction& action : order_)
       if (!action.forward) last_backward_[action.chunk] = action.micro_batch;
@@ -62,7 +66,10 @@ class StageProgram {
   Program build() {
     const bool has_ends = stage_ == 0 || stage_ + 1 == pipeline_.shape.ranks;
     if (has_ends) step_.load_input();
-    if (!pipeline_.forward_only) step_.zero_grad();
+    if (zero_)
+      zero_->zero_grad();
+    else if (!pipeline_.forward_only)
+      step_.zero_grad();
     for (std::size_t i = 0; i < order_.size(); ++i) {
       for (std::size_t next = i; next < std::min(i + 2, order_.size()); ++next) post_receive(order_[next]);
       if (order_[i].forward)
@@ -71,7 +78,10 @@ class StageProgram {
         backward(order_[i]);
     }
     if (reduction_) reduction_->copy_out();
-    if (!pipeline_.forward_only) step_.optimizer(add_up_tied());
+    if (zero_)
+      zero_->update();
+    else if (!pipeline_.forward_only)
+      step_.optimizer(add_up_tied());
     return step_.take();
   }
 
@@ -174,13 +184,19 @@ class StageProgram {
     if (checkpointed(action.micro_batch))
       for (const int segment : segments) step_.recompute(segment, action.micro_batch);
     std::vector<int> after = received({action.chunk, action.micro_batch, true});
-    const bool reduces = reduction_ && last_backward_.at(action.chunk) == action.micro_batch;
+    const bool last = last_backward_.at(action.chunk) == action.micro_batch;
     int latest = -1;
     for (std::size_t i = segments.size(); i-- > 0;)
-      latest = reduces ? reduction_->backward(segments[i], action.micro_batch, std::exchange(after, {}))
-                       : step_.backward(segments[i], action.micro_batch, std::exchange(after, {}));
+      latest = backward(segments[i], action.micro_batch, last, std::exchange(after, {}));
     release_input(action.chunk, latest);
     if (action.chunk > 0) send({action.chunk - 1, action.micro_batch, true}, latest, true);
+  }
+
+  /// Of one segment. \param last it is the last one of the step
+  int backward(int segment, int micro_batch, bool last, std::vector<int> after) {
+    if (zero_) return zero_->backward(segment, micro_batch, last, std::move(after));
+    if (reduction_ && last) return reduction_->backward(segment, micro_batch, std::move(after));
+    return step_.backward(segment, micro_batch, std::move(after));
   }
 
   /// Tied tensors that this stage or another one has a copy of: the sum of both gradients.
@@ -205,6 +221,7 @@ class StageProgram {
   LocalStep step_;
   std::vector<PipelineAction> order_;
   std::optional<BucketedReduction> reduction_;
+  std::optional<ZeroReduction> zero_;
   std::map<int, int> last_backward_;  ///< micro-batch whose backward is the last one, by chunk
   std::map<int, int> received_;       ///< operation by tag
 };
@@ -241,21 +258,23 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   }
   options.settle("mesh", pipeline.mesh.text());
   if (pipeline.mesh.size("data") == 1) options.drop({"mesh"});
-  if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only)
+  if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only) {
+    pipeline.zero = zero_stage(options, pipeline.model, pipeline.mesh.size("data"));
     pipeline.buckets = bucket_limits(options);
-  else
+  } else {
     options.refuse(
-        {"bucket-cap", "first-bucket-cap", "framework", "compress"},
+        {"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
         "to a pipeline that averages no gradients; --mesh pipeline=P,data=D makes replicas that do");
+  }
 }
 
 /// The model cut into stages that pass micro-batches on: activations forward, their gradients backward.
 ///
 /// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
 /// `pipeline_order`, the cut is `split_model`. With `--mesh pipeline=p,data=d` there are d pipelines;
-/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk. Per
-/// boundary and micro-batch the output of one segment travels forward and as many bytes backward. Gradients
-/// of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
+/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with
+/// `--zero` too. Per boundary and micro-batch the output of one segment travels forward and as many bytes
+/// backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
 /// head) has a copy on both, and its gradients are summed over the two before the optimizer. Batch norm sees
 /// micro-batches, so its statistics are theirs.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
@@ -307,6 +326,7 @@ std::vector<StrategyOption> options() {
       {.name = "mesh",
        .help = "ranks per dimension, as pipeline=2,data=2,tensor=2,expert=2; default: one pipeline of all"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
+  all.push_back(zero_option());
   return all;
 }
 

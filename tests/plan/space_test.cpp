@@ -110,6 +110,14 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
     CHECK_THAT(torchtitan.text, Catch::Contains(line));
   CHECK(torchtitan.missing.size() == 3);  // units of two blocks, replicas of a pipeline, the cap of buckets
 
+  Plan shared = plan;
+  for (const char* zero : {"1", "2"}) {
+    shared.values["zero"] = zero;
+    CHECK_THAT(megatron_flags(models, shared).text, Catch::Contains("--use-distributed-optimizer\n"));
+    CHECK(megatron_flags(models, shared).missing.size() == (shared.number("zero") == 1 ? 0 : 1));
+    CHECK(torchtitan_toml(models, shared).missing.size() == 4);
+  }
+
   const Plan sharded{{{"world-size", "8"},
                       {"data", "4"},
                       {"tensor", "2"},

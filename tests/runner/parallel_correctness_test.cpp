@@ -128,6 +128,30 @@ TEST_CASE("pipelines of two ranks train as one process does, for every split, sc
     }
 }
 
+TEST_CASE("replicas that share their optimizer, or gradients too, train as one process does") {
+  Model model = small_bert();
+  for (const char* optimizer : {"sgd", "adam"}) {
+    model.optimizer.kind = optimizer;
+    model.optimizer.learning_rate = model.optimizer.kind == "adam" ? 1e-3 : 0.05;
+    const Values expected = train_natively(model, 8);
+    for (const char* zero : {"1", "2"})
+      for (const int micro_batches : {1, 2}) {
+        INFO(optimizer << " zero " << zero << ", micro-batches " << micro_batches);
+        TrainingConfig config;
+        config.world_size = 2;
+        config.batch = 4;
+        config.micro_batches = micro_batches;
+        config.options = {{"zero", zero}, {"bucket-cap", "4KiB"}};
+        check_equal(model, train_on_ranks("ddp", model, config), expected);
+        config = pipeline(4, "2-2", "1f1b", micro_batches);
+        config.batch = 4;
+        config.options["mesh"] = "pipeline=2,data=2";
+        config.options["zero"] = zero;
+        check_equal(model, train_on_ranks("pipeline", model, config), expected);
+      }
+  }
+}
+
 TEST_CASE("interleaved pipelines of two ranks train as one process does") {
   const Model model = small_bert();
   const Values expected = train_natively(model, 8);

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "sim/strategies/bucketed_reduction.hpp"
+#include "sim/strategies/local_step.hpp"
+#include "sim/strategies/options.hpp"
+
+namespace stepcast {
+
+/// `--zero`, the same for every strategy whose replicas can share their optimizer.
+StrategyOption zero_option();
+
+/// The stage, 0 where every replica keeps everything; 0 is dropped from what results say.
+/// \throws UsageError for a single replica, without an optimizer, with --compress fp16, or for experts that ranks share
+int zero_stage(StrategyOptions& options, const Model& model, int replicas);
+
+/// Gradients and optimizer shared among n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari et al.,
+/// "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5), Megatron's
+/// distributed optimizer.
+///
+/// Parameters stand in the buckets of bucketed_reduction.hpp, each one flat array padded to a multiple of n;
+/// rank i owns its i-th part: the master copy (of unmixed precision a second copy), the reduced gradients and the
+/// optimizer's state, 1/n of each. In the last micro-batch a bucket is divided by n and reduce-scattered when the
+/// backward of the segment that fills it has ended. After the backward every rank updates its parts, and each is
+/// all-gathered while the next is updated; the step ends with the last (Megatron without --overlap-param-gather).
+/// Per step a rank sends (n - 1)/n of the gradients and of the parameters: as much as one all-reduce where both
+/// have the same precision.
+///
+/// Stage 1 keeps whole gradients all the time. Stage 2 has those of a bucket from the first backward that writes to
+/// them until their reduction has ended, which is waited for before the next one starts; with several
+/// micro-batches that is from the first to the last of them (no_sync), where stage 2 saves little over stage 1. Left
+/// out: DeepSpeed's reduction in every micro-batch.
+class ZeroReduction {
+ public:
+  /// In place of what the step held so far. \param group of the replicas, `ranks` > 1 of them
+  ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage, int group,
+                int ranks);
+
+  void zero_grad();
+  /// The backward of one segment; returns its index. \param reduces it is the last one of the step
+  int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {});
+  /// After the last backward: what is left of the reduction, the optimizer, and the all-gathers.
+  void update();
+
+ private:
+  /// Of a bucket.
+  struct State {
+    std::size_t pending = 0;  ///< tensors whose gradients are not ready
+    bool gradients = false;   ///< whole ones are there
+  };
+
+  [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
+  void take_gradients(std::size_t bucket);
+  void reduce(std::size_t bucket);
+  void finish_reduction();
+
+  LocalStep& step_;
+  Schedule& schedule_;
+  int stage_;
+  int ranks_;
+  std::size_t first_;                                  // of its units in the Schedule
+  std::vector<std::size_t> bucket_of_;                 // by parameter
+  std::vector<State> states_;                          // by bucket
+  std::vector<std::pair<std::size_t, int>> reducing_;  // bucket and its call
+};
+
+}  // namespace stepcast

@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "sim/strategies/strategy.hpp"
+
+namespace stepcast::zero_test {
+
+namespace {
+
+constexpr int kRanks = 4;
+
+TrainingConfig config_of(const std::string& zero, int ranks = kRanks) {
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = 8;
+  config.options["zero"] = zero;
+  return config;
+}
+
+std::map<CollectiveKind, double> messages(const Program& program) {
+  std::map<CollectiveKind, double> total;
+  for (const Op& op : program.ops)
+    if (const auto* call = std::get_if<Collective>(&op.action)) total[call->kind] += call->message.count();
+  return total;
+}
+
+double held(const Program& program, MemoryCategory category) {
+  double total = 0.0;
+  for (const MemoryChange& each : program.resident)
+    if (each.category == category) total += each.size.count();
+  return total;
+}
+
+/// Of whole gradients, at most at once.
+double peak_gradients(const Program& program) {
+  double now = held(program, MemoryCategory::kGradients), peak = now;
+  for (const Op& op : program.ops)
+    for (const MemoryChange& change : op.memory)
+      if (change.category == MemoryCategory::kGradients) peak = std::max(peak, now += change.size.count());
+  CHECK(now == held(program, MemoryCategory::kGradients));
+  return peak;
+}
+
+/// Padding of the buckets, all of them together.
+constexpr double kPadding = 1e-4;
+
+}  // namespace
+
+TEST_CASE(
+    "ZeRO 1 and 2 reduce-scatter gradients once and all-gather parameters once: an all-reduce's bytes") {
+  const Model model = load_model("bert-base");
+  const double parameters = model.parameter_bytes().count();
+  const Schedule plain = build_schedule("ddp", model, config_of("0"));
+  const double all_reduced = messages(plain.program(0)).at(CollectiveKind::kAllReduce);
+  CHECK(all_reduced == parameters);
+  for (const char* zero : {"1", "2"}) {
+    const auto moved = messages(build_schedule("ddp", model, config_of(zero)).program(0));
+    CHECK(moved.at(CollectiveKind::kReduceScatter) == Approx(parameters).epsilon(kPadding));
+    CHECK(moved.at(CollectiveKind::kAllGather) == Approx(parameters).epsilon(kPadding));
+    CHECK_FALSE(moved.contains(CollectiveKind::kAllReduce));
+  }
+}
+
+TEST_CASE("a replica keeps all parameters, one part of the optimizer, and gradients as its stage says") {
+  const Model model = load_model("bert-base");
+  const double parameters = model.parameter_bytes().count();
+  for (const int ranks : {2, 4, 8}) {
+    const double part = parameters / ranks;
+    const Schedule one = build_schedule("ddp", model, config_of("1", ranks));
+    const Schedule two = build_schedule("ddp", model, config_of("2", ranks));
+    for (const Schedule* each : {&one, &two}) {
+      const Program& program = each->program(0);
+      CHECK(held(program, MemoryCategory::kOptimizerState) ==
+            Approx(model.optimizer_bytes(static_cast<double>(model.parameter_count())).count() / ranks)
+                .epsilon(kPadding));
+      CHECK(held(program, MemoryCategory::kParameters) == Approx(parameters + part).epsilon(kPadding));
+    }
+    CHECK(held(one.program(0), MemoryCategory::kGradients) == Approx(parameters + part).epsilon(kPadding));
+    CHECK(peak_gradients(one.program(0)) == held(one.program(0), MemoryCategory::kGradients));
+    CHECK(held(two.program(0), MemoryCategory::kGradients) == Approx(part).epsilon(kPadding));
+    CHECK(peak_gradients(two.program(0)) < 0.6 * parameters + part);
+  }
+}
+
+TEST_CASE("replicas of a stage share its optimizer") {
+  const Model model = load_model("bert-base");
+  TrainingConfig config = config_of("0", 4);
+  config.micro_batches = 4;
+  config.options["mesh"] = "pipeline=2,data=2";
+  const Schedule plain = build_schedule("pipeline", model, config);
+  for (const char* zero : {"1", "2"}) {
+    config.options["zero"] = zero;
+    const Schedule shared = build_schedule("pipeline", model, config);
+    CHECK(shared.options.at("zero") == zero);
+    for (int rank = 0; rank < 4; ++rank) {
+      CHECK(held(shared.program(rank), MemoryCategory::kOptimizerState) ==
+            Approx(held(plain.program(rank), MemoryCategory::kOptimizerState) / 2).epsilon(kPadding));
+      const double reduced = messages(plain.program(rank)).at(CollectiveKind::kAllReduce);
+      const auto moved = messages(shared.program(rank));
+      CHECK(moved.at(CollectiveKind::kReduceScatter) == Approx(reduced).epsilon(kPadding));
+      CHECK(moved.at(CollectiveKind::kAllGather) == Approx(reduced).epsilon(kPadding));
+    }
+  }
+}
+
+TEST_CASE("sharing the optimizer is refused where it means nothing, with what would be understood") {
+  const Model model = load_model("bert-base");
+  const auto refusal = [&](const std::string& strategy, const TrainingConfig& config) {
+    std::string said;
+    try {
+      build_schedule(strategy, model, config);
+    } catch (const UsageError& error) {
+      said = error.what();
+    }
+    return said;
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal("ddp", config_of("3")), Contains("zero") && Contains("'3'") && Contains("0, 1, 2"));
+  for (const char* zero : {"1", "2"}) {
+    INFO(zero);
+    const std::string given = std::string("--zero ") + zero;
+    CHECK_THAT(refusal("ddp", config_of(zero, 1)), Contains(given) && Contains("take 0"));
+    CHECK_THAT(refusal("pipeline", config_of(zero)),
+               Contains("--zero") && Contains("--mesh pipeline=P,data=D"));
+    for (const char* strategy : {"fsdp", "all_reduce", "gather_scatter"})
+      CHECK_THAT(refusal(strategy, config_of(zero)), Contains("--zero") && Contains("ddp and pipeline"));
+    CHECK_THAT(refusal("single", config_of(zero, 1)), Contains("--zero") && Contains("ddp and pipeline"));
+    TrainingConfig config = config_of(zero);
+    config.options["compress"] = "fp16";
+    CHECK_THAT(refusal("ddp", config), Contains("--compress fp16") && Contains(given));
+    CHECK_THROWS_WITH(build_schedule("ddp", load_model("synthetic"), config_of(zero)),
+                      Contains(given) && Contains("no optimizer"));
+  }
+  CHECK_FALSE(build_schedule("ddp", model, config_of("0")).options.contains("zero"));
+}
+
+}  // namespace stepcast::zero_test
