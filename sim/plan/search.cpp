@@ -131,11 +131,28 @@ class PlanSearch {
         models_,
         [this](const Plan& plan) {
           ++counts_.enumerated;
-          waiting_.push_back({.plan = plan, .bound = {.step_s = bounds_.step_s(plan)}});
+          waiting_.push_back({.plan = plan});
         },
         request_.everything);
+    bound_all();
     std::stable_sort(waiting_.begin(), waiting_.end(),
                      [this](const auto& a, const auto& b) { return bound_of(a) < bound_of(b); });
+  }
+
+  /// Of many plans in several processes.
+  void bound_all() {
+    constexpr std::size_t kMany = 10'000;
+    const auto jobs = static_cast<std::size_t>(waiting_.size() < kMany ? 1 : default_jobs());
+    const auto answers = in_processes(jobs, static_cast<int>(jobs), [&](std::size_t part) {
+      std::vector<double> bounds;
+      for (std::size_t i = waiting_.size() * part / jobs; i < waiting_.size() * (part + 1) / jobs; ++i)
+        bounds.push_back(bounds_.step_s(waiting_[i].plan));
+      return std::string(reinterpret_cast<const char*>(bounds.data()), bounds.size() * sizeof(double));
+    });
+    std::size_t i = 0;
+    for (const std::string& answer : answers)
+      for (std::size_t at = 0; at < answer.size(); at += sizeof(double))
+        std::memcpy(&waiting_[i++].bound.step_s, answer.data() + at, sizeof(double));
   }
 
   /// Plans whose bound promises most first: its bound is made nearer, and if it still promises most it is replayed.
@@ -208,7 +225,7 @@ class PlanSearch {
 
   /// In processes of their own where that is worth to start them, which does not change what they say.
   void replay_all(const std::vector<PlanRecord*>& records) {
-    constexpr double kWorthProcess = 0.1;
+    constexpr double kWorthProcess = 0.03;
     const Timed timed(replays_s_);
     const auto start = std::chrono::steady_clock::now();
     const int jobs = each_s_ > kWorthProcess ? default_jobs() : 1;

@@ -45,7 +45,7 @@ struct PlanCounts {
 constexpr double kPlanSlack = 0.005;
 
 /// What a replay may take on average, about 0.1 s: of longer ones there are fewer.
-constexpr double kReplayOperations = 8e4;
+constexpr double kReplayOperations = 6e4;
 
 struct PlanRequest {
   std::size_t best = 5;  ///< that are ranked at least; the first is proven to be the best, but for kPlanSlack

@@ -30,7 +30,7 @@ struct Inputs {
   std::optional<TraceEntry> issue;               ///< what an estimate costs a host that runs ahead
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
-  const DeviceModel* device = nullptr;  ///< that the trace is moved to or estimated for
+  const DeviceModel* device = nullptr;    ///< that the trace is moved to or estimated for
   std::unique_ptr<DeviceModel> scaled{};  ///< where that is another one than its name says
   int batch = 1;
   int threads = 1;
@@ -238,8 +238,10 @@ Inputs load_inputs(const PredictionRequest& request, bool trains) {
   Cluster& cluster = inputs.place.cluster;
   scale_place(request.scale, inputs.place, inputs.scaled != nullptr);
   for (Link& link : cluster.links) {
-    if (request.pcie && link.kind == LinkKind::kPcie) link.bandwidth = link.scale * link.remaining * *request.pcie;
-    if (request.nvlink && link.kind == LinkKind::kNvLink) link.bandwidth = link.scale * link.remaining * *request.nvlink;
+    if (request.pcie && link.kind == LinkKind::kPcie)
+      link.bandwidth = link.scale * link.remaining * *request.pcie;
+    if (request.nvlink && link.kind == LinkKind::kNvLink)
+      link.bandwidth = link.scale * link.remaining * *request.nvlink;
   }
   if (request.brief) {
     if (inputs.device != nullptr) check_threads(inputs, request);
