@@ -46,8 +46,8 @@ struct PredictionRequest : PlaceRequest {
   unsigned seed = 1;
   ResourceScales scale{};          ///< what has more or less than it has
   Recording* recording = nullptr;  ///< filled in where it is not null
-  bool brief = false;            ///< without spans, per-step details and trivial predictors
-  KnownInputs* known = nullptr;  ///< what earlier predictions have loaded, which this one adds to
+  bool brief = false;              ///< without spans, per-step details and trivial predictors
+  KnownInputs* known = nullptr;    ///< what earlier predictions have loaded, which this one adds to
 };
 
 /// Loads the inputs, builds the Schedule, replays it and `single` on one rank (for the trivial predictors),

@@ -60,7 +60,7 @@ struct ReplayInput {
   CopyCosts copies{};
   std::vector<double> rank_speed{};  ///< by rank, over its host's; empty: 1
   int batch = 1;                     ///< per rank
-  int threads = 1;  ///< cores that a rank's compute occupies
+  int threads = 1;                   ///< cores that a rank's compute occupies
   /// Compute only waits for the traced times (`run --compute replayed`): it takes no core and no memory
   /// bandwidth.
   bool compute_waits = false;
@@ -68,9 +68,9 @@ struct ReplayInput {
   int warmup_steps = 0;   ///< replayed before, not reported: skew settles
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
   unsigned seed = 0;
-  bool record_spans = true;  ///< of the step whose time is the median
+  bool record_spans = true;        ///< of the step whose time is the median
   Recording* recording = nullptr;  ///< of the same step, of all ranks that are replayed; null: not asked for
-  bool exact = false;        ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
+  bool exact = false;  ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
 };
 
 /// The laws of NCCL that the calibration found, over those of its GPU's generation; nothing where it found none.

@@ -192,7 +192,8 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
     training.tensor = tensor;
     training.context = context;
     if (stages > 1) {
-      training.options["mesh"] = "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);
+      training.options["mesh"] =
+          "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);
       if (draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
     }
     request.cluster = draw.from(std::vector<std::string>{"h100-fat-tree", "h100-rails"}) +

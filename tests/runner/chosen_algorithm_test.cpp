@@ -60,44 +60,42 @@ TEST_CASE("every all-reduce that can be chosen adds up for real, over 2, 3 and 4
     for (const int ranks : {2, 3, 4}) {
       const AlgorithmChoice choice = parse_algorithms("all_reduce=" + name, "gloo");
       const Algorithm& algorithm = algorithm_for(CollectiveKind::kAllReduce, "gloo", choice);
-      as_ranks(
-          ranks,
-          [&](Backend& backend) {
-            for (const std::size_t count : {1U, 7U, 1000U, 300'001U})
-              check_all_reduce(backend, algorithm, count);
-            // Two in flight have tags of their own.
-            std::vector<double> first(5000, 1.0);
-            std::vector<double> second(5000, 2.0);
-            const WorkPtr one = backend.all_reduce({first.data(), first.size(), DataType::kFloat64});
-            backend.all_reduce({second.data(), second.size(), DataType::kFloat64})->wait();
-            one->wait();
-            expect(first.back() == 1.0 * ranks && second.front() == 2.0 * ranks, "two all-reduces at once");
-          },
-          {.algorithms = choice});
+      as_ranks(ranks,
+               [&](Backend& backend) {
+                 for (const std::size_t count : {1U, 7U, 1000U, 300'001U})
+                   check_all_reduce(backend, algorithm, count);
+                 // Two in flight have tags of their own.
+                 std::vector<double> first(5000, 1.0);
+                 std::vector<double> second(5000, 2.0);
+                 const WorkPtr one = backend.all_reduce({first.data(), first.size(), DataType::kFloat64});
+                 backend.all_reduce({second.data(), second.size(), DataType::kFloat64})->wait();
+                 one->wait();
+                 expect(first.back() == 1.0 * ranks && second.front() == 2.0 * ranks,
+                        "two all-reduces at once");
+               },
+               {.algorithms = choice});
     }
 }
 
 TEST_CASE("every all-to-all puts each block in its place for real, over 2, 3 and 4 ranks") {
   for (const std::string name : {"direct", "pairwise", "ring"})
     for (const int ranks : {2, 3, 4})
-      as_ranks(
-          ranks,
-          [&](Backend& backend) {
-            for (const std::size_t block : {1U, 1000U, 100'001U}) check_all_to_all(backend, name, block);
-          },
-          {.algorithms = parse_algorithms("all_to_all=" + name, "gloo")});
+      as_ranks(ranks,
+               [&](Backend& backend) {
+                 for (const std::size_t block : {1U, 1000U, 100'001U}) check_all_to_all(backend, name, block);
+               },
+               {.algorithms = parse_algorithms("all_to_all=" + name, "gloo")});
 }
 
 TEST_CASE("a group keeps the algorithm that was chosen for the whole job") {
   const AlgorithmChoice choice = parse_algorithms("all_reduce=halving_doubling", "gloo");
-  as_ranks(
-      3,
-      [&](Backend& backend) {
-        if (backend.rank() == 1) return;
-        const auto group = backend.subgroup("ends", {0, 2});
-        check_all_reduce(*group, algorithm_for(CollectiveKind::kAllReduce, "gloo", choice), 4096);
-      },
-      {.algorithms = choice});
+  as_ranks(3,
+           [&](Backend& backend) {
+             if (backend.rank() == 1) return;
+             const auto group = backend.subgroup("ends", {0, 2});
+             check_all_reduce(*group, algorithm_for(CollectiveKind::kAllReduce, "gloo", choice), 4096);
+           },
+           {.algorithms = choice});
 }
 
 // In the tree of sim/collectives 4 serves nobody; were it another one, in which 4 passes the array on to 5 and
