@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -103,15 +104,16 @@ class CompiledProgram final : public ProgramRunner {
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
 
-  /// Those whose parameters this rank holds.
+  /// Those whose group this rank is in: not another stage's unit of a tensor that both have a copy of.
   void make_units() {
     units_.resize(schedule_.units.size());
     for (std::size_t i = 0; i < units_.size(); ++i) {
       const FsdpUnit& unit = schedule_.units[i];
-      if (!model_.parameters()[static_cast<std::size_t>(unit.tensors.front())].defined()) continue;
-      const auto group = static_cast<std::size_t>(schedule_.group_index(unit.group, rank_));
-      const std::vector<int>& ranks = schedule_.groups[group].ranks;
+      const int group = schedule_.group_index(unit.group, rank_);
+      if (group < 0) continue;
+      const std::vector<int>& ranks = schedule_.groups[static_cast<std::size_t>(group)].ranks;
       const auto shard = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+      if (shard == std::ssize(ranks)) continue;
       const auto frees = [&](UnitMemory::What what) {
         return std::any_of(program_.ops.begin(), program_.ops.end(), [&](const Op& op) {
           const auto* memory = std::get_if<UnitMemory>(&op.action);
@@ -124,12 +126,17 @@ class CompiledProgram final : public ProgramRunner {
     }
   }
 
+  /// Those that the program copies gradients into.
   void make_buckets() {
     const MemoryScope scope(MemoryCategory::kCommunication);
+    std::set<int> used;
+    for (const Op& op : program_.ops)
+      if (const auto* copy = std::get_if<CopyIn>(&op.action)) used.insert(copy->bucket);
     for (const Bucket& bucket : schedule_.buckets) {
+      const auto index = static_cast<int>(buckets_.size());
       buckets_.emplace_back();
       bucket_views_.emplace_back();
-      if (!model_.parameters()[static_cast<std::size_t>(bucket.tensors.front())].defined()) continue;
+      if (!used.contains(index)) continue;
       std::int64_t elements = 0;
       for (const int tensor : bucket.tensors) elements += gradient(tensor).numel();
       buckets_.back() = torch::zeros({elements}, bucket.half ? torch::kFloat16 : model_.dtype());
@@ -325,7 +332,7 @@ class CompiledProgram final : public ProgramRunner {
   int samples_;                        ///< of a micro-batch
   std::vector<SegmentedPass> passes_;  ///< by micro-batch
 
-  std::vector<torch::Tensor> buckets_;  ///< flat; undefined where the rank holds no tensor of it
+  std::vector<torch::Tensor> buckets_;                    ///< flat; undefined where the rank does not use it
   std::vector<std::vector<torch::Tensor>> bucket_views_;  ///< by bucket, position: a gradient's place
   std::vector<std::optional<UnitShards>> units_;          ///< empty where another rank has the parameters
   std::map<int, torch::Tensor> contributions_;

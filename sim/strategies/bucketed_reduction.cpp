@@ -11,6 +11,35 @@ namespace {
 
 constexpr const char* kFirstBucketCap = "1MiB";
 
+bool contains(const std::vector<int>& all, int one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+/// Tensors whose gradients a rank reduces, in the order in which they are ready.
+std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& segments,
+                                 const std::vector<int>& copies) {
+  std::vector<int> order;
+  std::vector<int> left = copies;
+  const auto add_copies = [&](int from_segment) {
+    std::erase_if(left, [&](int tensor) {
+      for (const int user : segments)
+        if (user >= from_segment && contains(model.segments[user].tied, tensor)) {
+          order.push_back(tensor);
+          return true;
+        }
+      return false;
+    });
+  };
+  for (const int tensor : model.ready_order) {
+    const int segment = model.parameters[tensor].segment;
+    if (!contains(segments, segment)) continue;
+    add_copies(segment);
+    order.push_back(tensor);
+  }
+  add_copies(0);
+  return order;
+}
+
 }  // namespace
 
 std::vector<StrategyOption> bucket_options() {
@@ -34,15 +63,18 @@ BucketLimits bucket_limits(StrategyOptions& options) {
 }
 
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
-                                   Bytes cap) {
+                                   Bytes cap, const std::vector<int>& copies, const std::vector<int>& apart) {
   std::vector<Bucket> buckets;
   struct {
     Bucket bucket;
     bool is_first = true;
   } open[2];  // of experts' gradients, and of all others
-  for (const int tensor : model.ready_order) {
+  for (const int tensor : reduced_tensors(model, segments, copies)) {
     const Parameter& parameter = model.parameters[tensor];
-    if (std::find(segments.begin(), segments.end(), parameter.segment) == segments.end()) continue;
+    if (contains(apart, tensor)) {
+      buckets.push_back({{tensor}, parameter.reduced});
+      continue;
+    }
     auto& [bucket, is_first] = open[parameter.expert ? 0 : 1];
     bucket.tensors.push_back(tensor);
     bucket.size += parameter.reduced;
@@ -68,7 +100,8 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
     throw UsageError(
         "--compress fp16 halves gradients that are reduced in fp32; --precision has them reduced in " +
         reduction);
-  for (Bucket& bucket : assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap)) {
+  for (Bucket& bucket :
+       assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies())) {
     bucket.half = limits.half;
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = schedule.buckets.size();
     step.hold(MemoryCategory::kCommunication, bucket.message());
@@ -79,12 +112,13 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
 
 int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> after) {
   const int backward = step_.backward(segment, micro_batch, std::move(after));
-  for (const int tensor : step_.model().segments[segment].parameters) copy_in(tensor, backward);
+  for (const int tensor : step_.model().segments[segment].parameters) copy_in(tensor, backward, true);
+  for (const int tensor : step_.copies(segment)) copy_in(tensor, backward, false);
   return backward;
 }
 
-/// The hook of one gradient; launches the bucket that it fills.
-void BucketedReduction::copy_in(int tensor, int backward) {
+/// Of one gradient; launches the bucket that it fills.
+void BucketedReduction::copy_in(int tensor, int backward, bool hook) {
   const Parameter& parameter = step_.model().parameters[tensor];
   const std::size_t number = bucket_of_[tensor];
   std::vector<int>& pending = pending_[number - first_];
@@ -93,8 +127,8 @@ void BucketedReduction::copy_in(int tensor, int backward) {
   pending.push_back(
       step_.add({.name = "copy_in/" + parameter.name,
                  .action = CopyIn{.bucket = index, .tensor = tensor, .scale = 1.0 / ranks_},
-                 .within = backward,
-                 .ready_tensor = tensor,
+                 .within = hook ? backward : -1,
+                 .ready_tensor = hook ? tensor : -1,
                  .memory_traffic = parameter.gradient + (bucket.half ? 0.5 : 1.0) * parameter.reduced}));
   if (pending.size() < bucket.tensors.size() || step_.model().replicas(parameter, ranks_) == 1) return;
   const Collective call{CollectiveKind::kAllReduce, bucket.message(), group_, 0, BucketArray{index}};

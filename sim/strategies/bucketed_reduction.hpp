@@ -30,10 +30,12 @@ BucketLimits bucket_limits(StrategyOptions& options);
 /// Source: torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size, with the order and the
 /// limits of rebuild_buckets(), thus the layout from the second step on. Holds: every tensor is in exactly
 /// one bucket; only the last bucket may be smaller than its limit. Only of the parameters of `segments`, which a
-/// rank holds. Where ranks share experts, their gradients have buckets of their own, as in Megatron
-/// (megatron/core/distributed/distributed_data_parallel.py).
+/// rank holds, and of its `copies` of others', which are ready with the segment that uses them. Where ranks share
+/// experts, their gradients have buckets of their own, as in Megatron
+/// (megatron/core/distributed/distributed_data_parallel.py); so has each of `apart`.
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
-                                   Bytes cap);
+                                   Bytes cap, const std::vector<int>& copies = {},
+                                   const std::vector<int>& apart = {});
 
 /// Gradients averaged over a data-parallel group while the backward goes on, as PyTorch's DDP does it; shared
 /// by `ddp` and by pipelines whose stages have replicas.
@@ -57,7 +59,8 @@ class BucketedReduction {
   void copy_out();
 
  private:
-  void copy_in(int tensor, int backward);
+  /// \param hook it runs in the middle of the backward; else behind it
+  void copy_in(int tensor, int backward, bool hook);
 
   LocalStep& step_;
   Schedule& schedule_;

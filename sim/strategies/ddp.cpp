@@ -36,7 +36,7 @@ Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
     for (std::size_t segment = step.segments().size(); segment-- > 0;)
       zero.backward(step.segments()[segment], i, i == step.last_micro_batch());
   }
-  zero.update();
+  zero.update(zero.end_reduction());
   return step.take();
 }
 

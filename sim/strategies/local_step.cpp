@@ -24,8 +24,7 @@ LocalStep::LocalStep(const Model& model, const TrainingConfig& config, std::vect
     : model_(model), config_(config), forward_only_(forward_only) {
   program_.segments = std::move(segments);
   for (const int index : this->segments())
-    for (const int tensor : segment(index).tied)
-      if (!holds(model.parameters[tensor].segment)) tied_.push_back(tensor);
+    for (const int tensor : copies(index)) tied_.push_back(tensor);
   hold_model();
   if (config.recompute > 0 && !forward_only) make_units();
 }
@@ -100,6 +99,13 @@ int LocalStep::add_compute(Compute compute, Bytes traffic, std::vector<int> afte
               .after = std::move(after),
               .memory_traffic = traffic,
               .memory = std::move(memory)});
+}
+
+std::vector<int> LocalStep::copies(int index) const {
+  std::vector<int> found;
+  for (const int tensor : segment(index).tied)
+    if (!holds(model_.parameters[tensor].segment)) found.push_back(tensor);
+  return found;
 }
 
 Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }

@@ -84,6 +84,11 @@ class LocalStep {
   [[nodiscard]] std::vector<int> latest_compute() const;
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const std::vector<int>& segments() const { return program_.segments; }
+  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
+  /// a copy, with gradient and optimizer state of its own.
+  [[nodiscard]] const std::vector<int>& copies() const { return tied_; }
+  /// Those of them that a segment uses.
+  [[nodiscard]] std::vector<int> copies(int segment) const;
   /// Whether a segment is part of a unit that is recomputed, so that its output is freed when it is not needed.
   [[nodiscard]] bool recomputes(int segment) const { return units_.contains(segment); }
   /// Of the samples of one micro-batch.
@@ -108,9 +113,7 @@ class LocalStep {
   const TrainingConfig& config_;
   bool forward_only_;
   Program program_;
-  /// Parameters that the rank's segments use but other ranks own (a head tied to an embedding): the rank has
-  /// a copy, with gradient and optimizer state of its own.
-  std::vector<int> tied_;
+  std::vector<int> tied_;                     ///< copies()
   std::map<int, std::pair<int, int>> units_;  ///< by segment that is recomputed: first and last of its unit
 };
 

@@ -28,7 +28,7 @@ struct Pipeline {
   int zero = 0;                           ///< ZeRO stage of the replicas
   /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
-  int first_tie_group = 0;
+  int first_tie_group = 0;  ///< of ties.size(); with replicas, of families
 
   /// Of the rank that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {
@@ -38,6 +38,11 @@ struct Pipeline {
     return 0;
   }
 
+  [[nodiscard]] std::vector<int> tied() const {
+    std::vector<int> tensors;
+    for (const auto& [tensor, stages] : ties) tensors.push_back(tensor);
+    return tensors;
+  }
   [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks.size()); }
   [[nodiscard]] const std::vector<int>& segments(int chunk) const { return chunks[chunk]; }
 };
@@ -52,11 +57,13 @@ class StageProgram {
  public:
   StageProgram(const Pipeline& pipeline, Schedule& schedule, int stage)
       : pipeline_(pipeline),
+        schedule_(schedule),
         stage_(stage),
         step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
     if (pipeline.zero > 0)
-      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.mesh.size("data"));
+      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.mesh.size("data"),
+                    pipeline.tied());
     else if (pipeline.buckets)
       reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.mesh.size("data"));
     for (const PipelineAction& action : order_)
@@ -79,9 +86,9 @@ class StageProgram {
     }
     if (reduction_) reduction_->copy_out();
     if (zero_)
-      zero_->update();
+      zero_->update(add_up_tied(zero_->end_reduction()));
     else if (!pipeline_.forward_only)
-      step_.optimizer(add_up_tied());
+      step_.optimizer(add_up_tied(step_.latest_compute()));
     return step_.take();
   }
 
@@ -199,24 +206,30 @@ class StageProgram {
     return step_.backward(segment, micro_batch, std::move(after));
   }
 
-  /// Tied tensors that this stage or another one has a copy of: the sum of both gradients.
-  std::vector<int> add_up_tied() {
+  /// Tied tensors that this stage or another one has a copy of: the sum of both gradients, after those of replicas, as
+  /// Megatron does it (megatron/core/distributed/finalize_model_grads.py). \return what the optimizer waits for
+  std::vector<int> add_up_tied(const std::vector<int>& after) {
     std::vector<int> calls;
     for (std::size_t i = 0; i < pipeline_.ties.size(); ++i) {
       const auto& [tensor, stages] = pipeline_.ties[i];
       if (stages.first != stage_ && stages.second != stage_) continue;
       const Parameter& parameter = pipeline_.model.parameters[tensor];
-      calls.push_back(step_.add_collective("all_reduce/" + parameter.name,
-                                           {.kind = CollectiveKind::kAllReduce,
-                                            .message = parameter.size,
-                                            .group = pipeline_.first_tie_group + static_cast<int>(i),
-                                            .payload = GradientArray{tensor}},
-                                           step_.latest_compute()));
+      Collective sum{.kind = CollectiveKind::kAllReduce,
+                     .message = parameter.reduced,
+                     .group = pipeline_.first_tie_group + static_cast<int>(i),
+                     .payload = GradientArray{tensor}};
+      if (zero_) {
+        const int unit = zero_->unit_of(tensor);
+        sum.message = schedule_.units[unit].gradient_shard();
+        sum.payload = UnitGradients{unit, true};
+      }
+      calls.push_back(step_.add_collective("all_reduce/" + parameter.name, sum, after));
     }
-    return calls;
+    return calls.empty() ? after : calls;
   }
 
   const Pipeline& pipeline_;
+  const Schedule& schedule_;
   int stage_;
   LocalStep step_;
   std::vector<PipelineAction> order_;
@@ -233,10 +246,28 @@ void find_ties(Pipeline& pipeline) {
       const int user = pipeline.stage_of(static_cast<int>(i));
       if (owner != user) pipeline.ties.emplace_back(tensor, std::pair(owner, user));
     }
-  if (!pipeline.ties.empty() && pipeline.mesh.size("data") > 1)
-    throw UsageError(
-        "strategy 'pipeline': " + pipeline.model.specification +
-        " ties parameters of its first and last stage; with --mesh data above 1 that is not supported");
+}
+
+/// Per replica and tied tensor, a group of the two ranks that have copies of it.
+void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
+  const Mesh& mesh = pipeline.mesh;
+  const int replicas = mesh.size("data");
+  for (const auto& [tensor, pair] : pipeline.ties) {
+    const std::string name = "copies of " + pipeline.model.parameters[tensor].name;
+    GroupFamily family{name, std::vector<int>(pipeline.config.world_size, -1)};
+    for (int replica = 0; replica < replicas; ++replica) {
+      const auto rank_of = [&](int stage) {
+        return stage * mesh.stride("pipeline") + replica * mesh.stride("data");
+      };
+      Group group{name + (replicas > 1 ? " " + std::to_string(replica) : ""),
+                  {std::min(rank_of(pair.first), rank_of(pair.second)),
+                   std::max(rank_of(pair.first), rank_of(pair.second))}};
+      for (const int rank : group.ranks)
+        family.group_of_rank[rank] = static_cast<int>(schedule.groups.size());
+      schedule.groups.push_back(std::move(group));
+    }
+    if (replicas > 1) schedule.families.push_back(std::move(family));
+  }
 }
 
 /// Options as they are understood here; those without a meaning go.
@@ -275,7 +306,7 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 /// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with
 /// `--zero` too. Per boundary and micro-batch the output of one segment travels forward and as many bytes
 /// backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
-/// head) has a copy on both, and its gradients are summed over the two before the optimizer. Batch norm sees
+/// head) has a copy on both, and its gradients are summed over the two of each replica before the optimizer. Batch norm sees
 /// micro-batches, so its statistics are theirs.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Pipeline pipeline{model,
@@ -297,10 +328,9 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   for (int stage = 0; stage < stages && replicas > 1; ++stage)
     schedule.groups.push_back({"replicas of stage " + std::to_string(stage), {}});
   if (!pipeline.forward_only) find_ties(pipeline);
-  pipeline.first_tie_group = static_cast<int>(schedule.groups.size());
-  for (const auto& [tensor, pair] : pipeline.ties)
-    schedule.groups.push_back({"copies of " + model.parameters[tensor].name,
-                               {std::min(pair.first, pair.second), std::max(pair.first, pair.second)}});
+  const auto first = static_cast<int>(schedule.groups.size());
+  add_tie_groups(pipeline, schedule);
+  pipeline.first_tie_group = replicas > 1 ? static_cast<int>(schedule.groups.size()) : first;
   for (int rank = 0; rank < config.world_size; ++rank) {
     const int stage = pipeline.mesh.index("pipeline", rank);
     schedule.program_of_rank[rank] = stage;

@@ -64,7 +64,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
 }
 
 ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage,
-                             int group, int ranks)
+                             int group, int ranks, const std::vector<int>& tied)
     : step_(step),
       schedule_(schedule),
       stage_(stage),
@@ -76,7 +76,8 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
   for (const Buffer& buffer : model.buffers)
     if (std::find(step.segments().begin(), step.segments().end(), buffer.segment) != step.segments().end())
       step.hold(MemoryCategory::kParameters, buffer.size);
-  for (const Bucket& bucket : assign_buckets(model, step.segments(), limits.first_cap, limits.cap)) {
+  for (const Bucket& bucket :
+       assign_buckets(model, step.segments(), limits.first_cap, limits.cap, step.copies(), tied)) {
     for (const int tensor : bucket.tensors) bucket_of_[tensor] = states_.size();
     states_.push_back({bucket.tensors.size()});
     schedule.units.push_back(
@@ -113,8 +114,10 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
   const int backward = step_.backward(segment, micro_batch, std::move(after));
   if (!reduces) return backward;
   std::vector<std::size_t> full;
-  for (const int tensor : tensors)
-    if (--states_[bucket_of_[tensor]].pending == 0) full.push_back(bucket_of_[tensor]);
+  const std::vector<int> copies = step_.copies(segment);
+  for (const std::vector<int>* ready : {&tensors, &copies})
+    for (const int tensor : *ready)
+      if (--states_[bucket_of_[tensor]].pending == 0) full.push_back(bucket_of_[tensor]);
   std::sort(full.begin(), full.end());
   for (const std::size_t bucket : full) reduce(bucket);
   return backward;
@@ -145,15 +148,19 @@ void ZeroReduction::finish_reduction() {
          .memory = {{.category = MemoryCategory::kGradients, .size = -1.0 * unit(bucket).gradients()}}});
 }
 
-void ZeroReduction::update() {
+std::vector<int> ZeroReduction::end_reduction() {
   std::vector<int> reduced;
   for (const auto& [bucket, call] : reducing_) reduced.push_back(call);
   if (stage_ == 2) finish_reduction();
+  return reduced;
+}
+
+void ZeroReduction::update(std::vector<int> after) {
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
     const auto index = static_cast<int>(first_ + bucket);
     const int updated = step_.add({.name = "optimizer/" + unit(bucket).name,
                                    .action = UpdateUnit{index},
-                                   .after = std::exchange(reduced, {})});
+                                   .after = std::exchange(after, {})});
     step_.add_collective("all_gather/" + unit(bucket).name,
                          {.kind = CollectiveKind::kAllGather,
                           .message = unit(bucket).size(),

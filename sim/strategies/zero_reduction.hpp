@@ -35,15 +35,20 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 /// out: DeepSpeed's reduction in every micro-batch.
 class ZeroReduction {
  public:
-  /// In place of what the step held so far. \param group of the replicas, `ranks` > 1 of them
+  /// In place of what the step held so far. \param group of the replicas, `ranks` > 1 of them \param tied tensors that
+  /// another stage has a copy of: each is a bucket of its own, so that both stages have the same parts of it
   ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage, int group,
-                int ranks);
+                int ranks, const std::vector<int>& tied = {});
 
   void zero_grad();
   /// The backward of one segment; returns its index. \param reduces it is the last one of the step
   int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {});
-  /// After the last backward: what is left of the reduction, the optimizer, and the all-gathers.
-  void update();
+  /// After the last backward, what is left of the reduction: the calls that are to be waited for.
+  [[nodiscard]] std::vector<int> end_reduction();
+  /// The unit of the Schedule that a tied tensor is.
+  [[nodiscard]] int unit_of(int tensor) const { return static_cast<int>(first_ + bucket_of_[tensor]); }
+  /// The optimizer after these calls, and the all-gathers.
+  void update(std::vector<int> after);
 
  private:
   /// Of a bucket.

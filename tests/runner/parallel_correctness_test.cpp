@@ -191,6 +191,16 @@ TEST_CASE("a pipeline whose head is tied to its embedding trains as one process 
   const Values expected = train_natively(model, 8);
   for (const int ranks : {2, 4})
     check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", "1f1b", 4)), expected);
+  for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
+    for (const char* zero : {"0", "1", "2"}) {
+      INFO(mesh << ", ZeRO " << zero);
+      TrainingConfig replicated = pipeline(4, "3-1", "1f1b", 2);
+      replicated.batch = 4;
+      replicated.options["mesh"] = mesh;
+      replicated.options["zero"] = zero;
+      replicated.options["bucket-cap"] = "3000B";
+      check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
+    }
 }
 
 TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: DDP, FSDP, pipeline") {

@@ -241,6 +241,41 @@ TEST_CASE("replicas of a stage share a program, and their gradients meet in the 
   CHECK(schedule.groups[2].ranks == std::vector<int>{3, 4, 5});
 }
 
+TEST_CASE(
+    "copies of a tied tensor are reduced over replicas, then added up over the stages of each replica") {
+  const Model model = load_model("gpt2-small:layers=2,hidden=64,heads=2");
+  const Bytes whole = model.parameters[0].size;
+  TrainingConfig config = config_of(6, 2, "1-1");
+  config.options["mesh"] = "pipeline=2,data=3";
+  for (const char* zero : {"0", "1"}) {
+    INFO("ZeRO " << zero);
+    config.options["zero"] = zero;
+    const Schedule schedule = build_schedule("pipeline", model, config);
+    REQUIRE(schedule.families.size() == 1);
+    const int family = static_cast<int>(schedule.groups.size());
+    for (int rank = 0; rank < 6; ++rank)
+      CHECK(schedule.groups[static_cast<std::size_t>(schedule.group_index(family, rank))].ranks ==
+            std::vector<int>{rank % 3, rank % 3 + 3});
+    for (const Program& program : schedule.programs) {
+      const auto sum = std::find_if(program.ops.begin(), program.ops.end(),
+                                    [](const Op& op) { return op.name == "all_reduce/wte.weight"; });
+      REQUIRE(sum != program.ops.end());
+      const auto& call = std::get<Collective>(sum->action);
+      CHECK(call.group == family);
+      const bool is_shard = *zero == '1';
+      CHECK(call.message.count() == Approx(whole.count() / (is_shard ? 3.0 : 1.0)).epsilon(1e-4));
+      double reduced = 0.0;  // over the replicas, before
+      for (auto op = program.ops.begin(); op != sum; ++op)
+        if (const auto* other = std::get_if<Collective>(&op->action)) reduced += other->message.count();
+      Bytes own = whole;
+      for (const int segment : program.segments)
+        for (const int tensor : model.segments[static_cast<std::size_t>(segment)].parameters)
+          if (tensor != 0) own += model.parameters[static_cast<std::size_t>(tensor)].size;
+      CHECK(reduced == Approx(own.count()).epsilon(1e-3));
+    }
+  }
+}
+
 TEST_CASE("replicas of a stage heed the bucket cap, and different caps are different steps") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
   TrainingConfig config = config_of(4, 2, "2-2");
