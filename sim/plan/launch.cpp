@@ -2,20 +2,23 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "core/table.hpp"
 #include "sim/plan/space.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 
 namespace stepcast {
 namespace {
 
-std::vector<std::string> blocks_by_stage(const Plan& plan) { return parts_of(plan.text("split"), '-'); }
+std::vector<int> blocks_by_stage(const Plan& plan) {
+  return plan.text("split").empty() ? std::vector{0} : split_counts(plan.text("split"));
+}
 
 bool is_uneven(const Plan& plan) {
-  const std::vector<std::string> stages = blocks_by_stage(plan);
-  return std::any_of(stages.begin(), stages.end(),
-                     [&](const std::string& one) { return one != stages.front(); });
+  const std::vector<int> stages = blocks_by_stage(plan);
+  return std::any_of(stages.begin(), stages.end(), [&](int one) { return one != stages.front(); });
 }
 
 /// Blocks that are recomputed together; 0: none.
@@ -56,9 +59,9 @@ class LaunchLines {
 
 /// `Et*9|t*10|t*10|t*9L`
 std::string layout_of(const Plan& plan) {
-  const std::vector<std::string> stages = blocks_by_stage(plan);
   std::vector<std::string> parts;
-  for (const std::string& blocks : stages) parts.push_back("t*" + blocks);
+  for (const int blocks : blocks_by_stage(plan))
+    parts.push_back(blocks > 0 ? "t*" + std::to_string(blocks) : "");
   return "E" + joined(parts, "|") + "L";
 }
 
@@ -147,9 +150,12 @@ void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, LaunchLines& 
   lines.key("pipeline_parallel_microbatch_size", plan.micro_batch(models.problem()));
   std::vector<std::string> points;
   int layer = 0;
-  const std::vector<std::string> stages = blocks_by_stage(plan);
-  for (std::size_t stage = 0; stage + 1 < stages.size(); ++stage)
-    points.push_back("\"layers." + std::to_string(layer += std::stoi(stages[stage])) + "\"");
+  const std::vector<int> stages = blocks_by_stage(plan);
+  const int blocks = std::accumulate(stages.begin(), stages.end(), 0);
+  for (std::size_t stage = 0; stage + 1 < stages.size(); ++stage) {
+    layer += stages[stage];
+    points.push_back(layer == blocks ? "\"norm\"" : "\"layers." + std::to_string(layer) + "\"");
+  }
   lines.add("pipeline_parallel_split_points = [" + joined(points) + "]");
   lines.add("# newer versions: module_fqns_per_model_part, with the same layers of each part");
   if (plan.number("data") > 1)

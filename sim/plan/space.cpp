@@ -165,15 +165,14 @@ Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<
 Values neighbouring_splits(PlanModels&, const Plan& plan) {
   if (plan.text("strategy") != "pipeline") return kNothing;
   if (plan.text("split").empty()) return {};
-  std::vector<int> counts;
-  for (const std::string& part : parts_of(plan.text("split"), '-')) counts.push_back(std::stoi(part));
+  const std::vector<int> counts = split_counts(plan.text("split"));
   Values all;
   for (std::size_t from = 0; from < counts.size(); ++from)
     for (std::size_t to : {std::size_t{0}, counts.size() - 1, from + 1, from - 1}) {
-      if (from == to || to >= counts.size() || counts[from] == 1) continue;
+      if (from == to || to >= counts.size() || counts[from] <= 1) continue;
       std::vector<int> moved = counts;
       --moved[from], ++moved[to];
-      if (const std::string text = joined(moved, "-"); std::find(all.begin(), all.end(), text) == all.end())
+      if (const std::string text = split_text(moved); std::find(all.begin(), all.end(), text) == all.end())
         all.push_back(text);
     }
   return all;
@@ -208,7 +207,7 @@ std::string split_for(int blocks, int stages, int first, int last) {
   for (int i = 0; i < all % stages; ++i) ++counts[static_cast<std::size_t>(i)];
   counts.front() -= first;
   counts.back() -= last;
-  return *std::min_element(counts.begin(), counts.end()) < 1 ? "" : joined(counts, "-");
+  return *std::min_element(counts.begin(), counts.end()) < 1 ? "" : split_text(counts);
 }
 
 const std::vector<PlanDimension>& plan_dimensions() {

@@ -346,7 +346,8 @@ std::vector<StrategyOption> options() {
   std::vector<StrategyOption> all{
       {.name = "split",
        .standard = "even",
-       .help = "blocks per stage (3-3-3-3), even, ratio:2-1-1 (shares), or balanced (by measured time)"},
+       .help =
+           "blocks per stage (3-3-3-3, or 4x3), even, ratio:2-1-1 (shares), or balanced (by measured time)"},
       StrategyOption::choice("schedule", {"1f1b", "gpipe", "interleaved"}, "order of forwards and backwards"),
       StrategyOption::number("virtual-stages", 1, 1,
                              "parts of the model per rank, with --schedule interleaved"),

@@ -22,21 +22,19 @@ std::vector<int> blocks_of(const Model& model) {
   return blocks;
 }
 
-std::string joined(const std::vector<int>& counts) {
-  std::string text;
-  for (const int count : counts) text += (text.empty() ? "" : "-") + std::to_string(count);
-  return text;
-}
-
-/// `6-2-2-2`. \throws UsageError for anything but positive whole numbers joined by '-'
+/// \param split as the user wrote it
 std::vector<int> parse_counts(const std::string& text, const std::string& split) {
+  constexpr std::size_t kMost = 100'000;
   std::vector<int> counts;
   for (const std::string& part : parts_of(text, '-')) {
-    const auto count = positive_number(part);
-    if (!count)
+    const std::size_t x = part.find('x');
+    const auto times = x == std::string::npos ? 1 : positive_number(part.substr(0, x));
+    const std::string blocks = x == std::string::npos ? part : part.substr(x + 1);
+    const auto count = blocks == "0" ? 0 : positive_number(blocks);
+    if (!count || !times || counts.size() + static_cast<std::size_t>(*times) > kMost)
       throw UsageError("--split " + split + ": '" + part +
-                       "' is no positive number; say 3-3-3-3, even, ratio:2-1-1 or balanced");
-    counts.push_back(*count);
+                       "' is no number of blocks; say 3-3-3-3, 4x3, even, ratio:2-1-1 or balanced");
+    counts.insert(counts.end(), static_cast<std::size_t>(*times), *count);
   }
   return counts;
 }
@@ -65,7 +63,7 @@ std::vector<int> shares(const std::vector<int>& ratio, int blocks) {
                                   int parts) {
   std::string text = "--split " + split + " is " + std::to_string(sum) + " blocks, " + model.specification +
                      " has " + std::to_string(blocks);
-  if (blocks >= parts) text += "; even is " + joined(even_counts(blocks, parts));
+  if (blocks >= parts) text += "; even is " + split_text(even_counts(blocks, parts));
   text += "; for shares say ratio:" + split;
   if (model.settings.contains("layers"))
     text += ", for " + std::to_string(sum) + " blocks " + model.name + ":layers=" + std::to_string(sum);
@@ -81,7 +79,9 @@ std::vector<std::vector<int>> segments_of(const Model& model, const std::vector<
   for (std::size_t part = 0; part < counts.size(); ++part) {
     taken += static_cast<std::size_t>(counts[part]);
     const bool is_last = part + 1 == counts.size();
-    const int end = is_last ? static_cast<int>(model.segments.size()) : blocks[taken - 1] + 1;
+    const int end = is_last      ? static_cast<int>(model.segments.size())
+                    : taken == 0 ? blocks.front()
+                                 : blocks[taken - 1] + 1;
     std::vector<int> own(static_cast<std::size_t>(end - first));
     std::iota(own.begin(), own.end(), first);
     parts.push_back(std::move(own));
@@ -209,11 +209,29 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
     if (is_ratio) counts = shares(counts, count);
     const int sum = std::accumulate(counts.begin(), counts.end(), 0);
     if (sum != count) does_not_add_up(model, split, sum, count, parts);
-    if (std::find(counts.begin(), counts.end(), 0) != counts.end())
-      throw UsageError("--split " + split + " of " + std::to_string(count) + " blocks is " + joined(counts) +
-                       "; every stage needs a block");
   }
-  return segments_of(model, blocks, counts);
+  const std::vector<std::vector<int>> all = segments_of(model, blocks, counts);
+  for (const std::vector<int>& part : all)
+    if (part.empty())
+      throw UsageError("--split " + split + " of " + std::to_string(count) + " blocks is " +
+                       split_text(counts) +
+                       "; every stage needs a block, but a first or last one that has something else (an "
+                       "embedding, a head)");
+  return all;
+}
+
+std::vector<int> split_counts(const std::string& split) { return parse_counts(split, split); }
+
+std::string split_text(const std::vector<int>& counts) {
+  constexpr std::size_t kReadable = 8;
+  std::string text;
+  for (std::size_t i = 0, next = 0; i < counts.size(); i = next) {
+    next = i + 1;
+    while (counts.size() > kReadable && next < counts.size() && counts[next] == counts[i]) ++next;
+    text +=
+        (i > 0 ? "-" : "") + (next > i + 1 ? std::to_string(next - i) + "x" : "") + std::to_string(counts[i]);
+  }
+  return text;
 }
 
 std::string split_text(const Model& model, const std::vector<std::vector<int>>& parts) {
@@ -224,7 +242,7 @@ std::string split_text(const Model& model, const std::vector<std::vector<int>>& 
     counts.push_back(static_cast<int>(std::count_if(blocks.begin(), blocks.end(), [&](int block) {
       return block >= part.front() && block <= part.back();
     })));
-  return joined(counts);
+  return split_text(counts);
 }
 
 Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {

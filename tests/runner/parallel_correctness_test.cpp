@@ -171,6 +171,7 @@ TEST_CASE("pipelines of four ranks train as one process does, interleaved and wi
     INFO(schedule);
     check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "even", schedule, 8)), expected);
   }
+  check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "0-2-2-0", "1f1b", 8)), expected);
   const Model deep = small_bert(8);
   TrainingConfig interleaved = pipeline(4, "even", "interleaved", 4);
   interleaved.options["virtual-stages"] = "2";

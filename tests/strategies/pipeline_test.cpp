@@ -167,6 +167,15 @@ TEST_CASE("a split counts blocks; the embedding rides with the first stage, the 
   CHECK(resolved("bert-base", "ratio:2-2-2-2", 4) == "3-3-3-3");
   CHECK(resolved("bert-base", "ratio:3-1-1-1", 4) == "6-2-2-2");
   CHECK(resolved("simple-cnn", "3-1", 2) == "3-1");
+  CHECK(resolved("bert-base", "2x4-2x2", 4) == "4-4-2-2");
+  CHECK(resolved("bert-base", "even", 10) == "2x2-8x1");
+  CHECK(resolved("bert-base", "2x2-8x1", 10) == "2x2-8x1");
+  const auto ends = split_model(model, "0-6-6-0", 4, {});
+  CHECK(ends[0] == std::vector<int>{0});
+  CHECK(ends[1].front() == 1);
+  CHECK(ends[3] == std::vector<int>{13});
+  CHECK(resolved("bert-base", "0-6-6-0", 4) == "0-6-6-0");
+  CHECK_THROWS_WITH(resolved("simple-cnn", "0-4", 2), Contains("every stage needs a block"));
 }
 
 TEST_CASE("the balanced split has the shortest longest stage by measured time, riders weighed") {
@@ -197,7 +206,11 @@ TEST_CASE("a split that does not fit is refused with what would fit") {
   CHECK_THAT(refusal("6-6", 4), Contains("has 2 stages, but 4"));
   CHECK_THAT(refusal("3-3-x-3", 4), Contains("'x'"));
   CHECK_THAT(refusal("3--3-6", 4), Contains("''"));
-  CHECK_THAT(refusal("0-6-3-3", 4), Contains("'0'"));
+  CHECK_THAT(refusal("4-0-4-4", 4), Contains("every stage needs a block"));
+  CHECK_THAT(refusal("3x", 3), Contains("'3x' is no number of blocks"));
+  CHECK_THAT(refusal("x4-4-4", 3), Contains("'x4'"));
+  CHECK_THAT(refusal("999999x1", 3), Contains("'999999x1'"));
+  CHECK_THAT(refusal("3x4", 4), Contains("has 3 stages, but 4"));
   CHECK_THAT(refusal("evne", 4), Contains("even"));
   CHECK_THAT(refusal("ratio:100-1-1-1", 4), Contains("every stage needs a block"));
   CHECK_THAT(refusal("even", 13), Contains("too few"));
