@@ -86,6 +86,7 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   const bool numbered = node.has("count");
   const int count = numbered ? settings.integer(node.at("count"), 1) : 1;
   const std::size_t before = cluster.nodes.size();
+  const std::size_t links_before = cluster.links.size();
   for (int i = 0; i < count; ++i) {
     Host one = host;
     if (numbered) one.name += std::to_string(i);
@@ -94,15 +95,30 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
     if (i == 0 && before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count) > kMostNodes)
       node.fail("expected at most " + std::to_string(kMostNodes) + " parts of hosts, found " +
                 std::to_string(count) + " hosts of " + std::to_string(cluster.nodes.size() - before));
+    if (i > 0) continue;
+    cluster.hosts.reserve(cluster.hosts.size() + static_cast<std::size_t>(count));
+    cluster.nodes.reserve(before + (cluster.nodes.size() - before) * static_cast<std::size_t>(count));
+    cluster.links.reserve(links_before +
+                          (cluster.links.size() - links_before) * static_cast<std::size_t>(count));
   }
 }
 
-/// Node indices by name. \throws InputError when a name stands twice
+/// \param what they are \throws InputError when a name stands twice
+void expect_own_names(const YamlNode& node, const std::string& what, const auto& all) {
+  std::vector<std::pair<std::size_t, std::size_t>> hashes;  // with the index
+  hashes.reserve(all.size());
+  for (const auto& one : all) hashes.emplace_back(std::hash<std::string>()(one.name), hashes.size());
+  std::sort(hashes.begin(), hashes.end());
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    for (std::size_t j = i + 1; j < hashes.size() && hashes[j].first == hashes[i].first; ++j)
+      if (const std::string& name = all[hashes[i].second].name; name == all[hashes[j].second].name)
+        node.fail("two " + what + " have the name '" + name + "'");
+}
+
 std::map<std::string, int> name_nodes(const YamlNode& node, const Cluster& cluster) {
+  expect_own_names(node, "nodes", cluster.nodes);
   std::map<std::string, int> result;
-  for (std::size_t i = 0; i < cluster.nodes.size(); ++i)
-    if (!result.emplace(cluster.nodes[i].name, static_cast<int>(i)).second)
-      node.fail("two nodes have the name '" + cluster.nodes[i].name + "'");
+  for (const Node& one : cluster.nodes) result.emplace(one.name, static_cast<int>(result.size()));
   return result;
 }
 
@@ -146,7 +162,6 @@ void degrade(const YamlNode& node, const ClusterSettings& settings, Cluster& clu
 
 /// Every link can carry bytes, names are unique, and every place reaches every other.
 void check_network(const YamlNode& node, const Cluster& cluster) {
-  std::set<std::string> names;
   std::vector<int> root(cluster.nodes.size());
   std::iota(root.begin(), root.end(), 0);
   const auto above = [&](int i) -> int& { return root[static_cast<std::size_t>(i)]; };
@@ -154,9 +169,9 @@ void check_network(const YamlNode& node, const Cluster& cluster) {
     while (above(i) != i) i = above(i) = above(above(i));
     return i;
   };
-  name_nodes(node, cluster);
+  expect_own_names(node, "nodes", cluster.nodes);
+  expect_own_names(node, "links", cluster.links);
   for (const Link& link : cluster.links) {
-    if (!names.insert(link.name).second) node.fail("two links have the name '" + link.name + "'");
     if (!(link.bandwidth.count() > 0.0)) node.fail("link '" + link.name + "': expected a bandwidth above 0");
     if (link.latency.count() < 0.0) node.fail("link '" + link.name + "': expected a latency of at least 0");
     if (link.queue == Queue::kFifo && cluster.has_devices())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace stepcast {
 namespace {
@@ -140,11 +141,10 @@ void Paths::each_way(int at, int from, int to, const auto& visit) const {
 
 Length Paths::left_from(int node) const {
   if (tails_.empty() || host(node) >= 0) return left(node);
-  const auto number = static_cast<std::size_t>(switches_[static_cast<std::size_t>(node)]);
+  const int number = switches_[static_cast<std::size_t>(node)];
   Length least = kUnreached;
   for (const Tail& tail : tails_)
-    if (const Length way = tail.distances->lengths[tail.distances->which[number]]; way != kUnreached)
-      least = std::min(least, way + tail.length);
+    if (const Length way = tail.from(number); way != kUnreached) least = std::min(least, way + tail.length);
   return least;
 }
 
@@ -232,7 +232,7 @@ bool Paths::search_from_both_ends(int from, int to) const {
 
 std::size_t& Paths::visits(int to) const {
   const std::vector<Port>& ports = ports_[static_cast<std::size_t>(host(to))];
-  return visits_[ports.empty() ? -1 : ports.front().at];
+  return visits_[ports.empty() ? -1 : twin(ports.front().at)];
 }
 
 void Paths::join_switches() const {
@@ -243,21 +243,33 @@ void Paths::join_switches() const {
         if (way.host < 0)
           between_switches_[static_cast<std::size_t>(switches_[node])].emplace_back(
               switches_[static_cast<std::size_t>(way.to)], way.length);
+  std::map<std::vector<std::pair<int, Length>>, int> seen;
+  for (std::vector<std::pair<int, Length>>& joined : between_switches_) {
+    std::sort(joined.begin(), joined.end());
+    twins_.push_back(seen.try_emplace(joined, static_cast<int>(twins_.size())).first->second);
+  }
 }
 
-const Paths::Distances& Paths::distances_to(int at) const {
-  const auto [found, is_new] = distances_.try_emplace(at);
+int Paths::twin(int at) const {
+  if (between_switches_.empty()) join_switches();
+  return twins_[static_cast<std::size_t>(switches_[static_cast<std::size_t>(at)])];
+}
+
+const Paths::Distances& Paths::distances_to(int twin) const {
+  const auto [found, is_new] = distances_.try_emplace(twin);
   Distances& distances = found->second;
   if (!is_new) return distances;
-  if (between_switches_.empty()) join_switches();
   std::vector<Length> known(between_switches_.size(), kUnreached);
+  std::vector<Length>& lengths = distances.lengths;
+  distances.which.resize(known.size());
   Queue open;
-  const int end = switches_[static_cast<std::size_t>(at)];
-  known[static_cast<std::size_t>(end)] = {};
-  open.push({}, end);
+  known[static_cast<std::size_t>(twin)] = {};
+  open.push({}, twin);
   while (!open.empty()) {
     const Queue::Arrival here = open.pop();
     if (known[static_cast<std::size_t>(here.node)] < here.length) continue;
+    if (lengths.empty() || lengths.back() < here.length) lengths.push_back(here.length);
+    distances.which[static_cast<std::size_t>(here.node)] = static_cast<std::uint32_t>(lengths.size() - 1);
     for (const auto& [to, step] : between_switches_[static_cast<std::size_t>(here.node)]) {
       const Length length = here.length + step;
       if (!(length < known[static_cast<std::size_t>(to)])) continue;
@@ -265,14 +277,9 @@ const Paths::Distances& Paths::distances_to(int at) const {
       open.push(length, to);
     }
   }
-  distances.lengths = known;
-  std::sort(distances.lengths.begin(), distances.lengths.end());
-  distances.lengths.erase(std::unique(distances.lengths.begin(), distances.lengths.end()),
-                          distances.lengths.end());
-  for (const Length& one : known)
-    distances.which.push_back(
-        static_cast<std::uint32_t>(std::lower_bound(distances.lengths.begin(), distances.lengths.end(), one) -
-                                   distances.lengths.begin()));
+  for (std::size_t i = 0; i < known.size(); ++i)
+    if (known[i] == kUnreached) distances.which[i] = static_cast<std::uint32_t>(lengths.size());
+  lengths.push_back(kUnreached);
   return distances;
 }
 
@@ -291,7 +298,8 @@ bool Paths::search_by_distances(int from, int to) const {
     const auto known =
         std::find_if(tails_.begin(), tails_.end(), [&](const Tail& one) { return one.at == port.at; });
     if (known == tails_.end())
-      tails_.push_back({port.at, length, &distances_to(port.at)});
+      tails_.push_back({port.at, length, switches_[static_cast<std::size_t>(port.at)], twin(port.at),
+                        &distances_to(twin(port.at))});
     else
       known->length = std::min(known->length, length);
   }

@@ -136,15 +136,24 @@ class Paths {
     std::vector<std::uint32_t> which;  ///< by number of the switch that it is from
     std::vector<Length> lengths;       ///< ascending
   };
-  const Distances& distances_to(int at) const;
+  const Distances& distances_to(int twin) const;
   void join_switches() const;
+  /// The first switch that has the same links to the same switches as this one, or itself, by number: from all others it is
+  /// as far to either, since nothing changes when the two change places.
+  [[nodiscard]] int twin(int at) const;
   /// How many nodes searches have visited for paths to where this host joins the network.
   [[nodiscard]] std::size_t& visits(int to) const;
   /// Where a path may leave the network, and what is left to go from there.
   struct Tail {
     int at = 0;
     Length length;
+    int number = 0;  ///< of this switch
+    int twin = 0;    ///< whose distances these are
     const Distances* distances = nullptr;
+    [[nodiscard]] const Length& from(int other) const {
+      const int seen = other == number ? twin : other == twin ? number : other;
+      return distances->lengths[distances->which[static_cast<std::size_t>(seen)]];
+    }
   };
 
   const Cluster& cluster_;
@@ -160,8 +169,9 @@ class Paths {
   bool joins_hosts_ = false;  ///< some link does, without a switch
   /// By number of the switch: to which others, and how far. Empty until it is needed.
   mutable std::vector<std::vector<std::pair<int, Length>>> between_switches_;
-  mutable std::unordered_map<int, Distances> distances_;  ///< by switch
-  mutable std::unordered_map<int, std::size_t> visits_;   ///< by switch
+  mutable std::vector<int> twins_;                        ///< the same; see twin()
+  mutable std::unordered_map<int, Distances> distances_;  ///< by number of a twin
+  mutable std::unordered_map<int, std::size_t> visits_;   ///< by number of a twin
   // Of the search under way; kept, so that a search costs what it visits and not the size of the cluster.
   mutable std::vector<Length> left_;  ///< by node, to the destination
   mutable std::vector<Length> gone_;  ///< by node, from the start

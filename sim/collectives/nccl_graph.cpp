@@ -449,6 +449,7 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
   if (!is_new) return pair;
   const Path& way = path(from, to);
   assert(!way.empty());
+  pair.path = &way;
   for (const Hop& hop : way) {
     if (cluster().links[hop.link].kind != LinkKind::kNvLink) pair.hardware = NcclHardware::kPcie;
     if (cluster().node(arrival(cluster(), hop)).kind == NodeKind::kSocket) ++pair.sockets;

@@ -58,6 +58,7 @@ struct NcclPair {
   int sockets = 0;                 ///< on the way
   Seconds latency{0};              ///< of the wire
   const NcclLaws* laws = nullptr;  ///< of the sender; null of a pair made by hand
+  const Path* path = nullptr;      ///< the same
 };
 
 /// Searches the graphs of groups of GPUs of one cluster, each once.

@@ -475,7 +475,9 @@ Result predict(const PredictionRequest& request) {
     const double single = schedule.world_size == 1 && request.strategy == "single"
                               ? result.median_step_time_s()
                               : single_step_time_s(inputs, request, training);
-    const AlphaBeta line = message_line(place.costs(), place.cluster);
+    Routes own_routes(place.cluster);
+    const AlphaBeta line = message_line(
+        place.costs(), recorded.nccl_graphs != nullptr ? recorded.nccl_graphs->routes() : own_routes);
     add_trivial_predictions(result, schedule, line, single, inputs.model.tensor * inputs.model.context);
     if (const auto overlap = overlap_step_time(replay_input(inputs, request, schedule), line))
       result.trivial_step_time_s["overlap"] = overlap->count();

@@ -115,47 +115,57 @@ double SharedHost::rate(int id) const {
   return 0.0;
 }
 
-Processors::Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
+Processors::Processors(Clock& clock, std::vector<int> cores, std::vector<int> cores_per_rank,
                        std::vector<std::size_t> machine, const SharingCost& sharing)
-    : clock_(clock), machine_(std::move(machine)) {
-  for (std::size_t i = 0; i < cores.size(); ++i)
-    hosts_.push_back({SharedHost(cores[i], sharing, cores_per_rank[i]), {}, -1.0});
+    : clock_(clock),
+      cores_(std::move(cores)),
+      cores_per_rank_(std::move(cores_per_rank)),
+      hosts_(cores_.size()),
+      machine_(std::move(machine)),
+      sharing_(sharing) {}
+
+Processors::Host& Processors::at(std::size_t machine) {
+  std::unique_ptr<Host>& host = hosts_[machine];
+  if (host == nullptr)
+    host = std::make_unique<Host>(
+        Host{.shared = SharedHost(cores_[machine], sharing_, cores_per_rank_[machine])});
+  return *host;
 }
 
 void Processors::run(int host, const Job& job, Callback ended) {
-  const std::size_t index = machine(host);
-  const int id = hosts_[index].shared.add(job, clock_.now());
-  hosts_[index].callbacks.emplace_back(id, std::move(ended));
+  const std::size_t index = machine_[host];
+  Host& here = at(index);
+  here.callbacks.emplace_back(here.shared.add(job, clock_.now()), std::move(ended));
   arm(index);
 }
 
 int Processors::occupy(int host, double cores, int rank) {
-  const std::size_t index = machine(host);
+  const std::size_t index = machine_[host];
   const Job job{.seconds = kInfinite, .cores = cores, .rank = rank, .communication = true};
-  const int id = hosts_[index].shared.add(job, clock_.now());
+  const int id = at(index).shared.add(job, clock_.now());
   arm(index);
   return id;
 }
 
 void Processors::release(int host, int job) {
-  const std::size_t index = machine(host);
-  hosts_[index].shared.remove(job, clock_.now());
-  arm(index);
+  at(machine_[host]).shared.remove(job, clock_.now());
+  arm(machine_[host]);
 }
 
 void Processors::arm(std::size_t host) {
-  const auto end = hosts_[host].shared.next_end();
+  Host& here = at(host);
+  const auto end = here.shared.next_end();
   const double date = end.value_or(-1.0);
-  if (date == hosts_[host].armed) return;
-  hosts_[host].armed = date;
+  if (date == here.armed) return;
+  here.armed = date;
   if (!end) return;
-  clock_.at(date, [this, host] {
-    if (hosts_[host].armed <= clock_.now() && hosts_[host].armed >= 0.0) end_jobs(host);
+  clock_.at(date, [this, host, &here] {
+    if (here.armed <= clock_.now() && here.armed >= 0.0) end_jobs(host);
   });
 }
 
 void Processors::end_jobs(std::size_t host) {
-  Host& here = hosts_[host];
+  Host& here = at(host);
   std::vector<Callback> due;
   for (const int id : here.shared.take_ended(clock_.now())) {
     const auto found = std::find_if(here.callbacks.begin(), here.callbacks.end(),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -91,7 +92,7 @@ class Processors {
   /// \param cores of each machine
   /// \param cores_per_rank of each machine, of bound ranks; 0 where all ranks share all cores
   /// \param machine of which each host is a part
-  Processors(Clock& clock, const std::vector<int>& cores, const std::vector<int>& cores_per_rank,
+  Processors(Clock& clock, std::vector<int> cores, std::vector<int> cores_per_rank,
              std::vector<std::size_t> machine, const SharingCost& sharing);
 
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
@@ -104,18 +105,18 @@ class Processors {
  private:
   struct Host {
     SharedHost shared;
-    std::vector<std::pair<int, Callback>> callbacks;  ///< by job id
-    double armed = -1.0;                              ///< date of the timer that counts; others are stale
+    std::vector<std::pair<int, Callback>> callbacks{};  ///< by job id
+    double armed = -1.0;                                ///< date of the timer that counts; others are stale
   };
+  Host& at(std::size_t machine);
   void arm(std::size_t host);
   void end_jobs(std::size_t host);
 
-  /// Where a host's cores are: `hosts_` holds one entry per machine.
-  [[nodiscard]] std::size_t machine(int host) const { return machine_[host]; }
-
   Clock& clock_;
-  std::vector<Host> hosts_;
-  std::vector<std::size_t> machine_;  ///< by host
+  std::vector<int> cores_, cores_per_rank_;   ///< by machine
+  std::vector<std::unique_ptr<Host>> hosts_;  ///< by machine, once something runs there
+  std::vector<std::size_t> machine_;          ///< by host
+  SharingCost sharing_;
 };
 
 }  // namespace stepcast

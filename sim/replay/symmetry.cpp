@@ -30,7 +30,8 @@ Load path_load(const Cluster& cluster, const Path& path) {
 Load collective_load(const ReplayInput& input, const CollectivePlan& plan, CollectivePlans& plans,
                      const std::vector<int>& ranks) {
   Load load;
-  std::unordered_map<int, double> taken;
+  std::vector<double> taken(2 * input.cluster->links.size(), 0.0);  // by slot
+  std::vector<int> slots;                                           // that something takes
   double most = 0.0;
   for (const NcclFlow& one : *plan.flows) {
     const int from = input.node_of_rank[ranks[one.from]];
@@ -38,16 +39,17 @@ Load collective_load(const ReplayInput& input, const CollectivePlan& plan, Colle
     const NcclPair& pair = plans.nccl()->pair(from, to);
     const double bytes = one.payload.count() * plan.wire_factor * pair.overhead;
     load.latency_s = std::max(load.latency_s, pair.latency.count());
-    for (const Hop& hop : plans.nccl()->path(from, to)) {
+    for (const Hop& hop : *pair.path) {
       double& here = taken[slot(hop)];
+      if (here == 0.0 && bytes > 0.0) slots.push_back(slot(hop));
       here += bytes;
       most = std::max(most, here);
     }
   }
   load.penalty = most > 0.0 ? most * (load.latency_s > 0.0 ? load.latency_s : 1.0) : 1.0;
-  for (const auto& [link, weight] : taken) load.shares.push_back({link, weight});
-  std::sort(load.shares.begin(), load.shares.end(),
-            [](const Load::Share& a, const Load::Share& b) { return a.link < b.link; });
+  std::sort(slots.begin(), slots.end());
+  load.shares.reserve(slots.size());
+  for (const int each : slots) load.shares.push_back({each, taken[each]});
   return load;
 }
 

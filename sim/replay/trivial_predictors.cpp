@@ -28,14 +28,15 @@ AlphaBeta fit_alpha_beta(const PiecewiseCost& cost) {
   return line;
 }
 
-AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster) {
+AlphaBeta message_line(const Calibration* calibration, Routes& routes) {
+  const Cluster& cluster = routes.cluster();
   AlphaBeta line;
   if (calibration != nullptr && !calibration->paths.empty())
     line = fit_alpha_beta(calibration->paths.front().latency);
   if (cluster.links.empty()) return line;
   const std::vector<int> places = cluster.places();
   if (cluster.has_devices() && places.size() > 1) {
-    const Path path = Paths(cluster).between(places.front(), places.back());
+    const Path& path = routes.between(places.front(), places.back());
     line.alpha_s += latency(cluster, path).count();
     line.beta_s_per_byte += 1.0 / bandwidth(cluster, path).count();
     return line;

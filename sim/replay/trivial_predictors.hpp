@@ -24,7 +24,7 @@ AlphaBeta fit_alpha_beta(const PiecewiseCost& cost);
 /// The line of one message between two ranks: fitted to the endpoint's latency table, plus, where the cluster
 /// has links, two hops over its slowest link; between GPUs, the way from the first to the last of the
 /// cluster.
-AlphaBeta message_line(const Calibration* calibration, const Cluster& cluster);
+AlphaBeta message_line(const Calibration* calibration, Routes& routes);
 
 /// Time of one collective that has the network to itself: the closed form of the ideal algorithm of its kind.
 /// Reduction arithmetic, processor time and contention are left out. Holds: 0 for one rank.

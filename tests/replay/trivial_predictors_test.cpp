@@ -50,7 +50,9 @@ TEST_CASE("sizes grow by the factor and are whole elements per rank where parts 
 }
 
 TEST_CASE("between GPUs the trivial line is that of the way from the first to the last") {
-  const AlphaBeta line = message_line(nullptr, load_cluster("h100x4-nvlink"));
+  const Cluster cluster = load_cluster("h100x4-nvlink");
+  Routes routes(cluster);
+  const AlphaBeta line = message_line(nullptr, routes);
   CHECK(line.alpha_s == Approx(1e-6));
   CHECK(line.beta_s_per_byte == Approx(1.0 / 370.8e9));
 }
