@@ -123,7 +123,12 @@ PlanBounds::View PlanBounds::view_of(const Plan& plan) {
             .batches = plan.number("data"),
             .zero = plan.text("zero").empty() ? 0 : plan.number("zero"),
             .trace = nullptr,
-            .host = nullptr};
+            .host = nullptr,
+            .stage_stride = 1,
+            .batch_stride = 1};
+  const bool inside = plan.stages_inside();
+  view.stage_stride = view.tensor * (inside ? 1 : view.batches * view.context);
+  view.batch_stride = view.tensor * (inside ? plan.number("pipeline") : 1);
   const StepEstimate& estimate = models_.estimate(view.model, view.samples);
   view.trace = &estimate.device;
   if (estimate.host) view.host = &*estimate.host;
@@ -166,8 +171,8 @@ double PlanBounds::message_s(int from, int to, Bytes message) {
 
 double PlanBounds::exchange_s(const View& view, const LayerExchange& exchange, int first_rank) {
   Ranks ranks{first_rank, view.tensor, 1};
-  if (exchange.group == ExchangeGroup::kContext) ranks = {first_rank, view.context, view.tensor};
-  if (exchange.group == ExchangeGroup::kExpert) ranks = {first_rank, view.expert, view.tensor};
+  if (exchange.group == ExchangeGroup::kContext) ranks = {first_rank, view.context, view.batch_stride};
+  if (exchange.group == ExchangeGroup::kExpert) ranks = {first_rank, view.expert, view.batch_stride};
   const Bytes message = exchange.fixed + view.samples * exchange.per_sample;
   return exchange.kind == ExchangeKind::kAllToAll ? all_to_all_s(message, ranks)
                                                   : collective_s(kind_of(exchange.kind), message, ranks);
@@ -184,18 +189,20 @@ double PlanBounds::all_to_all_s(Bytes message, Ranks ranks) {
 int PlanBounds::like(const View& view, int first_rank) {
   if (!graphs_) return 0;
   const auto [found, is_new] =
-      alike_.try_emplace({view.tensor, view.context, view.expert, first_rank}, first_rank);
+      alike_.try_emplace({view.tensor, view.context, view.expert, view.batch_stride, first_rank}, first_rank);
   if (!is_new) return found->second;
   // Groups in which the smallest and the largest messages take equally long are alike.
   std::vector<double> probes;
   for (const double bytes : {kKibi, kGibi})
     for (const Ranks& ranks :
-         {Ranks{first_rank, view.tensor, 1}, Ranks{first_rank, view.context, view.tensor},
-          Ranks{first_rank, view.expert, view.tensor}})
+         {Ranks{first_rank, view.tensor, 1}, Ranks{first_rank, view.context, view.batch_stride},
+          Ranks{first_rank, view.expert, view.batch_stride}})
       probes.push_back(ranks.count < 2 ? 0.0
                                        : collective_s(CollectiveKind::kAllReduce, Bytes(bytes), ranks) +
                                              all_to_all_s(Bytes(bytes), ranks));
-  const auto kind = kinds_.try_emplace({view.tensor, view.context, view.expert, probes}, first_rank).first;
+  const auto kind =
+      kinds_.try_emplace({view.tensor, view.context, view.expert, view.batch_stride, probes}, first_rank)
+          .first;
   return found->second = kind->second;
 }
 
@@ -409,7 +416,7 @@ PlanBounds::Stages PlanBounds::stages(const View& view) {
 
 double PlanBounds::pipelined_s(const View& view) {
   const auto [shape, chunks] = stages(view);
-  const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
+  const int replicas = view.batches * view.context, neighbour = view.stage_stride;
   const auto count = static_cast<std::size_t>(shape.ranks);
   double before = 0.0;   // forwards and messages of what is before a rank
   double around = 0.0;   // and backwards and messages behind its last one
@@ -428,7 +435,7 @@ double PlanBounds::pipelined_s(const View& view) {
     longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
     const double after =
-        after_backward_s(view, chunks[rank], {here, replicas, view.tensor}, backward, updates);
+        after_backward_s(view, chunks[rank], {here, replicas, view.batch_stride}, backward, updates);
     bound = std::max({bound, before + busy + after, issued});
     if (rank == 0) after_first = after;
     const auto last = static_cast<std::size_t>(chunks[rank].second);
@@ -447,7 +454,7 @@ double PlanBounds::pipelined_s(const View& view) {
 /// it comes after has been done and sent.
 double PlanBounds::ordered_s(const View& view) {
   const auto [shape, chunks] = stages(view);
-  const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
+  const int replicas = view.batches * view.context, neighbour = view.stage_stride;
   struct ChunkCost {
     double forward = 0.0, backward = 0.0, message = 0.0;  ///< message: to the next chunk, and back from it
   };
@@ -501,8 +508,8 @@ double PlanBounds::ordered_s(const View& view) {
   double updates = 0.0;
   for (std::size_t chunk = 0; chunk < chunks.size(); chunk += static_cast<std::size_t>(shape.ranks))
     updates += optimizer_s(first, chunks[chunk]);
-  return ranks.front().free +
-         after_backward_s(view, chunks.front(), {0, replicas, view.tensor}, costs.front().backward, updates);
+  return ranks.front().free + after_backward_s(view, chunks.front(), {0, replicas, view.batch_stride},
+                                               costs.front().backward, updates);
 }
 
 double PlanBounds::pipelined_bytes(const View& view) {

@@ -112,6 +112,8 @@ class PlanBounds {
     int zero;  ///< stage
     const TraceEntry* trace;
     const TraceEntry* host;  ///< null: none runs ahead of its device
+    int stage_stride,
+        batch_stride;  ///< in ranks, from one stage to the next, and from one replica or part of a sequence
   };
 
   View view_of(const Plan& plan);
@@ -178,8 +180,8 @@ class PlanBounds {
   std::map<std::tuple<CollectiveKind, double, Ranks>, double> collective_times_;
   std::map<std::pair<std::pair<int, int>, double>, double> message_times_;
   /// By tensor, context, expert and first rank; and the first of each kind by what probes take.
-  std::map<std::tuple<int, int, int, int>, int> alike_;
-  std::map<std::tuple<int, int, int, std::vector<double>>, int> kinds_;
+  std::map<std::tuple<int, int, int, int, int>, int> alike_;
+  std::map<std::tuple<int, int, int, int, std::vector<double>>, int> kinds_;
   static constexpr int kIssued = -1;  ///< hosts' times, instead of a first rank
   std::map<std::tuple<const Model*, int, int>, SegmentTimes> times_;  ///< by micro-batch and first rank
   std::map<std::tuple<const Model*, int>, std::shared_ptr<const LocalCosts>> local_costs_;

@@ -115,6 +115,7 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
     lines.flag("num-layers-per-virtual-pipeline-stage", blocks_by_stage(plan).front());
   if (is_uneven(plan) && plan.number("virtual-stages") > 1)
     lines.add("# the layout has the parts of all ranks in the order of the model");
+  if (plan.stages_inside()) lines.flag("use-tp-pp-dp-mapping");
   lines.flag("context-parallel-size", plan.number("context"));
   if (plan.number("context") > 1) lines.flag("cp-comm-type", "all_gather");
   lines.size("expert-model-parallel-size", plan.number("expert"));
@@ -158,6 +159,8 @@ void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, LaunchLines& 
   }
   lines.add("pipeline_parallel_split_points = [" + joined(points) + "]");
   lines.add("# newer versions: module_fqns_per_model_part, with the same layers of each part");
+  if (plan.stages_inside())
+    launch.missing.push_back("order " + plan.text("rank-order") + ": torchtitan's stages are outermost");
   if (plan.number("data") > 1)
     launch.missing.push_back(
         "replicas of a pipeline that average by all-reduce: torchtitan shards them or refuses");

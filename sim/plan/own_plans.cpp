@@ -30,6 +30,7 @@ void read_mesh(const YamlNode& node, Plan& plan) {
     if (std::find(known.begin(), known.end(), name) == known.end())
       node.fail(unknown_name("dimension", name, known));
     whole_number(node, equals == std::string::npos ? "" : part.substr(equals + 1));
+    if (name == "pipeline" && plan.number("data") > 1) plan.values["rank-order"] = kStagesInside;
     if (!plan.values.emplace(name, part.substr(equals + 1)).second) node.fail("'" + name + "' stands twice");
   }
 }

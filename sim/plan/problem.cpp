@@ -16,13 +16,15 @@
 namespace stepcast {
 namespace {
 
-/// `pipeline=4,data=2,tensor=8`; "" where all ranks are of the one kind that the strategy would take them for.
+/// `pipeline=4,data=2,tensor=8`, those of the last one neighbours; "" where all ranks are of the one kind that the strategy would take them for.
 std::string mesh_of(const Plan& plan) {
   const bool shards = plan.text("strategy") == "fsdp";
   const int data = plan.number("data"), copies = plan.copies();
+  const bool inside = plan.stages_inside();
   std::vector<std::string> parts;
-  for (const auto& [name, size] : {std::pair{"pipeline", plan.number("pipeline")},
+  for (const auto& [name, size] : {std::pair{"pipeline", inside ? 1 : plan.number("pipeline")},
                                    {"data", shards ? copies : data},
+                                   {"pipeline", inside ? plan.number("pipeline") : 1},
                                    {"shard", shards ? data / copies : 1},
                                    {"context", plan.number("context")},
                                    {"tensor", plan.number("tensor")},

@@ -27,6 +27,9 @@ struct PlanProblem {
   PlanObjective objective = PlanObjective::kTime;
 };
 
+/// The order of ranks in which the stages of a replica are neighbours, not the replicas of a stage.
+inline constexpr const char* kStagesInside = "tensor-pipeline-data";
+
 /// One way to train: values by names of dimensions, and whatever other options of `stepcast predict` a plan of
 /// somebody's own names. What is not there means nothing here, or has its default.
 struct Plan {
@@ -37,6 +40,8 @@ struct Plan {
   [[nodiscard]] int micro_batch(const PlanProblem& problem) const;       ///< its samples
   /// Of what FSDP has in shards; 1 where all ranks that have batches share one.
   [[nodiscard]] int copies() const;
+  /// Megatron's --use-tp-pp-dp-mapping.
+  [[nodiscard]] bool stages_inside() const { return !text("rank-order").empty(); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

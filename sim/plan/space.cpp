@@ -195,6 +195,12 @@ Values bucket_caps(PlanModels&, const Plan& plan) {
   return averages_in_buckets(plan) ? Values{"", "5MiB", "100MiB", "400MiB"} : kNothing;
 }
 
+/// Which ranks are neighbours, behind those of tensor parallelism: replicas of one stage, or the stages of one replica.
+Values rank_orders(PlanModels&, const Plan& plan) {
+  const bool both = plan.number("pipeline") > 1 && plan.number("data") > 1;
+  return both && plan.number("context") * plan.number("expert") == 1 ? Values{"", kStagesInside} : kNothing;
+}
+
 bool gathers(const Plan& plan) {
   return plan.text("strategy") == "fsdp" && plan.text("sharding") != "no_shard";
 }
@@ -214,7 +220,6 @@ const std::vector<PlanDimension>& plan_dimensions() {
   using enum DimensionKind;
   static const std::vector<PlanDimension> kDimensions{
       {"world-size", "ranks", kOption, world_sizes},
-      // The order of --mesh: the last one's ranks are neighbours.
       {"pipeline", "pipeline", kMesh, pipelines},
       {"context", "context", kMesh,
        [](PlanModels& models, const Plan& plan) { return shares(models, plan, "context"); }},
@@ -241,6 +246,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
        },
        neighbouring_splits},
       {"zero", "zero", kOption, zero_stages},
+      {"rank-order", "order", kOrder, nullptr, rank_orders},
       {"bucket-cap", "bucket cap", kOption, nullptr, bucket_caps},
       {"limit-all-gathers", "all-gathers at once", kOption, nullptr,
        [](PlanModels&, const Plan& plan) {

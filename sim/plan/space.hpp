@@ -14,6 +14,7 @@ namespace stepcast {
 enum class DimensionKind : std::uint8_t {
   kOption,   ///< its option of the same name
   kMesh,     ///< a dimension of --mesh
+  kOrder,    ///< the order of --mesh
   kSetting,  ///< a setting of the model; 0 is its default
 };
 

@@ -118,6 +118,12 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
     CHECK(torchtitan_toml(models, shared).missing.size() == 4);
   }
 
+  Plan inside = plan;
+  inside.values["rank-order"] = kStagesInside;
+  CHECK_THAT(megatron_flags(models, inside).text, Catch::Contains("--use-tp-pp-dp-mapping\n"));
+  CHECK(torchtitan_toml(models, inside).missing.size() == 4);
+  CHECK_THAT(command_of(asked, inside), Catch::Contains("--mesh data=2,pipeline=2,tensor=2"));
+
   const Plan sharded{{{"world-size", "8"},
                       {"data", "4"},
                       {"tensor", "2"},
