@@ -203,52 +203,11 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
     std::cout << counted(count, "point") << " without answer: " << error << '\n';
 }
 
-/// Whether a value is where it is expected.
-bool meets(const Expectation& one, double value) {
-  return (!one.at_least || value >= *one.at_least) && (!one.at_most || value <= *one.at_most);
-}
-
-struct Judgement {
-  bool met = false;
-  std::string text;
-};
-
-Judgement verdict_on(const Expectation& one, const Study& study,
-                     const std::map<std::string, StudyRow>& rows) {
-  std::vector<double> values;
-  std::size_t asked = 0;
-  std::size_t missed = 0;
-  std::size_t failed = 0;
-  std::string worst;
-  for (const StudyPoint& point : study.points) {
-    if (one.where && !one.where->holds(point.assigned)) continue;
-    if (!rows.at(point.key).error.empty()) ++failed;
-    const auto& known = rows.at(point.key).values;
-    const auto value = known.find(one.column);
-    const bool has_value = value != known.end();
-    if (!has_value && one.quantile) continue;
-    ++asked;
-    if (has_value) values.push_back(value->second);
-    if (has_value && meets(one, value->second)) continue;
-    ++missed;
-    if (worst.empty())
-      worst = "; first " + (has_value ? short_number(value->second) : "without a value") + " at " + point.key;
-  }
-  if (asked == 0) return {false, "no point is there"};
-  if (one.quantile) {
-    const double value = quantile(values, *one.quantile);
-    return {failed == 0 && meets(one, value),
-            short_number(value) + " of " + counted(asked, "point") +
-                (failed == 0 ? "" : ", and " + counted(failed, "point") + " failed")};
-  }
-  return {missed == 0, std::to_string(asked - missed) + " of " + counted(asked, "point") + worst};
-}
-
 /// \returns whether all hold
 bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows, std::ostream& out) {
   bool all = true;
   for (const Expectation& one : study.expectations) {
-    const Judgement verdict = verdict_on(one, study, rows);
+    const Judgement verdict = judge(one, study.points, rows);
     all = all && verdict.met;
     out << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
   }

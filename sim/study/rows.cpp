@@ -198,6 +198,14 @@ const std::vector<StudyColumn>& study_columns() {
        Better::kNeither, nullptr},
       {"absolute_error_at_equal_speed", "absolute error at equal machine speed", "the same without its sign",
        Better::kLess, nullptr},
+      {"ideal_scaling_error", "error of ideal scaling", "absolute error of the step of one rank alone",
+       Better::kLess, nullptr},
+      {"alpha_beta_error", "error of compute plus alpha-beta",
+       "absolute error of that plus all communication, one after the other", Better::kLess, nullptr},
+      {"overlap_error", "error of uncontended overlap",
+       "absolute error of uncontended collectives beside compute", Better::kLess, nullptr},
+      {"bubble_formula_error", "error of the bubble formula",
+       "absolute error of a pipeline's compute times 1 + (p - 1) / m", Better::kLess, nullptr},
   };
   return kColumns;
 }

@@ -58,39 +58,6 @@ std::vector<SkipRule> skip_rules(const auto& file, const std::vector<std::string
   return rules;
 }
 
-Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
-                           const std::vector<std::string>& columns) {
-  node.allow_only({"where", "column", "of", "at_least", "at_most"});
-  Expectation one;
-  one.column = node.at("column").text();
-  if (!holds(columns, one.column)) node.at("column").fail(unknown_name("column", one.column, columns));
-  one.text = one.column;
-  if (node.has("of")) {
-    static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};
-    one.quantile = node.at("of").named("statistic", kOf);
-    one.text = node.at("of").text() + " " + one.text;
-  }
-  if (node.has("at_least")) {
-    one.at_least = node.at("at_least").number();
-    one.text += " at least " + short_number(*one.at_least);
-  }
-  if (node.has("at_most")) {
-    one.at_most = node.at("at_most").number();
-    one.text += " at most " + short_number(*one.at_most);
-  }
-  if (!one.at_least && !one.at_most) node.fail("expected at_least, at_most or both");
-  if (!node.has("where")) return one;
-  one.where.emplace(node.at("where"), names);
-  one.text += " where";
-  for (const std::string& key : node.at("where").keys()) {
-    const YamlNode value = node.at("where").at(key);
-    one.text += " " + key;
-    for (const YamlNode& choice : value.is_sequence() ? value.items() : std::vector{value})
-      one.text += " " + choice.text();
-  }
-  return one;
-}
-
 StudyCost study_cost(const auto& file) {
   StudyCost cost;
   if (!file.has("cost")) return cost;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/study/expectation.hpp"
 #include "sim/study/figures.hpp"
 #include "sim/study/points.hpp"
 
@@ -31,15 +32,6 @@ struct LeftOut {
 };
 /// Adds a point to those of that reason. \param name may be ""
 void leave_out(std::vector<LeftOut>& all, const std::string& reason, const std::string& name);
-
-/// What a column must be, of all points where `where` holds: each of them, or their median, 90th percentile or worst.
-struct Expectation {
-  std::string text;  ///< as in the file, for people
-  std::optional<Condition> where;
-  std::string column;
-  std::optional<double> quantile;  ///< of the points' values, in place of each
-  std::optional<double> at_least, at_most;
-};
 
 /// Points that are left out for a reason.
 struct SkipRule {
