@@ -383,7 +383,8 @@ void StudyExperiment::add_measured(const StudyPoint& point) {
   row.values["absolute_error"] = std::abs(one.relative_error());
   for (const char* predictor : {"ideal_scaling", "alpha_beta", "overlap", "bubble_formula"})
     if (const auto found = one.trivial.find(predictor); found != one.trivial.end())
-      row.values[std::string(predictor) + "_error"] = std::abs(found->second / one.measured->value - 1.0);
+      row.values[study_column(std::string(predictor) + "_error").name] =
+          std::abs(found->second / one.measured->value - 1.0);
   if (const std::vector<double> slower = slowdowns(point); !slower.empty())
     row.values["reference_slowdown"] = median(slower);
   if (!one.has_error_at_equal_speed()) return;
