@@ -102,7 +102,7 @@ class SegmentAccount {
     else if (!kind.torch_class.empty() && !layer.name.empty())
       segment.rows.push_back({layer.name, kind.torch_class, layer.output, parameters, cost.forward});
     if (cost.is_view) return input;
-    activations_.push_back({float32_bytes(layer.output), true, cost.saves_output});
+    activations_.push_back({float32_bytes(layer.output), !cost.gathers_again, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
   }
 
@@ -168,9 +168,12 @@ class SegmentAccount {
       if (needs_gradient_)
         note(layer.name, in_parts ? ExchangeKind::kReduceScatter : ExchangeKind::kAllReduce, true, output,
              Bytes(0));
+      gathered_ = output;
     } else if (layer.kind == "tensor_leave") {
       note(layer.name, in_parts ? ExchangeKind::kReduceScatter : ExchangeKind::kAllReduce, false, input,
            Bytes(0));
+      if (layer.sizes.at("again") != 0)
+        note(layer.name + kAgain, ExchangeKind::kAllGather, true, gathered_, Bytes(0));
       if (in_parts) note(layer.name, ExchangeKind::kAllGather, true, input, Bytes(0));
     }
     const std::vector<LayerTensor> own = layer_kind(layer.kind).parameters(layer);
@@ -247,6 +250,7 @@ class SegmentAccount {
   std::vector<Activation> activations_;
   std::vector<int> ready_;
   std::vector<LayerExchange> noted_;  ///< in forward order; `ready` is how many parameters come before
+  Bytes gathered_{};                  ///< where the layers began that ranks share
   int registered_ = 0;                ///< parameters
 };
 

@@ -88,6 +88,9 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 
 /// What one layer costs per sample, in float32 (4 B per element). Parameters' own bytes are not in the
 /// traffic.
+/// Behind the name of what leaves shared layers: the exchange that gathers their input again.
+inline constexpr const char* kAgain = ".again";
+
 struct LayerCost {
   /// 2 per multiply-add; batch norm and RMS norm 4, layer norm 8, ReLU, GELU, SiLU, tanh and products 1 per element; pooling, additions,
   /// softmax, rotary positions, dropout and looking up embeddings 0.
@@ -98,7 +101,8 @@ struct LayerCost {
   bool is_view = false;      ///< the output is the input's memory
   bool saves_input = false;  ///< autograd keeps the input for the backward
   bool saves_output = false;
-  Flop again{};           ///< that the backward computes a second time
+  bool gathers_again = false;  ///< the output does not stay for the backward, whoever saves it
+  Flop again{};                ///< that the backward computes a second time
   Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
   Bytes masks{};          ///< of that, dropout's noise, of which a GPU keeps one byte per element
   /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.

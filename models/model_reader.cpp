@@ -165,17 +165,23 @@ class ModelReader {
 
   /// Layers that ranks share, with what stands around them.
   std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
-    node.allow_only({"ranks", "sequence", "output", "layers"});
+    node.allow_only({"ranks", "sequence", "again", "output", "layers"});
     const auto ranks = static_cast<int>(read_count(node.at("ranks"), 1, kMostElements));
-    const bool sequence = node.has("sequence") && settings_.evaluate(node.at("sequence"), Unit::kFlag) != 0;
+    const auto flag = [&](const char* key) {
+      return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
+    };
+    const bool sequence = flag("sequence"), again = flag("again");
     const bool stays_split =
         node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
     const YamlNode list = node.at("layers");
     if (shared_.ranks > 1) node.fail("tensor_parallel stands inside of another one");
-    if (ranks == 1) return read_layers(list, input);
+    if (ranks == 1) return read_layers(list, input);  // of one rank, nothing is in parts
     if (model_.tensor > 1 && model_.tensor != ranks)
       node.at("ranks").fail("must be " + std::to_string(model_.tensor) + ", as in the layers before, found " +
                             std::to_string(ranks));
+    if (again && !sequence)
+      node.at("again").fail(
+          "nothing is gathered where ranks have whole sequences; set sequence_parallel=1 too");
     model_.tensor = ranks;
     model_.sequence_parallel = sequence;
     std::vector<YamlNode> items;
@@ -187,7 +193,10 @@ class ModelReader {
       Layer border;
       border.kind = kind;
       border.input = before;
-      border.sizes = {{"ranks", ranks}, {"sequence", sequence ? 1 : 0}, {"bias", bias ? 1 : 0}};
+      border.sizes = {{"ranks", ranks},
+                      {"sequence", sequence ? 1 : 0},
+                      {"again", again && !stays_split && input.size() > 1 ? 1 : 0},
+                      {"bias", bias ? 1 : 0}};
       border.output = node.placed([&] { return output_of(border); });
       layers.push_back(std::move(border));
     };

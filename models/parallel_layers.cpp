@@ -24,9 +24,12 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
 std::vector<LayerKind> parallel_kinds() {
   return {
       // Megatron's copy_to_tensor_model_parallel_region: the identity; with `sequence` t parts of the sequence one after
-      // the other, which stay in memory for the layers' backward (torchtitan; Megatron gathers them again).
+      // the other, which stay in memory for the layers' backward (torchtitan), or with `again` are gathered once more when it
+      // begins (Megatron, which does so beside the first product of the backward; here it is waited for).
       {.name = "tensor_enter",
-       .attributes = {{"ranks", Unit::kCount, {}, 2}, {"sequence", Unit::kFlag, 0, 0}},
+       .attributes = {{"ranks", Unit::kCount, {}, 2},
+                      {"sequence", Unit::kFlag, 0, 0},
+                      {"again", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .output =
            [](const Layer& l) {
@@ -36,12 +39,14 @@ std::vector<LayerKind> parallel_kinds() {
            [](const Layer& l, LayerCost& cost) {
              cost.is_view = !splits_sequence(l);
              cost.kernels = 0;
+             cost.gathers_again = cost.saves_input = l.sizes.at("again") != 0;
            }},
       // Its reduce_from_tensor_model_parallel_region, in place; with `sequence` reduce_scatter_to_sequence_parallel_region.
       // A bias is added once, to the sum.
       {.name = "tensor_leave",
        .attributes = {{"ranks", Unit::kCount, {}, 2},
                       {"sequence", Unit::kFlag, 0, 0},
+                      {"again", Unit::kFlag, 0, 0},
                       {"bias", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .output =

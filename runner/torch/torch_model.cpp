@@ -48,6 +48,45 @@ torch::Tensor put_together(const TorchModel& model, const torch::Tensor& own, in
   return PutTogether::apply(own, &model, forward, backward);
 }
 
+/// What shared layers were given, which ranks put together for the forward and give up until the backward.
+struct GivenUp {
+  torch::Tensor whole;  ///< its memory; autograd's copies share it
+  torch::Tensor own;    ///< the part of it that this rank has
+};
+
+/// A PutTogether that frees the input of the layers before it, and fills it again before their backward.
+struct PutTogetherAgain : torch::autograd::Function<PutTogetherAgain> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
+                               int forward, int backward, int again, const torch::Tensor& whole,
+                               const torch::Tensor& part) {
+    context->saved_data["model"] =
+        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    context->saved_data["backward"] = backward;
+    context->saved_data["again"] = again;
+    context->saved_data["whole"] = whole;
+    context->save_for_backward({part});
+    c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap({nullptr, whole.device()});
+    storage->set_nbytes(0);
+    return model->exchange(forward, own);
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
+    torch::Tensor gradient =
+        model->exchange(static_cast<int>(context->saved_data["backward"].toInt()), gradients.front());
+    torch::Tensor whole = context->saved_data["whole"].toTensor();
+    const torch::Tensor again = model->exchange(static_cast<int>(context->saved_data["again"].toInt()),
+                                                context->get_saved_variables().front());
+    const MemoryScope scope(MemoryCategory::kActivations);
+    c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
+    const auto bytes = static_cast<std::size_t>(whole.numel()) * whole.element_size();
+    storage->set_data_ptr_noswap(c10::GetAllocator(whole.device().type())->allocate(bytes));
+    storage->set_nbytes(bytes);
+    whole.copy_(again);
+    return {std::move(gradient), {}, {}, {}, {}, {}, {}};
+  }
+};
+
 /// Mean cross entropy where each rank has the outputs of its part of the classes, in three exchanges, after Megatron's
 /// vocabulary-parallel cross entropy: the largest output, that of the target, and the sum of the exponentials.
 struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
@@ -223,10 +262,29 @@ class TorchModel::Builder {
     };
   }
 
-  LayerFunction enter(const Layer& layer) { return border(layer); }
+  LayerFunction enter(const Layer& layer) {
+    const LayerFunction put = border(layer);
+    if (layer.sizes.at("again") == 0) return put;
+    return [put, given = given_](const torch::Tensor& x) {
+      torch::Tensor whole = put(x);
+      if (torch::GradMode::is_enabled()) *given = {whole.variable_data(), x.detach()};
+      return whole;
+    };
+  }
+
+  /// Without autograd nothing is kept that could be given up.
+  LayerFunction leave_again(const Layer& layer) const {
+    return [put = border(layer), given = given_, model = &target_,
+            forward = exchange_index(layer.name, false), backward = exchange_index(layer.name, true),
+            again = exchange_index(layer.name + kAgain, true)](const torch::Tensor& x) {
+      if (!torch::GradMode::is_enabled()) return put(x);
+      const GivenUp input = std::exchange(*given, {});
+      return PutTogetherAgain::apply(x, model, forward, backward, again, input.whole, input.own);
+    };
+  }
 
   LayerFunction leave(const Layer& layer) {
-    const LayerFunction put = border(layer);
+    const LayerFunction put = layer.sizes.at("again") == 0 ? border(layer) : leave_again(layer);
     if (layer.sizes.at("bias") == 0) return put;
     const std::string name = full_name(layer, "bias");
     return [put, bias = summed(name, parameter(name))](const torch::Tensor& x) {
@@ -582,6 +640,7 @@ class TorchModel::Builder {
   }
 
   TorchModel& target_;
+  std::shared_ptr<GivenUp> given_ = std::make_shared<GivenUp>();  ///< of the shared layers under way
   at::Generator generator_;
   at::Generator masks_;  ///< of dropout, apart from that of the parameters
   std::map<std::string, std::size_t> parameter_index_;

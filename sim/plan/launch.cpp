@@ -129,6 +129,8 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
     lines.flag("recompute-num-layers", blocks);
   }
   add_megatron_data(plan, lines, launch);
+  if (plan.text("sequence_parallel") == "1" && plan.text("gather_again") != "1")
+    launch.missing.push_back("gathered inputs that stay for the backward: Megatron gathers them again");
   if (plan.text("schedule") == "gpipe") launch.missing.push_back("schedule gpipe: Megatron's is 1F1B");
   if (plan.text("sharding") == "no_shard")
     launch.missing.push_back("all-reduces by block: Megatron has buckets");
@@ -214,6 +216,8 @@ LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
                              ": torchtitan recomputes block by block");
   if (plan.number("tensor") > 1 && plan.text("sequence_parallel") != "1")
     launch.missing.push_back("tensor parallelism without sequence parallelism");
+  if (plan.text("gather_again") == "1")
+    launch.missing.push_back("inputs gathered again in the backward: torchtitan keeps them");
   add_unknown(plan, launch);
   launch.text = lines.text();
   return launch;

@@ -163,7 +163,7 @@ const Model& PlanModels::whole() {
 }
 
 const Model* PlanModels::part(const Plan& plan) {
-  std::string key = plan.text("sequence_parallel");
+  std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
   for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {

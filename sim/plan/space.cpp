@@ -69,6 +69,13 @@ Values sequence_parallel(PlanModels& models, const Plan& plan) {
   return models.part(parallel) == nullptr ? Values{"0"} : Values{"1", "0"};
 }
 
+/// What parts of the sequence are gathered for: kept, or gathered again.
+Values gathers_again(PlanModels& models, const Plan& plan) {
+  const bool gathers =
+      plan.text("sequence_parallel") == "1" && models.whole().settings.contains("gather_again");
+  return gathers ? Values{"", "1"} : kNothing;
+}
+
 Values pipelines(PlanModels& models, const Plan& plan) {
   Values fitting = divisors(ranks_left(plan));
   const int most = blocks_of(models.whole());
@@ -226,6 +233,7 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"tensor", "tensor", kMesh,
        [](PlanModels& models, const Plan& plan) { return shares(models, plan, "tensor"); }},
       {"sequence_parallel", "sequence parallel", kSetting, sequence_parallel},
+      {"gather_again", "gathered again", kSetting, nullptr, gathers_again},
       {"data", "data", kMesh, data},
       {"expert", "expert", kMesh, experts},
       {"strategy", "", kOption, strategies_for},

@@ -85,6 +85,7 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
                    {"context", "1"},
                    {"tensor", "2"},
                    {"sequence_parallel", "1"},
+                   {"gather_again", "1"},
                    {"data", "2"},
                    {"strategy", "pipeline"},
                    {"micro-batches", "4"},
@@ -108,20 +109,21 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
         "local_batch_size = 8\n", "pipeline_parallel_split_points = [\"layers.4\"]\n",
         "[activation_checkpoint]\nmode = \"full\"\n"})
     CHECK_THAT(torchtitan.text, Catch::Contains(line));
-  CHECK(torchtitan.missing.size() == 3);  // units of two blocks, replicas of a pipeline, the cap of buckets
+  // Units of two blocks, replicas of a pipeline, the cap of buckets, inputs gathered again.
+  CHECK(torchtitan.missing.size() == 4);
 
   Plan shared = plan;
   for (const char* zero : {"1", "2"}) {
     shared.values["zero"] = zero;
     CHECK_THAT(megatron_flags(models, shared).text, Catch::Contains("--use-distributed-optimizer\n"));
     CHECK(megatron_flags(models, shared).missing.size() == (shared.number("zero") == 1 ? 0 : 1));
-    CHECK(torchtitan_toml(models, shared).missing.size() == 4);
+    CHECK(torchtitan_toml(models, shared).missing.size() == 5);
   }
 
   Plan inside = plan;
   inside.values["rank-order"] = kStagesInside;
   CHECK_THAT(megatron_flags(models, inside).text, Catch::Contains("--use-tp-pp-dp-mapping\n"));
-  CHECK(torchtitan_toml(models, inside).missing.size() == 4);
+  CHECK(torchtitan_toml(models, inside).missing.size() == 5);
   CHECK_THAT(command_of(asked, inside), Catch::Contains("--mesh data=2,pipeline=2,tensor=2"));
 
   const Plan sharded{{{"world-size", "8"},

@@ -121,13 +121,13 @@ void check_training(const std::string& whole, const std::string& settings, const
 
 TEST_CASE("two ranks that share layers train as one process does, also with parts of the sequence") {
   for (const std::string& whole : {kLlama, kLlama + ",tied=1", kGpt, kGpt + ",tied=0,biases=0"})
-    for (const char* sequence : {"0", "1"})
+    for (const char* sequence : {"0", "1", "1,gather_again=1"})
       check_training(whole, std::string(",tensor=2,sequence_parallel=") + sequence, "single", 2, kSamples);
 }
 
 TEST_CASE("four ranks that share layers in pairs train as one process does: DDP, FSDP, pipelines") {
   for (const std::string& whole : {kLlama, kGpt})
-    for (const char* sequence : {"0", "1"}) {
+    for (const char* sequence : {"0", "1", "1,gather_again=1"}) {
       const std::string shared = std::string(",tensor=2,sequence_parallel=") + sequence;
       check_training(whole, shared, "ddp", 4, kSamples / 2, {{"bucket-cap", "3000B"}});
       check_training(whole, shared, "fsdp", 4, kSamples / 2);

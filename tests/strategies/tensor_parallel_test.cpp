@@ -80,6 +80,25 @@ TEST_CASE(
         std::pair(2 * kMicroBatches, 2 * kMicroBatches * 4.0 * kHidden));
 }
 
+TEST_CASE("gathered again in the backward, inputs do not stay, and a layer's messages are 10 instead of 8") {
+  const std::string again = llama(4, 1) + ",gather_again=1";
+  const auto messages = [](const std::string& model) {
+    double bytes = 0.0;
+    const Schedule schedule = shared(model, "single", 4);
+    for (const char* phase : {"in forward/layer1", "in backward/layer1"})
+      for (const auto& [kind, made] : calls(schedule, phase))
+        if (kind != CollectiveKind::kAllReduce) bytes += made.second;  // of norms
+    return bytes;
+  };
+  CHECK(messages(llama(4, 1)) == 8 * kMicroBatches * kBlock);
+  CHECK(messages(again) == 10 * kMicroBatches * kBlock);
+  // Of attention's input and that of the two layers behind it, the own quarter stays, not the whole.
+  const double whole = 4.0 * kSequence * kHidden;
+  CHECK(load_model(llama(4, 1)).segments[1].saved_size - load_model(again).segments[1].saved_size ==
+        Bytes(2.0 * whole - 2.0 * whole / 4.0));
+  CHECK_THROWS_WITH(load_model(llama(4, 0) + ",gather_again=1"), Catch::Contains("sequence_parallel=1"));
+}
+
 TEST_CASE("recomputing a layer puts its forward together again") {
   const OptionTexts always{{"checkpoint", "always"}, {"split", "2-1"}};
   const Schedule schedule = shared(llama(2, 0), "pipeline", 4, always);
