@@ -231,7 +231,10 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry&
     const SegmentTrace& own = trace.segments[i];
     const double forward = own.forward_s.front() / speed + exchanges_s(segment, false);
     all.forward_s.add(forward);
-    all.backward_s.add(own.backward_s.front() / speed + exchanges_s(segment, true));
+    const double backward = own.backward_s.front() / speed, exchanged = exchanges_s(segment, true);
+    all.backward_s.add(backward + exchanged);
+    all.weights_s.add(i > 0 ? own.weight_part.value_or(segment.weight_part(true)) * backward
+                            : backward + exchanged);
     all.again_s.add(blocks && !segment.repeated ? 0.0 : forward);
     all.optimizer_s.add(own.optimizer_s.front() / speed);
   }
@@ -425,8 +428,10 @@ double PlanBounds::pipelined_s(const View& view) {
           shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
     }
-    longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
+    const double put_off = shape.schedule == "zb-h1" ? own.weights_s.of(chunks[rank]) : 0.0;
+    const auto left = static_cast<double>(std::min(rank, static_cast<std::size_t>(shape.micro_batches)));
+    longest = std::max(longest, around + busy - left * put_off);
     const double after =
         after_backward_s(view, chunks[rank], {here, replicas, view.tensor}, backward, updates);
     bound = std::max({bound, before + busy + after, issued});
@@ -438,7 +443,7 @@ double PlanBounds::pipelined_s(const View& view) {
             : message_s(here, here + neighbour, view.samples * view.model.segments[last].output_size);
     const double forward = forward_s(view, own, chunks[rank]);
     before += forward + message;
-    around += forward + backward + 2.0 * message;
+    around += forward + backward - put_off + 2.0 * message;
   }
   return std::max(bound, longest + after_first);
 }
@@ -449,13 +454,20 @@ double PlanBounds::ordered_s(const View& view) {
   const auto [shape, chunks] = stages(view);
   const int replicas = view.batches * view.context, neighbour = replicas * view.tensor;
   struct ChunkCost {
-    double forward = 0.0, backward = 0.0, message = 0.0;  ///< message: to the next chunk, and back from it
+    double forward = 0.0, backward = 0.0, weights = 0.0,
+           message = 0.0;  ///< message: to the next chunk, and back from it
+    [[nodiscard]] double of(Phase phase) const {
+      if (phase == Phase::kForward) return forward;
+      if (phase == Phase::kBackwardWeight) return weights;
+      return phase == Phase::kBackward ? backward : backward - weights;
+    }
   };
   std::vector<ChunkCost> costs;
   for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     const int here = static_cast<int>(chunk) % shape.ranks * neighbour;
     const SegmentTimes& own = times(view, here);
-    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]), 0.0};
+    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]),
+                   own.weights_s.of(chunks[chunk]), 0.0};
     if (chunk + 1 < chunks.size())
       cost.message = message_s(
           here, static_cast<int>(chunk + 1) % shape.ranks * neighbour,
@@ -476,11 +488,12 @@ double PlanBounds::ordered_s(const View& view) {
   const auto ready = [&](const PipelineAction& action) {
     const auto chunk = static_cast<std::size_t>(action.chunk),
                part = static_cast<std::size_t>(action.micro_batch);
-    if (action.forward && chunk == 0) return 0.0;
-    if (!action.forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
+    const bool forward = action.phase == Phase::kForward;
+    if (action.phase == Phase::kBackwardWeight || (forward && chunk == 0)) return 0.0;
+    if (!forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
     const double before =
-        action.forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
-    return before < 0.0 ? kNotYet : before + costs[action.forward ? chunk - 1 : chunk].message;
+        forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
+    return before < 0.0 ? kNotYet : before + costs[forward ? chunk - 1 : chunk].message;
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -490,11 +503,11 @@ double PlanBounds::ordered_s(const View& view) {
         const double start = ready(action);
         if (start < 0.0) break;
         const auto chunk = static_cast<std::size_t>(action.chunk);
-        rank.free =
-            std::max(rank.free, start) + (action.forward ? costs[chunk].forward : costs[chunk].backward);
-        (action.forward ? forward_end
-                        : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] =
-            rank.free;
+        rank.free = std::max(rank.free, start) + costs[chunk].of(action.phase);
+        if (action.phase == Phase::kBackwardWeight) continue;
+        (action.phase == Phase::kForward
+             ? forward_end
+             : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] = rank.free;
       }
   }
   const SegmentTimes& first = times(view, 0);
@@ -517,8 +530,10 @@ double PlanBounds::pipelined_bytes(const View& view) {
     resident -= (shape.virtual_stages - 1) * models_.device().process.count();
     for (const PipelineAction& action : first_actions(shape, rank)) {
       const Activations& held = activations(view, chunks[static_cast<std::size_t>(action.chunk)]);
-      most = std::max(most, live + (action.forward ? held.forward_peak : held.backward_peak - held.kept));
-      live += action.forward ? held.kept : -held.kept;
+      const bool forward = action.phase == Phase::kForward;
+      if (action.phase != Phase::kBackwardWeight)
+        most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
+      live += forward ? held.kept : accumulates(action.phase) ? -held.kept : 0.0;
     }
     bound = std::max(bound, resident + std::max(most, shared_gradients_bytes(
                                                           view, chunks[static_cast<std::size_t>(rank)])));
@@ -531,7 +546,8 @@ const std::vector<PipelineAction>& PlanBounds::first_actions(const PipelineShape
       actions_.try_emplace({shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
   if (!is_new) return found->second;
   std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
-  const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return !one.forward; });
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const auto& one) { return one.phase != Phase::kForward; });
   const std::ptrdiff_t round = 2L * shape.ranks * shape.virtual_stages;
   all.erase(first + std::min(round, all.end() - first), all.end());
   all.shrink_to_fit();

@@ -73,9 +73,10 @@ class PlanBounds {
    private:
     std::vector<double> until_{0.0};
   };
-  /// Of one micro-batch, exchanges included. `again_s`: what recomputation computes
+  /// Of one micro-batch, exchanges included. `again_s`: what recomputation computes; `weights_s`: of the backward, what can be
+  /// put off
   struct SegmentTimes {
-    Sums forward_s, backward_s, again_s, optimizer_s;
+    Sums forward_s, backward_s, again_s, weights_s, optimizer_s;
     double loss_s = 0.0;
   };
   /// Bytes of parameters, and of their gradients; `dense` and `last`: reduced among all replicas, and at the end;
