@@ -340,7 +340,9 @@ const Costs& PlanBounds::local_costs(const View& view) {
 }
 
 const PlanBounds::Activations& PlanBounds::activations(const View& view, Range range) {
-  const auto [found, is_new] = activations_.try_emplace({&view.model, view.samples, view.recompute, range});
+  const bool halves = view.plan.text("schedule") == "zb-h1";
+  const auto [found, is_new] =
+      activations_.try_emplace({&view.model, view.samples, view.recompute, range, halves});
   Activations& result = found->second;
   if (!is_new) return result;
   const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
@@ -353,7 +355,12 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   const bool sends_output = !is_last && step.recomputes(range.second);  // and needs it no more
   const double input = range.first > 0 ? step.output_bytes(range.first - 1).count() : 0.0;
   const double output = step.output_bytes(range.second).count();
-  step.backward_all(0);
+  if (halves)
+    for (int segment = range.second; segment >= range.first; --segment) {
+      if (step.has(Phase::kBackwardInput, segment)) step.backward(segment, 0, {}, Phase::kBackwardInput);
+    }
+  else
+    step.backward_all(0);
   const Program program = step.take();
 
   const Costs& costs = local_costs(view);
@@ -362,15 +369,16 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   std::size_t i = 0;
   const auto forward_ends = [&] {
     const auto* compute = std::get_if<Compute>(&program.ops[i].action);
-    return compute->phase == Phase::kRecompute || compute->phase == Phase::kBackward;
+    return compute->phase == Phase::kRecompute || is_backward(compute->phase);
   };
-  for (; !forward_ends(); ++i) walk.run(program.ops[i]);
+  for (; i < program.ops.size() && !forward_ends(); ++i) walk.run(program.ops[i]);
   result.forward_peak = walk.peak;
   if (sends_output) walk.live -= output;
   result.kept = walk.live;
   if (!is_last) walk.live += output;  // the gradient that it gets
   for (walk.peak = walk.live; i < program.ops.size(); ++i) walk.run(program.ops[i]);
   result.backward_peak = walk.peak;
+  if (halves) result.waiting = walk.live - input;  // its gradient has been sent
   return result;
 }
 
@@ -430,7 +438,8 @@ double PlanBounds::pipelined_s(const View& view) {
     }
     const double backward = backward_s(view, own, chunks[rank]);
     const double put_off = shape.schedule == "zb-h1" ? own.weights_s.of(chunks[rank]) : 0.0;
-    const auto left = static_cast<double>(std::min(rank, static_cast<std::size_t>(shape.micro_batches)));
+    const int left =
+        std::min(static_cast<int>(rank) + 1, shape.micro_batches);  // behind its last input gradient
     longest = std::max(longest, around + busy - left * put_off);
     const double after =
         after_backward_s(view, chunks[rank], {here, replicas, view.tensor}, backward, updates);
@@ -533,7 +542,9 @@ double PlanBounds::pipelined_bytes(const View& view) {
       const bool forward = action.phase == Phase::kForward;
       if (action.phase != Phase::kBackwardWeight)
         most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
-      live += forward ? held.kept : accumulates(action.phase) ? -held.kept : 0.0;
+      live += forward ? held.kept : -held.kept;
+      if (action.phase == Phase::kBackwardInput) live += held.waiting;
+      if (action.phase == Phase::kBackwardWeight) live += held.kept - held.waiting;
     }
     bound = std::max(bound, resident + std::max(most, shared_gradients_bytes(
                                                           view, chunks[static_cast<std::size_t>(rank)])));
