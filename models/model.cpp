@@ -24,6 +24,29 @@ auto total(const Things& things, Part part) {
 
 }  // namespace
 
+double LayerWork::weight_products() const {
+  return total(products, [](const MatrixProduct& one) { return one.heads > 0.0 ? 0.0 : one.times; });
+}
+
+Flop LayerWork::weight_gradients() const {
+  return total(products, [](const MatrixProduct& one) {
+    return Flop(one.heads > 0.0 ? 0.0 : 2.0 * one.rows * one.columns * one.depth * one.times);
+  });
+}
+
+double LayerWork::product_outputs() const {
+  return total(products, [](const MatrixProduct& one) {
+    return one.heads > 0.0 ? 0.0 : one.rows * one.columns * one.times;
+  });
+}
+
+double Segment::weight_part(bool hands_on) const {
+  if (!hands_on) return 1.0;
+  if (fixed_backward) return trains() ? 0.5 : 0.0;
+  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.again; });
+  return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
+}
+
 int Optimizer::states() const { return kind == "adam" ? 2 : kind == "sgd" && momentum > 0.0 ? 1 : 0; }
 
 Bytes Model::parameter_bytes() const { return total(parameters, &Parameter::size); }

@@ -91,6 +91,12 @@ struct LayerWork {
   std::vector<MatrixProduct> products{};    ///< among the kernels; flop and traffic are counted above
   bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
   std::optional<FusedAttention> attention{};
+
+  /// Of the products of activations with weights, those without heads: how many, flop per sample of the gradients of their
+  /// weights, which a pipeline may put off, and elements per sample of the output's gradients that it keeps for that.
+  [[nodiscard]] double weight_products() const;
+  [[nodiscard]] Flop weight_gradients() const;
+  [[nodiscard]] double product_outputs() const;
 };
 
 /// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements.
@@ -139,6 +145,12 @@ struct Segment {
   Bytes mask_size;    ///< of that, dropout's noise
   /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
   std::optional<Seconds> fixed_forward, fixed_backward;
+
+  /// Whether its backward makes gradients of parameters, its own or those of an earlier segment.
+  [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
+  /// The part of the backward that weights' gradients are, which can be put off: all where nothing is handed on, of
+  /// declared times half, else by flop.
+  [[nodiscard]] double weight_part(bool hands_on) const;
 };
 
 struct Optimizer {

@@ -23,7 +23,7 @@ int micro_batch_of(const std::string& name) {
 
 /// Of the only micro-batch no name speaks.
 int micro_batch_of(const Span& span, StageWork work) {
-  if (work != StageWork::kForward && work != StageWork::kBackward && work != StageWork::kRecompute) return -1;
+  if (work > StageWork::kRecompute) return -1;
   return std::max(0, micro_batch_of(span.name));
 }
 
@@ -71,6 +71,7 @@ StageWork work_of(const Span& span) {
   constexpr std::array kWorks{StageWork::kForward, StageWork::kCommunication, StageWork::kInput,
                               StageWork::kUpdate, StageWork::kWait};
   if (span.kind != SpanKind::kCompute) return kWorks.at(static_cast<std::size_t>(span.kind));
+  if (span.name.starts_with("backward_weight")) return StageWork::kBackwardWeights;
   if (span.name.starts_with("backward")) return StageWork::kBackward;
   return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;
 }

@@ -11,6 +11,7 @@ namespace stepcast {
 enum class StageWork : std::uint8_t {
   kForward,
   kBackward,
+  kBackwardWeights,  ///< the second half, where a backward is in two
   kRecompute,
   kCommunication,
   kUpdate,

@@ -31,8 +31,9 @@ struct WorkKind {
   std::string_view colour;
 };
 /// In the order of StageWork.
-constexpr std::array<WorkKind, 7> kKinds = {{{"forward and loss", style::kCyan},
+constexpr std::array<WorkKind, 8> kKinds = {{{"forward and loss", style::kCyan},
                                              {"backward", style::kBlue},
+                                             {"gradients of weights", style::kGrey},
                                              {"recompute", style::kPurple},
                                              {"communication", style::kRed},
                                              {"optimizer and copies", style::kGreen},
@@ -167,7 +168,8 @@ Rgb shade(const StageBox& box, int micro_batches) {
   const Rgb base = rgb(kKinds.at(number_of(box.work)).colour);
   if (box.micro_batch < 0) return base;
   const double late = micro_batches < 2 ? 0.5 : box.micro_batch / (micro_batches - 1.0);
-  if (box.work == StageWork::kBackward) return base.mixed(kBlack, 0.5 * late);
+  if (box.work == StageWork::kBackward || box.work == StageWork::kBackwardWeights)
+    return base.mixed(kBlack, 0.5 * late);
   return base.mixed(kWhite, 0.6 * (1.0 - late));
 }
 
@@ -201,16 +203,20 @@ style::Panel panel_of_stages(const Result& result, double length_s) {
   return panel;
 }
 
-/// The kinds that the panels hold: of pipelines no waiting, of others recomputation only where there is any.
+/// The kinds that the panels hold: of pipelines no waiting; recomputation and halves of backwards only where there are any.
 std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
-  bool recomputes = false, streams = false;
+  bool recomputes = false, halves = false, streams = false;
   for (const Result* result : results) {
     streams = streams || !passes_micro_batches(*result);
-    for (const Span& span : result->spans) recomputes = recomputes || work_of(span) == StageWork::kRecompute;
+    for (const Span& span : result->spans) {
+      recomputes = recomputes || work_of(span) == StageWork::kRecompute;
+      halves = halves || work_of(span) == StageWork::kBackwardWeights;
+    }
   }
   std::vector<style::Entry> entries;
   for (std::size_t k = 0; k < kKinds.size(); ++k)
     if ((k != number_of(StageWork::kRecompute) || recomputes) &&
+        (k != number_of(StageWork::kBackwardWeights) || halves) &&
         (k != number_of(StageWork::kWait) || streams))
       entries.push_back({style::fill("with boxes fc rgb {q}", {kKinds.at(k).colour}), kKinds.at(k).label});
   return entries;

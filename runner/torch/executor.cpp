@@ -176,6 +176,10 @@ class CompiledProgram final : public ProgramRunner {
         return [on, segment] { on->recompute(segment); };
       case Phase::kBackward:
         return [on, segment] { on->backward(segment); };
+      case Phase::kBackwardInput:
+        return [on, segment] { on->backward_input(segment); };
+      case Phase::kBackwardWeight:
+        return [on, segment] { on->backward_weight(segment); };
       case Phase::kLoss:
         break;
     }

@@ -2,20 +2,88 @@
 
 #include <ATen/core/Generator.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 namespace stepcast {
 namespace {
 
-/// As torch::autograd::backward, without its checks, which cost a microsecond per segment.
-void run_backward(const torch::Tensor& output, const torch::Tensor& gradient) {
-  torch::autograd::Engine::get_default_engine().execute({torch::autograd::impl::gradient_edge(output)},
-                                                        {gradient},
+using torch::autograd::Edge, torch::autograd::edge_list, torch::autograd::Node,
+    torch::autograd::variable_list;
+
+/// As torch::autograd::backward, without its checks, which cost a microsecond per segment. \param parameters all where there
+/// are none
+void run_backward(const edge_list& from, const variable_list& gradients, const edge_list& parameters = {}) {
+  torch::autograd::Engine::get_default_engine().execute(from, gradients,
                                                         /*keep_graph=*/false, /*create_graph=*/false,
-                                                        /*accumulate_grad=*/true);
+                                                        /*accumulate_grad=*/true, parameters);
 }
+
+void run_backward(const torch::Tensor& output, const torch::Tensor& gradient) {
+  run_backward({torch::autograd::impl::gradient_edge(output)}, {gradient});
+}
+
+/// The parameters of a segment's graph, by the operations on the way from its output to its input that use them.
+class UsedParameters {
+ public:
+  struct Use {
+    std::shared_ptr<Node> operation;
+    edge_list weights;  ///< of an operation with a matrix: all but those whose gradients ranks put together
+  };
+
+  UsedParameters(const torch::Tensor& output, const torch::Tensor& input)
+      : input_(torch::autograd::impl::grad_accumulator(input)) {
+    walk(output.grad_fn());
+    std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+      return a.operation->sequence_nr() > b.operation->sequence_nr();
+    });
+  }
+  [[nodiscard]] Edge input() const { return {input_, 0}; }
+
+  std::vector<Use> uses;  ///< that can wait, as a backward comes to them
+  edge_list others;
+
+ private:
+  /// Whether the input is reached from here.
+  bool walk(const std::shared_ptr<Node>& node) {
+    if (node == nullptr) return false;
+    const auto [found, is_new] = reaches_.try_emplace(node.get(), node == input_);
+    if (!is_new) return found->second;
+    bool reaches = found->second;
+    for (const Edge& edge : node->next_edges()) reaches = walk(edge.function) || reaches;
+    reaches_[node.get()] = reaches;
+    if (reaches) note(node);
+    return reaches;
+  }
+
+  void note(const std::shared_ptr<Node>& operation) {
+    edge_list own, summed;
+    for (const Edge& edge : operation->next_edges())
+      if (edge.is_valid() && !reaches_.at(edge.function.get())) collect(edge.function, own, summed);
+    const bool has_matrix = std::any_of(own.begin(), own.end(), [](const Edge& edge) {
+      return dynamic_cast<torch::autograd::AccumulateGrad&>(*edge.function).variable.dim() > 1;
+    });
+    others.insert(others.end(), summed.begin(), summed.end());
+    if (has_matrix)
+      uses.push_back({operation, std::move(own)});
+    else
+      others.insert(others.end(), own.begin(), own.end());
+  }
+
+  /// The parameters behind a node from which the input is not reached.
+  static void collect(const std::shared_ptr<Node>& node, edge_list& own, edge_list& summed) {
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node.get()) != nullptr) own.emplace_back(node, 0);
+    for (const Edge& edge : node->next_edges())
+      if (edge.is_valid()) collect(edge.function, exchanges(*node) ? summed : own, summed);
+  }
+
+  std::shared_ptr<Node> input_;
+  std::map<Node*, bool> reaches_;
+};
 
 torch::Tensor state_of(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
@@ -77,6 +145,40 @@ void SegmentedPass::backward(std::size_t segment) {
   inputs_[segment + 1].reset();  // what recomputing the last segment left for nobody
   if (boundary.output.requires_grad()) run_backward(boundary.output, boundary.gradient);
   if (segment > 0) segments_[segment - 1].gradient = boundary.input.grad();
+}
+
+void SegmentedPass::backward_input(std::size_t segment) {
+  Boundary& boundary = segments_[segment];
+  inputs_[segment + 1].reset();
+  const UsedParameters used(boundary.output, boundary.input);
+  edge_list wanted{used.input()};
+  wanted.insert(wanted.end(), used.others.begin(), used.others.end());
+  for (const auto& [operation, weights] : used.uses)
+    for (std::uint32_t i = 0; i < operation->num_inputs(); ++i) wanted.emplace_back(operation, i);
+  const variable_list gradients = torch::autograd::Engine::get_default_engine().execute(
+      {torch::autograd::impl::gradient_edge(boundary.output)}, {std::exchange(boundary.gradient, {})},
+      /*keep_graph=*/true, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+  segments_[segment - 1].gradient = gradients.front();
+  std::size_t at = 1;
+  const auto stop = [&](std::size_t count, const edge_list& parameters) {
+    Stopped stopped{{}, {}, parameters};
+    for (const std::size_t end = at + count; at < end; ++at) {
+      if (!gradients[at].defined()) continue;
+      stopped.at.push_back(wanted[at]);
+      stopped.gradients.push_back(gradients[at]);
+    }
+    if (!stopped.at.empty()) boundary.stopped.push_back(std::move(stopped));
+  };
+  stop(used.others.size(), {});
+  for (const auto& [operation, weights] : used.uses) stop(operation->num_inputs(), weights);
+  if (boundary.stopped.empty()) boundary = {};
+}
+
+void SegmentedPass::backward_weight(std::size_t segment) {
+  if (segment == 0) return backward(segment);
+  Boundary boundary = std::exchange(segments_[segment], {});
+  for (auto& [at, gradients, parameters] : boundary.stopped)
+    run_backward(at, std::exchange(gradients, {}), parameters);
 }
 
 torch::Tensor SegmentedPass::take_output(std::size_t segment) {

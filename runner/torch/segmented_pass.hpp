@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <cstddef>
@@ -36,18 +38,31 @@ class SegmentedPass {
   double loss(const torch::Tensor& target, double scale = 1.0);
   /// \pre the gradient of its output is there
   void backward(std::size_t segment);
+  /// The same in two: the gradient of the input now, and later those of weights from the gradients of their operations'
+  /// outputs, which are kept until then; no operation computes anything twice. Parameters beside which there is no matrix
+  /// (norms) have their gradients made in the first half, and accumulated in the second. \pre no weight is used twice,
+  /// behind itself
+  void backward_input(std::size_t segment);
+  void backward_weight(std::size_t segment);
 
   /// What goes to the rank that holds the next segment, or the one before.
   [[nodiscard]] torch::Tensor take_output(std::size_t segment);
   [[nodiscard]] torch::Tensor take_input_gradient(std::size_t segment);
 
  private:
+  /// Gradients on their way to parameters, stopped before them.
+  struct Stopped {
+    torch::autograd::edge_list at;
+    torch::autograd::variable_list gradients;
+    torch::autograd::edge_list parameters;
+  };
   struct Boundary {
     torch::Tensor input;     ///< of the graph
     torch::Tensor output;    ///< of the graph
     torch::Tensor gradient;  ///< with respect to the output
     torch::Tensor kept;      ///< input of a checkpointed segment
     torch::Tensor random_state;
+    std::vector<Stopped> stopped;  ///< between the halves of a backward
     bool received = false;
   };
   TorchModel& model_;

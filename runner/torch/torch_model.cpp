@@ -124,6 +124,10 @@ torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor&
   return own;
 }
 
+bool exchanges(const torch::autograd::Node& node) {
+  return dynamic_cast<const torch::autograd::CppNode<PutTogether>*>(&node) != nullptr;
+}
+
 LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
   if (percent == 0) return [](const torch::Tensor& x) { return x; };
   return [kept = 1.0 - static_cast<double>(percent) / 100.0, generator](const torch::Tensor& x) {

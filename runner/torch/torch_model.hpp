@@ -24,6 +24,9 @@ using ExchangeFunction = std::function<torch::Tensor(int index, const torch::Ten
 /// As if the others had the same to gather and nothing to add: what one rank alone can do.
 torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own);
 
+/// Whether a node of a graph puts gradients of several ranks together.
+bool exchanges(const torch::autograd::Node& node);
+
 /// Which part of a model one rank has: of its layers, of its sequences, and of its experts.
 struct ModelPart {
   int share = 0;

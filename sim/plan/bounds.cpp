@@ -238,7 +238,10 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry&
     const SegmentTrace& own = trace.segments[i];
     const double forward = own.forward_s.front() / speed + exchanges_s(segment, false);
     all.forward_s.add(forward);
-    all.backward_s.add(own.backward_s.front() / speed + exchanges_s(segment, true));
+    const double backward = own.backward_s.front() / speed, exchanged = exchanges_s(segment, true);
+    all.backward_s.add(backward + exchanged);
+    all.weights_s.add(i > 0 ? own.weight_part.value_or(segment.weight_part(true)) * backward
+                            : backward + exchanged);
     all.again_s.add(blocks && !segment.repeated ? 0.0 : forward);
     all.optimizer_s.add(own.optimizer_s.front() / speed);
   }
@@ -344,7 +347,9 @@ const Costs& PlanBounds::local_costs(const View& view) {
 }
 
 const PlanBounds::Activations& PlanBounds::activations(const View& view, Range range) {
-  const auto [found, is_new] = activations_.try_emplace({&view.model, view.samples, view.recompute, range});
+  const bool halves = view.plan.text("schedule") == "zb-h1";
+  const auto [found, is_new] =
+      activations_.try_emplace({&view.model, view.samples, view.recompute, range, halves});
   Activations& result = found->second;
   if (!is_new) return result;
   const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
@@ -357,7 +362,12 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   const bool sends_output = !is_last && step.recomputes(range.second);  // and needs it no more
   const double input = range.first > 0 ? step.output_bytes(range.first - 1).count() : 0.0;
   const double output = step.output_bytes(range.second).count();
-  step.backward_all(0);
+  if (halves)
+    for (int segment = range.second; segment >= range.first; --segment) {
+      if (step.has(Phase::kBackwardInput, segment)) step.backward(segment, 0, {}, Phase::kBackwardInput);
+    }
+  else
+    step.backward_all(0);
   const Program program = step.take();
 
   const Costs& costs = local_costs(view);
@@ -366,15 +376,16 @@ const PlanBounds::Activations& PlanBounds::activations(const View& view, Range r
   std::size_t i = 0;
   const auto forward_ends = [&] {
     const auto* compute = std::get_if<Compute>(&program.ops[i].action);
-    return compute->phase == Phase::kRecompute || compute->phase == Phase::kBackward;
+    return compute->phase == Phase::kRecompute || is_backward(compute->phase);
   };
-  for (; !forward_ends(); ++i) walk.run(program.ops[i]);
+  for (; i < program.ops.size() && !forward_ends(); ++i) walk.run(program.ops[i]);
   result.forward_peak = walk.peak;
   if (sends_output) walk.live -= output;
   result.kept = walk.live;
   if (!is_last) walk.live += output;  // the gradient that it gets
   for (walk.peak = walk.live; i < program.ops.size(); ++i) walk.run(program.ops[i]);
   result.backward_peak = walk.peak;
+  if (halves) result.waiting = walk.live - input;  // its gradient has been sent
   return result;
 }
 
@@ -432,8 +443,11 @@ double PlanBounds::pipelined_s(const View& view) {
           shape.micro_batches * (forward_s(view, own, chunks[chunk]) + backward_s(view, own, chunks[chunk]));
       updates += optimizer_s(own, chunks[chunk]);
     }
-    longest = std::max(longest, around + busy);
     const double backward = backward_s(view, own, chunks[rank]);
+    const double put_off = shape.schedule == "zb-h1" ? own.weights_s.of(chunks[rank]) : 0.0;
+    const int left =
+        std::min(static_cast<int>(rank) + 1, shape.micro_batches);  // behind its last input gradient
+    longest = std::max(longest, around + busy - left * put_off);
     const double after =
         after_backward_s(view, chunks[rank], {here, replicas, view.batch_stride}, backward, updates);
     bound = std::max({bound, before + busy + after, issued});
@@ -445,7 +459,7 @@ double PlanBounds::pipelined_s(const View& view) {
             : message_s(here, here + neighbour, view.samples * view.model.segments[last].output_size);
     const double forward = forward_s(view, own, chunks[rank]);
     before += forward + message;
-    around += forward + backward + 2.0 * message;
+    around += forward + backward - put_off + 2.0 * message;
   }
   return std::max(bound, longest + after_first);
 }
@@ -456,13 +470,20 @@ double PlanBounds::ordered_s(const View& view) {
   const auto [shape, chunks] = stages(view);
   const int replicas = view.batches * view.context, neighbour = view.stage_stride;
   struct ChunkCost {
-    double forward = 0.0, backward = 0.0, message = 0.0;  ///< message: to the next chunk, and back from it
+    double forward = 0.0, backward = 0.0, weights = 0.0,
+           message = 0.0;  ///< message: to the next chunk, and back from it
+    [[nodiscard]] double of(Phase phase) const {
+      if (phase == Phase::kForward) return forward;
+      if (phase == Phase::kBackwardWeight) return weights;
+      return phase == Phase::kBackward ? backward : backward - weights;
+    }
   };
   std::vector<ChunkCost> costs;
   for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     const int here = static_cast<int>(chunk) % shape.ranks * neighbour;
     const SegmentTimes& own = times(view, here);
-    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]), 0.0};
+    ChunkCost cost{forward_s(view, own, chunks[chunk]), backward_s(view, own, chunks[chunk]),
+                   own.weights_s.of(chunks[chunk]), 0.0};
     if (chunk + 1 < chunks.size())
       cost.message = message_s(
           here, static_cast<int>(chunk + 1) % shape.ranks * neighbour,
@@ -483,11 +504,12 @@ double PlanBounds::ordered_s(const View& view) {
   const auto ready = [&](const PipelineAction& action) {
     const auto chunk = static_cast<std::size_t>(action.chunk),
                part = static_cast<std::size_t>(action.micro_batch);
-    if (action.forward && chunk == 0) return 0.0;
-    if (!action.forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
+    const bool forward = action.phase == Phase::kForward;
+    if (action.phase == Phase::kBackwardWeight || (forward && chunk == 0)) return 0.0;
+    if (!forward && chunk + 1 == chunks.size()) return forward_end[chunk * parts + part];
     const double before =
-        action.forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
-    return before < 0.0 ? kNotYet : before + costs[action.forward ? chunk - 1 : chunk].message;
+        forward ? forward_end[(chunk - 1) * parts + part] : backward_end[(chunk + 1) * parts + part];
+    return before < 0.0 ? kNotYet : before + costs[forward ? chunk - 1 : chunk].message;
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -497,11 +519,11 @@ double PlanBounds::ordered_s(const View& view) {
         const double start = ready(action);
         if (start < 0.0) break;
         const auto chunk = static_cast<std::size_t>(action.chunk);
-        rank.free =
-            std::max(rank.free, start) + (action.forward ? costs[chunk].forward : costs[chunk].backward);
-        (action.forward ? forward_end
-                        : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] =
-            rank.free;
+        rank.free = std::max(rank.free, start) + costs[chunk].of(action.phase);
+        if (action.phase == Phase::kBackwardWeight) continue;
+        (action.phase == Phase::kForward
+             ? forward_end
+             : backward_end)[chunk * parts + static_cast<std::size_t>(action.micro_batch)] = rank.free;
       }
   }
   const SegmentTimes& first = times(view, 0);
@@ -524,8 +546,12 @@ double PlanBounds::pipelined_bytes(const View& view) {
     resident -= (shape.virtual_stages - 1) * models_.device().process.count();
     for (const PipelineAction& action : first_actions(shape, rank)) {
       const Activations& held = activations(view, chunks[static_cast<std::size_t>(action.chunk)]);
-      most = std::max(most, live + (action.forward ? held.forward_peak : held.backward_peak - held.kept));
-      live += action.forward ? held.kept : -held.kept;
+      const bool forward = action.phase == Phase::kForward;
+      if (action.phase != Phase::kBackwardWeight)
+        most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
+      live += forward ? held.kept : -held.kept;
+      if (action.phase == Phase::kBackwardInput) live += held.waiting;
+      if (action.phase == Phase::kBackwardWeight) live += held.kept - held.waiting;
     }
     bound = std::max(bound, resident + std::max(most, shared_gradients_bytes(
                                                           view, chunks[static_cast<std::size_t>(rank)])));
@@ -538,7 +564,8 @@ const std::vector<PipelineAction>& PlanBounds::first_actions(const PipelineShape
       actions_.try_emplace({shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
   if (!is_new) return found->second;
   std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
-  const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return !one.forward; });
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const auto& one) { return one.phase != Phase::kForward; });
   const std::ptrdiff_t round = 2L * shape.ranks * shape.virtual_stages;
   all.erase(first + std::min(round, all.end() - first), all.end());
   all.shrink_to_fit();

@@ -73,9 +73,10 @@ class PlanBounds {
    private:
     std::vector<double> until_{0.0};
   };
-  /// Of one micro-batch, exchanges included. `again_s`: what recomputation computes
+  /// Of one micro-batch, exchanges included. `again_s`: what recomputation computes; `weights_s`: of the backward, what can be
+  /// put off
   struct SegmentTimes {
-    Sums forward_s, backward_s, again_s, optimizer_s;
+    Sums forward_s, backward_s, again_s, weights_s, optimizer_s;
     double loss_s = 0.0;
   };
   /// Bytes of parameters, and of their gradients; `dense` and `last`: reduced among all replicas, and at the end;
@@ -88,6 +89,7 @@ class PlanBounds {
   struct Activations {
     double forward_peak = 0.0;   ///< above what was there before the forward
     double kept = 0.0;           ///< between forward and backward
+    double waiting = 0.0;        ///< between the halves of a backward; 0 where it has none
     double backward_peak = 0.0;  ///< above what was there before the backward
   };
   /// What FSDP gathers at once: parameters of one block, or of all that is in none, the root. As fsdp.cpp has them.
@@ -185,7 +187,7 @@ class PlanBounds {
   static constexpr int kIssued = -1;  ///< hosts' times, instead of a first rank
   std::map<std::tuple<const Model*, int, int>, SegmentTimes> times_;  ///< by micro-batch and first rank
   std::map<std::tuple<const Model*, int>, std::shared_ptr<const LocalCosts>> local_costs_;
-  std::map<std::tuple<const Model*, int, int, Range>, Activations> activations_;
+  std::map<std::tuple<const Model*, int, int, Range, bool>, Activations> activations_;
   std::map<std::tuple<const Model*, int, int, int>, double> sharded_peaks_;
   std::map<const Model*, Holdings> holdings_;
   std::map<const Model*, Units> units_;

@@ -131,7 +131,8 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
   add_megatron_data(plan, lines, launch);
   if (plan.text("sequence_parallel") == "1" && plan.text("gather_again") != "1")
     launch.missing.push_back("gathered inputs that stay for the backward: Megatron gathers them again");
-  if (plan.text("schedule") == "gpipe") launch.missing.push_back("schedule gpipe: Megatron's is 1F1B");
+  if (const std::string schedule = plan.text("schedule"); schedule == "gpipe" || schedule == "zb-h1")
+    launch.missing.push_back("schedule " + schedule + ": Megatron's is 1F1B");
   if (plan.text("sharding") == "no_shard")
     launch.missing.push_back("all-reduces by block: Megatron has buckets");
   for (const char* name : {"limit-all-gathers", "forward-prefetch"})
@@ -145,8 +146,10 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
 namespace {
 
 void add_torchtitan_pipeline(PlanModels& models, const Plan& plan, LaunchLines& lines, LaunchText& launch) {
-  static const std::map<std::string, std::string> kSchedules{
-      {"1f1b", "1F1B"}, {"gpipe", "GPipe"}, {"interleaved", "Interleaved1F1B"}};
+  static const std::map<std::string, std::string> kSchedules{{"1f1b", "1F1B"},
+                                                             {"gpipe", "GPipe"},
+                                                             {"interleaved", "Interleaved1F1B"},
+                                                             {"zb-h1", "InterleavedZeroBubble"}};
   lines.key("pipeline_parallel_degree", plan.number("pipeline"));
   if (plan.number("pipeline") == 1) return;
   lines.key("pipeline_parallel_schedule", kSchedules.at(plan.text("schedule")));

@@ -53,12 +53,15 @@ StepTimes::StepTimes(const Model& model, const TraceEntry* trace, const TraceEnt
       traced_(trace != nullptr),
       ready_fraction_(model.parameters.size(), 1.0),
       exchange_fraction_(model.exchanges.size(), 1.0) {
+  for (const Segment& segment : model.segments)
+    weight_part_.push_back(segment.weight_part(!weight_part_.empty()));
   if (trace == nullptr) return;
   if (trace->exchange_fraction.size() == exchange_fraction_.size())
     exchange_fraction_ = trace->exchange_fraction;
   table_ = table(*trace);
   if (accumulating != nullptr) accumulating_ = table(*accumulating);
   for (std::size_t i = 0; i < trace->segments.size(); ++i) {
+    if (i > 0) weight_part_[i] = trace->segments[i].weight_part.value_or(weight_part_[i]);
     const std::vector<double>& fractions = trace->segments[i].grad_ready_fraction;
     const std::vector<int>& tensors = model.segments[i].parameters;
     for (std::size_t k = 0; k < std::min(tensors.size(), fractions.size()); ++k)
@@ -66,20 +69,27 @@ StepTimes::StepTimes(const Model& model, const TraceEntry* trace, const TraceEnt
   }
 }
 
+double StepTimes::part_of_backward(Phase phase, std::size_t segment) const {
+  if (phase == Phase::kBackwardInput) return 1.0 - weight_part_[segment];
+  return phase == Phase::kBackwardWeight ? weight_part_[segment] : 1.0;
+}
+
 double StepTimes::compute_s(const Compute& compute, const Table& from, int row) const {
   const auto segment = static_cast<std::size_t>(std::max(0, compute.segment));
   if (!traced_) {
     if (compute.segment < 0) return 0.0;
     const Segment& declared = model_.segments[segment];
-    const auto& time = compute.phase == Phase::kBackward ? declared.fixed_backward : declared.fixed_forward;
-    return time.value_or(Seconds(0)).count();
+    const auto& time = is_backward(compute.phase) ? declared.fixed_backward : declared.fixed_forward;
+    return part_of_backward(compute.phase, segment) * time.value_or(Seconds(0)).count();
   }
   switch (compute.phase) {
     case Phase::kForward:
     case Phase::kRecompute:
       return from.forward[segment].at(row);
     case Phase::kBackward:
-      return from.backward[segment].at(row);
+    case Phase::kBackwardInput:
+    case Phase::kBackwardWeight:
+      return part_of_backward(compute.phase, segment) * from.backward[segment].at(row);
     case Phase::kLoss:
       return from.loss.at(row);
     case Phase::kZeroGrad:

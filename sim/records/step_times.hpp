@@ -13,8 +13,9 @@ namespace stepcast {
 /// the model declares.
 ///
 /// An operation takes what the phase of its segment took. A unit of FSDP takes the sum over its segments, and
-/// its optimizer 1/n of that, as its shard has 1/n of the parameters. What moves between memories or ranks
-/// takes no time here.
+/// its optimizer 1/n of that, as its shard has 1/n of the parameters. Of a backward in halves, that of weights takes the part
+/// of the whole that the trace says (an estimate does, by its kernels), else its part of the whole's flop, and that of the
+/// input the rest (`Segment::weight_part`). What moves between memories or ranks takes no time here.
 class StepTimes {
  public:
   /// \param trace null: the model declares its times
@@ -56,6 +57,8 @@ class StepTimes {
   static Samples samples(const std::vector<double>& rows);
   [[nodiscard]] Table table(const TraceEntry& trace) const;
   [[nodiscard]] double compute_s(const Compute& compute, const Table& from, int row) const;
+  /// Of a backward: of the time of the whole.
+  [[nodiscard]] double part_of_backward(Phase phase, std::size_t segment) const;
   /// Sum of a phase over the segments of a unit.
   [[nodiscard]] double unit_s(const FsdpUnit& unit, const std::vector<Samples>& phase, int row) const;
 
@@ -65,6 +68,7 @@ class StepTimes {
   std::optional<Table> accumulating_;
   std::vector<double> ready_fraction_;     ///< by parameter
   std::vector<double> exchange_fraction_;  ///< by exchange of the model
+  std::vector<double> weight_part_;        ///< of the backward, by segment
 };
 
 }  // namespace stepcast

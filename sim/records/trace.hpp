@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct SegmentTrace {
   std::vector<double> grad_ready_fraction;
   std::vector<double> zero_grad_s;  ///< of its parameters
   std::vector<double> optimizer_s;  ///< of its parameters
+  /// The part of the backward's time that gradients of weights take, which a pipeline may put off; nothing where only the
+  /// whole was measured.
+  std::optional<double> weight_part{};
   double saved_bytes = 0.0;  ///< live bytes that its forward leaves behind for the backward, as observed
   // Most live bytes above those at the start of the phase, as observed.
   double forward_peak_bytes = 0.0;

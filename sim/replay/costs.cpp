@@ -103,7 +103,7 @@ double Costs::workspace_bytes(const Op& op) const {
     const SegmentTrace& segment = input_.trace->segments[i];
     if (compute->phase == Phase::kForward || compute->phase == Phase::kRecompute)
       most = std::max(most, segment.forward_peak_bytes - segment.saved_bytes);
-    if (compute->phase == Phase::kBackward) most = std::max(most, segment.backward_peak_bytes);
+    if (is_backward(compute->phase)) most = std::max(most, segment.backward_peak_bytes);
     if (compute->phase == Phase::kOptimizer) most = std::max(most, segment.optimizer_peak_bytes);
   }
   return most;

@@ -67,8 +67,8 @@ void sum_steps(TraceEntry& entry) {
   entry.step_s = std::move(steps);
 }
 
-/// The time of one layer's forward or backward.
-using LayerTime = std::function<Seconds(const LayerWork&, bool forward)>;
+/// The time of one layer's forward, backward, or of that for the gradients of its weights.
+using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 
 /// At the efficiencies of the device: a GPU's kernels by their shapes, a CPU's layers by their roofline.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
@@ -82,18 +82,23 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
                               .element = bytes_of(model.precision.compute),
                               .multiprocessors = device.multiprocessors,
                               .laws = &device.laws};
-    return [samples, times = std::make_shared<KernelTimes>(kernels)](const LayerWork& work, bool forward) {
-      return times->of(work, forward, samples);
+    return [samples, times = std::make_shared<KernelTimes>(kernels)](const LayerWork& work, Phase phase) {
+      return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
+                                             : times->of(work, phase == Phase::kForward, samples);
     };
   }
   rates.peak = device.compute_efficiency * rates.peak;
   rates.memory = device.memory_efficiency * rates.memory;
-  return [=](const LayerWork& work, bool forward) { return layer_time(work, forward, samples, rates); };
+  return [=](const LayerWork& work, Phase phase) {
+    const Seconds time = layer_time(work, phase == Phase::kForward, samples, rates);
+    const Flop weights = work.weight_gradients(), all = work.backward + work.again;
+    return phase != Phase::kBackwardWeight ? time : (all > Flop(0) ? weights / all : 0.0) * time;
+  };
 }
 
-Seconds layers_time(const Segment& segment, bool forward, const LayerTime& time) {
+Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
   Seconds total(0);
-  for (const LayerWork& work : segment.work) total += time(work, forward);
+  for (const LayerWork& work : segment.work) total += time(work, phase);
   return total;
 }
 
@@ -109,7 +114,7 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
     Seconds before(0), all(0);
     const std::vector<LayerWork>& works = model.segments[exchange.segment].work;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], !exchange.backward);
+      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
       const bool is_earlier = static_cast<int>(i) < exchange.work;
       all += time;
       if (is_earlier != exchange.backward) before += time;
@@ -241,14 +246,19 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
   const LayerTime layer = layer_time_of(device, model, samples, threads);
   StepEstimate result{entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
-    return (of_layers ? layers_time(model.segments[segment], phase == Phase::kForward, layer)
+    return (of_layers ? layers_time(model.segments[segment], phase, layer)
                       : roofline_time(model, segment, phase, samples, rates))
         .count();
   })};
   result.device.loss_peak_bytes = loss_bytes(model, samples);
-  for (std::size_t i = 0; i < model.segments.size(); ++i)
-    result.device.segments[i].saved_bytes = result.device.segments[i].forward_peak_bytes =
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    SegmentTrace& trace = result.device.segments[i];
+    trace.saved_bytes = trace.forward_peak_bytes =
         device.activations * samples * model.segments[i].saved_size.count();
+    const double whole = trace.backward_s.front();
+    const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer);
+    trace.weight_part = whole > 0.0 ? weights.count() / whole : 0.0;
+  }
   result.device.exchange_fraction = exchange_fractions(model, layer);
   if (!device.gpu) return result;
   result.host = entry_of(model, samples, threads, [&](int segment, Phase phase) {
@@ -256,6 +266,12 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
     const Seconds each = device.kernel_launch + (eager ? device.operation_issue : Seconds(0));
     return kernels_of(model, segment, phase) * each.count();
   });
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    double products = 0.0;
+    for (const LayerWork& work : model.segments[i].work) products += work.weight_products();
+    const int whole = kernels_of(model, static_cast<int>(i), Phase::kBackward);
+    result.host->segments[i].weight_part = whole > 0 ? products / whole : 0.0;
+  }
   result.host->exchange_fraction = result.device.exchange_fraction;
   return result;
 }

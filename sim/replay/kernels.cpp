@@ -94,6 +94,20 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
 
+Seconds KernelTimes::of_product(const std::array<double, 4>& shape) {
+  const auto [found, is_new] = products_.try_emplace(shape, 0.0);
+  if (is_new) found->second = product_time(shape[0], shape[1], shape[2], shape[3], rates_);
+  return found->second;
+}
+
+Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
+  Seconds time(0);
+  for (const MatrixProduct& one : work.products)
+    if (one.heads <= 0.0 && work.backward_kernels > 0)
+      time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0});
+  return time;
+}
+
 Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
   Seconds time(0);
   double kernels = forward ? work.forward_kernels : work.backward_kernels;
@@ -101,14 +115,12 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
     for (const MatrixProduct& product : work.products)
-      for_each_kernel(
-          product, forward, work.needs_input_gradient, samples, [&](const Shaped& one, double times) {
-            const auto [found, is_new] = products_.try_emplace({one.m, one.n, one.k, one.count}, 0.0);
-            if (is_new) found->second = product_time(one.m, one.n, one.k, one.count, rates_);
-            time += times * found->second;
-            bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
-            kernels -= times;
-          });
+      for_each_kernel(product, forward, work.needs_input_gradient, samples,
+                      [&](const Shaped& one, double times) {
+                        time += times * of_product({one.m, one.n, one.k, one.count});
+                        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
+                        kernels -= times;
+                      });
   if (work.attention && kernels > 0) {
     time += attention_time(*work.attention, forward, samples, rates_);
     bytes -= attention_traffic(*work.attention, forward, samples, rates_);

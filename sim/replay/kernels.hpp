@@ -52,8 +52,11 @@ class KernelTimes {
  public:
   explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}
   Seconds of(const LayerWork& work, bool forward, double samples);
+  /// Of a backward, the products that are gradients of weights.
+  Seconds of_weights(const LayerWork& work, double samples);
 
  private:
+  Seconds of_product(const std::array<double, 4>& shape);
   KernelRates rates_;
   std::map<std::array<double, 4>, Seconds> products_;  ///< by shape: layers of a model are alike
 };

@@ -133,7 +133,7 @@ void free_gradients(Schedule& schedule, const Model& model) {
     Bytes taken;
     for (Op& op : program.ops) {
       const auto* compute = std::get_if<Compute>(&op.action);
-      if (compute == nullptr || compute->phase != Phase::kBackward || !made.insert(compute->segment).second)
+      if (compute == nullptr || !accumulates(compute->phase) || !made.insert(compute->segment).second)
         continue;
       const Segment& segment = model.segments[static_cast<std::size_t>(compute->segment)];
       const Bytes part = (model.parameter_bytes(segment).count() / whole) * held;

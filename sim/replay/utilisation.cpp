@@ -10,10 +10,12 @@ Flop flop_of(const Compute& compute, const Model& model) {
   if (compute.segment < 0) return Flop(0);  // the loss, and updates
   const Segment& segment = model.segments[compute.segment];
   if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.forward;
-  if (compute.phase != Phase::kBackward) return Flop(0);
+  if (!is_backward(compute.phase)) return Flop(0);
   Flop sum = segment.backward;
   for (const LayerWork& work : segment.work) sum += work.again;
-  return sum;
+  if (compute.phase == Phase::kBackward) return sum;
+  const double weights = segment.weight_part(compute.segment > 0);
+  return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ Operation computation(Phase phase) {
     case Phase::kForward:
     case Phase::kRecompute:
     case Phase::kBackward:
+    case Phase::kBackwardInput:
+    case Phase::kBackwardWeight:
     case Phase::kLoss:
       return {};
     case Phase::kZeroGrad:

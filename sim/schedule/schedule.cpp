@@ -15,7 +15,8 @@ const char* to_text(Stream stream) {
 
 const char* to_text(Phase phase) {
   return std::array{
-      "forward", "recompute", "backward", "loss", "zero_grad", "optimizer"}[static_cast<std::size_t>(phase)];
+      "forward",         "recompute", "backward",  "backward_input",
+      "backward_weight", "loss",      "zero_grad", "optimizer"}[static_cast<std::size_t>(phase)];
 }
 
 const char* to_text(CollectiveKind kind) {
@@ -40,7 +41,7 @@ bool hosts(const Op& host, const Op& hook) {
   if (compute == nullptr) return false;
   const bool is_call = hook.exchange >= 0 && std::holds_alternative<Collective>(hook.action);
   if (host.stream != hook.stream && !is_call) return false;
-  if (hook.exchange < 0) return compute->phase == Phase::kBackward;
+  if (hook.exchange < 0) return accumulates(compute->phase);
   return compute->phase != Phase::kZeroGrad && compute->phase != Phase::kOptimizer;
 }
 

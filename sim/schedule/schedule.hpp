@@ -29,7 +29,18 @@ enum class Stream : std::uint8_t { kCompute, kComm, kCopy, kHost };
 /// mostly a wait, not a transfer (so that a pipeline's bubble is idle time).
 enum class SpanKind : std::uint8_t { kCompute, kCommunication, kInputAndHost, kOptimizerAndCopies, kWait };
 
-enum class Phase : std::uint8_t { kForward, kRecompute, kBackward, kLoss, kZeroGrad, kOptimizer };
+/// A backward is one, or two with other work between: that of the input, whose gradient goes on at once, and that of the
+/// weights, which nobody waits for (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
+enum class Phase : std::uint8_t {
+  kForward,
+  kRecompute,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kLoss,
+  kZeroGrad,
+  kOptimizer
+};
 
 enum class CollectiveKind : std::uint8_t {
   kAllReduce,
@@ -47,12 +58,17 @@ inline constexpr std::array kCollectiveKinds{CollectiveKind::kAllReduce, Collect
 
 const char* to_text(Stream stream);
 const char* to_text(Phase phase);
+/// Whether gradients of parameters are accumulated in it: in a whole backward, and in the second half.
+constexpr bool accumulates(Phase phase) {
+  return phase == Phase::kBackward || phase == Phase::kBackwardWeight;
+}
+constexpr bool is_backward(Phase phase) { return accumulates(phase) || phase == Phase::kBackwardInput; }
 const char* to_text(CollectiveKind kind);
 
 /// Reads the rank's next batch, all its micro-batches, into the device's memory.
 struct LoadInput {};
 
-/// Runs one phase. Forward, recompute and backward act on one segment and micro-batch, the loss (its forward
+/// Runs one phase. Forward, recompute and backwards act on one segment and micro-batch, the loss (its forward
 /// and backward) on one micro-batch. zero_grad and optimizer act on one segment's parameters, or on the whole
 /// model where `segment == -1`.
 struct Compute {

@@ -110,8 +110,8 @@ BucketedReduction::BucketedReduction(LocalStep& step, Schedule& schedule, const 
   pending_.resize(schedule.buckets.size() - first_);
 }
 
-int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> after) {
-  const int backward = step_.backward(segment, micro_batch, std::move(after));
+int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> after, Phase phase) {
+  const int backward = step_.backward(segment, micro_batch, std::move(after), phase);
   for (const int tensor : step_.model().segments[segment].parameters) copy_in(tensor, backward, true);
   for (const int tensor : step_.copies(segment)) copy_in(tensor, backward, false);
   return backward;

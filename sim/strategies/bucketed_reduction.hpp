@@ -54,8 +54,8 @@ class BucketedReduction {
   /// gradients take as many of those as have the same experts, and are divided by all
   BucketedReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int group, int ranks);
 
-  /// The backward of one segment in the last micro-batch, with its hooks; returns its index.
-  int backward(int segment, int micro_batch, std::vector<int> after = {});
+  /// The backward of one segment in the last micro-batch, or its half of the weights, with its hooks; returns its index.
+  int backward(int segment, int micro_batch, std::vector<int> after = {}, Phase phase = Phase::kBackward);
   void copy_out();
 
  private:

@@ -110,6 +110,12 @@ std::vector<int> LocalStep::copies(int index) const {
 
 Bytes LocalStep::output_bytes(int index) const { return samples() * segment(index).output_size; }
 
+Bytes LocalStep::product_output_bytes(int index) const {
+  double elements = 0.0;
+  for (const LayerWork& work : segment(index).work) elements += work.product_outputs();
+  return Bytes(samples() * elements * bytes_of(model_.precision.compute));
+}
+
 void LocalStep::load_input() {
   if (model_.input_kind == "none") return;
   const Bytes input = static_cast<double>(config_.batch) * model_.input_bytes();
@@ -181,19 +187,33 @@ int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
                      {{.segment = index, .saved = 1.0}});
 }
 
-int LocalStep::backward(int index, int micro_batch, std::vector<int> after) {
-  if (recomputes(index) && units_.at(index).second == index)
+bool LocalStep::has(Phase phase, int index) const {
+  if (phase == Phase::kBackwardInput) return index > 0;
+  return phase == Phase::kBackward || index == 0 || segment(index).trains();
+}
+
+int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phase phase) {
+  const bool begins = phase != Phase::kBackwardWeight || !has(Phase::kBackwardInput, index);
+  const bool ends = phase != Phase::kBackwardInput || !has(Phase::kBackwardWeight, index);
+  if (begins && recomputes(index) && units_.at(index).second == index)
     for (int member = units_.at(index).first; member <= index; ++member)
       recompute(member, micro_batch, std::exchange(after, {}));
-  const Bytes traffic = samples() * segment(index).backward_traffic + 2.0 * moved_parameters(segment(index));
-  std::vector<MemoryChange> memory{{.at_end = true, .segment = index, .saved = -1.0}};
+  Bytes traffic = samples() * segment(index).backward_traffic + 2.0 * moved_parameters(segment(index));
+  std::vector<MemoryChange> memory;
+  const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
+  if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
-  if (!last || model_.loss != "none") memory.push_back({.size = -1.0 * output_bytes(index), .at_end = true});
-  if (index > 0) memory.push_back({.size = output_bytes(index - 1), .at_end = true});
+  if (begins && (!last || model_.loss != "none")) change(-1.0 * output_bytes(index));
+  if (begins != ends) {
+    const double part = segment(index).weight_part(index > 0);
+    traffic = (begins ? 1.0 - part : part) * traffic;
+    change((begins ? 1.0 : -1.0) * product_output_bytes(index));
+  }
+  if (begins && index > 0) change(output_bytes(index - 1));
   // The input, which the unit kept, or which the last block of a unit left to what needs no recomputation.
-  if (recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
-    memory.push_back({.size = -1.0 * output_bytes(index - 1), .at_end = true});
-  return add_compute({Phase::kBackward, index, micro_batch}, traffic, std::move(after), std::move(memory));
+  if (ends && recomputes(index - 1) && (!recomputes(index) || begins_unit(index)))
+    change(-1.0 * output_bytes(index - 1));
+  return add_compute({phase, index, micro_batch}, traffic, std::move(after), std::move(memory));
 }
 
 void LocalStep::backward_all(int micro_batch) {

@@ -31,7 +31,9 @@ namespace stepcast {
 /// Memory held: parameters, gradients and the optimizer's state of the rank's segments (Adam two moments, SGD
 /// with momentum one) all the time; a forward leaves behind what autograd saves, its output included, and the
 /// backward of the same segment gives it up; the gradient of a segment's output lives from the backward (or
-/// loss) that makes it to the end of the backward that takes it.
+/// loss) that makes it to the end of the backward that takes it. Of a backward in halves, the first gives up the gradient of
+/// the output; the second what autograd saved and, of each product of activations with weights, the gradient of its output.
+/// The second is that of weights: of parameters whose operations have none (norms) the gradients are made with the first.
 class LocalStep {
  public:
   /// All segments on one rank.
@@ -59,8 +61,11 @@ class LocalStep {
   /// The forward of a checkpointed segment once more, right before its backward.
   int recompute(int segment, int micro_batch, std::vector<int> after = {});
   /// Backward of one segment; returns its index. Before it, after `after`, what its unit recomputes, where it is the last
-  /// of one. \pre called from the last segment to the first
-  int backward(int segment, int micro_batch, std::vector<int> after = {});
+  /// of one. \param phase the whole, or one of its halves \pre called from the last segment to the first, which has it
+  int backward(int segment, int micro_batch, std::vector<int> after = {}, Phase phase = Phase::kBackward);
+  /// Whether the backward of a segment has this half: the first hands no gradient on, and those without parameters have none
+  /// for weights. The whole one, all have.
+  [[nodiscard]] bool has(Phase phase, int segment) const;
   void backward_all(int micro_batch);
   /// Forward, loss and backward of every micro-batch but the last: gradients accumulate, nothing is sent.
   void accumulate(std::vector<int> after = {});
@@ -104,6 +109,8 @@ class LocalStep {
   [[nodiscard]] Bytes moved_parameters(const Segment& segment) const;
   [[nodiscard]] double samples() const { return static_cast<double>(config_.batch) / config_.micro_batches; }
   [[nodiscard]] bool holds(int segment) const;
+  /// Of one micro-batch: outputs of its products with weights, and so their gradients.
+  [[nodiscard]] Bytes product_output_bytes(int segment) const;
   void hold_model();
   void make_units();
   /// Whether it is the first of its unit.

@@ -67,7 +67,7 @@ class StageProgram {
     else if (pipeline.buckets)
       reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.mesh.size("data"));
     for (const PipelineAction& action : order_)
-      if (!action.forward) last_backward_[action.chunk] = action.micro_batch;
+      if (accumulates(action.phase)) last_backward_[action.chunk] = action.micro_batch;
   }
 
   Program build() {
@@ -79,7 +79,7 @@ class StageProgram {
       step_.zero_grad();
     for (std::size_t i = 0; i < order_.size(); ++i) {
       for (std::size_t next = i; next < std::min(i + 2, order_.size()); ++next) post_receive(order_[next]);
-      if (order_[i].forward)
+      if (order_[i].phase == Phase::kForward)
         forward(order_[i]);
       else
         backward(order_[i]);
@@ -141,7 +141,8 @@ class StageProgram {
 
   /// Posts what `action` receives, once.
   void post_receive(const PipelineAction& action) {
-    const bool gradient = !action.forward;
+    if (action.phase == Phase::kBackwardWeight) return;
+    const bool gradient = action.phase != Phase::kForward;
     const Crossing one{gradient ? action.chunk : action.chunk - 1, action.micro_batch, gradient};
     if (one.chunk < 0 || one.chunk + 1 == pipeline_.chunk_count() || received_.contains(tag(one))) return;
     const int peer = gradient ? one.chunk + 1 : one.chunk;
@@ -188,22 +189,29 @@ class StageProgram {
 
   void backward(const PipelineAction& action) {
     const std::vector<int>& segments = pipeline_.segments(action.chunk);
-    if (checkpointed(action.micro_batch))
+    const bool halved = action.phase != Phase::kBackward;
+    const bool hands_on = action.phase != Phase::kBackwardWeight;
+    if (checkpointed(action.micro_batch) && hands_on)
       for (const int segment : segments) step_.recompute(segment, action.micro_batch);
     std::vector<int> after = received({action.chunk, action.micro_batch, true});
-    const bool last = last_backward_.at(action.chunk) == action.micro_batch;
     int latest = -1;
     for (std::size_t i = segments.size(); i-- > 0;)
-      latest = backward(segments[i], action.micro_batch, last, std::exchange(after, {}));
-    release_input(action.chunk, latest);
-    if (action.chunk > 0) send({action.chunk - 1, action.micro_batch, true}, latest, true);
+      if (step_.has(action.phase, segments[i]))
+        latest = backward(action, segments[i], std::exchange(after, {}));
+    // What is received stays until the first segment needs it no more.
+    const bool waits = halved && step_.has(Phase::kBackwardWeight, segments.front());
+    if (latest >= 0 && waits != hands_on) release_input(action.chunk, latest);
+    if (action.chunk > 0 && hands_on) send({action.chunk - 1, action.micro_batch, true}, latest, true);
   }
 
-  /// Of one segment. \param last it is the last one of the step
-  int backward(int segment, int micro_batch, bool last, std::vector<int> after) {
-    if (zero_) return zero_->backward(segment, micro_batch, last, std::move(after));
-    if (reduction_ && last) return reduction_->backward(segment, micro_batch, std::move(after));
-    return step_.backward(segment, micro_batch, std::move(after));
+  /// Of one segment that has it.
+  int backward(const PipelineAction& action, int segment, std::vector<int> after) {
+    const bool last = accumulates(action.phase) && last_backward_.at(action.chunk) == action.micro_batch;
+    if (zero_ && accumulates(action.phase))
+      return zero_->backward(segment, action.micro_batch, last, std::move(after), action.phase);
+    if (reduction_ && last)
+      return reduction_->backward(segment, action.micro_batch, std::move(after), action.phase);
+    return step_.backward(segment, action.micro_batch, std::move(after), action.phase);
   }
 
   /// Tied tensors that this stage or another one has a copy of: the sum of both gradients, after those of replicas, as
@@ -348,7 +356,8 @@ std::vector<StrategyOption> options() {
        .standard = "even",
        .help =
            "blocks per stage (3-3-3-3, or 4x3), even, ratio:2-1-1 (shares), or balanced (by measured time)"},
-      StrategyOption::choice("schedule", {"1f1b", "gpipe", "interleaved"}, "order of forwards and backwards"),
+      StrategyOption::choice("schedule", {"1f1b", "gpipe", "interleaved", "zb-h1"},
+                             "order of forwards and backwards; zb-h1 is ZB-H1 of Qi et al., 2023"),
       StrategyOption::number("virtual-stages", 1, 1,
                              "parts of the model per rank, with --schedule interleaved"),
       StrategyOption::choice("checkpoint", {"never", "except_last", "always"},
@@ -364,7 +373,7 @@ std::vector<StrategyOption> options() {
 const Registration<Strategy> kPipeline{
     strategies(),
     {.name = "pipeline",
-     .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved",
+     .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved, zero bubble",
      .thing = {build, options()},
      .order = 50}};
 

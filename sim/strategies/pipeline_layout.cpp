@@ -134,6 +134,22 @@ Order woven(const Order& forwards, const Order& backwards, std::size_t warmup, b
   return order;
 }
 
+/// The W of every I, so many I's behind it.
+Order with_weights(const Order& order, std::size_t behind) {
+  Order result, open;
+  const auto close_until = [&](std::size_t left) {
+    for (; open.size() > left; open.erase(open.begin())) result.push_back(open.front());
+  };
+  for (const PipelineAction& action : order) {
+    result.push_back(action);
+    if (action.phase != Phase::kBackwardInput) continue;
+    open.push_back({Phase::kBackwardWeight, action.chunk, action.micro_batch});
+    close_until(behind);
+  }
+  close_until(0);
+  return result;
+}
+
 }  // namespace
 
 int Mesh::size(const std::string& dimension) const {
@@ -249,6 +265,7 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
   const int ranks = shape.ranks;
   const int parts = shape.virtual_stages;
   const bool interleaved = shape.schedule == "interleaved";
+  const bool halves = shape.schedule == "zb-h1";
   if (!interleaved && parts != 1)
     throw UsageError("--virtual-stages goes with --schedule interleaved, not with " + shape.schedule);
   if (interleaved && (parts < 2 || ranks < 2))
@@ -264,8 +281,9 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
   for (int first = 0; first < shape.micro_batches; first += group)
     for (int part = 0; part < parts; ++part)
       for (int i = first; i < first + group; ++i) {
-        forwards.push_back({true, part * ranks + rank, i});
-        backwards.push_back({false, (parts - 1 - part) * ranks + rank, i});
+        forwards.push_back({Phase::kForward, part * ranks + rank, i});
+        backwards.push_back(
+            {halves ? Phase::kBackwardInput : Phase::kBackward, (parts - 1 - part) * ranks + rank, i});
       }
   if (forward_only) return forwards;
   int warmup = shape.micro_batches;  // gpipe
@@ -273,9 +291,12 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
     warmup = std::min(static_cast<int>(forwards.size()), (parts - 1) * group + 2 * (ranks - 1 - rank));
   else if (shape.schedule == "1f1b")
     warmup = std::min(shape.micro_batches, ranks - rank);
+  else if (halves)
+    warmup = std::min(shape.micro_batches, ranks - 1 - rank);
   else
     std::reverse(backwards.begin(), backwards.end());
-  return woven(forwards, backwards, static_cast<std::size_t>(warmup), !interleaved);
+  const Order order = woven(forwards, backwards, static_cast<std::size_t>(warmup), !interleaved && !halves);
+  return halves ? with_weights(order, static_cast<std::size_t>(rank)) : order;
 }
 
 }  // namespace stepcast

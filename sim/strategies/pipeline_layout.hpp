@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "sim/schedule/schedule.hpp"
 
 /// How ranks are arranged, how a model is cut into stages, and in which order a stage works.
 namespace stepcast {
@@ -56,9 +57,9 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
 /// `3-3-3-3`: the blocks of each part.
 std::string split_text(const Model& model, const std::vector<std::vector<int>>& parts);
 
-/// One micro-batch through one chunk of the model, forward or backward.
+/// One micro-batch through one chunk of the model: forward, backward, or one of the halves of a backward.
 struct PipelineAction {
-  bool forward = true;
+  Phase phase = Phase::kForward;
   int chunk = 0;  ///< of all `ranks * virtual_stages`; chunk c lives on rank c % ranks
   int micro_batch = 0;
   bool operator==(const PipelineAction&) const = default;
@@ -81,10 +82,15 @@ struct PipelineShape {
 /// after
 ///   chunk; (v - 1) g + 2 (p - 1 - r) of them before the first pair of forward and backward. Backwards in the
 ///   same groups, last chunk first. Narayanan et al., SC 2021; torch.distributed.pipelining.
+/// - `zb-h1`: backwards in two, I of the input and W of the weights. Rank r runs min(m, p - 1 - r) forwards, then
+///   alternates forward and I, then the I's left; the W of a micro-batch comes r I's behind its own, so that what bubbles of
+///   1F1B wait for comes earlier and W's fill them. ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism", 2023;
+///   ScheduleInterleavedZeroBubble of torch.distributed.pipelining with one stage per rank.
 ///
-/// Makespan with F and B per rank and micro-batch, no communication: m (F + B) + (p - 1)(F + B) for `gpipe`
-/// and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`; peak live micro-batches on rank r: m, min(m,
-/// p - r), and min(m v, (v - 1) p + 2 (p - 1 - r) + 1) chunks of size 1/v.
+/// Makespan with F and B = I + W per rank and micro-batch, no communication: m (F + B) + (p - 1)(F + B) for `gpipe`
+/// and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`, m (F + B) + (p - 1)(F + I - W) for `zb-h1` with m >= p and
+/// W <= F, I; peak live micro-batches on rank r: m, min(m, p - r), min(m v, (v - 1) p + 2 (p - 1 - r) + 1) chunks of size
+/// 1/v, and min(m, p).
 ///
 /// \pre the schedule is one of these
 /// \throws UsageError for `interleaved` on one rank or with one virtual stage, or

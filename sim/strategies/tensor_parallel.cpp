@@ -91,7 +91,9 @@ class SharedProgram {
     const auto* compute = std::get_if<Compute>(&base_.ops[index].action);
     if (compute == nullptr) return;
     host_ = place_[index];
-    const bool backward = compute->phase == Phase::kBackward;
+    // Of halves the first has them: parameters that are summed over ranks are no weights of products.
+    const bool backward =
+        is_backward(compute->phase) && (compute->phase != Phase::kBackwardWeight || compute->segment == 0);
     if (compute->phase == Phase::kLoss) {
       for (std::size_t i = 0; i < model_.exchanges.size(); ++i)
         if (model_.exchanges[i].segment < 0) pending_.push_back(static_cast<int>(i));

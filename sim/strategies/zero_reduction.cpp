@@ -107,11 +107,11 @@ void ZeroReduction::take_gradients(std::size_t bucket) {
   step_.add(std::move(op));
 }
 
-int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vector<int> after) {
+int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vector<int> after, Phase phase) {
   const std::vector<int>& tensors = step_.model().segments[segment].parameters;
   for (const int tensor : tensors) take_gradients(bucket_of_[tensor]);
   for (const int tensor : step_.model().segments[segment].tied) take_gradients(bucket_of_[tensor]);
-  const int backward = step_.backward(segment, micro_batch, std::move(after));
+  const int backward = step_.backward(segment, micro_batch, std::move(after), phase);
   if (!reduces) return backward;
   std::vector<std::size_t> full;
   const std::vector<int> copies = step_.copies(segment);

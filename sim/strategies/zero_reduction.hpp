@@ -41,8 +41,10 @@ class ZeroReduction {
                 int ranks, const std::vector<int>& tied = {});
 
   void zero_grad();
-  /// The backward of one segment; returns its index. \param reduces it is the last one of the step
-  int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {});
+  /// The backward of one segment, or its half of the weights; returns its index. \param reduces it is the last one of the
+  /// step
+  int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {},
+               Phase phase = Phase::kBackward);
   /// After the last backward, what is left of the reduction: the calls that are to be waited for.
   [[nodiscard]] std::vector<int> end_reduction();
   /// The unit of the Schedule that a tied tensor is.

@@ -54,6 +54,27 @@ TEST_CASE("an operation takes the median of its phase, or what it took in the me
   CHECK(times.hook_fraction(hook) == 0.25);
 }
 
+TEST_CASE(
+    "halves of a backward take the whole's time: by the trace, else by flop; the first segment hands nothing "
+    "on") {
+  const Model model = load_model("bert-base:layers=2,hidden=64,sequence=8");
+  TraceEntry trace = two_steps(model);
+  const Schedule schedule;
+  const auto seconds = [&](Phase phase, int segment) {
+    return StepTimes(model, &trace, nullptr)
+        .seconds(schedule, op(Compute{.phase = phase, .segment = segment}), 0.0, false);
+  };
+  const double weights = seconds(Phase::kBackwardWeight, 1);
+  CHECK(seconds(Phase::kBackwardInput, 1) + weights == Approx(seconds(Phase::kBackward, 1)));
+  // 12 h^2 per token are weights' products, 2 s h those of the attention, and a little is added element by element.
+  const double products = 12.0 * 64 * 64, attention = 2.0 * 8 * 64;
+  CHECK(weights / seconds(Phase::kBackward, 1) < products / (2.0 * (products + attention)));
+  CHECK(weights / seconds(Phase::kBackward, 1) > 0.97 * products / (2.0 * (products + attention)));
+  CHECK(seconds(Phase::kBackwardWeight, 0) == seconds(Phase::kBackward, 0));
+  trace.segments[1].weight_part = 0.25;
+  CHECK(seconds(Phase::kBackwardWeight, 1) == 0.25 * seconds(Phase::kBackward, 1));
+}
+
 TEST_CASE("an FSDP unit takes the sum over its segments, and its optimizer the part of one shard") {
   const Model model = load_model("simple-cnn");
   const TraceEntry trace = two_steps(model);

@@ -114,6 +114,21 @@ TEST_CASE("GPipe holds all micro-batches, 1F1B on rank r only min(m, p - r) of t
   }
 }
 
+TEST_CASE("ZB-H1 holds min(m, p) micro-batches on every rank, and outputs' gradients of products that wait") {
+  constexpr int kRanks = 4;
+  const Model model = load_model("bert-base:layers=4,hidden=64,sequence=8");
+  for (const int micro_batches : {2, 8}) {
+    const Result result = pipeline_of("zb-h1", kRanks, micro_batches, "never");
+    for (const int rank : {1, 2}) {
+      const int live = std::min(micro_batches, kRanks);
+      const double outputs =
+          8.0 * (4 + 4 + 1) * 64 * 4;  // of query, key, value, output, and both of the MLP, in fp32
+      CHECK(activations(result, static_cast<std::size_t>(rank)) ==
+            Approx(1000.0 * live + outputs * std::min(rank + 1, live)));
+    }
+  }
+}
+
 TEST_CASE("checkpointing holds one micro-batch's activations at a time") {
   for (const char* checkpoint : {"except_last", "always"}) {
     const Result result = pipeline_of("gpipe", 2, 8, checkpoint);

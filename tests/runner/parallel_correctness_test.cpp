@@ -164,6 +164,33 @@ TEST_CASE("interleaved pipelines of two ranks train as one process does") {
     }
 }
 
+TEST_CASE("zero-bubble pipelines train as one process does: alone, with replicas, with what they share") {
+  const Model model = small_bert();
+  const Values expected = train_natively(model, 8);
+  for (const char* split : {"2-2", "3-1", "1-3"})
+    for (const int micro_batches : {1, 2, 4, 8}) {
+      INFO(split << " " << micro_batches);
+      check_equal(model, train_on_ranks("pipeline", model, pipeline(2, split, "zb-h1", micro_batches)),
+                  expected);
+    }
+  check_equal(model, train_on_ranks("pipeline", model, pipeline(4, "even", "zb-h1", 8)), expected);
+  for (const char* checkpoint : {"except_last", "always"})
+    check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "2-2", "zb-h1", 4, checkpoint)),
+                expected);
+  TrainingConfig recomputing = pipeline(2, "2-2", "zb-h1", 4);
+  recomputing.recompute = 1;
+  check_equal(model, train_on_ranks("pipeline", model, recomputing), expected);
+  for (const char* zero : {"0", "1", "2"}) {
+    INFO("zero " << zero);
+    TrainingConfig replicated = pipeline(4, "3-1", "zb-h1", 2);
+    replicated.batch = 4;
+    replicated.options["mesh"] = "pipeline=2,data=2";
+    replicated.options["bucket-cap"] = "3000B";
+    replicated.options["zero"] = zero;
+    check_equal(model, train_on_ranks("pipeline", model, replicated), expected);
+  }
+}
+
 TEST_CASE("pipelines of four ranks train as one process does, interleaved and with replicas too") {
   const Model model = small_bert();
   const Values expected = train_natively(model, 8);
@@ -191,7 +218,8 @@ TEST_CASE("a pipeline whose head is tied to its embedding trains as one process 
   const Model model = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
   const Values expected = train_natively(model, 8);
   for (const int ranks : {2, 4})
-    check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", "1f1b", 4)), expected);
+    for (const char* schedule : {"1f1b", "zb-h1"})
+      check_equal(model, train_on_ranks("pipeline", model, pipeline(ranks, "even", schedule, 4)), expected);
   for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
     for (const char* zero : {"0", "1", "2"}) {
       INFO(mesh << ", ZeRO " << zero);
@@ -212,7 +240,8 @@ TEST_CASE("decoders after Llama, and experts, train on ranks as in one process: 
     INFO(name);
     const Model model = with_sgd(name);
     const Values expected = train_natively(model, 8);
-    check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", "1f1b", 4)), expected);
+    for (const char* schedule : {"1f1b", "zb-h1"})
+      check_equal(model, train_on_ranks("pipeline", model, pipeline(2, "even", schedule, 4)), expected);
     for (const char* strategy : {"ddp", "fsdp"}) {
       TrainingConfig config;
       config.world_size = 2;

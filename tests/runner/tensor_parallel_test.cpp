@@ -135,6 +135,7 @@ TEST_CASE("four ranks that share layers in pairs train as one process does: DDP,
       for (const char* checkpoint : {"never", "always"})
         check_training(whole, shared, "pipeline", 4, kSamples, {{"split", "1-1"}, {"checkpoint", checkpoint}},
                        4);
+      check_training(whole, shared, "pipeline", 4, kSamples, {{"split", "1-1"}, {"schedule", "zb-h1"}}, 4);
     }
 }
 

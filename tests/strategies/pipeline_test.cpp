@@ -17,8 +17,11 @@ namespace {
 std::string text(const std::vector<PipelineAction>& order, int ranks, bool chunks) {
   std::string result;
   for (const PipelineAction& action : order) {
-    result += (result.empty() ? "" : " ") + std::string(action.forward ? "F" : "B") +
-              std::to_string(action.micro_batch);
+    const char* const name = action.phase == Phase::kForward         ? "F"
+                             : action.phase == Phase::kBackwardInput ? "I"
+                             : action.phase == Phase::kBackward      ? "B"
+                                                                     : "W";
+    result += (result.empty() ? "" : " ") + std::string(name) + std::to_string(action.micro_batch);
     if (chunks) result += "." + std::to_string(action.chunk / ranks);
   }
   return result;
@@ -28,16 +31,17 @@ std::string order(const std::string& schedule, int rank, int ranks = 4, int micr
   return text(pipeline_order({schedule, ranks, micro_batches, 1}, rank, false), ranks, false);
 }
 
-/// Most micro-batches (chunks of them) whose forward is done and whose backward is not.
+/// Most micro-batches (chunks of them) whose forward is done and whose backward is not, all of it.
 int peak_live(const std::vector<PipelineAction>& order) {
   int live = 0;
   int peak = 0;
-  for (const PipelineAction& action : order) peak = std::max(peak, live += action.forward ? 1 : -1);
+  for (const PipelineAction& action : order)
+    peak = std::max(peak, live += action.phase == Phase::kForward ? 1 : accumulates(action.phase) ? -1 : 0);
   return peak;
 }
 
-/// When the last of all actions ends, with F and B per action and messages that take no time.
-double makespan(const PipelineShape& shape, double forward, double backward) {
+/// When the last of all actions ends, with F and B = I + W per action and messages that take no time.
+double makespan(const PipelineShape& shape, double forward, double backward, double weights = 0.0) {
   std::vector<std::vector<PipelineAction>> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(pipeline_order(shape, rank, false));
@@ -55,12 +59,17 @@ double makespan(const PipelineShape& shape, double forward, double backward) {
         const auto found = ended.find({is_forward, chunk, action.micro_batch});
         start = found == ended.end() ? -1.0 : std::max(start, found->second);
       };
-      if (action.forward && action.chunk > 0) wait_for(true, action.chunk - 1);
-      if (!action.forward && action.chunk + 1 < chunks) wait_for(false, action.chunk + 1);
-      if (!action.forward && action.chunk + 1 == chunks) wait_for(true, action.chunk);
+      const bool is_forward = action.phase == Phase::kForward,
+                 hands_on = action.phase != Phase::kBackwardWeight;
+      if (is_forward && action.chunk > 0) wait_for(true, action.chunk - 1);
+      if (!is_forward && hands_on && action.chunk + 1 < chunks) wait_for(false, action.chunk + 1);
+      if (!is_forward && hands_on && action.chunk + 1 == chunks) wait_for(true, action.chunk);
       if (start < 0.0) continue;
-      free_at[rank] = start + (action.forward ? forward : backward);
-      ended[{action.forward, action.chunk, action.micro_batch}] = free_at[rank];
+      free_at[rank] = start + (is_forward                         ? forward
+                               : !hands_on                        ? weights
+                               : action.phase == Phase::kBackward ? backward
+                                                                  : backward - weights);
+      if (hands_on) ended[{is_forward, action.chunk, action.micro_batch}] = free_at[rank];
       ++next[rank];
       moved = true;
     }
@@ -128,6 +137,29 @@ TEST_CASE("makespans are m (F + B) + (p - 1)(F + B) / v") {
     }
 }
 
+TEST_CASE("ZB-H1 puts off the gradients of weights, so that all ranks hold p micro-batches: 4 ranks, 8") {
+  CHECK(order("zb-h1", 0) == "F0 F1 F2 F3 I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7");
+  CHECK(order("zb-h1", 2) == "F0 F1 I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7");
+  CHECK(order("zb-h1", 3) == "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7");
+  for (const int m : {2, 4, 8, 11})
+    for (int rank = 0; rank < 4; ++rank)
+      CHECK(peak_live(pipeline_order({"zb-h1", 4, m, 1}, rank, false)) == std::min(m, 4));
+}
+
+TEST_CASE("makespans of ZB-H1 are m (F + I + W) + (p - 1)(F + I - W)") {
+  CHECK(makespan({"zb-h1", 4, 8, 1}, 1.0, 2.0, 1.0) == 27.0);
+  CHECK(makespan({"zb-h1", 4, 8, 1}, 1.0, 2.1, 0.8) == Approx(29.3));
+  CHECK(makespan({"zb-h1", 8, 32, 1}, 1.0, 2.0, 1.0) == 103.0);
+  for (const int p : {2, 3, 4, 8})
+    for (const int m : {p, 2 * p + 1, 5 * p})
+      for (const double input : {1.0, 1.3, 0.9})
+        for (const double weights : {0.5, 0.9}) {
+          INFO(p << " ranks, " << m << " micro-batches, I " << input << ", W " << weights);
+          CHECK(makespan({"zb-h1", p, m, 1}, 1.0, input + weights, weights) ==
+                Approx(m * (1.0 + input + weights) + (p - 1) * (1.0 + input - weights)));
+        }
+}
+
 TEST_CASE("live micro-batches peak at m, at min(m, p - r), and at (v - 1) p + 2 (p - 1 - r) + 1 chunks") {
   for (const int m : {2, 4, 8})
     for (int rank = 0; rank < 4; ++rank) {
@@ -139,17 +171,24 @@ TEST_CASE("live micro-batches peak at m, at min(m, p - r), and at (v - 1) p + 2 
 }
 
 TEST_CASE("every rank runs each forward once, before its backward, in every schedule") {
-  for (const PipelineShape& shape : std::vector<PipelineShape>{
-           {"gpipe", 3, 5, 1}, {"1f1b", 3, 5, 1}, {"1f1b", 4, 2, 1}, {"interleaved", 3, 6, 3}}) {
+  for (const PipelineShape& shape : std::vector<PipelineShape>{{"gpipe", 3, 5, 1},
+                                                               {"1f1b", 3, 5, 1},
+                                                               {"1f1b", 4, 2, 1},
+                                                               {"interleaved", 3, 6, 3},
+                                                               {"zb-h1", 4, 2, 1},
+                                                               {"zb-h1", 3, 7, 1}}) {
     for (int rank = 0; rank < shape.ranks; ++rank) {
       std::map<std::pair<int, int>, int> forwards;
+      std::map<std::pair<int, int>, int> inputs;
       std::map<std::pair<int, int>, int> backwards;
       for (const PipelineAction& action : pipeline_order(shape, rank, false)) {
         CHECK(action.chunk % shape.ranks == rank);
         const std::pair key(action.chunk, action.micro_batch);
-        if (!action.forward) CHECK(forwards[key] == 1);
-        ++(action.forward ? forwards : backwards)[key];
+        if (action.phase != Phase::kForward) CHECK(forwards[key] == 1);
+        if (action.phase == Phase::kBackwardWeight) CHECK(inputs[key] == 1);
+        ++(action.phase == Phase::kForward ? forwards : accumulates(action.phase) ? backwards : inputs)[key];
       }
+      if (shape.schedule == "zb-h1") CHECK(inputs == forwards);
       CHECK(forwards.size() == static_cast<std::size_t>(shape.micro_batches * shape.virtual_stages));
       CHECK(forwards == backwards);
     }
