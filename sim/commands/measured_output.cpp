@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "core/table.hpp"
 
@@ -87,6 +88,16 @@ std::string set_text(const SetResult& result, bool rows, bool every) {
   std::string text = result.set.id + "\n" + result.set.title + " (" + result.set.source + ")\n";
   if (rows) text += "\n" + rows_text(result, every) + "\n";
   text += summary_text(summary);
+  std::set<std::string> parts;
+  for (const MeasuredRow& row : result.set.rows)
+    if (!row.part.empty()) parts.insert(row.part);
+  for (const std::string& part : parts) {
+    const SetSummary s = summary_of(result.set, result.forecast, part);
+    if (s.forecasts == 0) continue;
+    text += part + ": " + counted(s.forecasts, "row") + ", median " + percent_text(s.median) + ", worst " +
+            percent_text(s.worst) + ", bias " + signed_percent_text(s.bias) +
+            (s.memory_rows > 0 ? ", memory " + percent_text(s.memory_median) : "") + "\n";
+  }
   for (const auto& [reason, count] : summary.left_out)
     text += "left out: " + std::to_string(count) + (count == 1 ? " row: " : " rows: ") + reason + "\n";
   if (!result.forecast.parameters.empty()) text += parameters_text(result);

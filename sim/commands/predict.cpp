@@ -38,7 +38,8 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("model", text_value("", "the trace's"), "NAME[:KEY=VALUE,...] or a YAML file")
-      ("trace", text_value("", "none"), "what one rank costs, from 'stepcast measure'")
+      ("trace", text_value("", "none"), "what one rank costs, from 'stepcast measure'; or a profile by layer, JSON of [micro-batch][tensor "
+       "parallelism][layer] = forward, backward, update in seconds, exchanges of tensors included")
       ("device", text_value("", "the traced one"),
        describe_devices().c_str())
       ("device-file", text_value("", "none"),

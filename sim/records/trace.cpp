@@ -20,7 +20,7 @@ STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
                       (machine, disturbed, exchange_fraction))
-STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries), (set_aside))
+STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries), (set_aside, has_exchanges))
 
 namespace {
 

@@ -86,6 +86,8 @@ struct Trace {
   std::string dtype = "float32";
   std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace)
   std::vector<TraceEntry> set_aside;  ///< disturbed steps of these; nothing is forecast from them
+  /// Times contain what ranks that share layers exchange, which a replay then does not add.
+  bool has_exchanges = false;
 
   /// The first key whose value cannot have been measured; "" where all can.
   [[nodiscard]] std::string problem() const;

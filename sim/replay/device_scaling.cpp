@@ -228,7 +228,8 @@ TraceEntry entry_of(const Model& model, int samples, int threads, const auto& ti
   return entry;
 }
 
-/// Bytes that a cross entropy of these samples holds.
+}  // namespace
+
 double loss_bytes(const Model& model, int samples) {
   if (model.loss != "cross_entropy") return 0.0;
   const double copies = model.loss_in_place      ? kLossCopiesInPlace
@@ -236,8 +237,6 @@ double loss_bytes(const Model& model, int samples) {
                                                  : kLossCopies;
   return copies * kElement * samples * static_cast<double>(numel(model.segments.back().output));
 }
-
-}  // namespace
 
 StepEstimate estimated(const Model& model, const DeviceModel& device, int samples, int threads) {
   check_describes_work(model);

@@ -79,6 +79,9 @@ struct StepEstimate {
 /// InputError as `moved`
 StepEstimate estimated(const Model& model, const DeviceModel& device, int samples, int threads);
 
+/// Bytes that a cross entropy of these samples holds; 0 of another loss.
+double loss_bytes(const Model& model, int samples);
+
 /// How the estimate was made, for people.
 std::string estimate_note(const Precision& precision, const DeviceModel& device);
 

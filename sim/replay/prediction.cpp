@@ -11,6 +11,7 @@
 #include "core/table.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/device_scaling.hpp"
+#include "sim/replay/profile.hpp"
 #include "sim/replay/recording.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/replay/utilisation.hpp"
@@ -69,12 +70,17 @@ void check_threads(const Inputs& inputs, const PredictionRequest& request) {
 }
 
 void move_to_device(Inputs& inputs, const Trace& trace, const PredictionRequest& request) {
-  const DeviceModel& traced = traced_device(trace, request.trace, request.trace_device);
+  // A profile does not say of which device it is: of this one, without what --scale makes of it.
+  const DeviceModel& traced = trace.device.empty()
+                                  ? device_model(request.device)
+                                  : traced_device(trace, request.trace, request.trace_device);
   for (auto* entry : {&inputs.trace, &inputs.waiting_trace, &inputs.accumulating_trace})
     if (*entry) *entry = moved(**entry, inputs.model, trace.dtype, traced, *inputs.device);
   if (inputs.device->gpu) keep_one_pace(inputs);
   inputs.notes["device"] =
-      inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
+      trace.device.empty()
+          ? inputs.device->name + ", as profiled"
+          : inputs.device->name + ", scaled layer by layer from what was measured on " + traced.name;
 }
 
 /// What `load` makes of `name`, or made of it before.
@@ -140,7 +146,12 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
-  const Trace& trace = inputs.traced.emplace(load_trace(request.trace));
+  const bool profile = is_profile(request.trace);
+  if (profile && request.model.empty())
+    throw UsageError("--model is missing; " + request.trace + " is a profile, which does not say of which");
+  if (profile) inputs.model = in_precision(std::move(inputs.model), {}, true);
+  const Trace& trace = inputs.traced.emplace(profile ? trace_of_profile(request.trace, inputs.model)
+                                                     : load_trace(request.trace));
   if (request.model.empty()) inputs.model = load_model(trace.model);
   for (const auto& [name, asked, traced] :
        {std::tuple{"tensor", request.training.tensor, inputs.model.tensor},
@@ -173,6 +184,10 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
       throw InputError(request.trace + ": " + error.what());
     }
   };
+  if (trace.has_exchanges) {
+    inputs.model.exchanges.clear();
+    for (Segment& segment : inputs.model.segments) segment.exchanges.clear();
+  }
   inputs.trace = at(Pace::kContinuous);
   inputs.waiting_trace = at(Pace::kWaiting);
   if (trace.has(Pace::kAccumulating)) inputs.accumulating_trace = at(Pace::kAccumulating);

@@ -21,6 +21,7 @@ struct Pipeline {
   const TrainingConfig& config;
   std::string checkpoint;
   bool forward_only;
+  bool waited;  ///< messages, by the computation that follows
   Mesh mesh;
   PipelineShape shape;
   std::vector<std::vector<int>> chunks;   ///< segments of each
@@ -50,7 +51,9 @@ struct Pipeline {
 /// The program of one stage: a message per boundary and micro-batch between the chunks.
 ///
 /// A receive is posted one action ahead of the one that needs it, so that the message travels while the stage
-/// still computes, at the price of one more boundary tensor. Sends are not waited for. A checkpointed
+/// still computes, at the price of one more boundary tensor. Sends are not waited for. Where messages are waited for, a
+/// stage computes and exchanges messages in turn: both directions at once behind each action, as send_forward_recv_backward
+/// of Megatron's 1F1B does (megatron/core/pipeline_parallel/p2p_communication.py). A checkpointed
 /// micro-batch keeps the stage's input alone; its forward runs again right before its backward and does not
 /// wait for the gradient (torch's Pipe does the same).
 class StageProgram {
@@ -78,7 +81,9 @@ class StageProgram {
     else if (!pipeline_.forward_only)
       step_.zero_grad();
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      for (std::size_t next = i; next < std::min(i + 2, order_.size()); ++next) post_receive(order_[next]);
+      const std::size_t ahead = pipeline_.waited ? 1 : 2;
+      for (std::size_t next = i; next < std::min(i + ahead, order_.size()); ++next)
+        post_receive(order_[next]);
       if (order_[i].phase == Phase::kForward)
         forward(order_[i]);
       else
@@ -147,18 +152,23 @@ class StageProgram {
     if (one.chunk < 0 || one.chunk + 1 == pipeline_.chunk_count() || received_.contains(tag(one))) return;
     const int peer = gradient ? one.chunk + 1 : one.chunk;
     received_[tag(one)] =
-        add_message<Recv>("recv", one, peer, {}, {.size = step_.output_bytes(boundary_segment(one))});
+        add_message<Recv>("recv", one, peer, pipeline_.waited ? step_.latest_compute() : std::vector<int>{},
+                          {.size = step_.output_bytes(boundary_segment(one))});
   }
 
-  [[nodiscard]] std::vector<int> received(const Crossing& one) const {
-    const auto found = received_.find(tag(one));
-    return found == received_.end() ? std::vector<int>{} : std::vector<int>{found->second};
+  /// What the action waits for that receives this.
+  [[nodiscard]] std::vector<int> messages(const Crossing& one) {
+    std::vector<int> result = std::exchange(sent_, {});
+    if (const auto found = received_.find(tag(one)); found != received_.end())
+      result.push_back(found->second);
+    return result;
   }
 
   void send(const Crossing& one, int after, bool frees) {
     const Bytes freed = frees ? -1.0 * step_.output_bytes(boundary_segment(one)) : Bytes(0);
-    add_message<Send>("send", one, one.gradient ? one.chunk : one.chunk + 1, {after},
-                      {.size = freed, .at_end = true});
+    const int sent = add_message<Send>("send", one, one.gradient ? one.chunk : one.chunk + 1, {after},
+                                       {.size = freed, .at_end = true});
+    if (pipeline_.waited) sent_ = {sent};
   }
 
   /// The received input of a chunk is given up when `op` ends.
@@ -170,7 +180,7 @@ class StageProgram {
 
   void forward(const PipelineAction& action) {
     const bool keeps_nothing = checkpointed(action.micro_batch) || pipeline_.forward_only;
-    std::vector<int> after = received({action.chunk - 1, action.micro_batch, false});
+    std::vector<int> after = messages({action.chunk - 1, action.micro_batch, false});
     int latest = -1;
     for (const int segment : pipeline_.segments(action.chunk)) {
       latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
@@ -193,7 +203,7 @@ class StageProgram {
     const bool hands_on = action.phase != Phase::kBackwardWeight;
     if (checkpointed(action.micro_batch) && hands_on)
       for (const int segment : segments) step_.recompute(segment, action.micro_batch);
-    std::vector<int> after = received({action.chunk, action.micro_batch, true});
+    std::vector<int> after = messages({action.chunk, action.micro_batch, true});
     int latest = -1;
     for (std::size_t i = segments.size(); i-- > 0;)
       if (step_.has(action.phase, segments[i]))
@@ -245,6 +255,7 @@ class StageProgram {
   std::optional<ZeroReduction> zero_;
   std::map<int, int> last_backward_;  ///< micro-batch whose backward is the last one, by chunk
   std::map<int, int> received_;       ///< operation by tag
+  std::vector<int> sent_;             ///< that the next action waits for
 };
 
 void find_ties(Pipeline& pipeline) {
@@ -295,6 +306,9 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   } else if (pipeline.checkpoint == "except_last" && pipeline.shape.micro_batches == 1) {
     options.settle("checkpoint", "never");
   }
+  if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
+    throw UsageError("--messages waited goes with --schedule 1f1b and gpipe; " + pipeline.shape.schedule +
+                     " receives ahead");
   options.settle("mesh", pipeline.mesh.text());
   if (pipeline.mesh.size("data") == 1) options.drop({"mesh"});
   if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only) {
@@ -321,6 +335,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
                     config,
                     options.text("checkpoint"),
                     options.flag("forward-only"),
+                    options.text("messages") == "waited",
                     Mesh::parse(options.text("mesh"), config.world_size, {"pipeline", "data"}),
                     {},
                     {}};
@@ -362,6 +377,10 @@ std::vector<StrategyOption> options() {
                              "parts of the model per rank, with --schedule interleaved"),
       StrategyOption::choice("checkpoint", {"never", "except_last", "always"},
                              "micro-batches whose activations are recomputed"),
+      StrategyOption::choice(
+          "messages", {"ahead", "waited"},
+          "between stages: received while the stage computes before, or exchanged and waited "
+          "for in turn with computing, as in Megatron's 1F1B"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
       {.name = "mesh",
        .help = "ranks per dimension, as pipeline=2,data=2,tensor=2,expert=2; default: one pipeline of all"}};

@@ -40,7 +40,8 @@ class Questions {
     ++asked_;
     const Result result = ask_(words_of(set_, set_.rows[row], parameters), true);
     Answer answer{result.median_step_time_s(), 0.0};
-    for (const MemoryUse& use : result.memory) answer.memory = std::max(answer.memory, use.peak_bytes);
+    for (const MemoryUse& use : result.memory)
+      answer.memory = set_.memory_of_last ? use.peak_bytes : std::max(answer.memory, use.peak_bytes);
     return answer;
   }
 
@@ -275,9 +276,8 @@ SetForecast forecast(const MeasuredSet& set, const AskPrediction& ask, const For
   return SetFit(set, ask, options).run();
 }
 
-SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast) {
+SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast, const std::string& part) {
   SetSummary result;
-  result.rows = set.rows.size();
   std::vector<double> errors, signed_errors, nearest, roofline, memory;
   struct Choice {
     double best = std::numeric_limits<double>::infinity(), first = 0.0,
@@ -288,6 +288,8 @@ SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast) {
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const MeasuredRow& row = set.rows[i];
     const RowForecast& said = forecast.rows[i];
+    if (!part.empty() && row.part != part) continue;
+    ++result.rows;
     if (!row.left_out.empty() || !said.refusal.empty()) {
       ++result.left_out[row.left_out.empty() ? "refused: " + said.refusal : row.left_out];
       continue;
@@ -354,6 +356,7 @@ nlohmann::json json_of(const MeasuredSet& set, const SetForecast& forecast) {
                   {"fitted", said.fitted}});
       if (said.fold >= 0) one["fold"] = said.fold;
       if (!row.group.empty()) one["group"] = row.group;
+      if (!row.part.empty()) one["part"] = row.part;
       if (row.memory > 0.0) one.update({{"measured_bytes", row.memory}, {"forecast_bytes", said.memory}});
     }
     json["rows"].push_back(std::move(one));

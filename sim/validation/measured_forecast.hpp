@@ -15,7 +15,7 @@ namespace stepcast {
 
 struct RowForecast {
   double step_s = 0.0;      ///< 0: refused, see `refusal`
-  double memory = 0.0;      ///< bytes of the fullest rank
+  double memory = 0.0;      ///< bytes of the fullest rank, or the last
   double nearest_s = 0.0;   ///< trivial: the nearest known row, scaled by work
   double roofline_s = 0.0;  ///< trivial: all work at one rate, the median of known rows
   int fold = -1;            ///< that left the row out
@@ -60,7 +60,8 @@ struct SetSummary {
               chosen_well = 0;  ///< groups of two rows or more; the first is within 3 % of the best
   std::map<std::string, std::size_t> left_out;  ///< by reason
 };
-SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast);
+/// \param part of the set alone; "": all of it
+SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast, const std::string& part = "");
 nlohmann::json json_of(const MeasuredSet& set, const SetForecast& forecast);
 
 }  // namespace stepcast

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -25,7 +26,9 @@ std::optional<double> product_of(const std::string& text, const Assignment& valu
     const std::size_t sign = std::min(text.find_first_of("*/", from), text.size());
     std::string word = text.substr(from, sign - from);
     if (const std::string* value = values.find(word)) word = *value;
-    const auto number = number_in<double>(word);
+    const bool stands_for = word.starts_with('{') && word.ends_with('}');
+    const auto number =
+        stands_for ? product_of(word.substr(1, word.size() - 2), values) : number_in<double>(word);
     if (!number) return std::nullopt;
     result = from > 0 && text[from - 1] == '/' ? result / *number : result * *number;
     from = sign + 1;
@@ -74,8 +77,8 @@ class SetReader {
  public:
   SetReader(const std::string& path, const std::string& rows)
       : file_(YamlNode::load(path)), set_{.path = path}, rows_(rows) {
-    file_.allow_only({"study", "source", "rows", "columns", "values", "classes", "predict", "measured",
-                      "work", "group", "leave out", "free", "fit", "assumed"});
+    file_.allow_only({"study", "source", "rows", "columns", "patterns", "values", "classes", "predict",
+                      "measured", "work", "group", "parts", "leave out", "free", "fit", "assumed"});
   }
 
   MeasuredSet read() {
@@ -90,6 +93,10 @@ class SetReader {
     if (file_.has("assumed"))
       for (const YamlNode& one : file_.at("assumed").items()) set_.assumed.push_back(one.text());
     read_fit();
+    if (const YamlNode measured = file_.at("measured"); measured.has("of")) {
+      if (measured.at("of").text() != "last") measured.at("of").fail("expected 'last', or no such key");
+      set_.memory_of_last = true;
+    }
     const auto beside = std::filesystem::path(set_.path).parent_path() / file_.at("rows").text();
     const std::string table_path = rows_.empty() ? beside.string() : rows_;
     const CsvTable table = read_csv(table_path);
@@ -127,6 +134,7 @@ class SetReader {
   }
 
   void complete(MeasuredRow& row) const {
+    if (file_.has("patterns")) add_patterns(file_.at("patterns"), row.values);
     leave_out(row);
     if (!row.left_out.empty()) return;
     if (file_.has("values")) add_values(file_.at("values"), row.values);
@@ -136,8 +144,27 @@ class SetReader {
     read_measured_values(row);
     if (file_.has("work")) row.work = number_of(file_.at("work"), row.values);
     if (file_.has("group")) row.group = fill_in(file_.at("group").text(), row.values).text;
+    if (file_.has("parts")) row.part = fill_in(file_.at("parts").text(), row.values).text;
     if (file_.has("fit") && file_.at("fit").has("when")) row.known = holds(file_.at("fit").at("when"), row);
     keep_named(set_.predict, row.values);
+  }
+
+  /// What a regular expression finds in a cell: its group, or all where it has none.
+  static void add_patterns(const YamlNode& patterns, Assignment& values) {
+    for (const std::string& name : patterns.keys()) {
+      const YamlNode pattern = patterns.at(name);
+      pattern.allow_only({"in", "find", "else"});
+      const std::string* cell = values.find(pattern.at("in").text());
+      std::smatch found;
+      try {
+        if (cell != nullptr && std::regex_search(*cell, found, std::regex(pattern.at("find").text())))
+          values.set(name, found.str(found.size() > 1 ? 1 : 0));
+        else
+          values.set(name, pattern.at("else").text());
+      } catch (const std::regex_error& error) {
+        pattern.at("find").fail(std::string("is no regular expression: ") + error.what());
+      }
+    }
   }
 
   void leave_out(MeasuredRow& row) const {
@@ -150,7 +177,7 @@ class SetReader {
 
   void read_measured_values(MeasuredRow& row) const {
     const YamlNode measured = file_.at("measured");
-    measured.allow_only({"step", "work", "rate", "memory"});
+    measured.allow_only({"step", "work", "rate", "memory", "of"});
     if (measured.has("step") == (measured.has("work") && measured.has("rate")))
       measured.fail("expected either 'step', or 'work' and 'rate'");
     row.step_s =
@@ -244,8 +271,9 @@ std::vector<std::string> words_of(const MeasuredSet& set, const MeasuredRow& row
       filled = fill_in(filled.text, values);
     if (!filled.problem.empty()) throw InputError(row.name + ": " + option + ": " + filled.problem);
     if (filled.text.empty()) continue;
+    const auto beside = std::filesystem::path(set.path).parent_path() / filled.text;
     words.push_back("--" + option);
-    words.push_back(filled.text);
+    words.push_back(option == "trace" && std::filesystem::exists(beside) ? beside.string() : filled.text);
   }
   return words;
 }

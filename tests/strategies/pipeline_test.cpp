@@ -349,8 +349,11 @@ TEST_CASE(
   const Model model = load_model("bert-base:layers=4,hidden=64");
   TrainingConfig config = config_of(2, 2);
   const OptionTexts plain = build_schedule("pipeline", model, config).options;
-  CHECK(plain ==
-        OptionTexts{{"split", "2-2"}, {"schedule", "1f1b"}, {"checkpoint", "never"}, {"forward-only", "no"}});
+  CHECK(plain == OptionTexts{{"split", "2-2"},
+                             {"schedule", "1f1b"},
+                             {"checkpoint", "never"},
+                             {"messages", "ahead"},
+                             {"forward-only", "no"}});
   config.options = {{"mesh", "data=1,pipeline=2"}, {"split", "2-2"}, {"virtual-stages", "1"}};
   CHECK(build_schedule("pipeline", model, config).options == plain);
   config.options = {{"bucket-cap", "5MiB"}};
@@ -364,11 +367,35 @@ TEST_CASE(
   CHECK(build_schedule("pipeline", model, config).options == forward);
 }
 
+TEST_CASE("a stage that waits for its messages computes nothing while they travel") {
+  const Model model = load_model("bert-base:layers=4,hidden=64");
+  TrainingConfig config = config_of(2, 4);
+  config.options = {{"messages", "waited"}};
+  const Program stage = build_schedule("pipeline", model, config).programs[0];
+  int latest = -1, sent = 0, waited = 0;
+  for (std::size_t i = 0; i < stage.ops.size(); ++i) {
+    const Op& op = stage.ops[i];
+    if (std::holds_alternative<Recv>(op.action)) CHECK(op.after == std::vector<int>{latest});
+    sent += std::holds_alternative<Send>(op.action) ? 1 : 0;
+    if (!std::holds_alternative<Compute>(op.action)) continue;
+    latest = static_cast<int>(i);
+    for (const int before : op.after)
+      waited += std::holds_alternative<Send>(stage.ops[before].action) ? 1 : 0;
+  }
+  CHECK(sent == 4);
+  CHECK(waited == 4);
+}
+
 TEST_CASE("options of a pipeline that do not go together are refused") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
   TrainingConfig config = config_of(2, 3);
   config.options["schedule"] = "interleaved";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--virtual-stages"));
+  config.options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}, {"messages", "waited"}};
+  config.micro_batches = 2;
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--messages waited"));
+  config.micro_batches = 3;
+  config.options = {{"schedule", "interleaved"}};
   config.options["schedule"] = "1f1b";
   config.options["virtual-stages"] = "2";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("interleaved"));

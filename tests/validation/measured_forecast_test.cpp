@@ -125,6 +125,31 @@ TEST_CASE("a table of options alone is a set") {
                     Catch::Contains("own.csv:2: step") && Catch::Contains("12"));
 }
 
+TEST_CASE("values are found in the words of a cell, parts are summed up, and memory can be the last rank's") {
+  const TemporaryFolder folder;
+  const std::string table = folder.write("rows.csv", "title,time\nA (TP=2),1\nB (TP=8),2\nB,4\n");
+  const std::string text =
+      "study: titles\nsource: this test\nrows: rows.csv\n"
+      "patterns: {tensor: {in: title, find: \"TP=([0-9]+)\", else: 1}, kind: {in: title, find: \"A|B\", "
+      "else: none}}\n"
+      "predict: {batch: \"{tensor}\", world-size: 1, rate: 1, fixed: 0}\n"
+      "measured: {step: \"{time}s\", of: last}\nparts: \"{kind}\"\n";
+  const MeasuredSet set = read_measured(folder.write("set.yaml", text));
+  CHECK(set.memory_of_last);
+  CHECK(words_of(set, set.rows[1], {})[1] == "8");
+  CHECK(words_of(set, set.rows[2], {})[1] == "1");
+  const SetForecast found = forecast(set, kAsk, {});
+  CHECK(summary_of(set, found, "A").forecasts == 1);
+  CHECK(summary_of(set, found, "A").worst == Approx(1.0));
+  CHECK(summary_of(set, found, "B").bias == Approx((3.0 - 0.75) / 2.0));
+  const auto with = [&](std::string from, const std::string& to) {
+    return read_measured(
+        folder.write("bad.yaml", std::string(text).replace(text.find(from), from.size(), to)));
+  };
+  CHECK_THROWS_WITH(with("A|B", "A|("), Catch::Contains("no regular expression"));
+  CHECK_THROWS_WITH(with("of: last", "of: first"), Catch::Contains("expected 'last'"));
+}
+
 TEST_CASE("the shipped sets are read, and every row is counted") {
   const std::vector<std::string> ids = measured_ids();
   REQUIRE(ids.size() >= 3);

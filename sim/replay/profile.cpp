@@ -1,0 +1,105 @@
+#include "sim/replay/profile.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "core/number.hpp"
+#include "core/table.hpp"
+#include "sim/replay/device_scaling.hpp"
+#include "sim/replay/phase_times.hpp"
+
+namespace stepcast {
+namespace {
+
+using Layer = std::array<double, 3>;  // forward, backward, update
+using Layers = std::map<int, Layer>;
+
+/// Entries of an object by their keys, which are whole numbers of at least `least`.
+std::map<int, nlohmann::json> by_number(const nlohmann::json& json, int least, const std::string& where) {
+  if (!json.is_object() || json.empty())
+    throw InputError(where + ": expected an object with whole numbers as keys");
+  std::map<int, nlohmann::json> result;
+  for (const auto& [key, value] : json.items()) {
+    const auto number = number_in<int>(key);
+    if (!number || *number < least)
+      throw InputError(where + ": found key '" + key + "', expected a whole number of at least " +
+                       std::to_string(least));
+    result.emplace(*number, value);
+  }
+  return result;
+}
+
+Layers layers_of(const nlohmann::json& json, std::size_t wanted, const std::string& where) {
+  Layers layers;
+  for (const auto& [layer, times] : by_number(json, 0, where)) {
+    const bool three =
+        times.is_array() && times.size() == 3 &&
+        std::ranges::all_of(times, [](const auto& one) { return one.is_number() && one >= 0.0; });
+    if (!three)
+      throw InputError(where + "." + std::to_string(layer) +
+                       ": expected [forward, backward, update] in seconds, none negative");
+    layers[layer] = times.get<Layer>();
+  }
+  if (layers.size() != wanted || layers.rbegin()->first + 1 != static_cast<int>(wanted))
+    throw InputError(where + ": has " + counted(layers.size(), "layer") + " up to '" +
+                     std::to_string(layers.rbegin()->first) + "', the model's segments are layers 0 to " +
+                     std::to_string(wanted - 1));
+  return layers;
+}
+
+TraceEntry entry_of(const Layers& layers, int samples, const Model& model) {
+  TraceEntry entry = shares_by_flop(model, samples, 1);
+  entry.loss_peak_bytes = loss_bytes(model, samples);
+  for (const auto& [layer, times] : layers) {
+    SegmentTrace& segment = entry.segments[static_cast<std::size_t>(layer)];
+    segment.forward_s = {times[0]};
+    segment.backward_s = {times[1]};
+    segment.optimizer_s = {times[2]};
+    entry.step_s.front() += times[0] + times[1] + times[2];
+  }
+  return entry;
+}
+
+}  // namespace
+
+bool is_profile(const std::string& path) {
+  std::ifstream file(path);
+  char brace = 0, quote = 0, digit = 0;
+  file >> brace >> quote >> digit;
+  return brace == '{' && quote == '"' && digit >= '0' && digit <= '9';
+}
+
+Trace trace_of_profile(const std::string& path, const Model& model) {
+  if (model.context > 1 || model.expert > 1)
+    throw InputError(path + ": a profile knows tensor parallelism, none of contexts and experts");
+  Trace trace;
+  trace.model = model.specification;
+  trace.has_exchanges = true;
+  std::set<int> others;
+  Layers more;  // samples
+  const auto batches = by_number(parse_json_file(path), 1, path);
+  for (auto batch = batches.rbegin(); batch != batches.rend(); ++batch) {
+    const std::string key = path + ": key '" + std::to_string(batch->first);
+    for (const auto& [tensor, json] : by_number(batch->second, 1, key + "'")) {
+      others.insert(tensor);
+      if (tensor != model.tensor) continue;
+      Layers layers = layers_of(json, model.segments.size(), key + "." + std::to_string(tensor) + "'");
+      for (auto& [layer, times] : layers)
+        for (std::size_t k = 0; k < times.size() && !more.empty(); ++k)
+          times[k] = std::min(times[k], more.at(layer)[k]);
+      trace.entries.insert(trace.entries.begin(), entry_of(layers, batch->first, model));
+      more = std::move(layers);
+    }
+  }
+  if (trace.entries.empty())
+    throw InputError(path + ": has no tensor parallelism " + std::to_string(model.tensor) + "; it has " +
+                     joined(others));
+  return trace;
+}
+
+}  // namespace stepcast
