@@ -13,6 +13,7 @@ struct Tile {
 };
 constexpr std::array<Tile, 6> kTiles{{{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}}};
 constexpr std::array<double, 4> kParts{1, 2, 4, 8};
+constexpr std::array kMisaligned{0.4, 0.69, 0.83};  // rows that begin at multiples of 2, 4 and 8 bytes
 constexpr double kLargeTile = 256.0 * 128.0 / (256.0 + 128.0);
 
 double norm4(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
@@ -21,20 +22,32 @@ double traffic(double m, double n, double k, double count, const KernelRates& ra
   return rates.element * count * (m * k + k * n + m * n);
 }
 
+/// Rows of the operands are as long as `columns` and `depth`, in the forward and in the gradients.
+double alignment_part(double columns, double depth, const KernelRates& rates) {
+  if (rates.element != 2.0) return 1.0;
+  double length = 1.0;
+  for (const double part : kMisaligned) {
+    length *= 2.0;
+    if (std::fmod(columns, length) != 0.0 || std::fmod(depth, length) != 0.0) return part;
+  }
+  return 1.0;
+}
+
 /// A product of the forward or one of its gradients.
 struct Shaped {
-  double m, n, k, count;
+  double m, n, k, count, aligned;
 };
 
 /// Calls `visit(product, times)` for the kernels of a product of the forward.
 void for_each_kernel(const MatrixProduct& product, bool forward, bool input_gradient, double samples,
-                     const auto& visit) {
+                     const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
   const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  if (forward) return visit(Shaped{m, product.columns, product.depth, count}, product.times);
-  visit(Shaped{product.depth, product.columns, m, count}, product.times);
+  const double aligned = alignment_part(product.columns, product.depth, rates);
+  if (forward) return visit(Shaped{m, product.columns, product.depth, count, aligned}, product.times);
+  visit(Shaped{product.depth, product.columns, m, count, aligned}, product.times);
   if (input_gradient || product.heads > 0.0)
-    visit(Shaped{m, product.depth, product.columns, count}, product.times);
+    visit(Shaped{m, product.depth, product.columns, count, aligned}, product.times);
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
@@ -101,14 +114,19 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
     for (const MatrixProduct& product : work.products)
-      for_each_kernel(
-          product, forward, work.needs_input_gradient, samples, [&](const Shaped& one, double times) {
-            const auto [found, is_new] = products_.try_emplace({one.m, one.n, one.k, one.count}, 0.0);
-            if (is_new) found->second = product_time(one.m, one.n, one.k, one.count, rates_);
-            time += times * found->second;
-            bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
-            kernels -= times;
-          });
+      for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
+                      [&](const Shaped& one, double times) {
+                        const auto [found, is_new] =
+                            products_.try_emplace({one.m, one.n, one.k, one.count, one.aligned}, 0.0);
+                        if (is_new) {
+                          KernelRates rates = rates_;
+                          rates.reached *= one.aligned;
+                          found->second = product_time(one.m, one.n, one.k, one.count, rates);
+                        }
+                        time += times * found->second;
+                        bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
+                        kernels -= times;
+                      });
   if (work.attention && kernels > 0) {
     time += attention_time(*work.attention, forward, samples, rates_);
     bytes -= attention_traffic(*work.attention, forward, samples, rates_);
