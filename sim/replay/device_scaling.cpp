@@ -22,6 +22,9 @@ constexpr double kLossAccesses = 6.0;
 /// product with the gradient (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py); in place one.
 constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0;
 constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and backward
+/// A launch of multi-tensor Adam takes so many tensors, and so many of their elements in 320 blocks of 65,536
+/// (ATen/native/cuda/MultiTensorApply.cuh, and apex alike).
+constexpr double kTensorsPerLaunch = 36.0, kElementsPerLaunch = 320.0 * 65536.0;
 
 Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
   return std::max(flop / rates.peak, traffic / rates.memory);
@@ -157,13 +160,16 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
   return total;
 }
 
-int kernels_of(const Model& model, int segment, Phase phase) {
+double kernels_of(const Model& model, int segment, Phase phase) {
   if (phase == Phase::kLoss) return kLossKernels;
   if (phase == Phase::kZeroGrad) return 0;
   const Segment& all = model.segments[segment];
   if (phase == Phase::kOptimizer)
-    return model.optimizer.kind == "none" ? 0 : static_cast<int>(all.parameters.size());
-  int kernels = 0;
+    return model.optimizer.kind == "none"
+               ? 0.0
+               : std::max(static_cast<double>(all.parameters.size()) / kTensorsPerLaunch,
+                          static_cast<double>(model.parameter_count(all)) / kElementsPerLaunch);
+  double kernels = 0.0;
   for (const LayerWork& work : all.work)
     kernels += phase == Phase::kForward ? work.forward_kernels : work.backward_kernels;
   return kernels;

@@ -41,10 +41,10 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
 Seconds roofline_time(const Model& model, int segment, Phase phase, double samples, const DeviceRates& rates);
 
 /// Kernels that the phase launches: one per forward layer, two per layer with weights in the backward (dx and
-/// dw), one per parameter tensor in the optimizer (between a loop over tensors, which launches several for
-/// each, and multi-tensor kernels), four for the loss. Zeroing: none, as gradients are freed, or one kernel
-/// fills them all.
-int kernels_of(const Model& model, int segment, Phase phase);
+/// dw), four for the loss; of the optimizer multi-tensor ones, as torch's and Megatron's defaults: parts of one, which
+/// takes 36 tensors or 21 million of their elements, as a phase may hold a part of them. Zeroing: none, as gradients are
+/// freed, or one kernel fills them all.
+double kernels_of(const Model& model, int segment, Phase phase);
 
 /// The device that a trace was measured on: `named` (of --trace-device), or the one of
 /// topologies/devices/devices.yaml that the trace's own words mean. \throws InputError that quotes the words

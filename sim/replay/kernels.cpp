@@ -13,6 +13,7 @@ struct Tile {
 };
 constexpr std::array<Tile, 6> kTiles{{{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}}};
 constexpr std::array<double, 4> kParts{1, 2, 4, 8};
+constexpr std::array kMisaligned{0.4, 0.69, 0.83};  // rows that begin at multiples of 2, 4 and 8 bytes
 constexpr double kLargeTile = 256.0 * 128.0 / (256.0 + 128.0);
 
 double norm4(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
@@ -21,20 +22,32 @@ double traffic(double m, double n, double k, double count, const KernelRates& ra
   return rates.element * count * (m * k + k * n + m * n);
 }
 
+/// Rows of the operands are as long as `columns` and `depth`, in the forward and in the gradients.
+double alignment_part(double columns, double depth, const KernelRates& rates) {
+  if (rates.element != 2.0) return 1.0;
+  double length = 1.0;
+  for (const double part : kMisaligned) {
+    length *= 2.0;
+    if (std::fmod(columns, length) != 0.0 || std::fmod(depth, length) != 0.0) return part;
+  }
+  return 1.0;
+}
+
 /// A product of the forward or one of its gradients.
 struct Shaped {
-  double m, n, k, count;
+  double m, n, k, count, aligned;
 };
 
 /// Calls `visit(product, times)` for the kernels of a product of the forward.
 void for_each_kernel(const MatrixProduct& product, bool forward, bool input_gradient, double samples,
-                     const auto& visit) {
+                     const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
   const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  if (forward) return visit(Shaped{m, product.columns, product.depth, count}, product.times);
-  visit(Shaped{product.depth, product.columns, m, count}, product.times);
+  const double aligned = alignment_part(product.columns, product.depth, rates);
+  if (forward) return visit(Shaped{m, product.columns, product.depth, count, aligned}, product.times);
+  visit(Shaped{product.depth, product.columns, m, count, aligned}, product.times);
   if (input_gradient || product.heads > 0.0)
-    visit(Shaped{m, product.depth, product.columns, count}, product.times);
+    visit(Shaped{m, product.depth, product.columns, count, aligned}, product.times);
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
@@ -94,9 +107,13 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
 
-Seconds KernelTimes::of_product(const std::array<double, 4>& shape) {
+Seconds KernelTimes::of_product(const std::array<double, 5>& shape) {
   const auto [found, is_new] = products_.try_emplace(shape, 0.0);
-  if (is_new) found->second = product_time(shape[0], shape[1], shape[2], shape[3], rates_);
+  if (is_new) {
+    KernelRates rates = rates_;
+    rates.reached *= shape[4];
+    found->second = product_time(shape[0], shape[1], shape[2], shape[3], rates);
+  }
   return found->second;
 }
 
@@ -104,7 +121,8 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
   for (const MatrixProduct& one : work.products)
     if (one.heads <= 0.0 && work.backward_kernels > 0)
-      time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0});
+      time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0,
+                                      alignment_part(one.columns, one.depth, rates_)});
   return time;
 }
 
@@ -115,9 +133,9 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
     for (const MatrixProduct& product : work.products)
-      for_each_kernel(product, forward, work.needs_input_gradient, samples,
+      for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
                       [&](const Shaped& one, double times) {
-                        time += times * of_product({one.m, one.n, one.k, one.count});
+                        time += times * of_product({one.m, one.n, one.k, one.count, one.aligned});
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });

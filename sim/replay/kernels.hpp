@@ -35,8 +35,7 @@ struct KernelRates {
 /// memory bandwidth that kernels reach, and |a, b|_4 = (a^4 + b^4)^(1/4). The waves of tiles over the multiprocessors, the
 /// start of a tile's pipeline (depth) and what a small tile loses to reading (tile) are what small and skinny products cost;
 /// splitting k fills the device where there are few tiles; theta is the clock that falls in long ones. The constants are in
-/// topologies/devices/kernels.yaml. Left out: shapes for which the library picks a bad kernel (up to 30 % slower), and k or n
-/// that are no multiples of 8.
+/// topologies/devices/kernels.yaml. Left out: shapes for which the library picks a bad kernel (up to 30 % slower).
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates);
 
 /// Attention in one kernel (FlashAttention 2): forward 4 rows keys d flop per head, half of them if causal; backward 2.5
@@ -48,6 +47,11 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 /// All that a layer's kernels take on the device: products and attention as above, and
 ///
 ///     start * (other kernels) + (traffic that is not the products') / W
+///
+/// A product in half precision of which a row of an operand is no multiple of 16 bytes long reaches a part of `e`: 0.4 where
+/// it is an odd number of elements (GPT-2's vocabulary of 50,257: nanoGPT's author reported a step on A100 some 25 % faster
+/// with 50,304, from memory; 0.4 says 28 %), 0.69 where half of it is (H100, a width of 10,922: 273 TFLOP/s, of 10,944: 398;
+/// stas00/ml-engineering), and where a quarter is, the geometric mean of that and 1.
 class KernelTimes {
  public:
   explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}
@@ -56,9 +60,10 @@ class KernelTimes {
   Seconds of_weights(const LayerWork& work, double samples);
 
  private:
-  Seconds of_product(const std::array<double, 4>& shape);
+  /// \param shape m, n, k, how many at once, and the part of the rate that its rows reach
+  Seconds of_product(const std::array<double, 5>& shape);
   KernelRates rates_;
-  std::map<std::array<double, 4>, Seconds> products_;  ///< by shape: layers of a model are alike
+  std::map<std::array<double, 5>, Seconds> products_;  ///< by shape: layers of a model are alike
 };
 
 }  // namespace stepcast
