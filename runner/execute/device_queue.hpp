@@ -37,7 +37,7 @@ class DeviceQueue {
   virtual std::size_t mark() = 0;
   /// Waits until the device is idle.
   virtual void drain() = 0;
-  /// When the device passed a mark. Two marks are apart to within 1 us, the host's clock is met to within some 10 us.
+  /// When the device passed a mark. Two marks are apart to within 1 us, the host's clock is met to within a few.
   /// \pre it has, and restart() was called
   virtual Clock::time_point passed(std::size_t mark) = 0;
 

@@ -217,24 +217,29 @@ void StudyExperiment::measure(const Points& points) {
     found->batches.insert({batch, std::max(1, batch / parts)});
     found->accumulating = found->accumulating || parts > 1;
   }
-  for (int round = 1; round <= parts_.measure_rounds; ++round)
-    for (const Wanted& one : all) {
-      const std::string& file = one.file;
-      std::vector<int> missing;
-      for (const int batch : one.batches)
-        if (launches_in(file, batch) < round) missing.push_back(batch);
-      if (!missing.empty()) {
-        Words words = joined_words({"measure", "--model", one.model, "--batch", joined(missing, ",")},
+  /// Together; where that fails, one by one, so that those that fit are there.
+  const std::function<void(const Wanted&, const std::vector<int>&)> take =
+      [&](const Wanted& one, const std::vector<int>& batches) {
+        Words words = joined_words({"measure", "--model", one.model, "--batch", joined(batches, ",")},
                                    words_of_part(*parts_.measure, one.point));
         if (one.accumulating) words.emplace_back("--accumulating");
-        words = joined_words(words, {"--append", "-o", file});
+        words = joined_words(words, {"--append", "-o", one.file});
         const ProgramOutput output = start("", words);
-        if (output.exit_code == static_cast<int>(ExitCode::kFailed))
-          failed_traces_[file] = printable(output.standard_error);
-        else
+        if (output.exit_code != static_cast<int>(ExitCode::kFailed))
           check(output, words);
-      }
-      calls_.on_progress(++done_, total_, file.substr(folder_.size() + 1));
+        else if (batches.size() == 1)
+          failed_[{one.file, batches.front()}] = printable(output.standard_error);
+        else
+          for (const int batch : batches) take(one, {batch});
+      };
+  for (int round = 1; round <= parts_.measure_rounds; ++round)
+    for (const Wanted& one : all) {
+      std::vector<int> missing;
+      for (const int batch : one.batches)
+        if (launches_in(one.file, batch) < round && !failed_.contains({one.file, batch}))
+          missing.push_back(batch);
+      if (!missing.empty()) take(one, missing);
+      calls_.on_progress(++done_, total_, one.file.substr(folder_.size() + 1));
     }
 }
 
@@ -270,8 +275,8 @@ void StudyExperiment::bench() {
 void StudyExperiment::predict(const Points& points) {
   std::vector<StudyPoint> copies;
   for (const StudyPoint* point : points) {
-    const auto failed = failed_traces_.find(trace_path(*point));
-    if (failed == failed_traces_.end())
+    const auto failed = failed_.find({trace_path(*point), whole_number(*point, "batch", "32")});
+    if (failed == failed_.end())
       copies.push_back(*point);
     else
       rows_[point->key] = {.key = point->key, .error = failed->second};

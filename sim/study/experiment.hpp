@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/program.hpp"
@@ -93,7 +94,7 @@ class StudyExperiment {
   std::string folder_;
   const ExperimentCalls& calls_;
   std::map<std::string, StudyRow> rows_;
-  std::map<std::string, std::string> failed_traces_;  ///< by path, what the measurement said
+  std::map<std::pair<std::string, int>, std::string> failed_;  ///< by trace and batch, what measuring it said
   std::vector<LeftOut> left_out_;
   std::vector<std::string> warnings_;
   std::vector<const StudyPoint*> points_run_;
