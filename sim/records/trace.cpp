@@ -156,6 +156,7 @@ std::string Trace::problem() const {
 }
 
 MachineSpeed Trace::machine_speed() const {
+  if (!context.gpu.name.empty()) return {};  // it is the host's
   std::vector<const MachineLog*> logs;
   for (const TraceEntry& entry : entries) logs.push_back(&entry.machine);
   return speed_of(logs, context.cpu_model);

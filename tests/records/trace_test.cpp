@@ -79,6 +79,11 @@ TEST_CASE("what a host that runs ahead takes to issue its phases is kept beside 
   CHECK(issue.loss_s == std::vector<double>{10, 30, 20});
   CHECK(issue.host_s == std::vector<double>{0, 0, 0});
   CHECK(marked(on_gpu, {0, 1, 0}).issue()->segments[0].forward_s == std::vector<double>{30});
+  on_gpu.machine = {{1e5, 1e5, 1e5}, {0.0, 0.0, 0.0}};
+  Trace trace = trace_of({on_gpu});
+  CHECK(trace.machine_speed().known());
+  trace.context.gpu.name = "a GPU";
+  CHECK_FALSE(trace.machine_speed().known());
   segment.forward_issue_s.pop_back();
   CHECK_THAT(trace_of({on_gpu}).problem(), Catch::Contains("segments.s.forward_issue_s"));
 }
