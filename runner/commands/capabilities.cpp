@@ -3,6 +3,7 @@
 
 #include "runner/backend/backend.hpp"
 #include "runner/engine/compute_environment.hpp"
+#include "runner/execute/device_queue.hpp"
 #include "sim/cli/command.hpp"
 
 namespace stepcast {
@@ -15,9 +16,19 @@ ExitCode run(const po::variables_map& options) {
   for (const auto& backend : backends().entries())
     list.push_back(
         {{"name", backend.name}, {"library", backend.thing.library}, {"description", backend.description}});
+  std::string device;  // of GPUs
+  std::string lacking;
+  try {
+    device = open_device("cuda")->device();
+  } catch (const Error& error) {
+    lacking = error.what();
+  }
   if (options["json"].as<bool>()) {
-    const nlohmann::json json = {
-        {"context", context}, {"backends", list}, {"reference_blas", identify_blas().is_reference}};
+    const nlohmann::json json = {{"context", context},
+                                 {"backends", list},
+                                 {"reference_blas", identify_blas().is_reference},
+                                 {"gpu", device},
+                                 {"no_gpu", lacking}};
     std::cout << json.dump(1) << '\n';
     return ExitCode::kDone;
   }
@@ -25,6 +36,7 @@ ExitCode run(const po::variables_map& options) {
   std::cout << "BLAS " << context.blas << '\n';
   for (const auto& backend : backends().entries())
     std::cout << "backend " << backend.name << ": " << backend.thing.library << '\n';
+  std::cout << (device.empty() ? lacking : "--device cuda: " + device) << '\n';
   for (const std::string& warning : context.warnings) std::cout << "! " << warning << '\n';
   return ExitCode::kDone;
 }

@@ -8,8 +8,10 @@
 #include "core/file.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
@@ -25,6 +27,7 @@ void declare(po::options_description& options) {
       ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
       ("context", int_value(1), "one rank's part of a model whose sequences so many ranks share")
       ("expert", int_value(1), "one rank's part of a model whose experts so many ranks share")
+      ("time-limit", text_value("none")->value_name("TIME"), "of each launch, after which five steps per batch size are enough")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
       ("warmup", int_value(5), "steps before, not kept")
@@ -38,6 +41,7 @@ void declare(po::options_description& options) {
       ("allow-reference-blas", po::bool_switch(), "measure although matrix products are many times too slow")
       ("append", po::bool_switch(), "add the launches to those in the file, measured at another time");
   // clang-format on
+  declare_device_options(options);
   declare_output(options, "the trace");
 }
 
@@ -71,13 +75,22 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
   return numbers;
 }
 
+/// The GPU, or this host's processor.
+std::string computing_device(const po::variables_map& values) {
+  const std::unique_ptr<DeviceQueue> device = device_option(values);
+  return device == nullptr ? make_run_context("", {}).cpu_model : device->device();
+}
+
 /// What an earlier call measured. \throws InputError when that was something else
-Trace earlier_launches(const std::string& path, const Model& model) {
+Trace earlier_launches(const po::variables_map& values, const std::string& path, const Model& model) {
   Trace trace = load_trace(path);
   if (trace.model != model.specification)
     throw InputError(path + ": is a trace of '" + trace.model + "'; launches of '" + model.specification +
                      "' cannot be added to it");
-  const std::string here = make_run_context("", {}).cpu_model;
+  if (trace.precision != to_text(precision_option(values)))
+    throw InputError(path + ": was measured in " + trace.precision + ", and this is " +
+                     to_text(precision_option(values)));
+  const std::string here = computing_device(values);
   if (trace.device != here)
     throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
   return trace;
@@ -93,17 +106,26 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.data_folder = values["data"].as<std::string>();
   options.accumulating = values["accumulating"].as<bool>();
   options.budget_s = budget_option(values);
+  options.precision = precision_option(values);
+  if (const std::string limit = values["time-limit"].as<std::string>(); limit != "none")
+    options.limit_s = parse_seconds(limit, "--time-limit").count();
+  const std::unique_ptr<DeviceQueue> device = device_option(values);
+  options.device = device.get();
+  std::optional<GpuWatch> watch;
+  if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
                                                             static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
-  return torch_engine().measure_trace(model, options);
+  Trace trace = torch_engine().measure_trace(model, options);
+  if (watch) trace.context.gpu = watch->report();
+  return trace;
 }
 
 /// One launch with one number of threads, as a program of its own.
 Trace measure_anew(const po::variables_map& values, int threads) {
   std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
                                  std::to_string(threads), "--model", model_of(values)};
-  for (const char* name : {"batch", "data", "budget"})
+  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})
@@ -156,6 +178,8 @@ void print_entry(const TraceEntry& entry) {
   add("optimizer", entry.optimizer_s());
   add("host", entry.host_s);
   rest.add({"sum with segments", to_text(Seconds(sum)), ""});
+  if (const std::optional<TraceEntry> issue = entry.issue())
+    rest.add({"issued by the host", to_text(Seconds(sum_of_medians(*issue))), ""});
   add("step by segments", entry.step_s);
   add("step of the whole graph", entry.native_step_s);
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
@@ -184,11 +208,14 @@ void print_machine(const Trace& trace) {
 }
 
 void finish(const po::variables_map& values, Trace& trace, const Model& model) {
-  trace.context = make_compute_context(kTraceSchema, command_line(), trace.entries.front().threads,
-                                       values["seed"].as<unsigned>());
-  trace.device = trace.context.cpu_model;
+  RunContext context = make_compute_context(kTraceSchema, command_line(), trace.entries.front().threads,
+                                            values["seed"].as<unsigned>());
+  context.gpu = std::move(trace.context.gpu);
+  trace.context = std::move(context);
+  trace.device = computing_device(values);
   trace.lineage = {make_ancestor("model", model.path)};
   for (std::string& doubt : doubts(trace)) trace.context.warnings.push_back(std::move(doubt));
+  for (std::string& doubt : doubts(trace.context.gpu)) trace.context.warnings.push_back(std::move(doubt));
   if (write_output(
           values, [&] { return to_file_text(trace); }, values["append"].as<bool>()))
     return;
@@ -207,9 +234,9 @@ ExitCode run(const po::variables_map& values) {
   check_output(values, append);
   std::optional<Trace> earlier;
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
-    earlier = earlier_launches(values["output"].as<std::string>(), model);
+    earlier = earlier_launches(values, values["output"].as<std::string>(), model);
   static_cast<void>(budget_option(values));
-  check_blas(values["allow-reference-blas"].as<bool>());
+  if (device_option(values) == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
   Trace trace;
   if (launches == 1 && threads.size() == 1) {
     require_thread_environment(threads.front(), command_line());
@@ -220,7 +247,10 @@ ExitCode run(const po::variables_map& values) {
       for (const int count : threads) parts.push_back(measure_anew(values, count));
     trace = torch_engine().merge_launches(parts);
   }
-  if (earlier) trace = torch_engine().merge_launches({*earlier, trace});
+  if (earlier) {
+    earlier->context.gpu = trace.context.gpu;
+    trace = torch_engine().merge_launches({*earlier, trace});
+  }
   finish(values, trace, model);
   return ExitCode::kDone;
 }

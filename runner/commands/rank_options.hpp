@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runner/backend/session.hpp"
+#include "runner/execute/device_queue.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/records/run_context.hpp"
 
@@ -11,6 +12,12 @@
 /// --master-port
 /// --timeout --backend --interface`.
 namespace stepcast {
+
+/// `--device` and `--precision`.
+void declare_device_options(po::options_description& options);
+/// What they name; null: this host computes. \throws UsageError for a precision that this host does not train in, and as
+/// open_device()
+std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options);
 
 void declare_rank_options(po::options_description& options, int default_nproc);
 /// `--algorithm`, which run_on_ranks() reads too.

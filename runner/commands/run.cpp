@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "core/environment.hpp"
@@ -12,6 +13,7 @@
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/execute/replayed_run.hpp"
+#include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
@@ -51,6 +53,7 @@ void declare(po::options_description& options) {
       ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
       ("allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow");
   // clang-format on
+  declare_device_options(options);
   declare_timeline(options);
   declare_output(options, "the result");
   declare_rank_options(options, 1);
@@ -142,8 +145,11 @@ void print_summary(const Result& result) {
 
 /// How a run of this machine says where its times come from.
 void add_origin(const po::variables_map& values, Result& result) {
+  GpuState gpu = std::move(result.context.gpu);
   result.context = make_compute_context(kResultSchema, command_line(), result.configuration.threads,
                                         values["seed"].as<unsigned>());
+  result.context.gpu = std::move(gpu);
+  for (std::string& doubt : doubts(result.context.gpu)) result.context.warnings.push_back(std::move(doubt));
   const std::string data = values["data"].as<std::string>();
   result.notes["data"] = data.empty() ? "synthetic" : data;
 }
@@ -211,7 +217,8 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 }
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
-  Model model = load_model(shared_by(required(values, "model"), training_config(values)));
+  Model model = in_precision(load_model(shared_by(required(values, "model"), training_config(values))),
+                             precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted, or run with --compute replayed");
@@ -230,18 +237,34 @@ TrainingConfig training_of(const po::variables_map& values) {
   return training;
 }
 
+/// \throws UsageError, CapabilityError for what --device cuda does not do
+void check_device(const po::variables_map& values, const Schedule& schedule, bool replayed) {
+  if (device_option(values) == nullptr) return;
+  if (replayed)
+    throw UsageError("--device cuda means nothing with --compute replayed, where nothing computes");
+  if (is_reference(values)) throw CapabilityError("--device cuda goes with --engine schedule");
+  if (schedule.strategy != "single")
+    throw CapabilityError("--device cuda trains on one GPU so far, without communication: --strategy single");
+}
+
 ExitCode run_for_real(const po::variables_map& values, const Model& model, const TrainingConfig& training,
                       const Schedule& schedule) {
-  check_blas(values["allow-reference-blas"].as<bool>());
+  if (values["device"].as<std::string>() == "cpu") check_blas(values["allow-reference-blas"].as<bool>());
   require_thread_environment(values["threads"].as<int>(), command_line());
   require_host_memory(values);
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
-    const RunOptions options = run_options(values, prints);
+    RunOptions options = run_options(values, prints);
+    const std::unique_ptr<DeviceQueue> device = device_option(values);
+    options.device = device.get();
+    options.precision = precision_option(values);
+    std::optional<GpuWatch> watch;
+    if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
     const TorchEngine& torch = torch_engine();
     Result result = is_reference(values)
                         ? torch.run_reference(model, {schedule.strategy, training}, session, options, nullptr)
                         : torch.run_schedule(model, schedule, session, options, nullptr);
+    if (watch) result.context.gpu = watch->report();
     if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
     return ExitCode::kDone;
   });
@@ -279,6 +302,7 @@ ExitCode run(const po::variables_map& values) {
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
+  check_device(values, schedule, replayed);
   check_output(values);
   check_timeline(values);
   return replayed ? run_waiting(values, model, training, schedule)

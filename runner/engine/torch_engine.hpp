@@ -7,7 +7,9 @@
 
 #include "core/registry.hpp"
 #include "models/model.hpp"
+#include "models/precision.hpp"
 #include "runner/backend/session.hpp"
+#include "runner/execute/device_queue.hpp"
 #include "sim/records/result.hpp"
 #include "sim/records/trace.hpp"
 #include "sim/schedule/schedule.hpp"
@@ -22,7 +24,9 @@ struct RunOptions {
   int steps = 30;
   int warmup_steps = 5;
   unsigned seed = 1;
-  bool float64 = false;     ///< for tests of correctness; timings are in float32
+  bool float64 = false;           ///< for tests of correctness; timings are in float32
+  DeviceQueue* device = nullptr;  ///< that computes; null: this host
+  Precision precision{};
   std::string data_folder;  ///< CIFAR-10; "" is synthetic data
   /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
   /// loss.
@@ -48,7 +52,10 @@ struct MeasureOptions {
   unsigned seed = 1;
   bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
   std::string data_folder;    ///< CIFAR-10; "" is synthetic data
-  double budget_s = 30.0;     ///< for repeating disturbed steps, after all others
+  DeviceQueue* device = nullptr;  ///< that computes; null: this host
+  Precision precision{};
+  double limit_s = 0.0;    ///< after which no further steps are taken than five per batch size; 0: none
+  double budget_s = 30.0;  ///< for repeating disturbed steps, after all others
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 

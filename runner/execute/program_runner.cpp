@@ -18,11 +18,13 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend)
+ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend, DeviceQueue* device)
     : schedule_(schedule),
       program_(schedule.program(backend.rank())),
       backend_(backend),
-      stamps_(program_.ops.size()) {
+      device_(device),
+      stamps_(program_.ops.size()),
+      marks_(program_.ops.size()) {
   assert(schedule.world_size == backend.world_size());
   for (const Group& group : schedule.groups) {
     const bool everybody = static_cast<int>(group.ranks.size()) == backend.world_size();
@@ -162,7 +164,19 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   steps_.push_back(std::move(step));
 }
 
+void ProgramRunner::prepare() {
+  if (device_ != nullptr) device_->restart();
+}
+
+void ProgramRunner::settle() {
+  if (device_ == nullptr) return;
+  device_->drain();
+  for (std::size_t i = 0; i < steps_.size(); ++i)
+    if (steps_[i].op.run) stamps_[i] = {device_->passed(marks_[i].first), device_->passed(marks_[i].second)};
+}
+
 const std::vector<Stamp>& ProgramRunner::step() {
+  if (device_ != nullptr) latest_mark_ = device_->mark();
   for (Step& step : steps_) step.done = false;
   launched_ = 0;
   for (const std::size_t index : inline_) {
@@ -192,7 +206,9 @@ void ProgramRunner::run_inline(std::size_t index) {
   for (const std::size_t earlier : step.wait_for) finish(earlier);
   stamps_[index].start = step.stamps_wait ? before_wait : Clock::now();
   hook_host_ = static_cast<int>(index);
+  const std::size_t before = latest_mark_;
   step.op.run();
+  if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
   stamps_[index].end = Clock::now();
   step.done = true;
   launch_ready();

@@ -10,6 +10,7 @@
 
 #include "core/overloaded.hpp"
 #include "runner/backend/backend.hpp"
+#include "runner/execute/device_queue.hpp"
 #include "runner/execute/rank_report.hpp"
 #include "sim/schedule/operations.hpp"
 #include "sim/schedule/schedule.hpp"
@@ -38,9 +39,14 @@ struct UnitArrays {
 /// the gradient they name is ready; one that comes after another collective is handed over when the calling
 /// thread next waits for it or for a later one. Sends and receives are handed over when the calling thread
 /// reaches them. All communication of a step is over when the step ends.
+///
+/// Where a device computes, its host goes on as soon as an operation is issued: stamps of computing are then the device's,
+/// from the end of what it did before to the operation's own end.
 class ProgramRunner : public SteppedProgram {
  public:
+  void prepare() override;
   const std::vector<Stamp>& step() override;
+  void settle() override;
   /// Runs the hooks of the backward that runs now which wait for the gradient of `tensor`. Gradients are
   /// accumulated in every micro-batch; hooks belong to one backward.
   void gradient_ready(int tensor);
@@ -53,7 +59,8 @@ class ProgramRunner : public SteppedProgram {
 
   /// Connects the groups that this rank is in and that are not the whole job; all ranks call it.
   /// \pre both outlive this; the schedule is for as many ranks \throws RunError
-  ProgramRunner(const Schedule& schedule, Backend& backend);
+  /// \param device that computes; null: this host
+  ProgramRunner(const Schedule& schedule, Backend& backend, DeviceQueue* device = nullptr);
 
   /// Resolves all operations; the last thing that a derived constructor does. \param parameters of the model
   /// \param resolve called with each action and its index in the program: gives a CompiledOp for a Send and a
@@ -93,6 +100,7 @@ class ProgramRunner : public SteppedProgram {
   const Schedule& schedule_;
   const Program& program_;
   Backend& backend_;  ///< of the whole job
+  DeviceQueue* const device_;
 
  private:
   struct Step {
@@ -133,6 +141,9 @@ class ProgramRunner : public SteppedProgram {
   int hook_host_ = -1;  ///< operation whose hooks may run
 
   std::vector<Stamp> stamps_;
+  std::vector<std::pair<std::size_t, std::size_t>>
+      marks_;  ///< of the device: before and after what the thread did
+  std::size_t latest_mark_ = 0;
   std::size_t launched_ = 0;  ///< how many of `collectives_`
 };
 

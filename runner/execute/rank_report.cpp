@@ -9,7 +9,6 @@
 #include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
 #include "runner/execute/core_sharing.hpp"
-#include "runner/execute/memory_account.hpp"
 #include "sim/schedule/operations.hpp"
 
 namespace stepcast {
@@ -224,12 +223,14 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
       sent_before = backend.bytes_sent();
       watch.begin(latest_s);
       backend.barrier();
-      forget_memory_peak();
+      program.forget_peak();
       watch.restart();
     }
+    program.prepare();
     const auto start = std::chrono::steady_clock::now();
     const std::vector<Stamp>& stamps = program.step();
     const Stamp whole{start, std::chrono::steady_clock::now()};
+    program.settle();
     latest_s = to_seconds(whole.end) - to_seconds(whole.start);
     log.add(step, whole, stamps, program.loss());
     watch.after(step);
@@ -237,7 +238,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
   }
   const double counted = static_cast<double>(backend.bytes_sent() - sent_before) / loop.steps;
   const std::optional<std::uint64_t> known = program.bytes_sent();
-  Result result = log.report(session, known ? static_cast<double>(*known) : counted, peak_memory());
+  Result result = log.report(session, known ? static_cast<double>(*known) : counted, program.peak());
   result.machine = watch.report();
   return result;
 }

@@ -9,6 +9,7 @@
 
 #include "models/model.hpp"
 #include "runner/backend/session.hpp"
+#include "runner/execute/memory_account.hpp"
 #include "sim/records/result.hpp"
 #include "sim/schedule/schedule.hpp"
 
@@ -25,12 +26,18 @@ struct Stamp {
 class SteppedProgram {
  public:
   virtual ~SteppedProgram() = default;
-  /// Runs the next step and returns its stamps, one per operation. Valid until the next call.
+  /// Called before and after each step, outside its step time.
+  virtual void prepare() {}
+  virtual void settle() {}
+  /// Runs the next step and returns its stamps, one per operation. Complete after settle(), valid until the next call.
   virtual const std::vector<Stamp>& step() = 0;
   /// Of the latest step, mean over the micro-batches; 0 on a rank that computes no loss.
   [[nodiscard]] virtual double loss() const { return 0.0; }
   /// What this rank sends in one step, where that is not what the session's backend counts.
   [[nodiscard]] virtual std::optional<std::uint64_t> bytes_sent() const { return std::nullopt; }
+  /// What tensors held at most since the last forget_peak(): as memory_account.hpp counts it, unless a device does.
+  virtual void forget_peak() { forget_memory_peak(); }
+  [[nodiscard]] virtual MemoryBytes peak() const { return peak_memory(); }
 };
 
 struct StepLoop {

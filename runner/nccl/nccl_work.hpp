@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runner/backend/backend.hpp"
-#include "runner/nccl/cuda_queue.hpp"
+#include "runner/cuda/cuda_queue.hpp"
 #include "runner/nccl/nccl_communicator.hpp"
 
 namespace stepcast {

@@ -132,6 +132,10 @@ Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, uns
   return {torch::cat(images), torch::cat(labels), seed};
 }
 
+void Dataset::to(torch::Device device) {
+  for (torch::Tensor* tensor : {&inputs_, &targets_, &order_}) *tensor = tensor->to(device);
+}
+
 Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype,
                      int part) const {
   const torch::NoGradGuard no_grad;

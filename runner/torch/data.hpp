@@ -36,6 +36,9 @@ class Dataset {
   /// files are missing or truncated, hold other labels, or do not fit the model
   static Dataset load_cifar10(const Model& model, const std::string& folder, unsigned seed);
 
+  /// Moves them to a device, where batches are then made.
+  void to(torch::Device device);
+
   [[nodiscard]] std::int64_t size() const { return inputs_.size(0); }
 
   /// The batch of one rank at one step: samples (step * world_size + rank) * size ... + size - 1 of the

@@ -49,8 +49,8 @@ class CompiledProgram final : public ProgramRunner {
  public:
   /// \throws CapabilityError for operations that are not executed
   CompiledProgram(const Schedule& schedule, TorchModel& model, const Dataset& data, Backend& backend,
-                  int batch)
-      : ProgramRunner(schedule, backend),
+                  int batch, DeviceQueue* device)
+      : ProgramRunner(schedule, backend, device),
         model_(model),
         data_(data),
         rank_(backend.rank()),
@@ -74,12 +74,23 @@ class CompiledProgram final : public ProgramRunner {
   CompiledProgram& operator=(CompiledProgram&&) = delete;
 
   const std::vector<Stamp>& step() override {
-    loss_ = 0.0;
+    losses_.clear();
     const std::vector<Stamp>& stamps = ProgramRunner::step();
     ++step_;
+    loss_ = 0.0;  // reading it waits for a device
+    for (const torch::Tensor& loss : losses_) loss_ += loss.item<double>() / schedule_.micro_batches;
+    if (device_ != nullptr) device_->drain();
     return stamps;
   }
   [[nodiscard]] double loss() const override { return loss_; }
+  void forget_peak() override { forget_tensor_peak(model_.numbers().device); }
+  [[nodiscard]] MemoryBytes peak() const override {
+    if (device_ == nullptr) return peak_memory();
+    MemoryBytes bytes = model_.resident_bytes();
+    bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] =
+        std::max(0.0, peak_tensor_bytes(model_.numbers().device) - total(bytes));
+    return bytes;
+  }
 
   /// Gathers the parameters of sharded units, so that they can be read. All ranks call it.
   void gather_units() {
@@ -184,7 +195,7 @@ class CompiledProgram final : public ProgramRunner {
         break;
     }
     return [this, on, index = action.micro_batch, parts = schedule_.micro_batches] {
-      loss_ += on->loss(micro_batch(batch_.target, index), 1.0 / parts) / parts;
+      losses_.push_back(on->loss(micro_batch(batch_.target, index), 1.0 / parts));
     };
   }
 
@@ -345,6 +356,7 @@ class CompiledProgram final : public ProgramRunner {
 
   std::int64_t step_ = 0;
   Batch batch_;
+  std::vector<torch::Tensor> losses_;  ///< by micro-batch
   double loss_ = 0.0;
 };
 
@@ -356,10 +368,14 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   install_counting_allocator();
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
-  TorchModel torch_model(model, options.float64 ? torch::kFloat64 : torch::kFloat32, options.seed,
-                         schedule.program(backend.rank()).segments, part_of(model, schedule, backend.rank()));
-  const Dataset data = Dataset::open(model, options.data_folder, options.seed);
-  CompiledProgram program(schedule, torch_model, data, backend, options.batch);
+  use_numbers(options.precision, options.device);
+  const Numbers numbers =
+      options.float64 ? Numbers(torch::kFloat64) : Numbers::of(options.precision, options.device);
+  TorchModel torch_model(model, numbers, options.seed, schedule.program(backend.rank()).segments,
+                         part_of(model, schedule, backend.rank()));
+  Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  data.to(numbers.device);
+  CompiledProgram program(schedule, torch_model, data, backend, options.batch, options.device);
   Result result = run_steps(program, schedule, session,
                             {options.warmup_steps, options.steps, options.on_step, options.threads});
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);

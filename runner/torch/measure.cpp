@@ -24,29 +24,30 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 
 /// Most live bytes above those before, while `phase` ran.
 template <class Phase>
-double peak_of(Phase phase) {
-  const double before = total(live_memory());
-  forget_memory_peak();
+double peak_of(torch::Device device, Phase phase) {
+  const double before = live_tensor_bytes(device);
+  forget_tensor_peak(device);
   phase();
-  return total(peak_memory()) - before;
+  return peak_tensor_bytes(device) - before;
 }
 
 /// One more step, whose memory is looked at and whose time is not: what the forward of each segment leaves
 /// behind, its output among it, and what each phase needs while it runs.
 void observe_memory(TorchModel& model, const Batch& batch, TraceEntry& entry) {
   const MemoryScope scope(MemoryCategory::kActivations);
+  const torch::Device on = model.numbers().device;
   SegmentedPass pass(model);
   pass.begin(batch.input);
   for (std::size_t segment = 0; segment < model.segments(); ++segment) {
-    const double before = total(live_memory());
-    entry.segments[segment].forward_peak_bytes = peak_of([&] { pass.forward(segment); });
-    entry.segments[segment].saved_bytes = total(live_memory()) - before;
+    const double before = live_tensor_bytes(on);
+    entry.segments[segment].forward_peak_bytes = peak_of(on, [&] { pass.forward(segment); });
+    entry.segments[segment].saved_bytes = live_tensor_bytes(on) - before;
   }
-  entry.loss_peak_bytes = peak_of([&] { pass.loss(batch.target); });
+  entry.loss_peak_bytes = peak_of(on, [&] { pass.loss(batch.target); });
   for (std::size_t segment = model.segments(); segment-- > 0;)
-    entry.segments[segment].backward_peak_bytes = peak_of([&] { pass.backward(segment); });
+    entry.segments[segment].backward_peak_bytes = peak_of(on, [&] { pass.backward(segment); });
   for (std::size_t segment = 0; segment < model.segments(); ++segment)
-    entry.segments[segment].optimizer_peak_bytes = peak_of([&] { model.optimizer_step(segment); });
+    entry.segments[segment].optimizer_peak_bytes = peak_of(on, [&] { model.optimizer_step(segment); });
 }
 
 /// A second thread to wait for, as a rank waits for its communication thread.
@@ -82,18 +83,25 @@ class OtherThread {
 };
 
 /// The steps of one batch size at one pace.
+///
+/// Where a device computes, a kept step is three: one whose phases are issued while the device is held back and then run
+/// by it without waiting for the host, so that issuing and computing are told apart; one that runs as training does, whose
+/// whole time counts; and one of the whole graph.
 class BatchBench {
  public:
-  BatchBench(TorchModel& model, const Dataset& data, int batch, int threads, Pace pace, OtherThread& other)
+  BatchBench(TorchModel& model, const Dataset& data, int batch, const MeasureOptions& options, Pace pace,
+             OtherThread& other)
       : model_(model),
         data_(data),
         other_(other),
+        device_(options.device),
+        marks_(options.device),
         pass_(model),
         ready_(model.parameters().size()),
         exchanged_(model.model().exchanges.size()),
         exchange_fractions_(exchanged_.size()) {
     entry_.batch = batch;
-    entry_.threads = threads;
+    entry_.threads = options.threads;
     entry_.pace = pace;
     for (const Segment& segment : model.model().segments) {
       entry_.segments.emplace_back();
@@ -103,7 +111,7 @@ class BatchBench {
   }
 
   void warmup_step() {
-    segmented_step(false);
+    segmented_step(Kept::kNothing);
     native_step(false);
   }
   /// What comes before a kept step is what will come before the next: a whole-graph step, or a step that
@@ -112,10 +120,11 @@ class BatchBench {
     if (entry_.pace == Pace::kContinuous)
       native_step(false);
     else
-      segmented_step(false);
+      segmented_step(Kept::kNothing);
   }
   void next_step_of_turn() {
-    segmented_step(true);
+    if (device_ != nullptr) segmented_step(Kept::kPhases);
+    segmented_step(device_ != nullptr ? Kept::kWhole : Kept::kAll);
     if (entry_.pace == Pace::kContinuous) native_step(true);
   }
 
@@ -147,98 +156,110 @@ class BatchBench {
     for (std::size_t segment = model_.segments(); segment-- > 0;) pass_.backward(segment);
   }
 
-  void segmented_step(bool keep) {
+  enum class Kept : std::uint8_t { kNothing, kPhases, kWhole, kAll };
+  /// Marks before and after a phase.
+  struct Lap {
+    std::size_t from = 0, to = 0;
+  };
+
+  /// Of a held device: from when it begins, behind what was issued.
+  template <class Phase>
+  Lap lap(bool held, Phase phase) {
+    constexpr std::chrono::milliseconds kLongest{
+        50};  // should issuing it take longer, or wait for the device
+    if (held) {
+      device_->drain();
+      device_->hold(kLongest);
+    }
+    Lap lap{.from = held ? marks_.mark() : last_};
+    phase();
+    lap.to = last_ = marks_.mark();
+    if (held) device_->release();
+    return lap;
+  }
+
+  void segmented_step(Kept keep) {
     struct Laps {
-      double forward = 0.0, backward = 0.0, zero_grad = 0.0, optimizer = 0.0;
+      Lap forward, backward, zero_grad, optimizer;
     };
     const std::size_t segments = model_.segments();
+    const bool held = keep == Kept::kPhases;
     std::vector<Laps> laps(segments);
-    model_.set_gradient_hook([this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = Clock::now(); });
+    Lap input, loss, uncounted;
+    torch::Tensor value;
+    model_.set_gradient_hook(
+        [this](int tensor) { ready_[static_cast<std::size_t>(tensor)] = marks_.mark(); });
     model_.set_exchange([this](int index, const torch::Tensor& own) {
-      exchanged_[static_cast<std::size_t>(index)] = Clock::now();
+      exchanged_[static_cast<std::size_t>(index)] = marks_.mark();
       return exchange_alone(model_.model(), index, own);
     });
-    const Clock::time_point start = Clock::now();
-    Clock::time_point last = start;
-    const auto lap = [&last] {
-      const Clock::time_point now = Clock::now();
-      return seconds_between(std::exchange(last, now), now);
-    };
-    double input = 0.0;
-    double loss = 0.0;
-    double uncounted = 0.0;
+    marks_.restart();
+    const std::size_t start = last_ = marks_.mark();
     {
-      Batch batch = next_batch();
-      input = lap();
-      for (std::size_t segment = 0; segment < segments; ++segment) {
-        model_.zero_grad(segment);
-        laps[segment].zero_grad = lap();
-      }
-      if (entry_.pace == Pace::kAccumulating) {
-        whole_pass(batch);
-        uncounted = lap();
-      }
+      Batch batch;
+      input = lap(held, [&] { batch = next_batch(); });
+      for (std::size_t segment = 0; segment < segments; ++segment)
+        laps[segment].zero_grad = lap(held, [&] { model_.zero_grad(segment); });
+      if (entry_.pace == Pace::kAccumulating) uncounted = lap(false, [&] { whole_pass(batch); });
       pass_.begin(std::move(batch.input));
-      for (std::size_t segment = 0; segment < segments; ++segment) {
-        const Clock::time_point begin = last;
-        pass_.forward(segment);
-        laps[segment].forward = lap();
-        if (keep) keep_exchanges(static_cast<int>(segment), false, begin, last);
-      }
-      const Clock::time_point forwards_end = last;
-      pass_.loss(batch.target);
-      loss = lap();
-      if (keep) keep_exchanges(-1, false, forwards_end, last);
-      for (std::size_t segment = segments; segment-- > 0;) {
-        const Clock::time_point begin = last;
-        pass_.backward(segment);
-        laps[segment].backward = lap();
-        if (!keep) continue;
-        keep_fractions(segment, begin, last);
-        keep_exchanges(static_cast<int>(segment), true, begin, last);
-      }
-      if (entry_.pace == Pace::kWaiting) {
-        other_.wait();
-        uncounted = lap();
-      }
-      for (std::size_t segment = 0; segment < segments; ++segment) {
-        model_.optimizer_step(segment);
-        laps[segment].optimizer = lap();
-      }
+      for (std::size_t segment = 0; segment < segments; ++segment)
+        laps[segment].forward = lap(held, [&] { pass_.forward(segment); });
+      loss = lap(held, [&] { value = pass_.loss(batch.target); });
+      for (std::size_t segment = segments; segment-- > 0;)
+        laps[segment].backward = lap(held, [&] { pass_.backward(segment); });
+      if (entry_.pace == Pace::kWaiting) uncounted = lap(false, [&] { other_.wait(); });
+      for (std::size_t segment = 0; segment < segments; ++segment)
+        laps[segment].optimizer = lap(held, [&] { model_.optimizer_step(segment); });
+      if (device_ != nullptr) static_cast<void>(value.item<double>());
     }
     const Clock::time_point end = Clock::now();
     model_.set_gradient_hook({});
     model_.set_exchange({});
-    if (!keep) return;
-    entry_.launch.push_back(0);
-    entry_.input_s.push_back(input);
-    entry_.loss_s.push_back(loss);
-    entry_.host_s.push_back(seconds_between(last, end));
-    entry_.step_s.push_back(seconds_between(start, end) - uncounted);
+    marks_.settle();
+    if (keep == Kept::kWhole || keep == Kept::kAll) {
+      entry_.launch.push_back(0);
+      entry_.host_s.push_back(std::max(0.0, seconds_between(marks_.done(last_), end)));
+      entry_.step_s.push_back(seconds_between(marks_.issued(start), end) -
+                              marks_.done_s(uncounted.from, uncounted.to));
+    }
+    if (keep != Kept::kPhases && keep != Kept::kAll) return;
+    const auto add = [this](const Lap& one, std::vector<double>& times, std::vector<double>& issue) {
+      times.push_back(marks_.done_s(one.from, one.to));
+      if (device_ != nullptr) issue.push_back(marks_.issued_s(one.from, one.to));
+    };
+    add(input, entry_.input_s, entry_.input_issue_s);
+    add(loss, entry_.loss_s, entry_.loss_issue_s);
+    keep_exchanges(-1, false, loss);
     for (std::size_t segment = 0; segment < segments; ++segment) {
       SegmentTrace& trace = entry_.segments[segment];
-      trace.forward_s.push_back(laps[segment].forward);
-      trace.backward_s.push_back(laps[segment].backward);
-      trace.zero_grad_s.push_back(laps[segment].zero_grad);
-      trace.optimizer_s.push_back(laps[segment].optimizer);
+      add(laps[segment].forward, trace.forward_s, trace.forward_issue_s);
+      add(laps[segment].backward, trace.backward_s, trace.backward_issue_s);
+      add(laps[segment].zero_grad, trace.zero_grad_s, trace.zero_grad_issue_s);
+      add(laps[segment].optimizer, trace.optimizer_s, trace.optimizer_issue_s);
+      keep_exchanges(static_cast<int>(segment), false, laps[segment].forward);
+      keep_exchanges(static_cast<int>(segment), true, laps[segment].backward);
+      keep_fractions(segment, laps[segment].backward);
     }
   }
 
-  void keep_fractions(std::size_t segment, Clock::time_point start, Clock::time_point end) {
+  /// The part of a phase that has passed at a mark.
+  [[nodiscard]] double fraction(const Lap& phase, std::size_t mark) const {
+    const double whole = marks_.done_s(phase.from, phase.to);
+    return whole > 0.0 ? std::clamp(marks_.done_s(phase.from, mark) / whole, 0.0, 1.0) : 1.0;
+  }
+
+  void keep_fractions(std::size_t segment, const Lap& backward) {
     const std::vector<int>& tensors = model_.model().segments[segment].parameters;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const double until = seconds_between(start, ready_[static_cast<std::size_t>(tensors[i])]);
-      fractions_[segment][i].push_back(std::clamp(until / seconds_between(start, end), 0.0, 1.0));
-    }
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      fractions_[segment][i].push_back(fraction(backward, ready_[static_cast<std::size_t>(tensors[i])]));
   }
 
   /// \param segment -1: the loss
-  void keep_exchanges(int segment, bool backward, Clock::time_point start, Clock::time_point end) {
+  void keep_exchanges(int segment, bool backward, const Lap& phase) {
     const std::vector<LayerExchange>& exchanges = model_.model().exchanges;
     for (std::size_t i = 0; i < exchanges.size(); ++i)
       if (exchanges[i].segment == segment && exchanges[i].backward == backward)
-        exchange_fractions_[i].push_back(
-            std::clamp(seconds_between(start, exchanged_[i]) / seconds_between(start, end), 0.0, 1.0));
+        exchange_fractions_[i].push_back(fraction(phase, exchanged_[i]));
   }
 
   void native_step(bool keep) {
@@ -257,12 +278,15 @@ class BatchBench {
   TorchModel& model_;
   const Dataset& data_;
   OtherThread& other_;
+  DeviceQueue* device_;
+  StepMarks marks_;
+  std::size_t last_ = 0;  ///< mark
   SegmentedPass pass_;
   std::int64_t step_ = 0;
   TraceEntry entry_;
-  std::vector<Clock::time_point> ready_;                     ///< by parameter
+  std::vector<std::size_t> ready_;                           ///< mark, by parameter
   std::vector<std::vector<std::vector<double>>> fractions_;  ///< by segment, position in ready order, step
-  std::vector<Clock::time_point> exchanged_;                 ///< by exchange of the model
+  std::vector<std::size_t> exchanged_;                       ///< mark, by exchange of the model
   std::vector<std::vector<double>> exchange_fractions_;      ///< by exchange, step
 };
 
@@ -273,7 +297,7 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   };
   for (const int number : more.launch) entry.launch.push_back(launch + number);
   append(entry, more, &TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s, &TraceEntry::step_s,
-         &TraceEntry::native_step_s);
+         &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s);
   entry.machine.append(more.machine);
   entry.disturbed = entry.disturbed || more.disturbed;
   for (std::size_t i = 0; i < entry.exchange_fraction.size(); ++i)
@@ -281,7 +305,9 @@ void join(TraceEntry& entry, const TraceEntry& more, int launch) {
   for (std::size_t i = 0; i < entry.segments.size(); ++i) {
     SegmentTrace& segment = entry.segments[i];
     append(segment, more.segments[i], &SegmentTrace::forward_s, &SegmentTrace::backward_s,
-           &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s);
+           &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s, &SegmentTrace::forward_issue_s,
+           &SegmentTrace::backward_issue_s, &SegmentTrace::zero_grad_issue_s,
+           &SegmentTrace::optimizer_issue_s);
     for (std::size_t k = 0; k < segment.grad_ready_fraction.size(); ++k) {
       double& mean = segment.grad_ready_fraction[k];
       mean += (more.segments[i].grad_ready_fraction[k] - mean) / (launch + 1);
@@ -339,16 +365,24 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   constexpr int kStepsPerTurn = 5;
   set_compute_threads(options.threads);
   install_counting_allocator();
-  TorchModel torch_model(model, torch::kFloat32, options.seed);
-  const Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  use_numbers(options.precision, options.device);
+  const Numbers numbers = Numbers::of(options.precision, options.device);
+  TorchModel torch_model(model, numbers, options.seed);
+  Dataset data = Dataset::open(model, options.data_folder, options.seed);
+  data.to(numbers.device);
   OtherThread other;
   std::vector<BatchBench> benches;
   for (const int batch : options.batches)
     for (const Pace pace : {Pace::kContinuous, Pace::kWaiting, Pace::kAccumulating})
-      if (pace != Pace::kAccumulating || options.accumulating)
-        benches.emplace_back(torch_model, data, batch, options.threads, pace, other);
+      if (pace == Pace::kContinuous ||
+          (options.device == nullptr && (pace != Pace::kAccumulating || options.accumulating)))
+        benches.emplace_back(torch_model, data, batch, options, pace, other);
+  constexpr double kClocksRise = 0.5;  // of a GPU that was idle
+  const Clock::time_point begin = Clock::now();
   for (BatchBench& bench : benches)
     for (int step = 0; step < options.warmup_steps; ++step) bench.warmup_step();
+  while (options.device != nullptr && seconds_between(begin, Clock::now()) < kClocksRise)
+    benches.front().warmup_step();
   MachineWatch watch(options.threads);
   const auto look = [&](double after_s) {
     if (watch.elapsed_s() < after_s) return;
@@ -363,7 +397,10 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
       look(kBetweenLooks);
     }
   };
-  for (int done = 0; done < options.steps; done += kStepsPerTurn)
+  const auto in_time = [&] {
+    return options.limit_s <= 0.0 || seconds_between(begin, Clock::now()) < options.limit_s;
+  };
+  for (int done = 0; done < options.steps && (done == 0 || in_time()); done += kStepsPerTurn)
     for (BatchBench& bench : benches) {
       const int steps = std::min(options.steps - done, kStepsPerTurn);
       turn(bench, steps);
@@ -371,7 +408,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
     }
   look(0.0);
   for (const Clock::time_point start = Clock::now();
-       seconds_between(start, Clock::now()) < options.budget_s;) {
+       seconds_between(start, Clock::now()) < options.budget_s && in_time();) {
     const double best = best_probe_of(benches);
     bool lacks = false;
     for (BatchBench& bench : benches)
@@ -384,6 +421,8 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   }
   Trace trace;
   trace.model = model.specification;
+  trace.dtype = device_dtype(options.precision.compute);
+  trace.precision = to_text(options.precision);
   const double best = best_probe_of(benches);
   for (BatchBench& bench : benches) add_undisturbed(bench.finish(), best, options.steps, trace);
   return trace;

@@ -131,13 +131,13 @@ void SegmentedPass::recompute(std::size_t segment) {
   set_state(model_.masks(), now);
 }
 
-double SegmentedPass::loss(const torch::Tensor& target, double scale) {
+torch::Tensor SegmentedPass::loss(const torch::Tensor& target, double scale) {
   const torch::AutoGradMode enabled(true);
   const torch::Tensor output = std::exchange(inputs_.back(), {}).detach().requires_grad_();
   const torch::Tensor value = model_.loss(output, target);
   run_backward(value, torch::full({}, scale, value.options()));
   segments_.back().gradient = output.grad();
-  return value.item<double>();
+  return value.detach();
 }
 
 void SegmentedPass::backward(std::size_t segment) {

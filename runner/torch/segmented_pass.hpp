@@ -34,8 +34,8 @@ class SegmentedPass {
   void forward(std::size_t segment, bool checkpointed = false, bool keeps_input = false);
   /// The forward once more, with the random numbers of the first time.
   void recompute(std::size_t segment);
-  /// Forward and backward of `scale` times the loss; returns the unscaled value.
-  double loss(const torch::Tensor& target, double scale = 1.0);
+  /// Forward and backward of `scale` times the loss; returns the unscaled value, which a device may still compute.
+  torch::Tensor loss(const torch::Tensor& target, double scale = 1.0);
   /// \pre the gradient of its output is there
   void backward(std::size_t segment);
   /// The same in two: the gradient of the input now, and later those of weights from the gradients of their operations'

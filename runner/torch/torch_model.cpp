@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -139,7 +140,7 @@ LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
 class TorchModel::Builder {
  public:
   Builder(TorchModel& target, unsigned seed)
-      : target_(target), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)), masks_(target.masks_) {
+      : target_(target), generator_(target.numbers_.generator(seed)), masks_(target.masks_) {
     const Model& model = target.model_;
     target.parameters_.resize(model.parameters.size());
     target.buffers_.resize(model.buffers.size());
@@ -202,9 +203,10 @@ class TorchModel::Builder {
     const Model& model = target_.model_;
     std::array<std::int64_t, 2> elements{};
     for (const Buffer& buffer : model.buffers) elements[buffer.is_integer ? 1 : 0] += numel(buffer.shape);
-    const std::array<torch::ScalarType, 2> types{target_.dtype_, torch::kInt64};
+    const std::array<torch::ScalarType, 2> types{target_.dtype(), torch::kInt64};
     for (std::size_t group = 0; group < 2; ++group)
-      if (elements[group] > 0) target_.flat_buffers_[group] = torch::zeros({elements[group]}, types[group]);
+      if (elements[group] > 0)
+        target_.flat_buffers_[group] = torch::zeros({elements[group]}, on_device(types[group]));
     std::array<std::int64_t, 2> offset{};
     for (std::size_t i = 0; i < model.buffers.size(); ++i) {
       const Buffer& buffer = model.buffers[i];
@@ -216,12 +218,16 @@ class TorchModel::Builder {
     }
   }
 
+  [[nodiscard]] torch::TensorOptions on_device(torch::ScalarType type) const {
+    return target_.numbers_.options().dtype(type);
+  }
+
   /// Creates a parameter, zero so far.
   torch::Tensor parameter(const std::string& name) {
     const std::size_t index = parameter_index_.at(name);
     const MemoryScope parameters(MemoryCategory::kParameters);
     torch::Tensor value =
-        torch::zeros(torch::IntArrayRef(target_.model_.parameters[index].shape), target_.dtype_)
+        torch::zeros(torch::IntArrayRef(target_.model_.parameters[index].shape), target_.numbers_.options())
             .requires_grad_();
     const MemoryScope gradients(MemoryCategory::kGradients);
     value.mutable_grad() = torch::zeros_like(value);
@@ -239,7 +245,8 @@ class TorchModel::Builder {
     const std::int64_t dimension = target_.model_.parameters[parameter_index_.at(name)].shared_dimension;
     std::vector<std::int64_t> shape = value.sizes().vec();
     if (dimension >= 0) shape[static_cast<std::size_t>(dimension)] *= target_.model_.tensor;
-    const torch::Tensor drawn = torch::empty(shape, torch::kFloat64).normal_(0.0, kDeviation, generator_);
+    const torch::Tensor drawn =
+        torch::empty(shape, on_device(torch::kFloat64)).normal_(0.0, kDeviation, generator_);
     value.copy_(dimension < 0 ? drawn
                               : drawn.narrow(dimension, target_.part_.share * value.size(dimension),
                                              value.size(dimension)));
@@ -306,7 +313,7 @@ class TorchModel::Builder {
     const torch::NoGradGuard no_grad;
     const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
     const auto draw = [&](torch::Tensor& tensor) {
-      tensor.copy_(torch::empty_like(tensor, torch::kFloat64).uniform_(-bound, bound, generator_));
+      tensor.copy_(torch::empty_like(tensor, on_device(torch::kFloat64)).uniform_(-bound, bound, generator_));
     };
     draw(weight);
     if (bias.defined()) draw(bias);
@@ -383,7 +390,7 @@ class TorchModel::Builder {
       torch::Tensor sum = torch::embedding(word, tokens);
       if (type.defined()) sum = sum + torch::embedding(type, torch::zeros_like(tokens));
       if (!position.defined()) return sum;
-      const torch::Tensor positions = torch::arange(tokens.size(1), torch::kInt64).unsqueeze(0);
+      const torch::Tensor positions = torch::arange(tokens.size(1), tokens.options()).unsqueeze(0);
       return sum + torch::embedding(position, positions);
     };
   }
@@ -443,7 +450,7 @@ class TorchModel::Builder {
     const torch::Tensor angle =
         torch::outer(torch::arange(first, first + sequence, torch::kFloat64), frequency);
     const auto of_both = [&](const torch::Tensor& half) {
-      return torch::cat({half, half}, -1).to(target_.dtype_);
+      return torch::cat({half, half}, -1).to(target_.numbers_.options());
     };
     return [cosine = of_both(angle.cos()), sine = of_both(angle.sin())](const torch::Tensor& x) {
       const std::vector<torch::Tensor> halves = x.chunk(2, -1);
@@ -460,7 +467,7 @@ class TorchModel::Builder {
   /// Draws what `feed_forward` would, for an expert that another rank has.
   void skip_feed_forward(const Layer& layer) {
     const torch::Tensor drawn =
-        torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, torch::kFloat64);
+        torch::empty({layer.sizes.at("feed_forward") * layer.input.at(1)}, on_device(torch::kFloat64));
     for (int part = 0; part < 3; ++part) drawn.normal_(0.0, 1.0, generator_);
   }
 
@@ -579,7 +586,7 @@ class TorchModel::Builder {
 
   /// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this order, by three
   /// projections or by one that gives them side by side, so that gradients of value become ready first and those of
-  /// query last. On a CPU probabilities are stored, `flash` or not.
+  /// query last. Probabilities are stored, `flash` or not, but by LibTorch 2 on a GPU.
   LayerFunction attend(const Layer& layer) {
     const auto says = [&](const char* flag) { return layer.sizes.at(flag) != 0; };
     const bool fused = says("fused");
@@ -600,7 +607,9 @@ class TorchModel::Builder {
     const LayerFunction rotate = says("rotary") ? rotation(first, sequence, head) : same;
     const LayerFunction gather = ranks > 1 ? of_all_parts(layer, head) : LayerFunction();
     torch::Tensor future;  // what a position must not see
-    if (says("causal")) future = torch::ones({sequence, ranks * sequence}, torch::kBool).triu(1 + first);
+    const bool causal = says("causal");
+    [[maybe_unused]] const bool fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0;
+    if (causal) future = torch::ones({sequence, ranks * sequence}, on_device(torch::kBool)).triu(1 + first);
     return [=, drop = dropout(layer.sizes.at("dropout"), masks_)](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
@@ -622,6 +631,12 @@ class TorchModel::Builder {
       }
       keys = for_all(keys);
       values = for_all(values);
+#if TORCH_VERSION_MAJOR >= 2
+      if (fuses && x.is_cuda())
+        return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, causal)
+            .transpose(1, 2)
+            .flatten(2);
+#endif
       torch::Tensor scores = torch::matmul(queries, keys.transpose(-1, -2)) / scale;
       if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
       const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
@@ -665,9 +680,9 @@ std::unique_ptr<torch::optim::Optimizer> TorchModel::make_optimizer(
   throw InputError(model_.path + ": " + unknown_name("optimizer", settings.kind, {"adam", "sgd"}));
 }
 
-TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
+TorchModel::TorchModel(const Model& model, const Numbers& numbers, unsigned seed,
                        const std::optional<std::vector<int>>& held, const ModelPart& part)
-    : model_(model), dtype_(dtype), part_(part), masks_(at::make_generator<at::CPUGeneratorImpl>(seed + 1)) {
+    : model_(model), numbers_(numbers), part_(part), masks_(numbers.generator(seed + 1)) {
   if (model.has_fixed_times())
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
@@ -675,11 +690,17 @@ TorchModel::TorchModel(const Model& model, torch::ScalarType dtype, unsigned see
   for (const Segment& segment : model.segments) segments_.push_back(builder.chain(segment.layers));
   builder.check_complete();
   if (held) drop_others(*held);
+  masters_ = parameters_;
+  if (numbers.master) {
+    const MemoryScope scope(MemoryCategory::kParameters);
+    for (torch::Tensor& master : masters_)
+      if (master.defined()) master = master.detach().to(torch::kFloat32).requires_grad_();
+  }
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     std::vector<torch::Tensor> tensors;
     for (const int index : model.segments[i].parameters)
-      if (parameters_[static_cast<std::size_t>(index)].defined())
-        tensors.push_back(parameters_[static_cast<std::size_t>(index)]);
+      if (masters_[static_cast<std::size_t>(index)].defined())
+        tensors.push_back(masters_[static_cast<std::size_t>(index)]);
     optimizers_.push_back(tensors.empty() ? nullptr : make_optimizer(tensors));
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -736,7 +757,27 @@ torch::Tensor TorchModel::forward(const torch::Tensor& input) const {
   return value;
 }
 
-torch::Tensor TorchModel::loss(const torch::Tensor& output, const torch::Tensor& target) const {
+MemoryBytes TorchModel::resident_bytes() const {
+  MemoryBytes bytes{};
+  const auto add = [&bytes](MemoryCategory category, const torch::Tensor& tensor) {
+    if (tensor.defined()) bytes[static_cast<std::size_t>(category)] += static_cast<double>(tensor.nbytes());
+  };
+  for (const torch::Tensor& flat : flat_buffers_) add(MemoryCategory::kParameters, flat);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    add(MemoryCategory::kParameters, parameters_[i]);
+    if (numbers_.master) add(MemoryCategory::kParameters, masters_[i]);
+    if (parameters_[i].defined()) add(MemoryCategory::kGradients, parameters_[i].grad());
+    for (int state = 0; masters_[i].defined() && state < model_.optimizer.states(); ++state)
+      add(MemoryCategory::kOptimizerState, masters_[i]);
+  }
+  return bytes;
+}
+
+torch::Tensor TorchModel::loss(const torch::Tensor& stored, const torch::Tensor& wanted) const {
+  const auto whole = [this](const torch::Tensor& tensor) {
+    return numbers_.master && tensor.is_floating_point() ? tensor.to(torch::kFloat32) : tensor;
+  };
+  const torch::Tensor output = whole(stored), target = whole(wanted);
   if (model_.shares_classes())
     return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, part_.share);
   if (model_.loss == "cross_entropy")
@@ -757,8 +798,24 @@ void TorchModel::zero_grad(std::optional<std::size_t> segment) {
 }
 
 void TorchModel::optimizer_step(std::optional<std::size_t> segment) {
-  for (std::size_t i = 0; i < segments_.size(); ++i)
-    if (segment.value_or(i) == i && optimizers_[i] != nullptr) optimizers_[i]->step();
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (segment.value_or(i) != i || optimizers_[i] == nullptr) continue;
+    const auto with_masters = [&](const auto& act) {
+      if (!numbers_.master) return;
+      for (const int index : model_.segments[i].parameters)
+        if (const auto k = static_cast<std::size_t>(index); parameters_[k].defined())
+          act(parameters_[k], masters_[k]);
+    };
+    with_masters([](const torch::Tensor& parameter, torch::Tensor& master) {
+      master.mutable_grad() = parameter.grad().to(torch::kFloat32);
+    });
+    optimizers_[i]->step();
+    with_masters([](torch::Tensor& parameter, torch::Tensor& master) {
+      parameter.copy_(master);
+      master.mutable_grad().reset();
+    });
+  }
 }
 
 }  // namespace stepcast

@@ -10,6 +10,7 @@
 
 #include "models/model.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/torch/numbers.hpp"
 
 /// A Model as LibTorch tensors and functions. Includes <torch/torch.h>: only files of runner/torch and their
 /// tests include this header.
@@ -46,19 +47,21 @@ LayerFunction dropout(std::int64_t percent, const at::Generator& generator);
 /// bias 0. In a model whose input are tokens, embeddings and the weights of all linear layers are normal(0,
 /// 0.02) and their biases 0, as BERT and GPT-2 start. The model decides, not the rank of a layer's input,
 /// since BERT's pooler starts so and takes a vector. Gradients are allocated once, zeroed in place and never
-/// replaced, so that their addresses are stable.
+/// replaced, so that their addresses are stable. On a GPU the same distributions are drawn from its own generator, and
+/// attention that is `flash` stores no probabilities (LibTorch 2).
 class TorchModel {
  public:
   /// `model` must outlive this. Of the parameters only those that `held` segments own or share stay in memory,
   /// the others become undefined tensors; all where nothing is given. \throws InputError for a model with
   /// declared times, which has nothing to compute. \param part this rank's, where ranks share the model: its
   /// parameters are that part of those that one rank would have
-  TorchModel(const Model& model, torch::ScalarType dtype, unsigned seed,
+  TorchModel(const Model& model, const Numbers& numbers, unsigned seed,
              const std::optional<std::vector<int>>& held = std::nullopt, const ModelPart& part = {});
   TorchModel& operator=(TorchModel&&) = delete;
 
   [[nodiscard]] const Model& model() const { return model_; }
-  [[nodiscard]] torch::ScalarType dtype() const { return dtype_; }
+  [[nodiscard]] torch::ScalarType dtype() const { return numbers_.dtype; }
+  [[nodiscard]] const Numbers& numbers() const { return numbers_; }
   [[nodiscard]] std::size_t segments() const { return segments_.size(); }
   [[nodiscard]] const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<torch::Tensor>& buffers() const { return buffers_; }
@@ -80,6 +83,9 @@ class TorchModel {
   /// The model's optimizer over other tensors (shards of its parameters).
   [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const std::vector<torch::Tensor>& tensors) const;
+
+  /// Of what stays from step to step; activations are 0.
+  [[nodiscard]] MemoryBytes resident_bytes() const;
 
   /// The parameters and buffers that this rank holds, as float64.
   [[nodiscard]] FinalState final_state() const;
@@ -104,12 +110,14 @@ class TorchModel {
   void add_gradient_hook(int index);
 
   const Model& model_;
-  torch::ScalarType dtype_;
+  Numbers numbers_;
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> buffers_;
   std::array<torch::Tensor, 2> flat_buffers_;
   std::vector<std::vector<LayerFunction>> segments_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  ///< by segment; null without parameters
+  std::vector<torch::Tensor>
+      masters_;  ///< by parameter, what optimizers update; the parameters themselves where not mixed
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  ///< kept alive: leaves hold them weakly
   std::function<void(int)> gradient_hook_;
   ExchangeFunction exchange_;

@@ -35,6 +35,14 @@ Seconds seconds_option(const po::variables_map& values, const std::string& name)
   return parsed(values, name, parse_seconds);
 }
 
+Precision precision_option(const po::variables_map& values) {
+  try {
+    return Precision::parse(values["precision"].as<std::string>());
+  } catch (const InputError& error) {
+    throw UsageError(std::string("--precision: ") + error.what());
+  }
+}
+
 double budget_option(const po::variables_map& values) {
   const double budget_s = seconds_option(values, "budget").count();
   if (!(budget_s >= 0.0))

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/units.hpp"
+#include "models/precision.hpp"
 #include "sim/cli/command.hpp"
 
 /// Values of options with units. What is wrong on the command line is a UsageError, not a bad input file.
@@ -25,6 +26,9 @@ inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
 Seconds seconds_option(const po::variables_map& values, const std::string& name);
+
+/// Of --precision. \throws UsageError that lists the known parts and dtypes
+Precision precision_option(const po::variables_map& values);
 
 /// Seconds of --budget, the time that may be spent. \throws UsageError below 0
 double budget_option(const po::variables_map& values);

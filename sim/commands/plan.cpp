@@ -106,11 +106,7 @@ PlanProblem problem_of(const po::variables_map& values) {
   problem.cluster = values["cluster"].as<std::string>();
   const Cluster cluster = load_cluster(problem.cluster);
   problem.device = device_of(values, cluster);
-  try {
-    problem.precision = Precision::parse(values["precision"].as<std::string>());
-  } catch (const InputError& error) {
-    throw UsageError(std::string("--precision: ") + error.what());
-  }
+  problem.precision = precision_option(values);
   const auto places = static_cast<int>(cluster.places().size());
   problem.ranks = values.count("world-size") == 0 ? places : int_option(values, "world-size", 1);
   if (problem.ranks > places)

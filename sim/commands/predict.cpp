@@ -140,14 +140,6 @@ void read_surroundings(const po::variables_map& values, auto& request) {
   request.exact = values["exact"].as<bool>();
 }
 
-Precision precision_option(const po::variables_map& values) {
-  try {
-    return Precision::parse(values["precision"].as<std::string>());
-  } catch (const InputError& error) {
-    throw UsageError(std::string("--precision: ") + error.what());
-  }
-}
-
 }  // namespace
 
 AskPrediction asked_here() {

@@ -83,9 +83,12 @@ BlasIdentity identify_blas() {
   return {"no libblas.so.3 found", false};
 }
 
+STEPCAST_JSON_MEMBERS(GpuState, (name),
+                      (driver, readings, sm_clock_mhz, lowest_clock_mhz, highest_clock_mhz, memory_clock_mhz,
+                       power_w, temperature_c, throttled))
 STEPCAST_JSON_MEMBERS(RunContext, (schema),
                       (command_line, stepcast_version, git_revision, date, host_name, cpu_model, cores,
-                       load_average, blas, threads, seed, binding, scheduling, libraries, warnings))
+                       load_average, blas, threads, seed, binding, scheduling, gpu, libraries, warnings))
 STEPCAST_JSON_MEMBERS(Ancestor, (sha1), (role, path, ancestors))
 
 }  // namespace stepcast

@@ -9,6 +9,18 @@
 /// The circumstances under which a file was made. Every machine-written file starts with its context.
 namespace stepcast {
 
+/// The GPU that computed, as its driver saw it meanwhile; numbers are 0 where it says nothing.
+struct GpuState {
+  std::string name;           ///< `NVIDIA H100 80GB HBM3`; "" where no GPU computed
+  std::string driver;         ///< version
+  int readings = 0;           ///< five per second
+  double sm_clock_mhz = 0.0;  ///< of the multiprocessors, median
+  double lowest_clock_mhz = 0.0, highest_clock_mhz = 0.0;  ///< seen, and possible
+  double memory_clock_mhz = 0.0;
+  double power_w = 0.0, temperature_c = 0.0;  ///< the most
+  std::string throttled;                      ///< what slowed it down: `software power cap`
+};
+
 struct RunContext {
   std::string schema;  ///< `stepcast.trace/1`
   std::string command_line;
@@ -25,6 +37,7 @@ struct RunContext {
   std::string binding;     ///< `core`: each rank has cores of its own; `none`: ranks share them; "" where it
                            ///< means nothing
   std::string scheduling;  ///< of the threads: `batch`, `normal`; "" where it means nothing
+  GpuState gpu{};
   std::map<std::string, std::string> libraries;  ///< name → version
   std::vector<std::string> warnings;             ///< what makes the numbers in this file doubtful
 };
@@ -51,6 +64,8 @@ struct BlasIdentity {
 };
 BlasIdentity identify_blas();
 
+void to_json(nlohmann::json& json, const GpuState& state);
+void from_json(const nlohmann::json& json, GpuState& state);
 void to_json(nlohmann::json& json, const RunContext& context);
 void from_json(const nlohmann::json& json, RunContext& context);
 void to_json(nlohmann::json& json, const Ancestor& ancestor);

@@ -12,23 +12,28 @@
 
 namespace stepcast {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SegmentTrace, name, forward_s, backward_s, grad_ready_fraction,
-                                   zero_grad_s, optimizer_s, saved_bytes, forward_peak_bytes,
-                                   backward_peak_bytes, optimizer_peak_bytes)
+STEPCAST_JSON_MEMBERS(SegmentTrace,
+                      (name, forward_s, backward_s, grad_ready_fraction, zero_grad_s, optimizer_s,
+                       saved_bytes, forward_peak_bytes, backward_peak_bytes, optimizer_peak_bytes),
+                      (forward_issue_s, backward_issue_s, zero_grad_issue_s, optimizer_issue_s))
 STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
-                      (machine, disturbed, exchange_fraction))
-STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries), (set_aside, has_exchanges))
+                      (machine, disturbed, exchange_fraction, input_issue_s, loss_issue_s))
+STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
+                      (precision, set_aside, has_exchanges))
 
 namespace {
 
 /// The samples of a step, and of a segment in a step.
-constexpr std::array kStepSamples{&TraceEntry::input_s, &TraceEntry::loss_s, &TraceEntry::host_s,
-                                  &TraceEntry::step_s, &TraceEntry::native_step_s};
-constexpr std::array kSegmentSamples{&SegmentTrace::forward_s, &SegmentTrace::backward_s,
-                                     &SegmentTrace::zero_grad_s, &SegmentTrace::optimizer_s};
+constexpr std::array kStepSamples{
+    &TraceEntry::input_s,       &TraceEntry::loss_s,        &TraceEntry::host_s,      &TraceEntry::step_s,
+    &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s};
+constexpr std::array kSegmentSamples{&SegmentTrace::forward_s,         &SegmentTrace::backward_s,
+                                     &SegmentTrace::zero_grad_s,       &SegmentTrace::optimizer_s,
+                                     &SegmentTrace::forward_issue_s,   &SegmentTrace::backward_issue_s,
+                                     &SegmentTrace::zero_grad_issue_s, &SegmentTrace::optimizer_issue_s};
 
 /// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by
 /// rank in the sorted order of the step time, so that slow steps are mixed with slow steps.
@@ -91,6 +96,21 @@ std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) co
   return total;
 }
 
+std::optional<TraceEntry> TraceEntry::issue() const {
+  if (loss_issue_s.empty()) return std::nullopt;
+  TraceEntry result = *this;
+  result.input_s = input_issue_s;
+  result.loss_s = loss_issue_s;
+  result.host_s.assign(steps(), 0.0);
+  for (SegmentTrace& segment : result.segments) {
+    segment.forward_s = segment.forward_issue_s;
+    segment.backward_s = segment.backward_issue_s;
+    segment.zero_grad_s = segment.zero_grad_issue_s;
+    segment.optimizer_s = segment.optimizer_issue_s;
+  }
+  return result;
+}
+
 std::vector<double> TraceEntry::median_segment_times() const {
   std::vector<double> times;
   for (const SegmentTrace& segment : segments)
@@ -123,15 +143,21 @@ std::string Trace::problem() const {
     samples(entry.step_s, "step_s");
     samples(entry.input_s, "input_s");
     samples(entry.loss_s, "loss_s");
-    const std::array keys{".forward_s", ".backward_s", ".zero_grad_s", ".optimizer_s"};
+    const std::array keys{".forward_s",         ".backward_s",       ".zero_grad_s",
+                          ".optimizer_s",       ".forward_issue_s",  ".backward_issue_s",
+                          ".zero_grad_issue_s", ".optimizer_issue_s"};
+    const bool issued = !entry.loss_issue_s.empty();
+    if (issued) samples(entry.input_issue_s, "input_issue_s");
+    if (issued) samples(entry.loss_issue_s, "loss_issue_s");
     for (const SegmentTrace& segment : entry.segments)
-      for (std::size_t k = 0; k < keys.size(); ++k)
+      for (std::size_t k = 0; k < (issued ? keys.size() : keys.size() / 2); ++k)
         samples(segment.*kSegmentSamples[k], "segments." + segment.name + keys[k]);
   }
   return found;
 }
 
 MachineSpeed Trace::machine_speed() const {
+  if (!context.gpu.name.empty()) return {};  // it is the host's
   std::vector<const MachineLog*> logs;
   for (const TraceEntry& entry : entries) logs.push_back(&entry.machine);
   return speed_of(logs, context.cpu_model);

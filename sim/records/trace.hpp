@@ -34,6 +34,8 @@ struct SegmentTrace {
   double forward_peak_bytes = 0.0;
   double backward_peak_bytes = 0.0;
   double optimizer_peak_bytes = 0.0;
+  // What a host that runs ahead of its device needs to issue these; empty where the host computes.
+  std::vector<double> forward_issue_s, backward_issue_s, zero_grad_issue_s, optimizer_issue_s;
 };
 
 /// What a measured step comes after. A thread that waited for another finds the core's caches and branch
@@ -49,6 +51,11 @@ enum class Pace : std::uint8_t {
 };
 
 /// All samples for one (batch, threads, pace). Vectors have one element per measured step, warm-up excluded.
+///
+/// On a GPU the times of phases are the device's, by events around them, while the host has issued each phase before the
+/// device begins it: what it computes, without waiting for its host. The members `..._issue_s` say what the host
+/// took. step_s and host_s are then of another step, which runs as training does, right after: the phases do not add up to
+/// it. host_s is what passes between the end of the last phase on the device and that of the step.
 struct TraceEntry {
   int batch = 0;
   int threads = 1;
@@ -68,6 +75,10 @@ struct TraceEntry {
   bool disturbed = false;  ///< too few steps were not, so that these are the least disturbed ones
 
   [[nodiscard]] std::size_t steps() const { return step_s.size(); }
+  std::vector<double> input_issue_s, loss_issue_s;  ///< of a host that runs ahead, as in SegmentTrace
+
+  /// The same phases as its host issues them, without time for the rest of the step; nothing where the host computes.
+  [[nodiscard]] std::optional<TraceEntry> issue() const;
   /// Of all segments, step by step.
   [[nodiscard]] std::vector<double> zero_grad_s() const { return sum(&SegmentTrace::zero_grad_s); }
   [[nodiscard]] std::vector<double> optimizer_s() const { return sum(&SegmentTrace::optimizer_s); }
@@ -83,7 +94,8 @@ struct Trace {
   std::vector<Ancestor> lineage;
   std::string model;  ///< full specification: `netflix-mlp:hidden=256`
   std::string device;
-  std::string dtype = "float32";
+  std::string dtype = "float32";      ///< of products, as devices call it
+  std::string precision = "fp32";     ///< see models/precision.hpp
   std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace)
   std::vector<TraceEntry> set_aside;  ///< disturbed steps of these; nothing is forecast from them
   /// Times contain what ranks that share layers exchange, which a replay then does not add.

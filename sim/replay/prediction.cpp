@@ -28,7 +28,7 @@ struct Inputs {
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
-  std::optional<TraceEntry> issue;               ///< what an estimate costs a host that runs ahead
+  std::optional<TraceEntry> issue;               ///< what phases cost a host that runs ahead
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;    ///< that the trace is moved to or estimated for
@@ -145,6 +145,14 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   inputs.device = inputs.scaled.get();
 }
 
+Precision traced_precision(const Trace& trace, const std::string& path) {
+  try {
+    return Precision::parse(trace.precision);
+  } catch (const InputError& error) {
+    throw InputError(path + ": key 'precision': " + error.what());
+  }
+}
+
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const bool profile = is_profile(request.trace);
   if (profile && request.model.empty())
@@ -191,6 +199,12 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   inputs.trace = at(Pace::kContinuous);
   inputs.waiting_trace = at(Pace::kWaiting);
   if (trace.has(Pace::kAccumulating)) inputs.accumulating_trace = at(Pace::kAccumulating);
+  const Precision precision = traced_precision(trace, request.trace);
+  if (request.precision != Precision{} && request.precision != precision)
+    throw UsageError("--precision " + to_text(request.precision) + ": " + request.trace +
+                     " was measured in " + to_text(precision));
+  inputs.issue = inputs.trace->issue();
+  if (inputs.issue) inputs.model = in_precision(std::move(inputs.model), precision, true);
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
   if (inputs.device != nullptr) move_to_device(inputs, trace, request);
 }
@@ -199,10 +213,10 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
   if (request.model.empty() && request.trace.empty())
     throw UsageError("give --trace, or --model with declared times or with --device");
   choose_device(inputs, request);
-  if (request.precision != Precision{} && (!request.trace.empty() || request.device.empty()))
+  if (request.precision != Precision{} && request.trace.empty() && request.device.empty())
     throw UsageError(
-        "--precision " + to_text(request.precision) + " goes with --device and without --trace: " +
-        (request.trace.empty() ? "declared times have none" : "a trace was measured in one of its own"));
+        "--precision " + to_text(request.precision) +
+        " goes with --device, or with a trace that was measured in it: declared times have none");
   if (!request.model.empty())
     inputs.model =
         remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model);
@@ -300,6 +314,7 @@ void check_outputs(const Model& model, const Schedule& schedule) {
 }
 
 ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const Schedule& schedule) {
+  constexpr Seconds kNoLimit{1e9};
   ReplayInput input = inputs.place.replay_input(request, schedule.world_size);
   input.schedule = &schedule;
   input.model = &inputs.model;
@@ -308,9 +323,12 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
   if (inputs.issue) {
     input.issue = &*inputs.issue;
-    input.call_issue = inputs.device->collective_issue;
     input.waits_by_phase = request.host_waits_by_phase;
-    input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
+    input.ahead = kNoLimit;  // a trace says how long launches take, not how many there are
+    if (inputs.device != nullptr) {
+      input.call_issue = inputs.device->collective_issue;
+      input.ahead = inputs.device->queued_launches * inputs.device->kernel_launch;
+    }
   }
   input.copies = scaled_copies(request.scale, request.copies);
   input.batch = inputs.batch;

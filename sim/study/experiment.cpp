@@ -82,7 +82,7 @@ Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
   return all;
 }
 
-/// A model with its settings: another setting is another trace.
+/// A model with its settings, and its precision where that is another than fp32: each has a trace of its own.
 std::string file_stem(std::string model) {
   std::replace(model.begin(), model.end(), '/', '_');
   return model;
@@ -115,8 +115,10 @@ StudyExperiment::StudyExperiment(const Study& study, std::string folder, const E
   for (const char* name : {"traces", "predicted", "references", "runs"}) fs::create_directories(path(name));
 }
 
-std::string StudyExperiment::trace_path(const std::string& model) const {
-  return path("traces/" + file_stem(model) + ".trace.json");
+std::string StudyExperiment::trace_path(const StudyPoint& point) const {
+  const std::string precision = value_of(point, "precision", "fp32");
+  return path("traces/" + file_stem(value_of(point, "model")) + (precision == "fp32" ? "" : "." + precision) +
+              ".trace.json");
 }
 
 std::string StudyExperiment::reference_path(const std::string& model, int launch) const {
@@ -157,8 +159,7 @@ std::vector<std::string> StudyExperiment::files_of(const Points& points, bool ba
 
 std::vector<std::string> StudyExperiment::measured_words(const StudyPoint& point) const {
   std::vector<std::string> words;
-  if (parts_.measure && point.assigned.find("trace") == nullptr)
-    words = {"--trace", trace_path(value_of(point, "model"))};
+  if (parts_.measure && point.assigned.find("trace") == nullptr) words = {"--trace", trace_path(point)};
   if (parts_.calibrate && point.assigned.find("calibration") == nullptr)
     words = joined_words(words, {"--calibration", path("calibration.json")});
   return words;
@@ -172,8 +173,9 @@ ProgramOutput StudyExperiment::start(const std::string& lab, const Words& words)
                   : joined_words({"lab", "run", "--name", parts_.lab_name, "--cluster", lab, "--"}, words));
 }
 
-void StudyExperiment::ask(const std::string& lab, const Words& words) {
-  const ProgramOutput output = start(lab, words);
+void StudyExperiment::ask(const std::string& lab, const Words& words) { check(start(lab, words), words); }
+
+void StudyExperiment::check(const ProgramOutput& output, const Words& words) {
   std::istringstream lines(output.standard_output);
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with('!')) warnings_.push_back(line);
@@ -191,42 +193,53 @@ void StudyExperiment::make(const std::string& file, const Words& words, const st
 void StudyExperiment::measure(const Points& points) {
   if (!parts_.measure) return;
   struct Wanted {
-    std::string model;
+    std::string file, model;
     Assignment point;
     std::set<int> batches;
     bool accumulating = false;
   };
   std::vector<Wanted> all;
-  const auto of_model = [&](const std::string& model) {
-    return std::find_if(all.begin(), all.end(), [&](const Wanted& one) { return one.model == model; });
+  const auto of_trace = [&](const StudyPoint& point) {
+    return std::find_if(all.begin(), all.end(),
+                        [&](const Wanted& one) { return one.file == trace_path(point); });
   };
   for (const StudyPoint* point : points) {
     const std::string model = value_of(*point, "model");
     if (model.empty())
       throw InputError(study_.path + ": point '" + point->name + "' has no model to measure");
-    if (of_model(model) == all.end()) all.push_back({model, point->assigned, {}});
+    if (of_trace(*point) == all.end()) all.push_back({trace_path(*point), model, point->assigned, {}});
   }
   for (const StudyPoint& point : study_.points) {
-    const auto found = of_model(value_of(point, "model"));
+    const auto found = of_trace(point);
     if (found == all.end()) continue;
     const int batch = whole_number(point, "batch", "32");
     const int parts = whole_number(point, "micro-batches", "1");
     found->batches.insert({batch, std::max(1, batch / parts)});
     found->accumulating = found->accumulating || parts > 1;
   }
-  for (int round = 1; round <= parts_.measure_rounds; ++round)
-    for (const Wanted& one : all) {
-      const std::string file = trace_path(one.model);
-      std::vector<int> missing;
-      for (const int batch : one.batches)
-        if (launches_in(file, batch) < round) missing.push_back(batch);
-      if (!missing.empty()) {
-        Words words = joined_words({"measure", "--model", one.model, "--batch", joined(missing, ",")},
+  /// Together; where that fails, one by one, so that those that fit are there.
+  const std::function<void(const Wanted&, const std::vector<int>&)> take =
+      [&](const Wanted& one, const std::vector<int>& batches) {
+        Words words = joined_words({"measure", "--model", one.model, "--batch", joined(batches, ",")},
                                    words_of_part(*parts_.measure, one.point));
         if (one.accumulating) words.emplace_back("--accumulating");
-        ask("", joined_words(words, {"--append", "-o", file}));
-      }
-      calls_.on_progress(++done_, total_, file.substr(folder_.size() + 1));
+        words = joined_words(words, {"--append", "-o", one.file});
+        const ProgramOutput output = start("", words);
+        if (output.exit_code != static_cast<int>(ExitCode::kFailed))
+          check(output, words);
+        else if (batches.size() == 1)
+          failed_[{one.file, batches.front()}] = printable(output.standard_error);
+        else
+          for (const int batch : batches) take(one, {batch});
+      };
+  for (int round = 1; round <= parts_.measure_rounds; ++round)
+    for (const Wanted& one : all) {
+      std::vector<int> missing;
+      for (const int batch : one.batches)
+        if (launches_in(one.file, batch) < round && !failed_.contains({one.file, batch}))
+          missing.push_back(batch);
+      if (!missing.empty()) take(one, missing);
+      calls_.on_progress(++done_, total_, one.file.substr(folder_.size() + 1));
     }
 }
 
@@ -261,7 +274,13 @@ void StudyExperiment::bench() {
 
 void StudyExperiment::predict(const Points& points) {
   std::vector<StudyPoint> copies;
-  for (const StudyPoint* point : points) copies.push_back(*point);
+  for (const StudyPoint* point : points) {
+    const auto failed = failed_.find({trace_path(*point), whole_number(*point, "batch", "32")});
+    if (failed == failed_.end())
+      copies.push_back(*point);
+    else
+      rows_[point->key] = {.key = point->key, .error = failed->second};
+  }
   for (auto& [key, row] : calls_.predict(copies)) rows_[key] = std::move(row);
   for (const StudyPoint* point : points) {
     const StudyRow& row = rows_.at(point->key);
@@ -291,8 +310,7 @@ std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) con
     if (!value.empty()) words.push_back(value);
   }
   words = joined_words(words, words_of_part(*parts_.run, point.assigned));
-  if (value_of(point, "compute") == "replayed")
-    words = joined_words(words, {"--trace", trace_path(value_of(point, "model"))});
+  if (value_of(point, "compute") == "replayed") words = joined_words(words, {"--trace", trace_path(point)});
   if (parts_.steps) {
     const double step = rows_.at(point.key).values.at("step_time_s");
     const int steps = std::clamp(static_cast<int>(std::min(parts_.steps->seconds / step, 1e6)),
@@ -303,8 +321,8 @@ std::vector<std::string> StudyExperiment::run_words(const StudyPoint& point) con
 }
 
 bool StudyExperiment::has_reference(const StudyPoint& point) const {
-  return parts_.measure && point.assigned.find("trace") == nullptr &&
-         value_of(point, "compute", "real") == "real";
+  return parts_.measure && parts_.measure->find("device") == nullptr &&
+         point.assigned.find("trace") == nullptr && value_of(point, "compute", "real") == "real";
 }
 
 /// So that how fast the machine is now, beside these runs, is known of the very computation that was traced.
@@ -335,7 +353,7 @@ std::optional<double> StudyExperiment::slowdown(const StudyPoint& point, int lau
   const Trace reference = load_trace(file);
   const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;
   return median_step_s(reference, batch, threads) /
-         median(load_trace(trace_path(model)).at(batch, threads, true).step_s);
+         median(load_trace(trace_path(point)).at(batch, threads, true).step_s);
 }
 
 /// Every point once. Points whose compute is real come first: their traces grow old.
@@ -399,10 +417,10 @@ std::map<std::string, StudyRow> StudyExperiment::run() {
     all.push_back(&point);
     (parts_.first && parts_.first->holds(point.assigned) ? first : rest).push_back(&point);
   }
-  std::set<std::string> models;
-  for (const StudyPoint* point : all) models.insert(value_of(*point, "model"));
+  std::set<std::string> traces;
+  for (const StudyPoint* point : all) traces.insert(trace_path(*point));
   total_ = (parts_.calibrate ? 1 : 0) + (parts_.bench ? 2 : 0) + count(all, parts_.launches) +
-           (parts_.measure ? static_cast<int>(models.size()) * parts_.measure_rounds : 0);
+           (parts_.measure ? static_cast<int>(traces.size()) * parts_.measure_rounds : 0);
   calibrate();
   if (!first.empty()) {
     measure(first);

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/program.hpp"
@@ -34,7 +35,8 @@ class StudyExperiment {
   /// \pre study.parts; both outlive it
   StudyExperiment(const Study& study, std::string folder, const ExperimentCalls& calls);
 
-  /// Does everything. A run that fails is its point's error; whatever else fails ends the experiment. Points that
+  /// Does everything. A run that fails is its point's error, as is a measurement that fails (a model that does not fit, not
+  /// one that is refused); whatever else fails ends the experiment. Points that
   /// `run: skip` leaves out stay predictions.
   /// \returns a row per key, with measured columns \throws RunError with the words of the program that failed
   std::map<std::string, StudyRow> run();
@@ -46,7 +48,8 @@ class StudyExperiment {
   [[nodiscard]] std::vector<std::string> run_paths(const StudyPoint& point) const;
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
   /// By launch that was run: the time of a few steps of the point's model on one rank, taken before that launch's runs,
-  /// over the trace's. No forecast sees them. Empty where the study measured no trace, or the compute is not real.
+  /// over the trace's. No forecast sees them. Empty where the study measured no trace, the compute is not real, or a GPU
+  /// computes, whose clocks are in the files.
   [[nodiscard]] std::vector<double> slowdowns(const StudyPoint& point) const;
   /// Of one launch, whether it ran or is about to.
   [[nodiscard]] std::optional<double> slowdown(const StudyPoint& point, int launch) const;
@@ -76,8 +79,9 @@ class StudyExperiment {
   void make(const std::string& file, const Words& words, const std::string& lab = "");
   ProgramOutput start(const std::string& lab, const Words& words);
   void ask(const std::string& lab, const Words& words);
+  void check(const ProgramOutput& output, const Words& words);
   [[nodiscard]] bool is_baseline(const StudyPoint& point) const;
-  [[nodiscard]] std::string trace_path(const std::string& model) const;
+  [[nodiscard]] std::string trace_path(const StudyPoint& point) const;
   [[nodiscard]] std::string reference_path(const std::string& model, int launch) const;
   [[nodiscard]] std::string run_path(const StudyPoint& point, int launch) const;
   [[nodiscard]] bool has_reference(const StudyPoint& point) const;
@@ -90,6 +94,7 @@ class StudyExperiment {
   std::string folder_;
   const ExperimentCalls& calls_;
   std::map<std::string, StudyRow> rows_;
+  std::map<std::pair<std::string, int>, std::string> failed_;  ///< by trace and batch, what measuring it said
   std::vector<LeftOut> left_out_;
   std::vector<std::string> warnings_;
   std::vector<const StudyPoint*> points_run_;

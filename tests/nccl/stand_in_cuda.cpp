@@ -144,6 +144,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = here::devices;
   return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::strcpy(static_cast<char*>(properties->name), "a GPU of the stand-in");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int /*device*/) {
+  std::strncpy(text, "0000:01:00.0", static_cast<std::size_t>(length));
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= here::devices) return cudaErrorInvalidDevice;
   here::device = device;
@@ -158,6 +167,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int /*flags
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete reinterpret_cast<here::Queue*>(stream);
   here::count_thing(-1);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const auto mark = std::make_shared<here::Mark>();
+  here::launch(stream, [mark] { mark->pass(); });
+  mark->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  here::launch(stream, [=] { function(data); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {

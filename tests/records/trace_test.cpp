@@ -17,13 +17,11 @@ TraceEntry entry(int batch, const std::vector<double>& step) {
   result.input_s = result.loss_s = result.host_s = step;
   result.step_s = result.native_step_s = step;
   result.launch.assign(step.size(), 0);
-  result.segments = {{.name = "s",
-                      .forward_s = step,
-                      .backward_s = step,
-                      .grad_ready_fraction = {1.0},
-                      .zero_grad_s = step,
-                      .optimizer_s = step,
-                      .saved_bytes = 8.0 * batch}};
+  SegmentTrace& segment = result.segments.emplace_back();
+  segment.name = "s";
+  segment.forward_s = segment.backward_s = segment.zero_grad_s = segment.optimizer_s = step;
+  segment.grad_ready_fraction = {1.0};
+  segment.saved_bytes = 8.0 * batch;
   return result;
 }
 
@@ -65,6 +63,29 @@ TEST_CASE("a batch outside the measured sizes is refused unless asked for") {
   CHECK(trace.at(32, 1, true).step_s[0] == Approx(4.0));
   CHECK_THROWS_WITH(trace.at(8, 2, false), Catch::Contains("2 threads"));
   CHECK_THROWS_AS(trace_of({entry(8, {1})}).at(9, 1, true), InputError);
+}
+
+TEST_CASE("what a host that runs ahead takes to issue its phases is kept beside what its device takes") {
+  TraceEntry on_gpu = entry(8, {1, 3, 2});
+  CHECK_FALSE(on_gpu.issue());
+  SegmentTrace& segment = on_gpu.segments[0];
+  on_gpu.input_issue_s = on_gpu.loss_issue_s = segment.forward_issue_s = segment.backward_issue_s =
+      segment.zero_grad_issue_s = segment.optimizer_issue_s = {10, 30, 20};
+  const Trace read = nlohmann::json(trace_of({on_gpu})).get<Trace>();
+  CHECK(read.problem().empty());
+  const TraceEntry issue = read.entries[0].issue().value();
+  CHECK(issue.segments[0].backward_s == std::vector<double>{10, 30, 20});
+  CHECK(issue.optimizer_s() == std::vector<double>{10, 30, 20});
+  CHECK(issue.loss_s == std::vector<double>{10, 30, 20});
+  CHECK(issue.host_s == std::vector<double>{0, 0, 0});
+  CHECK(marked(on_gpu, {0, 1, 0}).issue()->segments[0].forward_s == std::vector<double>{30});
+  on_gpu.machine = {{1e5, 1e5, 1e5}, {0.0, 0.0, 0.0}};
+  Trace trace = trace_of({on_gpu});
+  CHECK(trace.machine_speed().known());
+  trace.context.gpu.name = "a GPU";
+  CHECK_FALSE(trace.machine_speed().known());
+  segment.forward_issue_s.pop_back();
+  CHECK_THAT(trace_of({on_gpu}).problem(), Catch::Contains("segments.s.forward_issue_s"));
 }
 
 TEST_CASE("a piecewise cost is linear between knots and goes on with its last slope") {

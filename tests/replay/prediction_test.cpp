@@ -1,11 +1,13 @@
 #include "sim/replay/prediction.hpp"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/replay/collective_prediction.hpp"
+#include "tests/temporary_folder.hpp"
 #include "tests/topologies/cluster_files.hpp"
 
 namespace stepcast::prediction_test {
@@ -46,6 +48,51 @@ TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps 
   CHECK(broadcast_s(degraded, BytesPerSecond(10e9)) == Approx(4.0 * whole).epsilon(1e-3));
   CHECK(broadcast_s(degraded, std::nullopt) ==
         Approx(4.0 * broadcast_s("h100x4-nvlink", std::nullopt)).epsilon(1e-3));
+}
+
+/// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host `issue_s`.
+Result traced_step(const TemporaryFolder& folder, double device_s, double issue_s,
+                   const std::string& precision = "bf16") {
+  const Model model = load_model("netflix-mlp");
+  TraceEntry entry;
+  entry.batch = 32;
+  entry.launch = {0};
+  entry.input_s = entry.loss_s = {device_s};
+  entry.input_issue_s = entry.loss_issue_s = {issue_s};
+  entry.host_s = {1e-4};
+  entry.step_s = {1.0};
+  for (const Segment& segment : model.segments) {
+    SegmentTrace& one = entry.segments.emplace_back();
+    one.name = segment.name;
+    one.forward_s = one.backward_s = one.zero_grad_s = one.optimizer_s = {device_s};
+    one.forward_issue_s = one.backward_issue_s = one.zero_grad_issue_s = one.optimizer_issue_s = {issue_s};
+    one.grad_ready_fraction.assign(segment.parameters.size(), 1.0);
+  }
+  Trace trace;
+  trace.context.schema = kTraceSchema;
+  trace.model = model.specification;
+  trace.device = "a GPU";
+  trace.dtype = "bfloat16";
+  trace.precision = "bf16";
+  trace.entries = {entry};
+  PredictionRequest request;
+  request.strategy = "single";
+  request.trace = folder.write("gpu.trace.json", nlohmann::json(trace).dump());
+  request.cluster = "laptop";
+  request.steps = 3;
+  request.precision = Precision::parse(precision);
+  return predict(request);
+}
+
+TEST_CASE("a step on one GPU is as long as its device computes, or as its host issues") {
+  const TemporaryFolder folder;
+  constexpr double kPhases = 2 + 2 * 4;  // input, loss, and four of each segment
+  const Result computes = traced_step(folder, 1e-3, 1e-5);
+  CHECK(computes.median_step_time_s() == Approx(kPhases * 1e-3 + 1e-4).epsilon(1e-6));
+  CHECK(computes.configuration.options.at("precision") == "bf16");
+  // The last phase is issued when all others have been.
+  CHECK(traced_step(folder, 1e-5, 1e-3).median_step_time_s() == Approx(kPhases * 1e-3 + 1e-4).epsilon(1e-6));
+  CHECK_THROWS_WITH(traced_step(folder, 1e-3, 1e-5, "fp16"), Catch::Contains("was measured in bf16"));
 }
 
 TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") {

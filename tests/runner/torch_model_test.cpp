@@ -136,7 +136,7 @@ TEST_CASE(
     SegmentedPass pass(segmented);
     pass.begin(batch.input);
     for (std::size_t i = 0; i < model.segments.size(); ++i) pass.forward(i);
-    CHECK(pass.loss(batch.target) == expected.item<double>());
+    CHECK(pass.loss(batch.target).item<double>() == expected.item<double>());
     for (std::size_t i = model.segments.size(); i-- > 0;) pass.backward(i);
 
     CHECK(order == model.ready_order);
@@ -145,6 +145,43 @@ TEST_CASE(
       CHECK(torch::equal(segmented.parameters()[i].grad(), whole.parameters()[i].grad()));
     }
   }
+}
+
+TEST_CASE("in bf16 the optimizer updates float32 copies, from which the parameters are rounded") {
+  const Model model = load_model("netflix-mlp");
+  Numbers numbers(torch::kBFloat16);
+  numbers.master = true;
+  TorchModel half(model, numbers, kSeed);
+  TorchModel full(model, torch::kFloat32, kSeed);
+  const torch::Tensor start = full.parameters()[0].detach().clone();
+  const Dataset data = Dataset::synthetic(model, kSeed);
+  for (int step = 0; step < 20; ++step) {
+    for (TorchModel* each : {&half, &full}) {
+      const Batch batch = data.batch(step, 0, 1, 64, each->dtype());
+      each->zero_grad();
+      const torch::Tensor loss = each->loss(each->forward(batch.input), batch.target);
+      CHECK(loss.scalar_type() == torch::kFloat32);
+      loss.backward();
+      each->optimizer_step();
+    }
+  }
+  CHECK(half.parameters()[0].scalar_type() == torch::kBFloat16);
+  CHECK(half.parameters()[0].grad().scalar_type() == torch::kBFloat16);
+  const torch::Tensor moved = full.parameters()[0] - start;
+  const torch::Tensor apart = half.parameters()[0].to(torch::kFloat32) - full.parameters()[0];
+  CHECK(apart.norm().item<double>() < 0.3 * moved.norm().item<double>());
+  const MemoryBytes bytes = half.resident_bytes();
+  const auto count = static_cast<double>(model.parameter_count());
+  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] == 6.0 * count);
+  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] == 2.0 * count);
+  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kOptimizerState)] ==
+        4.0 * model.optimizer.states() * count);
+}
+
+TEST_CASE("a policy that is not trained in is refused, and processors train in fp32") {
+  using Catch::Contains;
+  CHECK(Numbers::of({}, nullptr).dtype == torch::kFloat32);
+  CHECK_THROWS_WITH(Numbers::of(Precision::parse("bf16"), nullptr), Contains("--device cuda"));
 }
 
 TEST_CASE("gradients stay where they are, so that their addresses can be handed to a backend") {

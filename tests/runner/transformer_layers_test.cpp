@@ -30,7 +30,7 @@ double segmented_step(TorchModel& model, const Batch& batch) {
   SegmentedPass pass(model);
   pass.begin(batch.input);
   for (std::size_t i = 0; i < model.segments(); ++i) pass.forward(i);
-  const double loss = pass.loss(batch.target);
+  const auto loss = pass.loss(batch.target).item<double>();
   for (std::size_t i = model.segments(); i-- > 0;) pass.backward(i);
   return loss;
 }

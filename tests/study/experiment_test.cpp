@@ -70,6 +70,7 @@ struct Bench {
   TemporaryFolder folder;
   std::vector<std::string> asked;
   std::string fails;  ///< a strategy whose runs fail
+  int too_large = 0;  ///< a batch that cannot be measured
 
   std::map<std::string, StudyRow> run(const Study& study) {
     asked.clear();
@@ -80,6 +81,9 @@ struct Bench {
       const std::string& file = all.back();
       const auto strategy = std::find(all.begin(), all.end(), "--strategy");
       if (all.front() == "measure") {
+        const std::string batches = "," + *(std::find(all.begin(), all.end(), "--batch") + 1) + ",";
+        if (batches.find("," + std::to_string(too_large) + ",") != std::string::npos)
+          return ProgramOutput{1, "", "out of memory\n"};
         Trace trace = load_trace(STEPCAST_SOURCE_DIR "/tests/golden/inputs/simple-cnn.trace.json");
         trace.entries.resize(1, trace.entries.front());
         const int round = std::filesystem::exists(file) ? 1 : 0;
@@ -211,6 +215,39 @@ run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --war
     CHECK(values.at("error") == Approx(0.25));
     CHECK(values.at("reference_slowdown") == Approx(1.0));
   }
+}
+
+TEST_CASE("a batch that cannot be measured is its points' error, and precisions have traces of their own",
+          "[study]") {
+  Bench bench;
+  bench.too_large = 8;
+  StudyVocabulary vocabulary = words();
+  vocabulary.options.emplace_back("precision");
+  const Study study = load_study(bench.folder.write("two.yaml", R"(
+study: one GPU
+name: "{batch}.{precision}"
+measure: {device: cuda, precision: "{precision}", steps: 5}
+predict: {model: tiny, strategy: single}
+run: {device: cuda, precision: "{precision}", launches: 1}
+points: [{grid: {batch: [2, 8], precision: [fp32, bf16]}}]
+)"),
+                                 vocabulary, study_column_names(), 1, "");
+  const auto rows = bench.run(study);
+  for (const StudyPoint& point : study.points)
+    CHECK(rows.at(point.key).error == (value(point, "batch") == "8" ? "out of memory\\x0a" : ""));
+  CHECK(
+      bench.story() ==
+      R"(measure --model tiny --batch 2,8 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
+measure --model tiny --batch 2 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
+measure --model tiny --batch 8 --device cuda --precision fp32 --steps 5 --append -o DIR/traces/tiny.trace.json
+measure --model tiny --batch 2,8 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
+measure --model tiny --batch 2 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
+measure --model tiny --batch 8 --device cuda --precision bf16 --steps 5 --append -o DIR/traces/tiny.bf16.trace.json
+predict 2.fp32 --trace DIR/traces/tiny.trace.json
+predict 2.bf16 --trace DIR/traces/tiny.bf16.trace.json
+run --batch 2 --model tiny --strategy single --device cuda --precision fp32 -o DIR/runs/2.fp32.1.json
+run --batch 2 --model tiny --strategy single --device cuda --precision bf16 -o DIR/runs/2.bf16.1.json
+)");
 }
 
 TEST_CASE("reference steps are taken with the threads of the trace", "[study]") {

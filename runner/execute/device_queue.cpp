@@ -1,0 +1,54 @@
+#include "runner/execute/device_queue.hpp"
+
+#include "core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+double seconds(DeviceQueue::Clock::time_point from, DeviceQueue::Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+Registry<DeviceQueueFactory>& device_queues() {
+  static Registry<DeviceQueueFactory> registry("device");
+  return registry;
+}
+
+std::unique_ptr<DeviceQueue> open_device(const std::string& name) {
+  if (name == "cpu") return nullptr;
+  if (name != "cuda") throw UsageError("--device: " + unknown_name("device", name, {"cpu", "cuda"}));
+  if (device_queues().entries().empty())
+    throw CapabilityError(
+        "--device cuda: this stepcast-runner was built without CUDA; './dev cuda-build DIR' builds one with "
+        "the LibTorch "
+        "in DIR");
+  return device_queues().find(name).make();
+}
+
+void StepMarks::restart() {
+  issued_.clear();
+  done_.clear();
+  if (device_ != nullptr) device_->restart();
+}
+
+std::size_t StepMarks::mark() {
+  if (device_ != nullptr) device_->mark();
+  issued_.push_back(Clock::now());
+  return issued_.size() - 1;
+}
+
+void StepMarks::settle() {
+  done_ = issued_;
+  if (device_ == nullptr) return;
+  device_->drain();
+  for (std::size_t i = 0; i < done_.size(); ++i) done_[i] = device_->passed(i);
+}
+
+double StepMarks::issued_s(std::size_t from, std::size_t to) const {
+  return seconds(issued_[from], issued_[to]);
+}
+double StepMarks::done_s(std::size_t from, std::size_t to) const { return seconds(done_[from], done_[to]); }
+
+}  // namespace stepcast

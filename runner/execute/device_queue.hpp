@@ -1,0 +1,90 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/registry.hpp"
+
+/// The device that a rank computes on where that is not this host's processors. Includes no CUDA.
+namespace stepcast {
+
+/// The queue in which a device does what its host has issued: the default stream of a GPU, on which LibTorch computes.
+/// The host goes on as soon as something is in the queue. Marks tell when the device came by, on the host's clock.
+class DeviceQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  virtual ~DeviceQueue() = default;
+  DeviceQueue() = default;
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  /// What computes: `NVIDIA H100 80GB HBM3`.
+  [[nodiscard]] virtual std::string device() const = 0;
+  /// As LibTorch calls it; tests have one that is this host.
+  [[nodiscard]] virtual std::string torch_name() const { return "cuda:0"; }
+  /// Its place on the bus, by which the driver's other libraries know it: `00000000:0F:00.0`.
+  [[nodiscard]] virtual std::string bus() const = 0;
+
+  /// Drops all marks and compares the clocks anew, for which it waits until the device is idle: to be called before what is
+  /// timed. Clocks drift apart by some microseconds per second. \throws RunError, as all of these
+  virtual void restart() = 0;
+  /// Puts a mark behind all that is in the queue. From any thread. \return its number, from 0 since restart()
+  virtual std::size_t mark() = 0;
+  /// Waits until the device is idle.
+  virtual void drain() = 0;
+  /// When the device passed a mark. Two marks are apart to within 1 us, the host's clock is met to within a few.
+  /// \pre it has, and restart() was called
+  virtual Clock::time_point passed(std::size_t mark) = 0;
+
+  /// The device waits before what is issued next, until release(); but no longer than `at_most`, so that a host that waits
+  /// for the device goes on.
+  virtual void hold(std::chrono::milliseconds at_most) = 0;
+  virtual void release() = 0;
+};
+
+struct DeviceQueueFactory {
+  /// Of the first device. \throws CapabilityError when this machine has none
+  std::function<std::unique_ptr<DeviceQueue>()> make;
+  std::string library;  ///< with its version: `CUDA 13.0`
+};
+/// What this program was built with: empty, or `cuda`.
+Registry<DeviceQueueFactory>& device_queues();
+
+/// Where a rank computes: the queue of `cuda`; null of `cpu`, this host's processors. \throws UsageError for another name;
+/// CapabilityError where this program was built without CUDA, or this machine has no GPU
+std::unique_ptr<DeviceQueue> open_device(const std::string& name);
+
+/// Instants of a step in the order in which the calling thread came by: on its clock, and when the device was as far. Where
+/// nothing runs ahead both are the same.
+class StepMarks {
+ public:
+  using Clock = DeviceQueue::Clock;
+
+  /// \param device null: this host computes \pre it outlives this
+  explicit StepMarks(DeviceQueue* device) : device_(device) {}
+
+  /// Before what is timed.
+  void restart();
+  /// From any thread, but not at once from several. \return its number
+  std::size_t mark();
+  /// Waits for the device; the marks since restart() can be read.
+  void settle();
+  /// Seconds between two marks, of the host and of the device.
+  [[nodiscard]] double issued_s(std::size_t from, std::size_t to) const;
+  [[nodiscard]] double done_s(std::size_t from, std::size_t to) const;
+  /// When the calling thread came by.
+  [[nodiscard]] Clock::time_point issued(std::size_t mark) const { return issued_[mark]; }
+  /// When the device had passed it, on the host's clock.
+  [[nodiscard]] Clock::time_point done(std::size_t mark) const { return done_[mark]; }
+
+ private:
+  DeviceQueue* device_;
+  std::vector<Clock::time_point> issued_, done_;
+};
+
+}  // namespace stepcast

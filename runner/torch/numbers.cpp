@@ -1,0 +1,76 @@
+#include "runner/torch/numbers.hpp"
+
+#include <torch/version.h>
+
+#include <map>
+
+#include "core/error.hpp"
+
+#ifdef STEPCAST_TORCH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+namespace stepcast {
+
+Numbers Numbers::of(const Precision& precision, const DeviceQueue* queue) {
+  static const std::map<std::string, torch::ScalarType> kTypes{
+      {"fp32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"fp16", torch::kFloat16}};
+  if (queue == nullptr && precision != Precision{})
+    throw CapabilityError("--precision " + to_text(precision) +
+                          " goes with --device cuda: on processors models are trained in fp32");
+  const Precision standard = Precision::parse(precision.compute);
+  Precision asked = precision;
+  asked.reduction = standard.reduction;  // nothing is sent
+  if (asked != standard)
+    throw CapabilityError(
+        "--precision " + to_text(precision) +
+        ": models are trained in fp32, tf32, bf16 and fp16 as they are, without parts that differ");
+  Numbers numbers(kTypes.at(precision.parameters));
+  numbers.master = precision.master != "none";
+  if (queue != nullptr) numbers.device = torch::Device(queue->torch_name());
+  return numbers;
+}
+
+at::Generator Numbers::generator(unsigned seed) const {
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  at::Generator own = at::globalContext().defaultGenerator(device).clone();
+  own.set_current_seed(seed);
+  return own;
+}
+
+void use_numbers(const Precision& precision, const DeviceQueue* queue) {
+  if (queue == nullptr || torch::Device(queue->torch_name()).is_cpu()) return;
+  if (!torch::cuda::is_available())
+    throw CapabilityError(std::string("--device cuda: the LibTorch here, ") + TORCH_VERSION +
+                          ", drives no GPU of this machine");
+  at::globalContext().setAllowTF32CuBLAS(precision.compute == "tf32");
+  at::globalContext().setAllowTF32CuDNN(precision.compute == "tf32");
+}
+
+#ifdef STEPCAST_TORCH_CUDA
+namespace {
+
+/// Over all pools.
+auto bytes_on(torch::Device device) {
+  return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0];
+}
+
+}  // namespace
+
+double live_tensor_bytes(torch::Device device) {
+  return device.is_cpu() ? total(live_memory()) : static_cast<double>(bytes_on(device).current);
+}
+double peak_tensor_bytes(torch::Device device) {
+  return device.is_cpu() ? total(peak_memory()) : static_cast<double>(bytes_on(device).peak);
+}
+void forget_tensor_peak(torch::Device device) {
+  if (device.is_cpu()) return forget_memory_peak();
+  c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+}
+#else
+double live_tensor_bytes(torch::Device /*device*/) { return total(live_memory()); }
+double peak_tensor_bytes(torch::Device /*device*/) { return total(peak_memory()); }
+void forget_tensor_peak(torch::Device /*device*/) { forget_memory_peak(); }
+#endif
+
+}  // namespace stepcast
