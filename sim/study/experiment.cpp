@@ -397,7 +397,7 @@ void StudyExperiment::add_measured(const StudyPoint& point) {
   row.values["measured_s"] = one.measured->value;
   row.values["measured_low_s"] = one.measured->low;
   row.values["measured_high_s"] = one.measured->high;
-  row.values["error"] = one.relative_error();
+  row.values["relative_error"] = one.relative_error();
   row.values["absolute_error"] = std::abs(one.relative_error());
   for (const char* predictor : {"ideal_scaling", "alpha_beta", "overlap", "bubble_formula"})
     if (const auto found = one.trivial.find(predictor); found != one.trivial.end())

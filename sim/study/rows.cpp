@@ -186,7 +186,7 @@ const std::vector<StudyColumn>& study_columns() {
        nullptr},
       {"measured_low_s", "fastest launch (s)", "the fastest of them", Better::kLess, nullptr},
       {"measured_high_s", "slowest launch (s)", "the slowest of them", Better::kLess, nullptr},
-      {"error", "error", "step_time_s over measured_s, less 1", Better::kNeither, nullptr},
+      {"relative_error", "error", "step_time_s over measured_s, less 1", Better::kNeither, nullptr},
       {"absolute_error", "absolute error", "the same without its sign", Better::kLess, nullptr},
       {"reference_slowdown", "slowdown of reference steps",
        "time of a few steps of the model on one rank, taken before every launch's runs, over the trace's: "

@@ -210,9 +210,9 @@ run --strategy pipeline --micro-batches 4 --model tiny --batch 8 --nproc 2 --war
 )");
   for (const StudyPoint& point : study.points) {
     const auto& values = rows.at(point.key).values;
-    CHECK(values.contains("error") == (point.name != "slow"));
+    CHECK(values.contains("relative_error") == (point.name != "slow"));
     if (point.name == "slow") continue;
-    CHECK(values.at("error") == Approx(0.25));
+    CHECK(values.at("relative_error") == Approx(0.25));
     CHECK(values.at("reference_slowdown") == Approx(1.0));
   }
 }
