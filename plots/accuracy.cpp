@@ -48,6 +48,9 @@ Drawing draw(const FigureInput& input) {
   for (const auto& [title, group] :
        grouped(cases, [](const Case& one) { return model_title(one.configuration); }))
     sheet.panels.push_back(panel_of(title, group));
+  const int room = room_for_labels(cases);
+  sheet.bottom += room;
+  sheet.height += room;
   return sheet.drawing();
 }
 

@@ -39,6 +39,16 @@ std::string case_label(const Case& one) {
   return label + "\n" + counted(static_cast<std::size_t>(one.configuration.world_size), "rank");
 }
 
+int room_for_labels(const std::vector<Case>& cases) {
+  constexpr int kLine = 14;
+  std::ptrdiff_t most = 1;  // line breaks
+  for (const Case& one : cases) {
+    const std::string label = case_label(one);
+    most = std::max(most, std::count(label.begin(), label.end(), '\n'));
+  }
+  return kLine * static_cast<int>(most - 1);
+}
+
 std::size_t line_block(style::Panel& panel, const std::string& name, std::vector<LinePoint> points) {
   std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
   std::vector<std::string> rows;

@@ -50,6 +50,8 @@ std::string compute_look(const std::string& compute, std::string_view colour);
 std::string model_title(const Configuration& configuration, const std::string& batch_of = "per rank");
 /// `ddp`, `bucket-cap 5MiB`, `2 ranks`, each on a line of its own
 std::string case_label(const Case& one);
+/// Points that these labels need below the axes, more than two lines do.
+int room_for_labels(const std::vector<Case>& cases);
 
 using style::shortened;
 

@@ -194,6 +194,31 @@ void Panel::draw(std::size_t block, std::string_view how) {
 }
 void Panel::draw(std::string_view function) { plots.push_back({-1, std::string(function)}); }
 
+namespace {
+
+/// Without its middle: what tells settings of a model apart often stands at their end.
+std::string without_middle(const std::string& text, std::size_t characters) {
+  if (characters_of(text) <= characters) return text;
+  std::size_t end = text.size();
+  for (std::size_t count = 0; count < characters / 2;)
+    if (starts_character(text[--end])) ++count;
+  return shortened(text, characters - characters / 2) + text.substr(end);
+}
+
+/// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on, shortened to fit.
+std::string fitting_title(const std::string& title, double width) {
+  constexpr double kCharacter = 9.0, kSmallCharacter = 7.6;
+  const auto fits = [&](double character) { return static_cast<std::size_t>(width / character); };
+  const std::size_t line = title.find('\n'), comma = title.find(", ");
+  if (line == std::string::npos && characters_of(title) <= fits(kCharacter)) return title;
+  if (line == std::string::npos && comma == std::string::npos) return without_middle(title, fits(kCharacter));
+  const std::size_t cut = line == std::string::npos ? comma : line, skip = line == std::string::npos ? 2 : 1;
+  return without_middle(title.substr(0, cut), fits(kSmallCharacter)) + "\n" +
+         without_middle(title.substr(cut + skip), fits(kSmallCharacter));
+}
+
+}  // namespace
+
 Drawing Sheet::drawing() const {
   const std::size_t count = std::max<std::size_t>(1, panels.size());
   const auto across = static_cast<int>(std::min(columns, count));
@@ -235,10 +260,12 @@ Drawing Sheet::drawing() const {
     const auto column = static_cast<int>(i % static_cast<std::size_t>(across));
     const double panel_width = w / across, x = column * panel_width;
     const double panel_height = panel.height > 0 ? panel.height : height;
+    const std::string panel_title =
+        fitting_title(panel.title, panel_width - std::abs(left - right));  // above the middle of the axes
     script += margins((x + left) / w, (x + panel_width - right) / w, (y - top) / h,
                       (y - panel_height + bottom) / h) +
               fill("set title {} offset 0,-0.4 font ',{}'\n",
-                   {quote_lines(panel.title), panel.title.find('\n') == std::string::npos ? 11 : 9}) +
+                   {quote_lines(panel_title), panel_title.find('\n') == std::string::npos ? 11 : 9}) +
               panel.axes + "plot ";
     for (const Panel::Plot& plot : panel.plots) {
       if (&plot != &panel.plots.front()) script += ", ";
