@@ -207,7 +207,7 @@ std::string without_middle(const std::string& text, std::size_t characters) {
 
 /// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on, shortened to fit.
 std::string fitting_title(const std::string& title, double width) {
-  constexpr double kCharacter = 9.0, kSmallCharacter = 7.6;
+  constexpr double kCharacter = 8.2, kSmallCharacter = 6.9;
   const auto fits = [&](double character) { return static_cast<std::size_t>(width / character); };
   const std::size_t line = title.find('\n'), comma = title.find(", ");
   if (line == std::string::npos && characters_of(title) <= fits(kCharacter)) return title;
