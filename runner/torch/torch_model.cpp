@@ -16,6 +16,7 @@
 #include "core/error.hpp"
 #include "models/layer.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "runner/torch/exchange_functions.hpp"
 
 namespace stepcast {
 namespace {
@@ -25,109 +26,7 @@ torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value)
   return value;
 }
 
-using Context = torch::autograd::AutogradContext;
-using torch::autograd::tensor_list;
-
-/// One exchange of the model in the forward and one in the backward; -1: the identity.
-struct PutTogether : torch::autograd::Function<PutTogether> {
-  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
-                               int forward, int backward) {
-    context->saved_data["model"] =
-        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
-    context->saved_data["backward"] = backward;
-    return forward < 0 ? own.view_as(own) : model->exchange(forward, own);
-  }
-  static tensor_list backward(Context* context, const tensor_list& gradients) {
-    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
-    const auto exchange = static_cast<int>(context->saved_data["backward"].toInt());
-    const torch::Tensor& gradient = gradients.front();
-    return {exchange < 0 ? gradient : model->exchange(exchange, gradient), {}, {}, {}};
-  }
-};
-
-torch::Tensor put_together(const TorchModel& model, const torch::Tensor& own, int forward, int backward) {
-  return PutTogether::apply(own, &model, forward, backward);
-}
-
-/// What shared layers were given, which ranks put together for the forward and give up until the backward.
-struct GivenUp {
-  torch::Tensor whole;  ///< its memory; autograd's copies share it
-  torch::Tensor own;    ///< the part of it that this rank has
-};
-
-/// A PutTogether that frees the input of the layers before it, and fills it again before their backward.
-struct PutTogetherAgain : torch::autograd::Function<PutTogetherAgain> {
-  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
-                               int forward, int backward, int again, const torch::Tensor& whole,
-                               const torch::Tensor& part) {
-    context->saved_data["model"] =
-        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
-    context->saved_data["backward"] = backward;
-    context->saved_data["again"] = again;
-    context->saved_data["whole"] = whole;
-    context->save_for_backward({part});
-    c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap({nullptr, whole.device()});
-    storage->set_nbytes(0);
-    return model->exchange(forward, own);
-  }
-  static tensor_list backward(Context* context, const tensor_list& gradients) {
-    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
-    torch::Tensor gradient =
-        model->exchange(static_cast<int>(context->saved_data["backward"].toInt()), gradients.front());
-    torch::Tensor whole = context->saved_data["whole"].toTensor();
-    const torch::Tensor again = model->exchange(static_cast<int>(context->saved_data["again"].toInt()),
-                                                context->get_saved_variables().front());
-    const MemoryScope scope(MemoryCategory::kActivations);
-    c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
-    const auto bytes = static_cast<std::size_t>(whole.numel()) * whole.element_size();
-    storage->set_data_ptr_noswap(c10::GetAllocator(whole.device().type())->allocate(bytes));
-    storage->set_nbytes(bytes);
-    whole.copy_(again);
-    return {std::move(gradient), {}, {}, {}, {}, {}, {}};
-  }
-};
-
-/// Mean cross entropy where each rank has the outputs of its part of the classes, in three exchanges, after Megatron's
-/// vocabulary-parallel cross entropy: the largest output, that of the target, and the sum of the exponentials.
-struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
-  static torch::Tensor forward(Context* context, const torch::Tensor& output, const torch::Tensor& target,
-                               const TorchModel* model, int share) {
-    const auto first = static_cast<int>(model->model().exchanges.size()) - 3;
-    const torch::Tensor shifted = output - model->exchange(first, output.amax(1)).unsqueeze(1);
-    const torch::Tensor own = target - share * output.size(1);
-    const torch::Tensor foreign = own.lt(0).logical_or(own.ge(output.size(1)));
-    const torch::Tensor place = own.masked_fill(foreign, 0).unsqueeze(1);
-    const torch::Tensor wanted =
-        model->exchange(first + 1, shifted.gather(1, place).squeeze(1).masked_fill(foreign, 0.0));
-    const torch::Tensor powers = shifted.exp();
-    const torch::Tensor sum = model->exchange(first + 2, powers.sum(1));
-    context->save_for_backward({powers.div_(sum.unsqueeze(1)), place, foreign});
-    return (sum.log() - wanted).mean();
-  }
-  static tensor_list backward(Context* context, const tensor_list& gradients) {
-    const tensor_list saved = context->get_saved_variables();
-    const torch::Tensor one =
-        torch::ones_like(saved[1], saved[0].options()).masked_fill(saved[2].unsqueeze(1), 0.0);
-    const torch::Tensor gradient = saved[0].scatter_add(1, saved[1], -one);
-    return {gradient * (gradients.front() / static_cast<double>(gradient.size(0))), {}, {}, {}};
-  }
-};
-
 }  // namespace
-
-torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own) {
-  const LayerExchange& exchange = model.exchanges.at(static_cast<std::size_t>(index));
-  const int ranks = model.ranks_of(exchange);
-  if (exchange.kind == ExchangeKind::kAllGather)
-    return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
-  if (exchange.kind == ExchangeKind::kReduceScatter) return own.narrow(1, 0, own.size(1) / ranks).clone();
-  return own;
-}
-
-bool exchanges(const torch::autograd::Node& node) {
-  return dynamic_cast<const torch::autograd::CppNode<PutTogether>*>(&node) != nullptr;
-}
 
 LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
   if (percent == 0) return [](const torch::Tensor& x) { return x; };
@@ -290,7 +189,7 @@ class TorchModel::Builder {
             again = exchange_index(layer.name + kAgain, true)](const torch::Tensor& x) {
       if (!torch::GradMode::is_enabled()) return put(x);
       const GivenUp input = std::exchange(*given, {});
-      return PutTogetherAgain::apply(x, model, forward, backward, again, input.whole, input.own);
+      return put_together_again(*model, x, forward, backward, again, input);
     };
   }
 
@@ -779,7 +678,7 @@ torch::Tensor TorchModel::loss(const torch::Tensor& stored, const torch::Tensor&
   };
   const torch::Tensor output = whole(stored), target = whole(wanted);
   if (model_.shares_classes())
-    return SharedCrossEntropy::apply(output.flatten(0, 1), target.flatten(), this, part_.share);
+    return shared_cross_entropy(*this, output.flatten(0, 1), target.flatten(), part_.share);
   if (model_.loss == "cross_entropy")
     return output.dim() == 3 ? torch::cross_entropy_loss(output.flatten(0, 1), target.flatten())
                              : torch::cross_entropy_loss(output, target);

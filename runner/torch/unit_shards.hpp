@@ -8,6 +8,7 @@
 
 #include "runner/execute/memory_account.hpp"
 #include "runner/execute/program_runner.hpp"
+#include "runner/torch/tensor_memory.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "sim/schedule/schedule.hpp"
 
@@ -103,21 +104,6 @@ class UnitShards {
   }
 
  private:
-  static void take_memory(const torch::Tensor& flat, MemoryCategory category) {
-    const MemoryScope scope(category);
-    c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
-    if (storage->nbytes() > 0) return;
-    const auto bytes = static_cast<std::size_t>(flat.numel()) * flat.element_size();
-    storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
-    storage->set_nbytes(bytes);
-  }
-
-  static void free_memory(const torch::Tensor& flat) {
-    c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap({nullptr, c10::Device(c10::DeviceType::CPU)});
-    storage->set_nbytes(0);
-  }
-
   bool is_alone_;
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;

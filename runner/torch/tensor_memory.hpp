@@ -1,0 +1,26 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include "runner/execute/memory_account.hpp"
+
+/// Tensors that give up their memory and take it again, while views of them, autograd's among them, stay what they are.
+namespace stepcast {
+
+/// Where it has none; what was in it is gone.
+inline void take_memory(const torch::Tensor& whole, MemoryCategory category) {
+  const MemoryScope scope(category);
+  c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() > 0) return;
+  const auto bytes = static_cast<std::size_t>(whole.numel()) * whole.element_size();
+  storage->set_data_ptr_noswap(c10::GetAllocator(whole.device().type())->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+inline void free_memory(const torch::Tensor& whole) {
+  c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap({nullptr, whole.device()});
+  storage->set_nbytes(0);
+}
+
+}  // namespace stepcast
