@@ -133,16 +133,12 @@ class ComputeQueue final : public DeviceQueue {
   std::chrono::milliseconds at_most_{0};
 };
 
-constexpr int kVersionMajor = 1000;  // CUDART_VERSION is 1000 major + 10 minor
-constexpr int kVersionMinor = 10;
-
 const Registration<DeviceQueueFactory> kCuda{
     device_queues(),
     {.name = "cuda",
      .description = "NVIDIA GPUs by the CUDA runtime",
      .thing = {.make = []() -> std::unique_ptr<DeviceQueue> { return std::make_unique<ComputeQueue>(); },
-               .library = "CUDA " + std::to_string(CUDART_VERSION / kVersionMajor) + "." +
-                          std::to_string(CUDART_VERSION % kVersionMajor / kVersionMinor)}}};
+               .library = cuda_version()}}};
 
 }  // namespace
 }  // namespace stepcast

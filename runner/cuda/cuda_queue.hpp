@@ -16,6 +16,11 @@ inline void require_cuda(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw RunError(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
+/// `CUDA 13.0`, that this was compiled with: CUDART_VERSION is 1000 major + 10 minor.
+inline std::string cuda_version() {
+  return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+}
+
 struct DestroyCudaStream {
   void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
 };

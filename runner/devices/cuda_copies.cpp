@@ -5,15 +5,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "runner/cuda/cuda_queue.hpp"
 #include "runner/measure/copy_bench.hpp"
 
 namespace stepcast {
 namespace {
-
-/// \throws RunError with what failed
-void require(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw RunError(std::string(what) + ": " + cudaGetErrorString(status));
-}
 
 struct FreeDevice {
   void operator()(void* memory) const { static_cast<void>(cudaFree(memory)); }
@@ -21,17 +17,13 @@ struct FreeDevice {
 struct FreePinned {
   void operator()(void* memory) const { static_cast<void>(cudaFreeHost(memory)); }
 };
-struct DestroyStream {
-  void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
-};
 using DeviceMemory = std::unique_ptr<void, FreeDevice>;
 using PinnedMemory = std::unique_ptr<void, FreePinned>;
-using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream>;
 
 DeviceMemory device_memory(int device, std::size_t bytes) {
-  require(cudaSetDevice(device), "cudaSetDevice");
+  require_cuda(cudaSetDevice(device), "cudaSetDevice");
   void* memory = nullptr;
-  require(cudaMalloc(&memory, bytes), "cudaMalloc");
+  require_cuda(cudaMalloc(&memory, bytes), "cudaMalloc");
   return DeviceMemory(memory);
 }
 
@@ -64,13 +56,13 @@ class CudaCopies : public CopyEngine {
       peer_ = (device + 1) % count;
       peer_memory_ = device_memory(peer_, largest);
     }
-    require(cudaSetDevice(device_), "cudaSetDevice");
+    require_cuda(cudaSetDevice(device_), "cudaSetDevice");
     enable_peer();
     void* pinned = nullptr;
-    require(cudaHostAlloc(&pinned, largest, cudaHostAllocDefault), "cudaHostAlloc");
+    require_cuda(cudaHostAlloc(&pinned, largest, cudaHostAllocDefault), "cudaHostAlloc");
     pinned_.reset(pinned);
     cudaStream_t stream = nullptr;
-    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     stream_.reset(stream);
   }
 
@@ -83,7 +75,7 @@ class CudaCopies : public CopyEngine {
 
   [[nodiscard]] std::string device() const override {
     cudaDeviceProp properties{};
-    require(cudaGetDeviceProperties(&properties, device_), "cudaGetDeviceProperties");
+    require_cuda(cudaGetDeviceProperties(&properties, device_), "cudaGetDeviceProperties");
     return "gpu" + std::to_string(device_) + " " + static_cast<const char*>(properties.name);
   }
 
@@ -92,7 +84,7 @@ class CudaCopies : public CopyEngine {
   void copy(const std::string& kind, std::size_t bytes, int times) override {
     const Ends ends = ends_of(kind);
     for (int i = 0; i < times; ++i) issue(ends, bytes);
-    require(cudaStreamSynchronize(stream_.get()), kind.c_str());
+    require_cuda(cudaStreamSynchronize(stream_.get()), kind.c_str());
   }
 
   long long check(const std::string& kind, std::size_t bytes) override {
@@ -100,10 +92,10 @@ class CudaCopies : public CopyEngine {
     const std::vector<unsigned char> sent = pattern(bytes);
     std::vector<unsigned char> arrived(bytes);
     // Memory has one address space: the driver sees from an address whose it is.
-    require(cudaMemcpy(ends.from, sent.data(), bytes, cudaMemcpyDefault), "cudaMemcpy");
-    require(cudaMemcpy(ends.to, arrived.data(), bytes, cudaMemcpyDefault), "cudaMemcpy");
+    require_cuda(cudaMemcpy(ends.from, sent.data(), bytes, cudaMemcpyDefault), "cudaMemcpy");
+    require_cuda(cudaMemcpy(ends.to, arrived.data(), bytes, cudaMemcpyDefault), "cudaMemcpy");
     copy(kind, bytes, 1);
-    require(cudaMemcpy(arrived.data(), ends.to, bytes, cudaMemcpyDefault), "cudaMemcpy");
+    require_cuda(cudaMemcpy(arrived.data(), ends.to, bytes, cudaMemcpyDefault), "cudaMemcpy");
     long long wrong = 0;
     for (std::size_t i = 0; i < bytes; ++i) wrong += arrived[i] == sent[i] ? 0 : 1;
     return wrong;
@@ -126,19 +118,20 @@ class CudaCopies : public CopyEngine {
 
   void issue(const Ends& ends, std::size_t bytes) {
     if (ends.peers)
-      require(cudaMemcpyPeerAsync(ends.to, peer_, ends.from, device_, bytes, stream_.get()),
-              "cudaMemcpyPeerAsync");
+      require_cuda(cudaMemcpyPeerAsync(ends.to, peer_, ends.from, device_, bytes, stream_.get()),
+                   "cudaMemcpyPeerAsync");
     else
-      require(cudaMemcpyAsync(ends.to, ends.from, bytes, cudaMemcpyDefault, stream_.get()),
-              "cudaMemcpyAsync");
+      require_cuda(cudaMemcpyAsync(ends.to, ends.from, bytes, cudaMemcpyDefault, stream_.get()),
+                   "cudaMemcpyAsync");
   }
 
   /// Without it the driver stages copies between two GPUs in host memory.
   void enable_peer() {
     if (!peer_memory_) return;
     int possible = 0;
-    require(cudaDeviceCanAccessPeer(&possible, device_, peer_), "cudaDeviceCanAccessPeer");
-    if (possible != 0) return require(cudaDeviceEnablePeerAccess(peer_, 0), "cudaDeviceEnablePeerAccess");
+    require_cuda(cudaDeviceCanAccessPeer(&possible, device_, peer_), "cudaDeviceCanAccessPeer");
+    if (possible != 0)
+      return require_cuda(cudaDeviceEnablePeerAccess(peer_, 0), "cudaDeviceEnablePeerAccess");
     warnings_.push_back("gpu" + std::to_string(device_) + " cannot reach gpu" + std::to_string(peer_) +
                         " directly: copy_p2p goes through host memory");
   }
@@ -152,9 +145,6 @@ class CudaCopies : public CopyEngine {
   std::vector<std::string> warnings_;
 };
 
-constexpr int kVersionMajor = 1000;  // CUDART_VERSION is 1000 major + 10 minor
-constexpr int kVersionMinor = 10;
-
 const Registration<CopyEngineFactory> kCuda{
     copy_engines(),
     {.name = "cuda",
@@ -162,8 +152,7 @@ const Registration<CopyEngineFactory> kCuda{
      .thing = {.make = [](int device, std::size_t largest) -> std::unique_ptr<CopyEngine> {
                  return std::make_unique<CudaCopies>(device, largest);
                },
-               .library = "CUDA " + std::to_string(CUDART_VERSION / kVersionMajor) + "." +
-                          std::to_string(CUDART_VERSION % kVersionMajor / kVersionMinor)}}};
+               .library = cuda_version()}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -84,7 +84,7 @@ const std::vector<Module>& module_table() {
       {"runner/nccl", kBackend + Folders{"sim/schedule", "runner/cuda"}},
       {"runner/torch",
        kExecute + Folders{"sim/strategies", "runner/engine", "runner/execute", "runner/gloo"}},
-      {"runner/devices", {"core", "runner/measure"}},
+      {"runner/devices", {"core", "runner/measure", "runner/cuda"}},
       {"runner/lab", kLab},
       {"runner/commands", kRunnerCommands},
       {"runner/main", {"sim/cli", "sim/collectives"}},
