@@ -73,21 +73,30 @@ Judgement judge_together(const Expectation& one, const Concerned& asked) {
                                         asked.text(values.size())};
 }
 
+/// Of every pair, which is why values are looked up before.
 Judgement judge_order(const Expectation& one, const Concerned& asked) {
+  struct Place {
+    double value, least, most;  ///< of the column; and of the other one
+    const StudyPoint* point;
+  };
   const bool measured = one.in_order_of == "measured_s";
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < asked.rows.size(); ++i) {
+    const auto value = value_of(*asked.rows[i], one.column);
+    const auto least = value_of(*asked.rows[i], measured ? "measured_low_s" : one.in_order_of);
+    const auto most = value_of(*asked.rows[i], measured ? "measured_high_s" : one.in_order_of);
+    if (value && least && most) places.push_back({*value, *least, *most, asked.points[i]});
+  }
   std::size_t pairs = 0, alike = 0;
   std::string first;
-  for (std::size_t i = 0; i < asked.rows.size(); ++i)
-    for (std::size_t j = 0; j < asked.rows.size(); ++j) {
-      const auto less = value_of(*asked.rows[i], measured ? "measured_high_s" : one.in_order_of);
-      const auto more = value_of(*asked.rows[j], measured ? "measured_low_s" : one.in_order_of);
-      const auto here = value_of(*asked.rows[i], one.column), there = value_of(*asked.rows[j], one.column);
-      if (!less || !more || !here || !there || !(*less < *more)) continue;
+  for (const Place& less : places)
+    for (const Place& more : places) {
+      if (!(less.most < more.least)) continue;
       ++pairs;
-      if (*here < *there)
+      if (less.value < more.value)
         ++alike;
       else if (first.empty())
-        first = "; first not " + asked.points[i]->key + " before " + asked.points[j]->key;
+        first = "; first not " + less.point->key + " before " + more.point->key;
     }
   if (pairs == 0) return {false, "no pair of points differs"};
   return {meets(one, static_cast<double>(alike) / static_cast<double>(pairs)) && asked.failed == 0,
