@@ -274,7 +274,7 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     double products = 0.0;
     for (const LayerWork& work : model.segments[i].work) products += work.weight_products();
-    const int whole = kernels_of(model, static_cast<int>(i), Phase::kBackward);
+    const double whole = kernels_of(model, static_cast<int>(i), Phase::kBackward);
     result.host->segments[i].weight_part = whole > 0 ? products / whole : 0.0;
   }
   result.host->exchange_fraction = result.device.exchange_fraction;

@@ -42,7 +42,7 @@ std::vector<PlanProblem> problems() {
 }  // namespace
 
 TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
-  constexpr int kEach = 40;
+  constexpr int kEach = 200;
   constexpr double kRounding = 1e-6;
   const std::vector<PlanProblem> all = problems();
   double tightness = 0.0, nearness = 0.0;

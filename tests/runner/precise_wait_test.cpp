@@ -83,7 +83,7 @@ Waits wait_often() {
   return waits;
 }
 
-/// One attempt. \pre this thread may take SCHED_FIFO
+/// \pre this thread may take SCHED_FIFO
 void check_precise() {
   const Waits waits = wait_often();
   INFO("median " << median(waits.late_us) << " us, p90 " << quantile(waits.late_us, 0.9) << " us, worst "
