@@ -98,7 +98,7 @@ void end_processes(const std::string& lab) {
 
 std::string whole(double value) { return std::to_string(std::llround(value)); }
 
-/// One end's queue, first in, first out: connections find it short where TCP may not fill it (`limit_queues`). It
+/// One end's queue, first in, first out: connections find it short where TCP may not fill it (`set_up_tcp`). It
 /// holds 2 MiB, as switches with deep buffers do, so that in-cast waits and is not lost.
 std::string shaping(const std::string& interface, BytesPerSecond payload, const TokenBuckets& buckets) {
   constexpr int kQueue = 2 << 20;
@@ -106,14 +106,18 @@ std::string shaping(const std::string& interface, BytesPerSecond payload, const 
          "bit burst " + whole(buckets.depth(payload).count()) + " limit " + std::to_string(kQueue) + "\n";
 }
 
-/// How much of one connection may wait in a host's own queue, where ports shall be fair. Many hosts have a fair queue there
-/// (fq_codel is what most distributions set), where a short message does not wait behind a long one of
+/// How TCP sends, whatever this machine's own setting: by Reno, which every namespace may use, fills its window and waits for
+/// acknowledgements. BBR, the default of some machines, paces by the rate that it has seen: a ring of all_reduce, whose
+/// hosts wait for each other, stays 10 % below its links' rate.
+/// Where ports shall be fair, it also bounds how much of one connection may wait in a host's own queue. Many hosts have a fair
+/// queue there (fq_codel is what most distributions set), where a short message does not wait behind a long one of
 /// another connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such
-/// order. First-in first-out ports leave TCP as the machine has it.
-void limit_queues(const LabPlan& plan, Bytes segment) {
-  for (const LabHost& host : plan.hosts)
-    call("ip", {"netns", "exec", host.space, "sh", "-c",
-                "echo " + whole(3.0 * segment.count()) + " > /proc/sys/net/ipv4/tcp_limit_output_bytes"});
+/// order.
+void set_up_tcp(const LabPlan& plan, Bytes segment) {
+  std::string settings = "cd /proc/sys/net/ipv4 && echo reno > tcp_congestion_control";
+  if (plan.queue == Queue::kFair)
+    settings += " && echo " + whole(3.0 * segment.count()) + " > tcp_limit_output_bytes";
+  for (const LabHost& host : plan.hosts) call("ip", {"netns", "exec", host.space, "sh", "-c", settings});
 }
 
 void make_spaces(const LabPlan& plan) {
@@ -154,7 +158,7 @@ void start_interfaces(const LabPlan& plan) {
                "link set lo alias " + host.name + "@" + std::to_string(host.speed) +
                    " up\nlink set eth0 addrgenmode none gso_max_size " + whole(buckets.segment().count()) +
                    " up\naddr add " + host.address + "/24 dev eth0\n");
-  if (plan.queue == Queue::kFair) limit_queues(plan, buckets.segment());
+  set_up_tcp(plan, buckets.segment());
   constexpr std::size_t kLongestAlias = 255;
   call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
 }

@@ -59,6 +59,8 @@ TEST_CASE("a lab is built, shown, used and removed without a trace", "[commands]
   const std::string status = shell.run("stepcast lab status --name ta").out;
   CHECK_THAT(status, Contains("lab-star:hosts=2,rate=1Gb/s") && Contains("stepcast-ta-host1") &&
                          Contains("eth0 up, sends at most 118 MB/s"));
+  CHECK(shell.run("ip netns exec stepcast-ta-host1 cat /proc/sys/net/ipv4/tcp_congestion_control").out ==
+        "reno\n");
   const Outcome run = shell.run(std::string("stepcast lab run --name ta --ranks-per-host 2") + kTraining +
                                 "--steps 3 -o run.json");
   INFO(run.err);
