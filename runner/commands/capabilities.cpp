@@ -26,7 +26,7 @@ ExitCode run(const po::variables_map& options) {
   if (options["json"].as<bool>()) {
     const nlohmann::json json = {{"context", context},
                                  {"backends", list},
-                                 {"reference_blas", identify_blas().is_reference},
+                                 {"blas_core_type_instead", blas_kernels().instead},
                                  {"gpu", device},
                                  {"no_gpu", lacking}};
     std::cout << json.dump(1) << '\n';

@@ -1,10 +1,14 @@
 #include "runner/engine/compute_environment.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <sstream>
 #include <utility>
 
 #include "core/environment.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/program.hpp"
 #include "runner/engine/torch_engine.hpp"
 
@@ -23,7 +27,25 @@ bool set_thread_environment(int threads) {
   return changed;
 }
 
+/// A word of the line `flags` of /proc/cpuinfo; false on processors that have no such line.
+bool processor_has(const std::string& feature) {
+  std::istringstream lines(read_file("/proc/cpuinfo"));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("flags")) return (line + ' ').find(' ' + feature + ' ') != std::string::npos;
+  return false;
+}
+
 }  // namespace
+
+BlasKernels blas_kernels() {
+  using GetName = const char* (*)();
+  const auto get_name = reinterpret_cast<GetName>(::dlsym(RTLD_DEFAULT, "openblas_get_corename"));
+  if (get_name == nullptr) return {};
+  BlasKernels kernels{.name = get_name(), .instead = ""};
+  if (kernels.name == "Prescott" && processor_has("avx2"))
+    kernels.instead = processor_has("avx512f") ? "SKYLAKEX" : "HASWELL";
+  return kernels;
+}
 
 void require_thread_environment(int threads, const std::vector<std::string>& arguments) {
   if (threads < 1) throw UsageError("--threads must be at least 1, got " + std::to_string(threads));
@@ -58,6 +80,12 @@ RunContext make_compute_context(const std::string& schema, const std::vector<std
   context.seed = seed;
   context.libraries["LibTorch"] = torch_engine().version;
   if (blas.is_reference) context.warnings.emplace_back("computed with the slow reference BLAS");
+  if (const BlasKernels kernels = blas_kernels(); !kernels.name.empty()) {
+    context.libraries[kBlasKernels] = kernels.name;
+    if (!kernels.instead.empty())
+      context.warnings.push_back("OpenBLAS does not know this processor and computed with kernels of 2004 (" +
+                                 kernels.name + "): set OPENBLAS_CORETYPE=" + kernels.instead);
+  }
   if (context.load_average > 0.5)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
   return context;

@@ -22,8 +22,16 @@ std::string output_of(int threads, const std::vector<std::string>& arguments);
 /// OpenBLAS, unless `allow_reference`
 void check_blas(bool allow_reference);
 
+/// For which processor the kernels of the loaded OpenBLAS were written. What it does not know it takes for the oldest of its
+/// kind, Prescott, whose kernels use SSE3: several times slower than this processor can.
+struct BlasKernels {
+  std::string name;     ///< `SkylakeX`; "" where BLAS is not OpenBLAS
+  std::string instead;  ///< what OPENBLAS_CORETYPE should be; "" where nothing is wrong
+};
+BlasKernels blas_kernels();
+
 /// The context of a file whose numbers were computed here: BLAS, versions of the libraries, threads, seed,
-/// and a warning for a reference BLAS or a machine that is busy with something else.
+/// and a warning for a BLAS that is slower than it needs to be or a machine that is busy with something else.
 RunContext make_compute_context(const std::string& schema, const std::vector<std::string>& command_line,
                                 int threads, unsigned seed);
 

@@ -79,8 +79,13 @@ void examine_libraries(std::vector<Finding>& findings) {
 /// Libraries and backends that the runner says it has.
 void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
   const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
-  for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{}))
-    findings.push_back({"  " + name, Verdict::kGood, version, ""});
+  for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{})) {
+    const std::string instead = name == kBlasKernels ? capabilities.value("blas_core_type_instead", "") : "";
+    findings.push_back(judged("  " + name, instead.empty(), Verdict::kMisleading, version,
+                              "OpenBLAS does not know this processor, and takes it for one of 2004: set "
+                              "OPENBLAS_CORETYPE=" +
+                                  instead));
+  }
   for (const nlohmann::json& backend : capabilities.value("backends", nlohmann::json::array()))
     findings.push_back(
         {"  backend " + backend.value("name", "?"), Verdict::kGood, backend.value("library", "?"), ""});

@@ -57,6 +57,9 @@ Ancestor make_ancestor(const std::string& role, const std::filesystem::path& pat
 /// Fills in what can be known about this machine and process; libraries and BLAS are added by who uses them.
 RunContext make_run_context(const std::string& schema, const std::vector<std::string>& command_line);
 
+/// The entry of RunContext::libraries that says for which processor OpenBLAS computes.
+inline constexpr const char* kBlasKernels = "BLAS kernels";
+
 /// Which BLAS `libblas.so.3` resolves to on this machine, and whether it is the slow reference BLAS.
 struct BlasIdentity {
   std::string description;  ///< `OpenBLAS (/usr/lib/.../openblas-pthread/libblas.so.3)`

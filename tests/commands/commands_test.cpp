@@ -270,6 +270,17 @@ TEST_CASE("a forecast from a calibration that did not converge says by how much 
              Catch::Contains("did not converge: some costs may be 25 % too high or more, the step between"));
 }
 
+TEST_CASE("doctor says where OpenBLAS computes with kernels of a processor that is twenty years older",
+          "[commands]") {
+  if (__builtin_cpu_supports("avx2") == 0) return;
+  const Shell shell;
+  const Outcome old = shell.run("OPENBLAS_CORETYPE=Prescott stepcast doctor");
+  CHECK_THAT(old.out,
+             Catch::Matches("[^]*BLAS kernels +MISLEADING +Prescott[^]*set OPENBLAS_CORETYPE=[SH][^]*"));
+  const Outcome known = shell.run("OPENBLAS_CORETYPE=Haswell stepcast doctor");
+  CHECK_THAT(known.out, Catch::Matches("[^]*BLAS kernels +good +Haswell[^]*"));
+}
+
 TEST_CASE("doctor names what is missing and how to mend it", "[commands]") {
   const Shell shell;
   const Outcome outcome =
