@@ -7,6 +7,7 @@
 #include "core/specification.hpp"
 #include "core/table.hpp"
 #include "core/yaml.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 
 namespace stepcast {
 namespace {
@@ -64,6 +65,15 @@ void read_model(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   }
 }
 
+/// Stages as plans have them: nothing is even, else blocks of each.
+void read_split(const YamlNode& node, Plan& plan) {
+  const std::string split = node.text();
+  if (split == "even") return;
+  if (split == "balanced" || split.starts_with("ratio:"))
+    node.fail("'" + split + "': a plan of your own states the blocks of each stage, as 6-2-2-2, or 'even'");
+  node.placed([&] { plan.values["split"] = split_text(split_counts(split)); });
+}
+
 /// What a mesh leaves open, and what follows from the problem.
 void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   if (!plan.values.contains("world-size")) plan.values["world-size"] = std::to_string(problem.ranks);
@@ -100,6 +110,8 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
       read_mesh(value, plan);
     else if (key == "model")
       read_model(value, problem, plan);
+    else if (key == "split")
+      read_split(value, plan);
     else if (key == "batch")
       batch = whole_number(value, value.text());
     else if (key == "micro-batches" || key == "world-size")

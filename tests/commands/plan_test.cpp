@@ -48,7 +48,7 @@ TEST_CASE("plan ranks plans, and its best one is reproduced by the command that 
 TEST_CASE("plan ranks a user's own plans in the same table", "[commands]") {
   const Shell shell;
   shell.write("own.yaml",
-              "- {name: ours, strategy: pipeline, schedule: gpipe, micro-batches: 2}\n"
+              "- {name: ours, strategy: pipeline, schedule: gpipe, split: even, micro-batches: 2}\n"
               "- {strategy: fsdp, mesh: \"shard=2,tensor=2\", model: \"llama:sequence_parallel=1\", "
               "recompute: full, wrap: root}\n");
   const Outcome outcome = shell.run(kSmall + "--against own.yaml --top 2");
@@ -96,6 +96,8 @@ TEST_CASE("plan refuses what it cannot plan, and names what is wrong", "[command
   own("- {strategy: fsdp, cluster: a100x8}\n", "same for all plans");
   own("- {strategy: fsdp, model: gpt}\n", "not the model that is planned");
   own("- {strategy: fsdp, split: 1-1}\n", "--split means nothing to strategy 'fsdp'");
+  own("- {strategy: pipeline, split: balanced}\n", "'balanced': a plan of your own states the blocks");
+  own("- {strategy: pipeline, split: 2-x}\n", "'x' is no number of blocks");
   own("- {strategy: ddp, name: a}\n- {strategy: fsdp, name: a}\n", "stands twice");
 }
 
