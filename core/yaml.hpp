@@ -58,12 +58,14 @@ class YamlNode {
     return things.at(one_of(what, names_of(things)));
   }
 
-  /// What `read` returns; what it complains about gets this node's place.
+  /// What `read` returns; what it complains about, as of an option or of a file, gets this node's place.
   template <class Read>
   decltype(auto) placed(Read read) const {
     try {
       return read();
     } catch (const InputError& error) {
+      fail(error.what());
+    } catch (const UsageError& error) {
       fail(error.what());
     }
   }

@@ -1,7 +1,5 @@
 #include "runner/engine/compute_environment.hpp"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <sstream>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "core/file.hpp"
 #include "core/program.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/launch/torch_library.hpp"
 
 namespace stepcast {
 namespace {
@@ -39,7 +38,7 @@ bool processor_has(const std::string& feature) {
 
 BlasKernels blas_kernels() {
   using GetName = const char* (*)();
-  const auto get_name = reinterpret_cast<GetName>(::dlsym(RTLD_DEFAULT, "openblas_get_corename"));
+  const auto get_name = reinterpret_cast<GetName>(torch_symbol("openblas_get_corename"));
   if (get_name == nullptr) return {};
   BlasKernels kernels{.name = get_name(), .instead = ""};
   if (kernels.name == "Prescott" && processor_has("avx2"))

@@ -18,6 +18,8 @@ constexpr int kOwnFirst = 0;
 constexpr int kOwnFirst = RTLD_DEEPBIND;
 #endif
 
+void* loaded = nullptr;
+
 }  // namespace
 
 void load_torch_library() {
@@ -25,10 +27,13 @@ void load_torch_library() {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto installed = folder.parent_path() / "lib" / "stepcast" / kName;
   const auto library = std::filesystem::exists(installed) ? installed : folder / kName;
-  if (::dlopen(library.c_str(), RTLD_NOW | kOwnFirst) == nullptr)
+  loaded = ::dlopen(library.c_str(), RTLD_NOW | kOwnFirst);
+  if (loaded == nullptr)
     throw CapabilityError(
         std::string("training needs LibTorch, and its part of stepcast-runner cannot be loaded: ") +
         ::dlerror() + "; build it again against the installed LibTorch");
 }
+
+void* torch_symbol(const char* name) { return loaded == nullptr ? nullptr : ::dlsym(loaded, name); }
 
 }  // namespace stepcast

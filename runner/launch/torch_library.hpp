@@ -9,4 +9,7 @@ namespace stepcast {
 /// it is not there or cannot be loaded
 void load_torch_library();
 
+/// The function of this name in the loaded library or one that it needs (LibTorch, its BLAS), nullptr where there is none.
+void* torch_symbol(const char* name);
+
 }  // namespace stepcast

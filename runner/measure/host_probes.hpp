@@ -1,21 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 /// Work of known size for the processor and the memory, without LibTorch and without communication.
 namespace stepcast {
 
-/// A matrix product of fixed size by the BLAS that LibTorch uses: bound by arithmetic, all data in the core's
-/// own caches. One thread. Without a BLAS in this process a plain loop does the same product.
+/// A matrix product of fixed size as a plain loop: bound by arithmetic, all data in the core's own caches. One
+/// thread.
 class ComputeProbe {
  public:
   ComputeProbe();
   /// One unit of work: c = a * b, 192 x 192 floats, 14 Mflop.
   void run();
-  /// `sgemm` or `plain loop`
-  [[nodiscard]] std::string kernel() const;
 
  private:
   std::vector<float> a_, b_, c_;
