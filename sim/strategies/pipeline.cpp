@@ -309,8 +309,8 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
     throw UsageError("--messages waited goes with --schedule 1f1b and gpipe; " + pipeline.shape.schedule +
                      " receives ahead");
-  options.settle("mesh", pipeline.mesh.text());
-  if (pipeline.mesh.size("data") == 1) options.drop({"mesh"});
+  options.settle(kMeshOption, pipeline.mesh.text());
+  if (pipeline.mesh.size("data") == 1) options.drop({kMeshOption});
   if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only) {
     pipeline.zero = zero_stage(options, pipeline.model, pipeline.mesh.size("data"));
     pipeline.buckets = bucket_limits(options);
@@ -336,7 +336,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
                     options.text("checkpoint"),
                     options.flag("forward-only"),
                     options.text("messages") == "waited",
-                    Mesh::parse(options.text("mesh"), config.world_size, {"pipeline", "data"}),
+                    Mesh::parse(options.text(kMeshOption), config.world_size, {"pipeline", "data"}),
                     {},
                     {}};
   const int stages = pipeline.mesh.size("pipeline");
@@ -382,8 +382,9 @@ std::vector<StrategyOption> options() {
           "between stages: received while the stage computes before, or exchanged and waited "
           "for in turn with computing, as in Megatron's 1F1B"),
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
-      {.name = "mesh",
-       .help = "ranks per dimension, as pipeline=2,data=2,tensor=2,expert=2; default: one pipeline of all"}};
+      {.name = kMeshOption,
+       .help = "ranks per dimension, as data=4,tensor=2 or shard=4,context=2,expert=2; of a pipeline also "
+               "pipeline=2; default: all in the strategy's own"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   all.push_back(zero_option());
   return all;

@@ -36,6 +36,11 @@ std::vector<KnownOption> known_options() {
                                "' declare --" + option.name + " differently");
       known->strategies.push_back(entry.name);
     }
+  const auto mesh = std::find_if(all.begin(), all.end(),
+                                 [](const KnownOption& one) { return one.option.name == kMeshOption; });
+  mesh->strategies.clear();
+  for (const auto& entry : strategies().entries())
+    if (entry.thing.trains) mesh->strategies.push_back(entry.name);
   return all;
 }
 

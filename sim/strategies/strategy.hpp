@@ -48,6 +48,9 @@ struct KnownOption {
   StrategyOption option;
   std::vector<std::string> strategies;
 };
+/// The option of every strategy that trains, even where only `take_mesh` reads it: tensor_parallel.hpp.
+inline constexpr const char* kMeshOption = "mesh";
+
 /// Every option of every strategy, once, in their order. \throws std::logic_error when two strategies declare
 /// different options of one name
 std::vector<KnownOption> known_options();

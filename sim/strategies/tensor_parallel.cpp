@@ -186,11 +186,11 @@ std::set<int> groups_of_experts(const Schedule& base, const Model& model) {
 }  // namespace
 
 void take_mesh(const std::string& strategy, TrainingConfig& config) {
-  const auto mesh = config.options.find("mesh");
+  const auto mesh = config.options.find(kMeshOption);
   if (mesh == config.options.end()) return;
   const std::vector<StrategyOption>& own = strategies().find(strategy).options;
   const bool keeps =
-      std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == "mesh"; });
+      std::any_of(own.begin(), own.end(), [](const auto& option) { return option.name == kMeshOption; });
   const bool shards = strategy == "fsdp";
   const auto refuse = [&](const std::string& part) {
     throw UsageError("--mesh " + mesh->second + ": '" + part + "' is not " +

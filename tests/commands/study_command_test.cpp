@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "tests/commands/shell.hpp"
 
@@ -51,6 +53,21 @@ TEST_CASE("a study says the same as 'stepcast predict'", "[commands]") {
   const nlohmann::json row = nlohmann::json::parse(
       shell.read("out/rows.1-of-1.jsonl").substr(shell.read("out/rows.1-of-1.jsonl").find('\n') + 1));
   CHECK(row.at("step_time_s").get<double>() == step);
+}
+
+TEST_CASE("a study asks every strategy's mesh", "[commands]") {
+  const Shell shell;
+  shell.write("meshes.yaml",
+              "study: Meshes\npredict: {model: \"gpt:layers=2\", cluster: h100x8-hgx, device: h100-sxm, "
+              "world-size: 8, batch: 8}\n"
+              "points: [{grid: {strategy: [ddp, fsdp], mesh: [\"tensor=2\", \"tensor=4\"]}}]\n");
+  REQUIRE(shell.run("stepcast study meshes.yaml -o out").exit_code == 0);
+  std::istringstream rows(shell.read("out/rows.1-of-1.jsonl"));
+  std::set<double> steps;
+  std::string row;
+  std::getline(rows, row);  // what the study was
+  while (std::getline(rows, row)) steps.insert(nlohmann::json::parse(row).at("step_time_s").get<double>());
+  CHECK(steps.size() == 4);
 }
 
 TEST_CASE("an expectation that is missed, a point without answer and a wrong option are said", "[commands]") {
