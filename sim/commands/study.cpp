@@ -20,6 +20,7 @@
 #include "sim/commands/study_output.hpp"
 #include "sim/commands/study_plan.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
 #include "sim/study/answers.hpp"
 #include "sim/study/experiment.hpp"
 
@@ -92,6 +93,20 @@ StudyVocabulary vocabulary() {
     const std::string* strategy = point.find("strategy");
     return found == known.end() || strategy == nullptr || !strategies().has(*strategy) ||
            std::count(found->strategies.begin(), found->strategies.end(), *strategy) > 0;
+  };
+  words.model_of_rank = [](const Assignment& point) {
+    const std::string* model = point.find("model");
+    const std::string* strategy = point.find("strategy");
+    const std::string* mesh = point.find(kMeshOption);
+    if (model == nullptr) return std::string();
+    TrainingConfig config;
+    if (mesh != nullptr) config.options[kMeshOption] = *mesh;
+    try {
+      if (strategy != nullptr) take_mesh(*strategy, config);
+    } catch (const Error&) {
+      return *model;  // whoever predicts the point says what is wrong
+    }
+    return shared_by(*model, config);
   };
   return words;
 }

@@ -46,11 +46,10 @@ void say_slowdowns(const StudyExperiment& experiment) {
   std::set<std::string> seen;
   for (const StudyPoint* point : experiment.points_run()) {
     const std::vector<double> slower = experiment.slowdowns(*point);
-    const std::string& model = *point->assigned.find("model");
-    if (slower.empty() || !seen.insert(model).second) continue;
+    if (slower.empty() || !seen.insert(point->model).second) continue;
     std::vector<std::string> texts;
     for (const double one : slower) texts.push_back(formatted("%.2f", one));
-    table.add({model, joined(texts)});
+    table.add({point->model, joined(texts)});
   }
   if (!seen.empty()) std::cout << '\n' << table.text();
 }

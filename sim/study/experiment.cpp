@@ -117,7 +117,7 @@ StudyExperiment::StudyExperiment(const Study& study, std::string folder, const E
 
 std::string StudyExperiment::trace_path(const StudyPoint& point) const {
   const std::string precision = value_of(point, "precision", "fp32");
-  return path("traces/" + file_stem(value_of(point, "model")) + (precision == "fp32" ? "" : "." + precision) +
+  return path("traces/" + file_stem(point.model) + (precision == "fp32" ? "" : "." + precision) +
               ".trace.json");
 }
 
@@ -204,10 +204,9 @@ void StudyExperiment::measure(const Points& points) {
                         [&](const Wanted& one) { return one.file == trace_path(point); });
   };
   for (const StudyPoint* point : points) {
-    const std::string model = value_of(*point, "model");
-    if (model.empty())
+    if (point->model.empty())
       throw InputError(study_.path + ": point '" + point->name + "' has no model to measure");
-    if (of_trace(*point) == all.end()) all.push_back({trace_path(*point), model, point->assigned, {}});
+    if (of_trace(*point) == all.end()) all.push_back({trace_path(*point), point->model, point->assigned, {}});
   }
   for (const StudyPoint& point : study_.points) {
     const auto found = of_trace(point);
@@ -328,10 +327,11 @@ bool StudyExperiment::has_reference(const StudyPoint& point) const {
 /// So that how fast the machine is now, beside these runs, is known of the very computation that was traced.
 void StudyExperiment::take_reference_steps(const Points& points, int launch) {
   for (const StudyPoint* point : points) {
-    const std::string model = value_of(*point, "model"), file = reference_path(model, launch);
+    const std::string file = reference_path(point->model, launch);
     if (!has_reference(*point) || fs::exists(file) || fs::exists(run_path(*point, launch))) continue;
-    Words words{"measure",  "--model", model,      "--batch", value_of(*point, "batch", "32"), "--steps", "5",
-                "--warmup", "2",       "--budget", "0s"};
+    Words words{"measure", "--model", point->model, "--batch", value_of(*point, "batch", "32"),
+                "--steps", "5",       "--warmup",   "2",       "--budget",
+                "0s"};
     if (const std::string* threads = parts_.measure->find("threads"))
       words = joined_words(words, {"--threads", fill_in(*threads, point->assigned).text});
     ask("", joined_words(words, {"-o", file}));
@@ -348,7 +348,7 @@ std::vector<double> StudyExperiment::slowdowns(const StudyPoint& point) const {
 
 std::optional<double> StudyExperiment::slowdown(const StudyPoint& point, int launch) const {
   if (!has_reference(point)) return std::nullopt;
-  const std::string model = value_of(point, "model"), file = reference_path(model, launch);
+  const std::string file = reference_path(point.model, launch);
   if (!fs::exists(file)) return std::nullopt;
   const Trace reference = load_trace(file);
   const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;

@@ -129,6 +129,11 @@ class Builder {
     if (!assigned_.insert(point.assigned).second)
       return leave(dropped ? "differ from others in options that mean nothing to their strategy"
                            : "are the same as others");
+    if (vocabulary_.model_of_rank) {
+      point.model = vocabulary_.model_of_rank(point.assigned);
+    } else if (const std::string* model = point.assigned.find("model")) {
+      point.model = *model;
+    }
     if (study_.parts) {
       point.name = file_name(fill_in(study_.parts->name, filled).text);
       if (point.name.find(only) == std::string::npos) return;

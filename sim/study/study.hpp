@@ -19,6 +19,7 @@ struct StudyPoint {
   Assignment options;   ///< of the command line, by `--strategy`; switches have no value
   std::string key;      ///< the same as words, sorted: equal questions have equal keys
   std::string name{};   ///< of its files, where it is run
+  std::string model{};  ///< as one rank has it, with the parts of the mesh that share layers
 
   /// {"--strategy", "ddp", ...}
   [[nodiscard]] std::vector<std::string> words() const;
@@ -113,6 +114,8 @@ struct StudyVocabulary {
   std::vector<std::string> switches;  ///< those of them that take no value
   /// Whether an option means something beside what else a point says: `bucket-cap` does to `ddp` alone.
   std::function<bool(const std::string& option, const Assignment& point)> matters;
+  /// StudyPoint::model; without it the point's `model`.
+  std::function<std::string(const Assignment& point)> model_of_rank = nullptr;
 };
 
 /// Reads a file such as

@@ -250,6 +250,31 @@ run --batch 2 --model tiny --strategy single --device cuda --precision bf16 -o D
 )");
 }
 
+TEST_CASE("what ranks share is measured as one of them has it", "[study]") {
+  Bench bench;
+  StudyVocabulary vocabulary = words();
+  vocabulary.model_of_rank = [](const Assignment& point) {
+    return *point.find("model") + (point.find("mesh") == nullptr ? "" : ":" + *point.find("mesh"));
+  };
+  const Study study = load_study(bench.folder.write("shared.yaml", R"(
+study: shared
+name: "{way}"
+measure: {steps: 5}
+predict: {model: tiny, batch: 8}
+run: {launches: 1}
+values: {way: {whole: {strategy: ddp}, shared: {strategy: fsdp, mesh: tensor=2}}}
+points: [{grid: {way: [whole, shared]}}]
+)"),
+                                 vocabulary, study_column_names(), 1, "");
+  static_cast<void>(bench.run(study));
+  CHECK_THAT(
+      bench.story(),
+      Catch::Contains("measure --model tiny --batch 8 --steps 5 --append -o DIR/traces/tiny.trace.json") &&
+          Catch::Contains("measure --model tiny:tensor=2 --batch 8") &&
+          Catch::Contains("predict shared --trace DIR/traces/tiny:tensor=2.trace.json") &&
+          Catch::Contains("--mesh tensor=2 --model tiny --batch 8"));
+}
+
 TEST_CASE("reference steps are taken with the threads of the trace", "[study]") {
   Bench bench;
   std::string text = kTwo;
