@@ -112,22 +112,60 @@ void write_file(const fs::path& path, std::string_view content, bool force) {
                    "; nothing was changed");
 }
 
-nlohmann::json parse_json_file(const fs::path& path) {
+std::string json_complaint(const std::exception& error) {
+  const std::string words = error.what();
+  const auto code = words.find("] ");
+  return words.starts_with("[json.exception.") && code != std::string::npos ? words.substr(code + 2) : words;
+}
+
+namespace {
+
+/// \param byte the last one read, counted from 1; one more than there are where the file ends early
+[[noreturn]] void fail_syntax(const std::string& path, std::string_view content, std::size_t byte,
+                              const nlohmann::json::parse_error& error) {
+  const std::string_view before = content.substr(0, byte - 1);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  std::string problem = json_complaint(error);
+  if (const auto what = problem.rfind(" - "); what != std::string::npos) problem = problem.substr(what + 3);
+  const auto expected = problem.rfind("; expected ");
+  if (byte > content.size())
+    problem = "the file ends early (truncated?)" +
+              (expected == std::string::npos ? std::string() : problem.substr(expected));
+  else if (problem.starts_with("unexpected "))
+    problem.replace(0, std::string_view("unexpected").size(), "found");
+  throw InputError(path + ":" + std::to_string(line) + ":" + std::to_string(column) +
+                   ": is not valid JSON: " + problem);
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
   const std::string content = read_file(path);
   if (nested_too_deep(content)) throw InputError(path.string() + ": is nested more than 64 levels deep");
+  std::istringstream stream(content);
+  std::vector<nlohmann::json> values;
+  std::size_t begin = 0;
   try {
-    nlohmann::json json = nlohmann::json::parse(content);
-    refuse_absurd(json, path.string(), "");
-    return json;
-  } catch (const nlohmann::json::out_of_range& error) {
+    do {
+      begin = static_cast<std::size_t>(stream.tellg());
+      stream >> values.emplace_back();
+    } while (stream >> std::ws && !stream.eof());
+  } catch (const nlohmann::json::out_of_range&) {
     throw InputError(path.string() + ": holds a number that is too large");
   } catch (const nlohmann::json::parse_error& error) {
-    const auto end = content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
-    const auto line = 1 + std::count(content.begin(), end, '\n');
-    const bool truncated = error.byte >= content.size();
-    throw InputError(path.string() + ":" + std::to_string(line) + ": is not valid JSON" +
-                     (truncated ? ": the file ends in the middle (truncated?)" : ""));
+    fail_syntax(path.string(), content, begin + error.byte, error);
   }
+  return values;
+}
+
+nlohmann::json parse_json_file(const fs::path& path) {
+  std::vector<nlohmann::json> values = parse_json_values(path);
+  if (values.size() != 1)
+    throw InputError(path.string() + ": holds " + std::to_string(values.size()) +
+                     " JSON values one after the other, expected one");
+  refuse_absurd(values.front(), path.string(), "");
+  return std::move(values.front());
 }
 
 nlohmann::json load_json(const fs::path& path, std::string_view schema) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -21,8 +22,15 @@ void write_file(const std::filesystem::path& path, std::string_view content, boo
 /// missing or unwritable folder. \throws InputError
 void check_writable(const std::filesystem::path& path, bool force);
 
-/// Parses JSON. \throws InputError that names the file, line and column of a syntax error.
+/// Parses JSON. \throws InputError that names the file, line and column of a syntax error, what was found there and what was
+/// expected, or that the file ends early.
+/// Numbers beyond 1e18 and control characters are refused too.
 nlohmann::json parse_json_file(const std::filesystem::path& path);
+/// One or more values that follow each other, as programs log them, whatever they hold.
+std::vector<nlohmann::json> parse_json_values(const std::filesystem::path& path);
+
+/// What the JSON library says of a value, without its own name and number of the error.
+std::string json_complaint(const std::exception& error);
 
 /// Parses a machine-written file and checks its schema (`stepcast.trace/1`).
 /// \throws InputError when the file is another kind of file or of a newer version; it names both.

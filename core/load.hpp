@@ -59,7 +59,7 @@ Content load_as(const std::string& path, const std::string& schema) {
   try {
     json.get_to(content);
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(path + ": is not a valid " + schema + " file: " + error.what());
+    throw InputError(path + ": is not a valid " + schema + " file: " + json_complaint(error));
   } catch (const InputError& error) {
     throw InputError(path + ": " + error.what());
   }

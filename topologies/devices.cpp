@@ -26,8 +26,8 @@ constexpr std::array kEstimateKeys{"compute_efficiency", "memory_efficiency", "a
 KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
   const YamlNode products = node.at("products");
-  products.allow_only(
-      {"start", "reached", "sustained", "depth", "tile", "waves", "droop", "droop_flop", "split"});
+  products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "droop", "droop_flop",
+                       "split", "misaligned"});
   KernelLaws laws{.generation = generation,
                   .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
                   .start = products.at("start").seconds(),
@@ -39,6 +39,10 @@ KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
                   .droop = products.at("droop").number(),
                   .split = products.at("split").number(),
                   .droop_flop = Flop(products.at("droop_flop").number())};
+  const YamlNode misaligned = products.at("misaligned");
+  for (const YamlNode& part : misaligned.items()) laws.misaligned.push_back(part.number());
+  for (const double part : laws.misaligned)
+    if (part <= 0.0 || part > 1.0) misaligned.fail("parts of the rate are above 0 and at most 1");
   for (const std::string& size : node.at("attention").keys()) {
     const YamlNode law = node.at("attention").at(size);
     law.allow_only({"full", "full_half", "causal", "causal_half"});

@@ -26,6 +26,8 @@ struct KernelLaws {
   double reached = 1.0, sustained = 1.0;
   double depth = 0.0, tile = 0.0, waves = 0.0, droop = 0.0, split = 0.0;
   Flop droop_flop{1.0};
+  std::vector<double>
+      misaligned{};  ///< parts of `reached` in rows of an odd number of elements, twice that, 4 times, ...
   std::map<int, AttentionLaw> attention{};  ///< by head size
 };
 

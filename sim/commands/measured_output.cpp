@@ -36,8 +36,8 @@ std::string rows_text(const SetResult& result, bool every) {
   for (const std::size_t i : rows) {
     const RowForecast& said = result.forecast.rows[i];
     const double measured = result.set.rows[i].step_s;
-    const auto off = [&](double value) {
-      return value > 0.0 ? signed_percent_text(value / measured - 1.0) : "-";
+    const auto off = [&](const std::optional<double>& value) {
+      return value ? signed_percent_text(*value / measured - 1.0) : "-";
     };
     table.add({result.set.rows[i].name + (said.fitted ? " [fitted]" : ""), to_text(Seconds(measured)),
                to_text(Seconds(said.step_s)), off(said.step_s), off(said.nearest_s), off(said.roofline_s),
@@ -63,6 +63,9 @@ std::string parameters_text(const SetResult& result) {
   return text;
 }
 
+/// Of an error that has something to be the error of.
+std::string known_percent(const std::optional<double>& error) { return error ? percent_text(*error) : "-"; }
+
 std::string summary_text(const SetSummary& summary) {
   std::string text =
       std::to_string(summary.forecasts) + " of " + std::to_string(summary.rows) + " rows forecast";
@@ -70,7 +73,7 @@ std::string summary_text(const SetSummary& summary) {
   text += ": absolute error mean " + percent_text(summary.mean) + ", median " + percent_text(summary.median) +
           ", 90 % within " + percent_text(summary.p90) + ", worst " + percent_text(summary.worst) +
           "; bias " + signed_percent_text(summary.bias) + "\ntrivial: nearest row scaled by work, median " +
-          percent_text(summary.nearest) + "; one rate for all, median " + percent_text(summary.roofline) +
+          known_percent(summary.nearest) + "; one rate for all, median " + known_percent(summary.roofline) +
           "\n";
   if (summary.groups > 0)
     text += "choosing: in " + std::to_string(summary.chosen_well) + " of " + std::to_string(summary.groups) +
@@ -113,7 +116,8 @@ std::string sets_text(const std::vector<SetResult>& results) {
     const bool any = s.forecasts > 0;
     const auto percent = [&](double value) { return any ? percent_text(value) : "-"; };
     table.add({one.set.id, std::to_string(s.rows), std::to_string(s.forecasts), percent(s.mean),
-               percent(s.median), percent(s.p90), percent(s.worst), percent(s.nearest), percent(s.roofline),
+               percent(s.median), percent(s.p90), percent(s.worst), known_percent(s.nearest),
+               known_percent(s.roofline),
                s.groups > 0 ? std::to_string(s.chosen_well) + " of " + std::to_string(s.groups) : "-",
                s.memory_rows > 0 ? percent_text(s.memory_median) : "-"});
   }

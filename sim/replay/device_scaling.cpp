@@ -293,7 +293,7 @@ std::vector<DeviceError> device_errors() {
   try {
     return json.at("rows").get<std::vector<DeviceError>>();
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(device_error_file().string() + ": " + error.what());
+    throw InputError(device_error_file().string() + ": " + json_complaint(error));
   }
 }
 

@@ -13,7 +13,6 @@ struct Tile {
 };
 constexpr std::array<Tile, 6> kTiles{{{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}}};
 constexpr std::array<double, 4> kParts{1, 2, 4, 8};
-constexpr std::array kMisaligned{0.4, 0.69, 0.83};  // rows that begin at multiples of 2, 4 and 8 bytes
 constexpr double kLargeTile = 256.0 * 128.0 / (256.0 + 128.0);
 
 double norm4(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
@@ -26,7 +25,7 @@ double traffic(double m, double n, double k, double count, const KernelRates& ra
 double alignment_part(double columns, double depth, const KernelRates& rates) {
   if (rates.element != 2.0) return 1.0;
   double length = 1.0;
-  for (const double part : kMisaligned) {
+  for (const double part : rates.laws->misaligned) {
     length *= 2.0;
     if (std::fmod(columns, length) != 0.0 || std::fmod(depth, length) != 0.0) return part;
   }

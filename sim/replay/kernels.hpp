@@ -48,10 +48,9 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 ///
 ///     start * (other kernels) + (traffic that is not the products') / W
 ///
-/// A product in half precision of which a row of an operand is no multiple of 16 bytes long reaches a part of `e`: 0.4 where
-/// it is an odd number of elements (GPT-2's vocabulary of 50,257: nanoGPT's author reported a step on A100 some 25 % faster
-/// with 50,304, from memory; 0.4 says 28 %), 0.69 where half of it is (H100, a width of 10,922: 273 TFLOP/s, of 10,944: 398;
-/// stas00/ml-engineering), and where a quarter is, the geometric mean of that and 1.
+/// A product in half precision of which a row of an operand is no multiple of 16 bytes long reaches a part of `e`, by how many
+/// elements still divide it (`misaligned` of the laws, which has the sources): the least part where the row is an odd number of
+/// elements, such as GPT-2's vocabulary of 50,257.
 class KernelTimes {
  public:
   explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}

@@ -297,8 +297,8 @@ SetSummary summary_of(const MeasuredSet& set, const SetForecast& forecast, const
     if (said.fitted || !(said.step_s > 0.0)) continue;
     signed_errors.push_back(said.step_s / row.step_s - 1.0);
     errors.push_back(std::abs(signed_errors.back()));
-    if (said.nearest_s > 0.0) nearest.push_back(std::abs(said.nearest_s / row.step_s - 1.0));
-    if (said.roofline_s > 0.0) roofline.push_back(std::abs(said.roofline_s / row.step_s - 1.0));
+    if (said.nearest_s) nearest.push_back(std::abs(*said.nearest_s / row.step_s - 1.0));
+    if (said.roofline_s) roofline.push_back(std::abs(*said.roofline_s / row.step_s - 1.0));
     if (row.memory > 0.0 && said.memory > 0.0) memory.push_back(std::abs(said.memory / row.memory - 1.0));
     if (row.group.empty()) continue;
     Choice& group = groups[row.group];
@@ -351,9 +351,9 @@ nlohmann::json json_of(const MeasuredSet& set, const SetForecast& forecast) {
       one.update({{"measured_s", row.step_s},
                   {"forecast_s", said.step_s},
                   {"error", said.step_s / row.step_s - 1.0},
-                  {"nearest_s", said.nearest_s},
-                  {"roofline_s", said.roofline_s},
                   {"fitted", said.fitted}});
+      if (said.nearest_s) one["nearest_s"] = *said.nearest_s;
+      if (said.roofline_s) one["roofline_s"] = *said.roofline_s;
       if (said.fold >= 0) one["fold"] = said.fold;
       if (!row.group.empty()) one["group"] = row.group;
       if (!row.part.empty()) one["part"] = row.part;

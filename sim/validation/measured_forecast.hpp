@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,13 @@
 namespace stepcast {
 
 struct RowForecast {
-  double step_s = 0.0;      ///< 0: refused, see `refusal`
-  double memory = 0.0;      ///< bytes of the fullest rank, or the last
-  double nearest_s = 0.0;   ///< trivial: the nearest known row, scaled by work
-  double roofline_s = 0.0;  ///< trivial: all work at one rate, the median of known rows
-  int fold = -1;            ///< that left the row out
-  bool fitted = false;      ///< parameters were fitted to it
+  double step_s = 0.0;  ///< 0: refused, see `refusal`
+  double memory = 0.0;  ///< bytes of the fullest rank, or the last
+  // Trivial ones, where another row is known.
+  std::optional<double> nearest_s{};   ///< the nearest known row, scaled by work
+  std::optional<double> roofline_s{};  ///< all work at one rate, the median of known rows
+  int fold = -1;                       ///< that left the row out
+  bool fitted = false;                 ///< parameters were fitted to it
   std::string refusal;
 };
 
@@ -53,7 +55,7 @@ SetForecast forecast(const MeasuredSet& set, const AskPrediction& ask, const For
 struct SetSummary {
   std::size_t rows = 0, forecasts = 0;
   double mean = 0.0, median = 0.0, p90 = 0.0, worst = 0.0, bias = 0.0;  ///< of absolute errors; bias signed
-  double nearest = 0.0, roofline = 0.0;                                 ///< their median absolute errors
+  std::optional<double> nearest{}, roofline{};  ///< their median absolute errors, where another row is known
   std::size_t memory_rows = 0;
   double memory_median = 0.0;
   std::size_t groups = 0,

@@ -274,17 +274,10 @@ class InspectorReader {
   std::map<Call, NcclSample> calls_;
 };
 
-std::vector<NcclSample> read_json(const std::string& path, const std::string& text) {
-  std::istringstream stream(text);
+std::vector<NcclSample> read_json(const std::string& path) {
   InspectorReader inspector(path);
   int number = 0;
-  while (stream >> std::ws && !stream.eof()) {
-    Json json;
-    try {
-      stream >> json;
-    } catch (const Json::exception& error) {
-      fail(path, "object " + std::to_string(number + 1) + " is no JSON: " + error.what());
-    }
+  for (const Json& json : parse_json_values(path)) {
     if (++number == 1 && json.is_object() && json.contains("results")) return read_tests_json(path, json);
     if (!json.is_object() || !json.contains("header"))
       fail(path, "object " + std::to_string(number) +
@@ -301,7 +294,7 @@ std::vector<NcclSample> read_nccl_samples(const std::string& path, const std::st
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) fail(path, "is empty");
   const std::string line = text.substr(first, text.find('\n', first) - first);
-  std::vector<NcclSample> samples = text[first] == '{' || text[first] == '[' ? read_json(path, text)
+  std::vector<NcclSample> samples = text[first] == '{' || text[first] == '[' ? read_json(path)
                                     : line.find(',') != std::string::npos && line[0] != '#'
                                         ? read_collective_table(path)
                                         : TextReader(path, kind).read(text);

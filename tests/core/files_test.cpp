@@ -9,6 +9,7 @@
 #include "core/registry.hpp"
 #include "core/yaml.hpp"
 #include "sim/records/run_context.hpp"
+#include "sim/records/trace.hpp"
 
 namespace stepcast::files_test {
 namespace fs = std::filesystem;
@@ -54,11 +55,48 @@ TEST_CASE("SHA-1 of the standard's test vectors") {
   CHECK(sha1("") == "da39a3ee5e6b4b0d3255bfef95601890afd80709");
 }
 
+TEST_CASE("a syntax error of JSON names file, line, column, what was found and what was expected") {
+  const Folder folder;
+  const fs::path path = folder.path / "s.json";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"",
+       "s.json:1:1: is not valid JSON: the file ends early (truncated?); expected '[', '{', or a literal"},
+      {"{\"a\": [1, 2", "s.json:1:12: is not valid JSON: the file ends early (truncated?); expected ']'"},
+      {"{\n\"a\": \"tex", "s.json:2:10: is not valid JSON: the file ends early (truncated?)"},
+      {"{\"a\": tr", "s.json:1:9: is not valid JSON: the file ends early (truncated?)"},
+      {"{\"a\": 1,\n}", "s.json:2:1: is not valid JSON: found '}'; expected string literal"},
+      {"{\"a\" 1}", "s.json:1:6: is not valid JSON: found number literal; expected ':'"},
+      {"{\"a\": None}", "s.json:1:7: is not valid JSON: invalid literal; last read: '\"a\": N'"},
+      {"{\"a\": 1} {",
+       "s.json:1:11: is not valid JSON: the file ends early (truncated?); expected string literal"},
+      {"{\"a\": 1}\n{}", "s.json: holds 2 JSON values one after the other, expected one"},
+      {"{\"a\": 1e999}", "s.json: holds a number that is too large"}};
+  for (const auto& [content, complaint] : cases) {
+    write_file(path, content, true);
+    CHECK_THROWS_WITH(parse_json_file(path), Catch::EndsWith(complaint));
+  }
+  write_file(path, "{\"a\": 1}\n\n {\"a\": 2}\n", true);
+  CHECK(parse_json_values(path).at(1)["a"] == 2);
+}
+
+TEST_CASE("a key that is missing from a file or has another type is named without the parser's own words") {
+  const Folder folder;
+  const fs::path path = folder.path / "t.json";
+  for (const auto& [entries, complaint] : std::vector<std::pair<std::string, std::string>>{
+           {"", "key 'lineage' not found"}, {R"(, "lineage": 5)", "type must be array, but is number"}}) {
+    write_file(path, R"({"context": {"schema": "stepcast.trace/2"})" + entries + "}", true);
+    CHECK_THROWS_WITH(load_trace(path.string()),
+                      Catch::Contains("t.json: is not a valid stepcast.trace/2 file: " + complaint) &&
+                          !Catch::Contains("json.exception"));
+  }
+}
+
 TEST_CASE("truncated JSON and JSON of another schema name the file and what was expected") {
   const Folder folder;
   write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/2\"", false);
-  CHECK_THROWS_WITH(load_json(folder.path / "t.json", "stepcast.trace/2"),
-                    Catch::Contains("t.json:2") && Catch::Contains("truncated"));
+  CHECK_THROWS_WITH(
+      load_json(folder.path / "t.json", "stepcast.trace/2"),
+      Catch::EndsWith("t.json:2:29: is not valid JSON: the file ends early (truncated?); expected '}'"));
   write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/2"}})", false);
   CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/2"),
                     Catch::Contains("holds stepcast.result/2, expected stepcast.trace/2"));

@@ -64,7 +64,7 @@ TEST_CASE("a product in half precision is slower where rows are no multiple of 1
     return predict(request).median_step_time_s();
   };
   const double padded = step("50304", "bf16");
-  CHECK(step("50257", "bf16") / padded == Approx(1.25).epsilon(0.05));  // nanoGPT on A100
+  CHECK(step("50257", "bf16") / padded == Approx(1.25).epsilon(0.01));  // nanoGPT on A100
   CHECK(step("50258", "bf16") < step("50257", "bf16"));
   CHECK(step("50264", "bf16") == Approx(padded).epsilon(0.002));
   CHECK(step("50257", "tf32") <= step("50304", "tf32"));

@@ -101,6 +101,39 @@ TEST_CASE("the fat tree of 128 hosts with eight adapters is the full 16-ary one"
   CHECK(cluster_files::link_named(cluster, "node127/nic7-edge127").bandwidth.count() == Approx(48e9));
 }
 
+TEST_CASE(
+    "Grand Teton: a rack of two hosts has a switch, and a pod's bisection carries all of its adapters") {
+  const Cluster cluster = load_cluster("grand-teton");
+  const Paths paths(cluster);
+  const auto hops = [&](int from, int to) {
+    return paths
+        .between(cluster.hosts[static_cast<std::size_t>(from)].nics[0],
+                 cluster.hosts[static_cast<std::size_t>(to)].nics[0])
+        .size();
+  };
+  CHECK(hops(0, 1) == 2);
+  CHECK(hops(1, 2) == 4);
+  double up = 0.0, down = 0.0;
+  for (const Link& link : cluster.links)
+    if (link.kind == LinkKind::kInfiniband)
+      (link.name.find("spine") != std::string::npos ? up : down) += link.bandwidth.count();
+  CHECK(up == Approx(down));
+  CHECK(down == Approx(16 * 8 * 48e9));
+}
+
+TEST_CASE("DGX A100: hosts of the first edition have 40 GB, and every adapter its own port of 200 Gb/s") {
+  const Cluster cluster = load_cluster("dgx-a100:gpu=a100-sxm-40gb");
+  REQUIRE(cluster.hosts.size() == 20);
+  CHECK(cluster.node(cluster.hosts[19].devices[7]).device == "a100-sxm-40gb");
+  int ports = 0;
+  for (const Link& link : cluster.links)
+    if (link.kind == LinkKind::kInfiniband) {
+      CHECK(link.bandwidth.count() == Approx(24e9));
+      ports += link.name.find("/nic") != std::string::npos ? 1 : 0;
+    }
+  CHECK(ports == 160);
+}
+
 TEST_CASE("the table of devices is no cluster") {
   const std::string message = cluster_files::complaint_about("devices");
   CHECK_THAT(message, Contains("unknown cluster 'devices'") && Contains("known: a100x8, "));

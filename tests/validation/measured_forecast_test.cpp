@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "core/number.hpp"
@@ -93,6 +94,26 @@ TEST_CASE("a fold's forecast does not depend on what was measured of its rows") 
   REQUIRE(after.rows[row].fold == before.rows[row].fold);
   CHECK(after.rows[row].step_s == Approx(before.rows[row].step_s).epsilon(0.005));
   CHECK(after.rows[row].nearest_s == before.rows[row].nearest_s);
+}
+
+TEST_CASE("a row that is forecast alone has no trivial predictor, which could only copy it") {
+  const Files files("folds: 4");
+  MeasuredSet set = read_measured(files.set);
+  set.folds = 0;
+  set.free.clear();
+  for (std::size_t i = 1; i < set.rows.size(); ++i) set.rows[i].left_out = "not asked";
+  set.rows[0].left_out.clear();
+  const AskPrediction ask = [](const std::vector<std::string>& /*words*/, bool /*brief*/) {
+    Result result;
+    result.step_time_s = {{1.0}};
+    return result;
+  };
+  const SetForecast found = forecast(set, ask, {});
+  REQUIRE(summary_of(set, found).forecasts == 1);
+  CHECK_FALSE(found.rows[0].nearest_s);
+  CHECK_FALSE(summary_of(set, found).nearest);
+  CHECK_FALSE(summary_of(set, found).roofline);
+  CHECK_FALSE(json_of(set, found)["rows"][0].contains("nearest_s"));
 }
 
 TEST_CASE("rows that are known serve the fit, the others are forecast") {

@@ -98,6 +98,9 @@ TEST_CASE("tables: missing columns and bad cells are named, files of nothing ref
   CHECK_THROWS_WITH(read(columns + "x,all_reduc,half,2,1,1\n"), Contains("all_reduce"));
   CHECK_THROWS_AS(read("hello\n"), InputError);
   CHECK_THROWS_WITH(read("{\"a\": 1}"), Contains("nccl-tests") && Contains("Inspector"));
+  CHECK_THROWS_WITH(read("{\"results\": [\n"), Contains(":2:1: is not valid JSON: the file ends early"));
+  const std::string one = inspector(0, 1, 1e6, 90, 44.4);
+  CHECK_THROWS_WITH(read(one + one.substr(0, one.size() / 2)), Contains("the file ends early"));
 }
 
 TEST_CASE("laws are found again from what they say of 2 GPUs, and then tell of 8") {
