@@ -14,6 +14,8 @@
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/strategies/options.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
 namespace stepcast {
@@ -27,6 +29,9 @@ void declare(po::options_description& options) {
       ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
       ("context", int_value(1), "one rank's part of a model whose sequences so many ranks share")
       ("expert", int_value(1), "one rank's part of a model whose experts so many ranks share")
+      ("stage", text_value("whole", "whole")->value_name("I/N"),
+       "of a pipeline of N stages only the I-th, alone on this device, with the input and the gradients it would receive")
+      ("split", text_value("even"), "of --stage: blocks per stage (6-2-2-2, or 4x3), even, or ratio:2-1-1 (shares)")
       ("time-limit", text_value("none")->value_name("TIME"), "of each launch, after which five steps per batch size are enough")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
@@ -39,7 +44,7 @@ void declare(po::options_description& options) {
       ("accumulating", po::bool_switch(),
        "also micro-batches that follow another one, for predictions with --micro-batches")
       ("allow-reference-blas", po::bool_switch(), "measure although matrix products are many times too slow")
-      ("append", po::bool_switch(), "add the launches to those in the file, measured at another time");
+      ("append", po::bool_switch(), "add the launches, or the stage, to those in the file, measured at another time");
   // clang-format on
   declare_device_options(options);
   declare_output(options, "the trace");
@@ -75,14 +80,48 @@ std::vector<int> positive_list(const po::variables_map& values, const std::strin
   return numbers;
 }
 
+/// The segments of the stage that is asked for; none: all.
+std::vector<int> stage_segments(const po::variables_map& values, const Model& model) {
+  const std::string text = values["stage"].as<std::string>();
+  const std::string split = values["split"].as<std::string>();
+  if (text == "whole") {
+    if (!values["split"].defaulted()) throw UsageError("--split goes with --stage, such as --stage 1/4");
+    return {};
+  }
+  const std::vector<std::string> words = parts_of(text, '/');
+  const auto stage = positive_number(words.front());
+  const auto stages = positive_number(words.back());
+  if (words.size() != 2 || !stage || !stages || *stage > *stages)
+    throw UsageError("--stage takes I/N, the I-th of N stages, from 1/N to N/N; got " + text);
+  if (split == "balanced")
+    throw UsageError(
+        "--split balanced needs measured times, and here they are only made; say the blocks, such as " +
+        split_text(model, split_model(model, "even", *stages, {})));
+  return split_model(model, split, *stages, {}).at(static_cast<std::size_t>(*stage - 1));
+}
+
 /// The GPU, or this host's processor.
 std::string computing_device(const po::variables_map& values) {
   const std::unique_ptr<DeviceQueue> device = device_option(values);
   return device == nullptr ? make_run_context("", {}).cpu_model : device->device();
 }
 
+/// \throws InputError where an entry has some of these segments, and other ones besides
+void refuse_overlap(const Trace& trace, const std::string& path, const Model& model, int first, int end) {
+  for (const TraceEntry& entry : trace.entries) {
+    if (entry.end_segment() <= first || end <= entry.first_segment) continue;
+    if (entry.first_segment == first && entry.end_segment() == end) continue;
+    throw InputError(path + ": holds segments " + entry.segments.front().name + " to " +
+                     entry.segments.back().name + " in one; " +
+                     model.segments[static_cast<std::size_t>(first)].name + " to " +
+                     model.segments[static_cast<std::size_t>(end - 1)].name +
+                     " cannot be added to them: stages of one file are of one split");
+  }
+}
+
 /// What an earlier call measured. \throws InputError when that was something else
-Trace earlier_launches(const po::variables_map& values, const std::string& path, const Model& model) {
+Trace earlier_launches(const po::variables_map& values, const std::string& path, const Model& model,
+                       const std::vector<int>& segments) {
   Trace trace = load_trace(path);
   if (trace.model != model.specification)
     throw InputError(path + ": is a trace of '" + trace.model + "'; launches of '" + model.specification +
@@ -93,6 +132,8 @@ Trace earlier_launches(const po::variables_map& values, const std::string& path,
   const std::string here = computing_device(values);
   if (trace.device != here)
     throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
+  refuse_overlap(trace, path, model, segments.empty() ? 0 : segments.front(),
+                 segments.empty() ? static_cast<int>(model.segments.size()) : segments.back() + 1);
   return trace;
 }
 
@@ -100,6 +141,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   MeasureOptions options;
   options.batches = positive_list(values, "batch");
   options.threads = threads;
+  options.segments = stage_segments(values, model);
   options.steps = int_option(values, "steps", 1);
   options.warmup_steps = int_option(values, "warmup", 0);
   options.seed = values["seed"].as<unsigned>();
@@ -125,12 +167,13 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
 Trace measure_anew(const po::variables_map& values, int threads) {
   std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
                                  std::to_string(threads), "--model", model_of(values)};
-  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit"})
+  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit", "stage"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})
     words.insert(words.end(), {std::string("--") + name, std::to_string(values[name].as<int>())});
   words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
+  if (!values["split"].defaulted()) words.insert(words.end(), {"--split", values["split"].as<std::string>()});
   if (values["accumulating"].as<bool>()) words.emplace_back("--accumulating");
   if (values["allow-reference-blas"].as<bool>()) words.emplace_back("--allow-reference-blas");
   return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
@@ -183,6 +226,7 @@ void print_entry(const TraceEntry& entry) {
   add("step by segments", entry.step_s);
   add("step of the whole graph", entry.native_step_s);
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
+  if (entry.peak_bytes > 0.0) std::cout << "peak memory " << to_text(Bytes(entry.peak_bytes)) << '\n';
 }
 
 /// What makes the steps that were kept doubtful.
@@ -227,6 +271,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
 ExitCode run(const po::variables_map& values) {
   if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
   const Model model = load_model(model_of(values));
+  const std::vector<int> segments = stage_segments(values, model);
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);
   const bool append = values["append"].as<bool>();
@@ -234,7 +279,7 @@ ExitCode run(const po::variables_map& values) {
   check_output(values, append);
   std::optional<Trace> earlier;
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
-    earlier = earlier_launches(values, values["output"].as<std::string>(), model);
+    earlier = earlier_launches(values, values["output"].as<std::string>(), model, segments);
   static_cast<void>(budget_option(values));
   if (device_option(values) == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
   Trace trace;

@@ -225,13 +225,13 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
   return model;
 }
 
-TrainingConfig training_of(const po::variables_map& values) {
+TrainingConfig training_of(const po::variables_map& values, const Model& model) {
   TrainingConfig training = training_config(values);
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
   if (values.count("trace") != 0)
     training.segment_times =
-        load_trace(values["trace"].as<std::string>())
+        load_trace_of(model, values["trace"].as<std::string>())
             .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
             .median_segment_times();
   return training;
@@ -293,7 +293,7 @@ ExitCode run(const po::variables_map& values) {
         "predict' forecasts it, 'stepcast bench --copies' measures copies where there is a GPU");
   const bool replayed = is_replayed(values);
   const Model model = model_to_run(values, replayed);
-  const TrainingConfig training = training_of(values);
+  const TrainingConfig training = training_of(values, model);
   const Schedule schedule = build_schedule(strategy, model, training);
   if (const int ranks = model.tensor * model.context * model.expert; is_reference(values) && ranks > 1)
     throw UsageError("--engine reference trains whole models; " + model.specification + " is shared by " +

@@ -227,10 +227,7 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
         "makes one); '" +
         model.specification + "' does not declare its times");
   }
-  const Trace measured = load_trace(trace);
-  if (measured.model != model.specification)
-    throw InputError(trace + ": is a trace of '" + measured.model + "', but the model is '" +
-                     model.specification + "'");
+  const Trace measured = load_trace_of(model, trace);
   const int samples = batch / schedule.micro_batches;
   const Pace pace = communicates(schedule) ? Pace::kWaiting : Pace::kContinuous;
   const TraceEntry step = measured.at(samples, threads, false, pace);

@@ -59,11 +59,15 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
 /// entry of which fewer than two thirds were undisturbed says so. Saved bytes are observed in a pass of
 /// their own, by an allocator that counts. Holds: input + zero_grad + forwards + loss + backwards + optimizer
 /// + host = step, for each segmented step.
+///
+/// Of a stage of a pipeline only its segments are in memory. What would come from its neighbours, activations and the
+/// gradients of its output, is there from the start, normally distributed (gradients as those of a mean over all elements of
+/// the output), and is copied into new memory when a step begins, which counts as the step's input.
 Trace measure_trace(const Model& model, const MeasureOptions& options);
 
-/// One Trace of several launches, in order: samples of equal batch, threads and pace are joined and say which
-/// launch they are from; fractions are averaged. Entries are sorted by (threads, batch, pace). \pre parts not
-/// empty, of one model
+/// One Trace of several launches, in order: samples of equal batch, threads, pace and segments are joined and say
+/// which launch they are from; fractions are averaged. Entries are sorted by (threads, batch, pace, first segment). \pre parts
+/// not empty, of one model, no two of which have some of their segments in common
 Trace merge_launches(const std::vector<Trace>& parts);
 
 /// Sets the number of compute threads of this process, and takes the work that LibTorch does at its first

@@ -2,6 +2,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <tuple>
@@ -22,32 +24,133 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
-/// Most live bytes above those before, while `phase` ran.
-template <class Phase>
-double peak_of(torch::Device device, Phase phase) {
-  const double before = live_tensor_bytes(device);
-  forget_tensor_peak(device);
-  phase();
-  return peak_tensor_bytes(device) - before;
-}
+/// Most live bytes of phases, above those before each and in all.
+class PeakBytes {
+ public:
+  explicit PeakBytes(torch::Device device) : device_(device) {}
+
+  template <class Phase>
+  double of(Phase phase) {
+    const double before = live_tensor_bytes(device_);
+    forget_tensor_peak(device_);
+    phase();
+    const double peak = peak_tensor_bytes(device_);
+    highest_ = std::max(highest_, peak);
+    return peak - before;
+  }
+  [[nodiscard]] double highest() const { return highest_; }
+
+ private:
+  torch::Device device_;
+  double highest_ = 0.0;
+};
+
+/// What a step begins with.
+struct Arrival {
+  torch::Tensor input, target;
+  torch::Tensor gradient;  ///< of the last segment's output, where another stage has the loss
+};
+
+/// The part of a model that is measured, and what comes to it from outside.
+class MeasuredPart {
+ public:
+  /// \param batch the largest of those that are asked for
+  MeasuredPart(const Model& model, const MeasureOptions& options, const Numbers& numbers, int batch)
+      : segments_(options.segments), numbers_(numbers) {
+    if (segments_.empty()) {
+      segments_.resize(model.segments.size());
+      std::iota(segments_.begin(), segments_.end(), 0);
+    }
+    has_input_ = segments_.front() == 0;
+    has_loss_ = segments_.back() + 1 == static_cast<int>(model.segments.size());
+    if (has_input_ || has_loss_) {
+      data_ = Dataset::open(model, options.data_folder, options.seed);
+      data_->to(numbers.device);
+    }
+    const at::Generator generator = numbers.generator(options.seed);
+    const auto normal = [&](const Shape& shape) {
+      std::vector<std::int64_t> sizes{batch};
+      sizes.insert(sizes.end(), shape.begin(), shape.end());
+      return torch::empty(sizes, numbers.options()).normal_(0.0, 1.0, generator);
+    };
+    const auto segment = [&](int index) -> const Segment& {
+      return model.segments[static_cast<std::size_t>(index)];
+    };
+    if (!has_input_) input_ = normal(segment(segments_.front()).input);
+    if (!has_loss_) gradient_ = normal(segment(segments_.back()).output);
+    if (!has_loss_) gradient_.div_(static_cast<double>(gradient_.numel()));
+  }
+
+  [[nodiscard]] const std::vector<int>& segments() const { return segments_; }
+  [[nodiscard]] std::size_t first() const { return static_cast<std::size_t>(segments_.front()); }
+  [[nodiscard]] std::size_t end() const { return static_cast<std::size_t>(segments_.back()) + 1; }
+  [[nodiscard]] bool has_input() const { return has_input_; }
+  [[nodiscard]] bool has_loss() const { return has_loss_; }
+
+  [[nodiscard]] Arrival arrival(std::int64_t step, int batch) const {
+    Arrival result;
+    if (data_) {
+      const Batch drawn = data_->batch(step, 0, 1, batch, numbers_.dtype);
+      if (has_input_) result.input = drawn.input;
+      if (has_loss_) result.target = drawn.target;
+    }
+    if (!has_input_) result.input = input_.narrow(0, 0, batch).clone();
+    if (!has_loss_) result.gradient = gradient_.narrow(0, 0, batch).clone();
+    return result;
+  }
+
+  /// The loss, or what takes its place: the output goes to the next stage, from where its gradient comes.
+  torch::Tensor loss(SegmentedPass& pass, Arrival& arrival) const {
+    if (has_loss_) return pass.loss(arrival.target);
+    static_cast<void>(pass.take_output(end() - 1));
+    pass.receive_gradient(end() - 1, std::move(arrival.gradient));
+    return {};
+  }
+  void backward(SegmentedPass& pass, std::size_t segment) const {
+    pass.backward(segment);
+    if (segment == first() && !has_input_) static_cast<void>(pass.take_input_gradient(segment));
+  }
+
+ private:
+  std::vector<int> segments_;
+  Numbers numbers_;
+  bool has_input_ = true, has_loss_ = true;
+  std::optional<Dataset> data_;
+  torch::Tensor input_, gradient_;
+};
 
 /// One more step, whose memory is looked at and whose time is not: what the forward of each segment leaves
 /// behind, its output among it, and what each phase needs while it runs.
-void observe_memory(TorchModel& model, const Batch& batch, TraceEntry& entry) {
+/// \param foreign live bytes that are not the model's: data sets, and what neighbours would send
+void observe_memory(TorchModel& model, const MeasuredPart& part, std::int64_t step, double foreign,
+                    TraceEntry& entry) {
   const MemoryScope scope(MemoryCategory::kActivations);
   const torch::Device on = model.numbers().device;
   SegmentedPass pass(model);
-  pass.begin(batch.input);
-  for (std::size_t segment = 0; segment < model.segments(); ++segment) {
+  Arrival arrival = part.arrival(step, entry.batch);
+  pass.receive(part.first(), std::move(arrival.input));
+  PeakBytes peak(on);
+  std::size_t at = 0;
+  const auto for_each = [&](const auto& look) {
+    at = part.first();
+    for (SegmentTrace& segment : entry.segments) {
+      look(segment);
+      ++at;
+    }
+  };
+  for_each([&](SegmentTrace& segment) {
     const double before = live_tensor_bytes(on);
-    entry.segments[segment].forward_peak_bytes = peak_of(on, [&] { pass.forward(segment); });
-    entry.segments[segment].saved_bytes = live_tensor_bytes(on) - before;
-  }
-  entry.loss_peak_bytes = peak_of(on, [&] { pass.loss(batch.target); });
-  for (std::size_t segment = model.segments(); segment-- > 0;)
-    entry.segments[segment].backward_peak_bytes = peak_of(on, [&] { pass.backward(segment); });
-  for (std::size_t segment = 0; segment < model.segments(); ++segment)
-    entry.segments[segment].optimizer_peak_bytes = peak_of(on, [&] { model.optimizer_step(segment); });
+    segment.forward_peak_bytes = peak.of([&] { pass.forward(at); });
+    segment.saved_bytes = live_tensor_bytes(on) - before;
+  });
+  entry.loss_peak_bytes = peak.of([&] { part.loss(pass, arrival); });
+  for (std::size_t segment = part.end(); segment-- > part.first();)
+    entry.segments[segment - part.first()].backward_peak_bytes =
+        peak.of([&] { part.backward(pass, segment); });
+  for_each([&](SegmentTrace& segment) {
+    segment.optimizer_peak_bytes = peak.of([&] { model.optimizer_step(at); });
+  });
+  entry.peak_bytes = peak.highest() - foreign;
 }
 
 /// A second thread to wait for, as a rank waits for its communication thread.
@@ -89,10 +192,10 @@ class OtherThread {
 /// whole time counts; and one of the whole graph.
 class BatchBench {
  public:
-  BatchBench(TorchModel& model, const Dataset& data, int batch, const MeasureOptions& options, Pace pace,
+  BatchBench(TorchModel& model, const MeasuredPart& part, int batch, const MeasureOptions& options, Pace pace,
              OtherThread& other)
       : model_(model),
-        data_(data),
+        part_(part),
         other_(other),
         device_(options.device),
         marks_(options.device),
@@ -103,7 +206,9 @@ class BatchBench {
     entry_.batch = batch;
     entry_.threads = options.threads;
     entry_.pace = pace;
-    for (const Segment& segment : model.model().segments) {
+    entry_.first_segment = part.segments().front();
+    for (const int index : part.segments()) {
+      const Segment& segment = model.model().segments[static_cast<std::size_t>(index)];
       entry_.segments.emplace_back();
       entry_.segments.back().name = segment.name;
       fractions_.emplace_back(segment.parameters.size());
@@ -135,25 +240,30 @@ class BatchBench {
   [[nodiscard]] const MachineLog& machine() const { return entry_.machine; }
 
   /// The samples so far, with medians of the fractions.
-  TraceEntry finish() {
+  TraceEntry finish(double foreign_bytes) {
     for (std::size_t segment = 0; segment < fractions_.size(); ++segment)
       for (const std::vector<double>& samples : fractions_[segment])
         entry_.segments[segment].grad_ready_fraction.push_back(median(samples));
     for (const std::vector<double>& samples : exchange_fractions_)
-      entry_.exchange_fraction.push_back(median(samples));
-    observe_memory(model_, next_batch(), entry_);
+      entry_.exchange_fraction.push_back(samples.empty() ? 1.0 : median(samples));  // another stage's
+    observe_memory(model_, part_, step_++, foreign_bytes, entry_);
     return std::move(entry_);
   }
 
  private:
-  [[nodiscard]] Batch next_batch() { return data_.batch(step_++, 0, 1, entry_.batch, model_.dtype()); }
+  [[nodiscard]] Arrival next_arrival() { return part_.arrival(step_++, entry_.batch); }
+
+  void update(std::optional<std::size_t> segment = std::nullopt) {
+    const MemoryScope scope(MemoryCategory::kOptimizerState);
+    model_.optimizer_step(segment);
+  }
 
   /// Forward and backward of a micro-batch.
-  void whole_pass(const Batch& batch) {
-    pass_.begin(batch.input);
-    for (std::size_t segment = 0; segment < model_.segments(); ++segment) pass_.forward(segment);
-    pass_.loss(batch.target);
-    for (std::size_t segment = model_.segments(); segment-- > 0;) pass_.backward(segment);
+  void whole_pass(Arrival arrival) {
+    pass_.receive(part_.first(), std::move(arrival.input));
+    for (std::size_t segment = part_.first(); segment < part_.end(); ++segment) pass_.forward(segment);
+    part_.loss(pass_, arrival);
+    for (std::size_t segment = part_.end(); segment-- > part_.first();) part_.backward(pass_, segment);
   }
 
   enum class Kept : std::uint8_t { kNothing, kPhases, kWhole, kAll };
@@ -182,9 +292,9 @@ class BatchBench {
     struct Laps {
       Lap forward, backward, zero_grad, optimizer;
     };
-    const std::size_t segments = model_.segments();
+    const std::size_t first = part_.first(), end = part_.end();
     const bool held = keep == Kept::kPhases;
-    std::vector<Laps> laps(segments);
+    std::vector<Laps> laps(end);
     Lap input, loss, uncounted;
     torch::Tensor value;
     model_.set_gradient_hook(
@@ -196,30 +306,33 @@ class BatchBench {
     marks_.restart();
     const std::size_t start = last_ = marks_.mark();
     {
-      Batch batch;
-      input = lap(held, [&] { batch = next_batch(); });
-      for (std::size_t segment = 0; segment < segments; ++segment)
+      Arrival arrival;
+      input = lap(held, [&] { arrival = next_arrival(); });
+      for (std::size_t segment = first; segment < end; ++segment)
         laps[segment].zero_grad = lap(held, [&] { model_.zero_grad(segment); });
-      if (entry_.pace == Pace::kAccumulating) uncounted = lap(false, [&] { whole_pass(batch); });
-      pass_.begin(std::move(batch.input));
-      for (std::size_t segment = 0; segment < segments; ++segment)
+      if (entry_.pace == Pace::kAccumulating) uncounted = lap(false, [&] { whole_pass(arrival); });
+      pass_.receive(first, std::move(arrival.input));
+      for (std::size_t segment = first; segment < end; ++segment)
         laps[segment].forward = lap(held, [&] { pass_.forward(segment); });
-      loss = lap(held, [&] { value = pass_.loss(batch.target); });
-      for (std::size_t segment = segments; segment-- > 0;)
-        laps[segment].backward = lap(held, [&] { pass_.backward(segment); });
+      loss = lap(held, [&] { value = part_.loss(pass_, arrival); });
+      for (std::size_t segment = end; segment-- > first;)
+        laps[segment].backward = lap(held, [&] { part_.backward(pass_, segment); });
       if (entry_.pace == Pace::kWaiting) uncounted = lap(false, [&] { other_.wait(); });
-      for (std::size_t segment = 0; segment < segments; ++segment)
-        laps[segment].optimizer = lap(held, [&] { model_.optimizer_step(segment); });
-      if (device_ != nullptr) static_cast<void>(value.item<double>());
+      for (std::size_t segment = first; segment < end; ++segment)
+        laps[segment].optimizer = lap(held, [&] { update(segment); });
+      if (value.defined() && device_ != nullptr)
+        static_cast<void>(value.item<double>());
+      else if (device_ != nullptr)
+        device_->drain();
     }
-    const Clock::time_point end = Clock::now();
+    const Clock::time_point over = Clock::now();
     model_.set_gradient_hook({});
     model_.set_exchange({});
     marks_.settle();
     if (keep == Kept::kWhole || keep == Kept::kAll) {
       entry_.launch.push_back(0);
-      entry_.host_s.push_back(std::max(0.0, seconds_between(marks_.done(last_), end)));
-      entry_.step_s.push_back(seconds_between(marks_.issued(start), end) -
+      entry_.host_s.push_back(std::max(0.0, seconds_between(marks_.done(last_), over)));
+      entry_.step_s.push_back(seconds_between(marks_.issued(start), over) -
                               marks_.done_s(uncounted.from, uncounted.to));
     }
     if (keep != Kept::kPhases && keep != Kept::kAll) return;
@@ -229,9 +342,9 @@ class BatchBench {
     };
     add(input, entry_.input_s, entry_.input_issue_s);
     add(loss, entry_.loss_s, entry_.loss_issue_s);
-    keep_exchanges(-1, false, loss);
-    for (std::size_t segment = 0; segment < segments; ++segment) {
-      SegmentTrace& trace = entry_.segments[segment];
+    if (part_.has_loss()) keep_exchanges(-1, false, loss);
+    for (std::size_t segment = first; segment < end; ++segment) {
+      SegmentTrace& trace = entry_.segments[segment - first];
       add(laps[segment].forward, trace.forward_s, trace.forward_issue_s);
       add(laps[segment].backward, trace.backward_s, trace.backward_issue_s);
       add(laps[segment].zero_grad, trace.zero_grad_s, trace.zero_grad_issue_s);
@@ -251,7 +364,8 @@ class BatchBench {
   void keep_fractions(std::size_t segment, const Lap& backward) {
     const std::vector<int>& tensors = model_.model().segments[segment].parameters;
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      fractions_[segment][i].push_back(fraction(backward, ready_[static_cast<std::size_t>(tensors[i])]));
+      fractions_[segment - part_.first()][i].push_back(
+          fraction(backward, ready_[static_cast<std::size_t>(tensors[i])]));
   }
 
   /// \param segment -1: the loss
@@ -265,18 +379,24 @@ class BatchBench {
   void native_step(bool keep) {
     const Clock::time_point start = Clock::now();
     {
-      const Batch batch = next_batch();
+      const Arrival arrival = next_arrival();
       model_.zero_grad();
-      const torch::Tensor loss = model_.loss(model_.forward(batch.input), batch.target);
-      loss.backward();
-      model_.optimizer_step();
-      static_cast<void>(loss.item<double>());
+      torch::Tensor value = part_.has_input() ? arrival.input : arrival.input.requires_grad_();
+      for (std::size_t segment = part_.first(); segment < part_.end(); ++segment)
+        value = model_.forward(segment, value);
+      if (part_.has_loss()) value = model_.loss(value, arrival.target);
+      value.backward(arrival.gradient);
+      update();
+      if (part_.has_loss())
+        static_cast<void>(value.item<double>());
+      else if (device_ != nullptr)
+        device_->drain();
     }
     if (keep) entry_.native_step_s.push_back(seconds_between(start, Clock::now()));
   }
 
   TorchModel& model_;
-  const Dataset& data_;
+  const MeasuredPart& part_;
   OtherThread& other_;
   DeviceQueue* device_;
   StepMarks marks_;
@@ -339,7 +459,9 @@ void add_undisturbed(const TraceEntry& all, double best, int steps, Trace& trace
     trace.set_aside.push_back(std::move(aside));
 }
 
-auto order(const TraceEntry& entry) { return std::tuple(entry.threads, entry.batch, entry.pace); }
+auto order(const TraceEntry& entry) {
+  return std::tuple(entry.threads, entry.batch, entry.pace, entry.first_segment);
+}
 
 }  // namespace
 
@@ -367,16 +489,19 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   install_counting_allocator();
   use_numbers(options.precision, options.device);
   const Numbers numbers = Numbers::of(options.precision, options.device);
-  TorchModel torch_model(model, numbers, options.seed);
-  Dataset data = Dataset::open(model, options.data_folder, options.seed);
-  data.to(numbers.device);
+  TorchModel torch_model(model, numbers, options.seed,
+                         options.segments.empty() ? std::nullopt : std::optional(options.segments));
+  const double of_model = live_tensor_bytes(numbers.device);
+  const MeasuredPart part(model, options, numbers,
+                          *std::max_element(options.batches.begin(), options.batches.end()));
+  const double foreign = live_tensor_bytes(numbers.device) - of_model;
   OtherThread other;
   std::vector<BatchBench> benches;
   for (const int batch : options.batches)
     for (const Pace pace : {Pace::kContinuous, Pace::kWaiting, Pace::kAccumulating})
       if (pace == Pace::kContinuous ||
           (options.device == nullptr && (pace != Pace::kAccumulating || options.accumulating)))
-        benches.emplace_back(torch_model, data, batch, options, pace, other);
+        benches.emplace_back(torch_model, part, batch, options, pace, other);
   constexpr double kClocksRise = 0.5;  // of a GPU that was idle
   const Clock::time_point begin = Clock::now();
   for (BatchBench& bench : benches)
@@ -424,7 +549,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   trace.dtype = device_dtype(options.precision.compute);
   trace.precision = to_text(options.precision);
   const double best = best_probe_of(benches);
-  for (BatchBench& bench : benches) add_undisturbed(bench.finish(), best, options.steps, trace);
+  for (BatchBench& bench : benches) add_undisturbed(bench.finish(foreign), best, options.steps, trace);
   return trace;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -59,7 +60,7 @@ class TorchModel::Builder {
   /// \throws std::logic_error when a parameter of the Model belongs to no layer
   void check_complete() const {
     for (const auto& [name, index] : parameter_index_)
-      if (!target_.parameters_[index].defined()) throw std::logic_error("no layer owns parameter " + name);
+      if (!made_.contains(index)) throw std::logic_error("no layer owns parameter " + name);
   }
 
  private:
@@ -131,6 +132,7 @@ class TorchModel::Builder {
     const MemoryScope gradients(MemoryCategory::kGradients);
     value.mutable_grad() = torch::zeros_like(value);
     target_.parameters_[index] = value;
+    made_.insert(index);
     return value;
   }
 
@@ -562,6 +564,7 @@ class TorchModel::Builder {
   at::Generator generator_;
   at::Generator masks_;  ///< of dropout, apart from that of the parameters
   std::map<std::string, std::size_t> parameter_index_;
+  std::set<std::size_t> made_;  ///< parameters
   std::map<std::string, std::size_t> buffer_index_;
   std::map<std::pair<std::string, bool>, int> exchange_index_;  ///< by name, and whether of the backward
 };
@@ -586,9 +589,15 @@ TorchModel::TorchModel(const Model& model, const Numbers& numbers, unsigned seed
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; there is nothing to compute");
   Builder builder(*this, seed);
-  for (const Segment& segment : model.segments) segments_.push_back(builder.chain(segment.layers));
+  std::vector<int> all(model.segments.size());
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int>& kept = held ? *held : all;
+  for (const int segment : all) {
+    segments_.push_back(builder.chain(model.segments[static_cast<std::size_t>(segment)].layers));
+    drop_unless_held(segment, kept, all);
+  }
   builder.check_complete();
-  if (held) drop_others(*held);
+  for (const int segment : all) drop_unless_held(segment, kept, kept);
   masters_ = parameters_;
   if (numbers.master) {
     const MemoryScope scope(MemoryCategory::kParameters);
@@ -606,19 +615,19 @@ TorchModel::TorchModel(const Model& model, const Numbers& numbers, unsigned seed
     if (parameters_[i].defined()) add_gradient_hook(static_cast<int>(i));
 }
 
-/// Weights of all segments are drawn, so that every rank draws the same; then those of others go.
-void TorchModel::drop_others(const std::vector<int>& held) {
+/// Weights of all segments are drawn, so that every rank draws the same; those of others go at once, but for what a later
+/// segment is made with.
+void TorchModel::drop_unless_held(int segment, const std::vector<int>& held, const std::vector<int>& users) {
+  const auto i = static_cast<std::size_t>(segment);
+  if (std::find(held.begin(), held.end(), segment) != held.end()) return;
   std::set<int> kept;
-  for (const int segment : held) {
-    const std::vector<int>& tied = model_.segments[static_cast<std::size_t>(segment)].tied;
+  for (const int user : users) {
+    const std::vector<int>& tied = model_.segments[static_cast<std::size_t>(user)].tied;
     kept.insert(tied.begin(), tied.end());
   }
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    if (std::find(held.begin(), held.end(), static_cast<int>(i)) != held.end()) continue;
-    segments_[i].clear();
-    for (const int index : model_.segments[i].parameters)
-      if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
-  }
+  segments_[i].clear();
+  for (const int index : model_.segments[i].parameters)
+    if (!kept.contains(index)) parameters_[static_cast<std::size_t>(index)].reset();
 }
 
 void TorchModel::add_gradient_hook(int index) {

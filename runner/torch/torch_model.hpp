@@ -106,7 +106,8 @@ class TorchModel {
 
  private:
   class Builder;
-  void drop_others(const std::vector<int>& held);
+  /// \param users segments whose tied parameters stay
+  void drop_unless_held(int segment, const std::vector<int>& held, const std::vector<int>& users);
   void add_gradient_hook(int index);
 
   const Model& model_;

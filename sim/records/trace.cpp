@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/table.hpp"
+#include "models/model.hpp"
 #include "sim/records/result.hpp"
 
 namespace stepcast {
@@ -20,7 +21,8 @@ STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
-                      (machine, disturbed, exchange_fraction, input_issue_s, loss_issue_s))
+                      (machine, disturbed, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
+                       first_segment))
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
                       (precision, set_aside, has_exchanges))
 
@@ -135,8 +137,12 @@ std::string Trace::problem() const {
     check(entry.threads >= 1, place + "threads", "at least 1");
     check(entry.steps() >= 1, place + "step_s", "at least one step");
     check(!entry.segments.empty(), place + "segments", "at least one");
-    check(entry.segments.size() == entries.front().segments.size(), place + "segments",
-          "as many as entries[0]");
+    constexpr int kMostSegments = 1'000'000;
+    check(entry.first_segment >= 0 && entry.first_segment <= kMostSegments, place + "first_segment",
+          "at least 0 and at most 1000000");
+    if (i > 0 && entry.measured_like(entries[i - 1]))
+      check(entry.first_segment >= entries[i - 1].end_segment(), place + "first_segment",
+            "a segment behind those of the entry before, which has the same batch, threads and pace");
     check(entry.host_s.size() == entry.steps(), place + "host_s", "as many samples as step_s has");
     check(entry.machine.valid() && (entry.machine.empty() || entry.machine.size() == entry.steps()),
           place + "machine", "a speed above 0 and a part of [0, 1] for every step");
@@ -197,6 +203,9 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const 
                      " threads; measured with: " + joined(all_threads));
   const auto by_batch = [](const TraceEntry* a, const TraceEntry* b) { return a->batch < b->batch; };
   std::sort(usable.begin(), usable.end(), by_batch);
+  for (const TraceEntry* entry : usable)
+    if (entry->first_segment != 0 || entry->segments.size() != usable.front()->segments.size())
+      throw InputError("trace of " + model + ": entries are of different segments");
   const bool outside = batch < usable.front()->batch || batch > usable.back()->batch;
   if (outside && (!extrapolate || usable.size() < 2))
     throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
@@ -207,6 +216,110 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const 
   return interpolate(*usable[high - 1], *usable[high], batch);
 }
 
+namespace {
+
+/// `a`, `a and b`, `a to d`.
+std::string range_text(const std::vector<std::string>& names) {
+  if (names.size() == 1) return names.front();
+  return names.front() + (names.size() == 2 ? " and " : " to ") + names.back();
+}
+
+/// \throws InputError unless these entries, in order, have the segments of the model
+void check_segments(const std::vector<const TraceEntry*>& stages, const Model& model) {
+  const auto name = [&](int segment) { return model.segments[static_cast<std::size_t>(segment)].name; };
+  const auto count = static_cast<int>(model.segments.size());
+  const TraceEntry& any = *stages.front();
+  std::vector<std::string> missing;
+  const auto lack = [&](int from, int to) {
+    std::vector<std::string> names;
+    for (int segment = from; segment < std::min(to, count); ++segment) names.push_back(name(segment));
+    if (!names.empty()) missing.push_back(range_text(names));
+  };
+  int next = 0;
+  for (const TraceEntry* stage : stages) {
+    lack(next, stage->first_segment);
+    next = stage->end_segment();
+    if (next > count)
+      throw InputError("has " + std::to_string(next) + " segments, model '" + model.specification + "' has " +
+                       std::to_string(count));
+    for (int i = stage->first_segment; i < next; ++i)
+      if (const std::string& own = stage->segments[static_cast<std::size_t>(i - stage->first_segment)].name;
+          own != name(i))
+        throw InputError("segment " + std::to_string(i) + " is '" + own + "', that of model '" +
+                         model.specification + "' is '" + name(i) + "'");
+  }
+  lack(next, count);
+  if (!missing.empty())
+    throw InputError("batch " + std::to_string(any.batch) + ", " +
+                     counted(static_cast<std::size_t>(any.threads), "thread") +
+                     ": was not measured of segments " + joined(missing) +
+                     "; stepcast measure --stage --append adds stages");
+}
+
+TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Model& model) {
+  TraceEntry result = *stages.front();
+  const TraceEntry& last = *stages.back();
+  std::size_t steps = result.steps();
+  for (const TraceEntry* stage : stages) steps = std::min(steps, stage->steps());
+  const auto shorten = [steps](std::vector<double>& samples) {
+    samples.resize(std::min(samples.size(), steps));
+  };
+  for (const auto samples : {&TraceEntry::loss_s, &TraceEntry::loss_issue_s, &TraceEntry::host_s})
+    result.*samples = last.*samples;
+  result.loss_peak_bytes = last.loss_peak_bytes;
+  result.peak_bytes = 0.0;
+  result.native_step_s.clear();
+  result.machine = {};
+  result.launch.resize(steps);
+  result.segments.clear();
+  for (const auto samples : kStepSamples) shorten(result.*samples);
+  std::fill(result.step_s.begin(), result.step_s.end(), 0.0);
+  for (const TraceEntry* stage : stages) {
+    const bool first = stage == stages.front(), final = stage == stages.back();
+    for (std::size_t k = 0; k < steps; ++k)
+      result.step_s[k] += stage->step_s[k] - (first ? 0.0 : stage->input_s[k]) -
+                          (final ? 0.0 : stage->host_s[k] + stage->loss_s[k]);
+    result.disturbed = result.disturbed || stage->disturbed;
+    result.segments.insert(result.segments.end(), stage->segments.begin(), stage->segments.end());
+    for (std::size_t i = 0; i < std::min(result.exchange_fraction.size(), model.exchanges.size()); ++i)
+      if (const int segment = model.exchanges[i].segment;
+          i < stage->exchange_fraction.size() &&
+          (segment < 0 ? final : segment >= stage->first_segment && segment < stage->end_segment()))
+        result.exchange_fraction[i] = stage->exchange_fraction[i];
+  }
+  for (double& time : result.step_s) time = std::max(time, 0.0);
+  for (SegmentTrace& segment : result.segments)
+    for (const auto samples : kSegmentSamples) shorten(segment.*samples);
+  return result;
+}
+
+}  // namespace
+
+Trace of_whole_model(const Trace& trace, const Model& model) {
+  if (trace.model != model.specification)
+    throw InputError("is a trace of '" + trace.model + "', but the model is '" + model.specification + "'");
+  Trace result = trace;
+  result.entries.clear();
+  for (std::size_t i = 0; i < trace.entries.size();) {
+    std::vector<const TraceEntry*> stages;
+    for (; i < trace.entries.size() && (stages.empty() || trace.entries[i].measured_like(*stages.front()));
+         ++i)
+      stages.push_back(&trace.entries[i]);
+    check_segments(stages, model);
+    result.entries.push_back(stages.size() == 1 ? *stages.front() : joined_stages(stages, model));
+  }
+  return result;
+}
+
 Trace load_trace(const std::string& path) { return load_as<Trace>(path, kTraceSchema); }
+
+Trace load_trace_of(const Model& model, const std::string& path) {
+  const Trace trace = load_trace(path);
+  try {
+    return of_whole_model(trace, model);
+  } catch (const InputError& error) {
+    throw InputError(path + ": " + error.what());
+  }
+}
 
 }  // namespace stepcast

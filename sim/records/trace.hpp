@@ -13,6 +13,8 @@
 /// A Trace: what one step of one model costs on one device, measured on one rank without communication.
 namespace stepcast {
 
+struct Model;
+
 inline constexpr const char* kTraceSchema = "stepcast.trace/2";
 
 /// Samples of one segment. Index k of every vector of a TraceEntry belongs to the same step, so that a replay
@@ -67,7 +69,12 @@ struct TraceEntry {
   std::vector<double> step_s;         ///< whole segmented step
   std::vector<double> native_step_s;  ///< whole-graph steps, interleaved; none where the pace is waiting
   double loss_peak_bytes = 0.0;       ///< most live bytes above those before the loss
+  /// Most live bytes of a step: parameters, gradients, optimizer's state, activations; 0: not known.
+  double peak_bytes = 0.0;
+  /// In the model's order: all, or those of one stage of a pipeline, which was measured alone. Of such an entry input_s is
+  /// that of what the stage receives, and loss_s of all but the last is nothing's.
   std::vector<SegmentTrace> segments;
+  int first_segment = 0;  ///< the first one's place in the model
   /// By exchange of the model: the part of its phase's time that has passed when the ranks that share the model put
   /// their parts together, which took no time here; median over the steps.
   std::vector<double> exchange_fraction;
@@ -76,6 +83,11 @@ struct TraceEntry {
 
   [[nodiscard]] std::size_t steps() const { return step_s.size(); }
   std::vector<double> input_issue_s, loss_issue_s;  ///< of a host that runs ahead, as in SegmentTrace
+  [[nodiscard]] int end_segment() const { return first_segment + static_cast<int>(segments.size()); }
+  /// With the same batch, threads and pace.
+  [[nodiscard]] bool measured_like(const TraceEntry& other) const {
+    return batch == other.batch && threads == other.threads && pace == other.pace;
+  }
 
   /// The same phases as its host issues them, without time for the rest of the step; nothing where the host computes.
   [[nodiscard]] std::optional<TraceEntry> issue() const;
@@ -96,7 +108,7 @@ struct Trace {
   std::string device;
   std::string dtype = "float32";      ///< of products, as devices call it
   std::string precision = "fp32";     ///< see models/precision.hpp
-  std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace)
+  std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace, first segment)
   std::vector<TraceEntry> set_aside;  ///< disturbed steps of these; nothing is forecast from them
   /// Times contain what ranks that share layers exchange, which a replay then does not add.
   bool has_exchanges = false;
@@ -113,6 +125,13 @@ struct Trace {
   [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
 };
 
+/// The same trace with every entry of all segments. Those of the stages of a pipeline, measured one at a time, are joined:
+/// step k is the k-th of each, the input's time the first one's, the loss's and the host's rest the last one's, and the step as
+/// long as its phases and that rest. As many steps as the stage with the fewest has; none of the whole graph.
+/// What a stage's neighbours do to it (shared caches, power, and memory) is in none of them.
+/// \throws InputError that names the segments that are missing, those of another model, and for another model's trace
+Trace of_whole_model(const Trace& trace, const Model& model);
+
 /// The steps of an entry that are marked, or those that are not.
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 
@@ -122,5 +141,7 @@ void to_json(nlohmann::json& json, const Trace& trace);
 void from_json(const nlohmann::json& json, Trace& trace);
 
 Trace load_trace(const std::string& path);
+/// of_whole_model() of a file, which errors name.
+Trace load_trace_of(const Model& model, const std::string& path);
 
 }  // namespace stepcast

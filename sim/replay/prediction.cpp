@@ -169,9 +169,14 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
       throw InputError(request.trace + ": is a trace of '" + trace.model + "', not of one of " +
                        std::to_string(asked) + " ranks of --mesh " + name + "; stepcast measure --" + name +
                        " " + std::to_string(asked) + " makes one");
-  if (trace.model != inputs.model.specification)
-    throw InputError(request.trace + ": is a trace of '" + trace.model + "', but the model is '" +
-                     inputs.model.specification + "'");
+  const auto of_file = [&](const auto& take) {
+    try {
+      return take();
+    } catch (const InputError& error) {
+      throw InputError(request.trace + ": " + error.what());
+    }
+  };
+  const Trace whole = of_file([&] { return of_whole_model(trace, inputs.model); });
   std::set<int> batches;
   std::set<int> threads;
   for (const TraceEntry& entry : trace.entries) threads.insert(entry.threads);
@@ -181,16 +186,8 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const int micro_batches = request.training.micro_batches;
   inputs.batch = request.batch ? *request.batch : micro_batches * choose({}, batches, "batch", request.trace);
   const int samples = std::max(1, inputs.batch / micro_batches);
-  if (trace.entries.front().segments.size() != inputs.model.segments.size())
-    throw InputError(request.trace + ": has " + std::to_string(trace.entries.front().segments.size()) +
-                     " segments, model '" + inputs.model.specification + "' has " +
-                     std::to_string(inputs.model.segments.size()));
   const auto at = [&](Pace pace) {
-    try {
-      return trace.at(samples, inputs.threads, request.extrapolate, pace);
-    } catch (const InputError& error) {
-      throw InputError(request.trace + ": " + error.what());
-    }
+    return of_file([&] { return whole.at(samples, inputs.threads, request.extrapolate, pace); });
   };
   if (trace.has_exchanges) {
     inputs.model.exchanges.clear();

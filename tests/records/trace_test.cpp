@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "models/model.hpp"
 #include "sim/records/calibration.hpp"
 
 namespace stepcast::trace_test {
@@ -86,6 +87,98 @@ TEST_CASE("what a host that runs ahead takes to issue its phases is kept beside 
   CHECK_FALSE(trace.machine_speed().known());
   segment.forward_issue_s.pop_back();
   CHECK_THAT(trace_of({on_gpu}).problem(), Catch::Contains("segments.s.forward_issue_s"));
+}
+
+TEST_CASE("stages that were measured one at a time are joined to a trace of the whole model", "[stages]") {
+  const Model model = load_model("netflix-mlp");
+  REQUIRE(model.segments.size() == 2);
+  TraceEntry first = entry(8, {10, 30, 20}), last = entry(8, {5, 6});
+  first.segments[0].name = model.segments[0].name;
+  last.segments[0].name = model.segments[1].name;
+  last.first_segment = 1;
+  first.input_s = {1, 2, 3};
+  first.loss_s = {0, 0, 0};
+  first.host_s = {1, 1, 1};
+  last.input_s = {0.5, 0.5};
+  last.loss_s = {2, 3};
+  last.host_s = {0.25, 0.75};
+  first.peak_bytes = last.peak_bytes = 100.0;
+  last.disturbed = true;
+  Trace trace = trace_of({first, last});
+  trace.model = model.specification;
+  CHECK(trace.problem().empty());
+  const Trace read = nlohmann::json(trace).get<Trace>();
+  CHECK(read.entries[1].first_segment == 1);
+  CHECK(read.entries[0].peak_bytes == 100.0);
+
+  const Trace whole = of_whole_model(read, model);
+  REQUIRE(whole.entries.size() == 1);
+  const TraceEntry& joined = whole.entries.front();
+  CHECK(whole.problem().empty());
+  CHECK(joined.steps() == 2);
+  CHECK(joined.first_segment == 0);
+  CHECK(joined.disturbed);
+  CHECK(joined.native_step_s.empty());
+  CHECK(joined.peak_bytes == 0.0);
+  CHECK(joined.input_s == std::vector<double>{1, 2});
+  CHECK(joined.loss_s == std::vector<double>{2, 3});
+  CHECK(joined.host_s == std::vector<double>{0.25, 0.75});
+  CHECK(joined.step_s == std::vector<double>{10 - 1 + 5 - 0.5, 30 - 1 + 6 - 0.5});
+  REQUIRE(joined.segments.size() == 2);
+  CHECK(joined.segments[0].forward_s == std::vector<double>{10, 30});
+  CHECK(joined.segments[1].forward_s == std::vector<double>{5, 6});
+  CHECK(of_whole_model(whole, model).entries.front().step_s == joined.step_s);
+}
+
+TEST_CASE("a trace of some stages is refused by the names of the segments that it lacks", "[stages]") {
+  const Model model = load_model("bert-base:layers=4");
+  const auto stage = [&](int batch, int from, int to) {
+    TraceEntry result = entry(batch, {1});
+    const SegmentTrace any = result.segments[0];
+    result.segments.clear();
+    result.first_segment = from;
+    for (int i = from; i < to; ++i) {
+      result.segments.push_back(any);
+      result.segments.back().name = model.segments[static_cast<std::size_t>(i)].name;
+    }
+    return result;
+  };
+  const auto complaint = [&](std::vector<TraceEntry> entries) -> std::string {
+    Trace trace = trace_of(std::move(entries));
+    trace.model = model.specification;
+    if (const std::string problem = trace.problem(); !problem.empty()) return problem;
+    try {
+      static_cast<void>(of_whole_model(trace, model));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const int count = static_cast<int>(model.segments.size());
+  REQUIRE(count == 6);
+  CHECK(complaint({stage(8, 0, 3), stage(8, 3, 6)}).empty());
+  CHECK(complaint({stage(8, 0, 6)}).empty());
+  CHECK_THAT(complaint({stage(8, 0, 3)}), Catch::Contains("batch 8, 1 thread: ") &&
+                                              Catch::Contains("segments layer2 to pooler;") &&
+                                              Catch::Contains("measure --stage"));
+  CHECK_THAT(complaint({stage(8, 1, 2), stage(8, 4, 6)}),
+             Catch::Contains("segments embeddings, layer1 and layer2;"));
+  CHECK_THAT(complaint({stage(8, 0, 3), stage(8, 3, 6), stage(16, 3, 6)}),
+             Catch::Contains("batch 16") && Catch::Contains("embeddings to layer1;"));
+  CHECK_THAT(complaint({stage(8, 0, 3), stage(8, 2, 6)}), Catch::Contains("entries[1].first_segment"));
+  CHECK_THAT(complaint({stage(8, 0, 3), stage(8, 0, 3)}), Catch::Contains("entries[1].first_segment"));
+  TraceEntry beyond = stage(8, 3, 6);
+  beyond.segments.push_back(beyond.segments[0]);
+  CHECK_THAT(complaint({stage(8, 0, 3), beyond}), Catch::Contains("7 segments"));
+  TraceEntry other = stage(8, 3, 6);
+  other.first_segment = 2;
+  CHECK_THAT(complaint({stage(8, 0, 2), other}), Catch::Contains("'layer2'") && Catch::Contains("'layer1'"));
+  TraceEntry negative = stage(8, 0, 6);
+  negative.first_segment = -1;
+  CHECK_THAT(complaint({negative}), Catch::Contains("first_segment"));
+  CHECK_THROWS_WITH(of_whole_model(trace_of({stage(8, 0, 6)}), model), Catch::Contains("a trace of 'm'"));
+  CHECK_THROWS_WITH(trace_of({stage(8, 0, 3), stage(16, 0, 6)}).at(12, 1, false),
+                    Catch::Contains("different segments"));
 }
 
 TEST_CASE("a piecewise cost is linear between knots and goes on with its last slope") {

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "models/model.hpp"
 #include "runner/torch/engine.hpp"
+#include "sim/strategies/pipeline_layout.hpp"
 
 namespace stepcast::measure_test {
 
@@ -92,6 +95,83 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
     const Model model = load_model(name);
     const TraceEntry entry = measure_trace(model, options).entries.front();
     CHECK(Bytes(entry.segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size);
+  }
+}
+
+TEST_CASE("a stage alone has the layers, bytes and gradients that it has in the whole model", "[stages]") {
+  constexpr int kBatch = 2;
+  MeasureOptions options;
+  options.batches = {kBatch};
+  options.steps = 2;
+  options.warmup_steps = 1;
+  options.accumulating = true;
+  for (const char* name :
+       {"bert-base:hidden=64,layers=4,sequence=16,vocabulary=50",
+        "gpt:hidden=64,layers=4,sequence=16,heads=2,vocabulary=50,flash=0,tied=1",
+        "llama:hidden=32,heads=2,layers=4,sequence=16,vocabulary=50,tensor=2,sequence_parallel=1"}) {
+    INFO(name);
+    const Model model = load_model(name);
+    options.segments.clear();
+    const Trace whole = measure_trace(model, options);
+    std::vector<Trace> parts;
+    for (const std::vector<int>& segments : split_model(model, "2-1-1", 3, {})) {
+      INFO("segment " << segments.front());
+      options.segments = segments;
+      const Trace part = parts.emplace_back(measure_trace(model, options));
+      CHECK(part.problem().empty());
+      REQUIRE(part.entries.size() == whole.entries.size());
+      const TraceEntry& entry = part.entries.front();
+      CHECK(entry.first_segment == segments.front());
+      double resident = 0.0, buffers = 0.0, saved = 0.0, working = entry.loss_peak_bytes;
+      for (const Buffer& buffer : model.buffers) buffers += buffer.size.count();
+      std::set<int> own;
+      for (const int index : segments) {
+        const Segment& segment = model.segments[static_cast<std::size_t>(index)];
+        own.insert(segment.parameters.begin(), segment.parameters.end());
+        own.insert(segment.tied.begin(), segment.tied.end());
+      }
+      for (const int index : own)
+        resident += 16.0 * static_cast<double>(model.parameters[static_cast<std::size_t>(index)].numel());
+      for (const SegmentTrace& segment : entry.segments) {
+        saved += segment.saved_bytes;
+        for (const double bytes :
+             {segment.forward_peak_bytes, segment.backward_peak_bytes, segment.optimizer_peak_bytes})
+          working = std::max(working, bytes);
+      }
+      const double boundary = kBatch * 16 * (64 + 64) * 8.0;
+      CHECK(entry.peak_bytes >= resident);
+      CHECK(entry.peak_bytes <= resident + buffers + saved + working + boundary);
+      CHECK(entry.peak_bytes < whole.entries.front().peak_bytes);
+    }
+    const Trace joined = of_whole_model(merge_launches(parts), model);
+    REQUIRE(joined.entries.size() == 3);
+    CHECK(joined.problem().empty());
+    for (std::size_t k = 0; k < joined.entries.size(); ++k) {
+      const TraceEntry &all = whole.entries[k], &of_stages = joined.entries[k];
+      CHECK(of_stages.pace == all.pace);
+      REQUIRE(of_stages.segments.size() == all.segments.size());
+      CHECK(of_stages.exchange_fraction.size() == all.exchange_fraction.size());
+      for (std::size_t i = 0; i < all.segments.size(); ++i) {
+        const SegmentTrace &one = of_stages.segments[i], &other = all.segments[i];
+        INFO(other.name);
+        CHECK(one.name == other.name);
+        CHECK(one.saved_bytes == other.saved_bytes);
+        CHECK(one.forward_peak_bytes == other.forward_peak_bytes);
+        CHECK(one.optimizer_peak_bytes == other.optimizer_peak_bytes);
+        CHECK(one.grad_ready_fraction.size() == other.grad_ready_fraction.size());
+        for (const double time : one.forward_s) CHECK(time > 0.0);
+        for (const double time : one.backward_s) CHECK(time > 0.0);
+      }
+      for (std::size_t step = 0; step < of_stages.steps(); ++step) {
+        double sum = of_stages.input_s[step] + of_stages.zero_grad_s()[step] + of_stages.loss_s[step] +
+                     of_stages.optimizer_s()[step] + of_stages.host_s[step];
+        for (const SegmentTrace& segment : of_stages.segments)
+          sum += segment.forward_s[step] + segment.backward_s[step];
+        CHECK(sum == Approx(of_stages.step_s[step]).epsilon(1e-9));
+      }
+    }
+    for (std::size_t i = 0; i < model.exchanges.size(); ++i)
+      CHECK(joined.entries.front().exchange_fraction[i] > 0.0);
   }
 }
 

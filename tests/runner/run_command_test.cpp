@@ -198,6 +198,40 @@ TEST_CASE("launches are added to those of an earlier call, and only to those of 
   CHECK(load_trace(folder.file("a.json")).entries.front().launch == launches);
 }
 
+TEST_CASE("stages are measured one at a time into one file, of one split, and it says what it lacks",
+          "[stages]") {
+  const Folder folder;
+  const std::string measure =
+      "measure --model bert-base:hidden=64,layers=4,sequence=16,vocabulary=50 --steps 2 --warmup 1 "
+      "--batch 2 --budget 0s --append -o " +
+      folder.file("a.json") + " --stage ";
+  REQUIRE(call(measure + "2/3 --split 2-1-1").code == 0);
+  REQUIRE(call(measure + "1/3 --split 2-1-1 --launches 2").code == 0);
+  const Trace two = load_trace(folder.file("a.json"));
+  REQUIRE(two.entries.size() == 4);
+  CHECK(two.entries[0].segments.size() == 3);
+  CHECK(two.entries[1].first_segment == 3);
+  CHECK(two.entries[1].segments.size() == 1);
+  CHECK(two.entries[2].pace == Pace::kWaiting);
+  const std::string single =
+      "run --strategy single --batch 2 --compute replayed --steps 2 "
+      "--model bert-base:hidden=64,layers=4,sequence=16,vocabulary=50 --trace " +
+      folder.file("a.json");
+  const Outcome lacking = call(single);
+  INFO(lacking.text);
+  CHECK(lacking.code == 3);
+  CHECK_THAT(lacking.text,
+             Catch::Contains("a.json: batch 2, 1 thread: was not measured of segments layer3 and pooler"));
+  const Outcome overlapping = call(measure + "2/2 --split 2-2");
+  CHECK(overlapping.code == 3);
+  CHECK_THAT(overlapping.text, Catch::Contains("holds segments layer2 to layer2 in one") &&
+                                   Catch::Contains("layer2 to pooler cannot be added"));
+  CHECK(call(measure + "whole").code == 3);
+  CHECK(load_trace(folder.file("a.json")).entries.size() == 4);
+  REQUIRE(call(measure + "3/3 --split 2-1-1").code == 0);
+  CHECK(call(single).code == 0);
+}
+
 TEST_CASE("a person's mistakes are refused before any rank starts, and nothing is left behind") {
   const Folder folder;
   const std::string output = " -o " + folder.file("a.json");
@@ -211,6 +245,16 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy single --model netflix-mlp --device cudo", 2, "did you mean 'cuda'");
   refused("run --strategy single --model netflix-mlp --precision bf16", 2, "goes with --device cuda");
   refused("measure --model netflix-mlp --precision fp8 --device cuda", 2, "unknown dtype 'fp8'");
+  const std::string bert = "measure --model bert-base --stage ";
+  for (const char* stage : {"5/4", "0/4", "4", "1/2/4", "1/0", "a/b", "/", ""})
+    refused(bert + "'" + stage + "'", 2,
+            "--stage takes I/N, the I-th of N stages, from 1/N to N/N; got " + std::string(stage));
+  refused(bert + "1/3 --split 6-2-2-2", 2, "--split 6-2-2-2 has 4 stages, but 3 are due");
+  refused(bert + "1/4 --split 6-2-2-1", 2, "is 11 blocks, bert-base has 12; even is 3-3-3-3");
+  refused(bert + "1/4 --split balanced", 2, "here they are only made; say the blocks, such as 3-3-3-3");
+  refused("measure --model bert-base --split 6-2-2-2", 2, "--split goes with --stage");
+  refused("measure --model netflix-mlp --stage 1/4", 2, "netflix-mlp has 2 blocks, too few for 4 stages");
+  refused("measure --model synthetic --stage 1/2", 3, "declares its times");
   refused("run --strategy ddp --model simple-cn", 3, "simple-cnn");
   refused("run --strategy ddp --model synthetic", 3, "declares its times");
   refused("run --strategy ddp --model simple-cnn --nproc 0", 2, "--nproc");
