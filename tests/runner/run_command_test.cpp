@@ -209,7 +209,10 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   };
   refused("run --strategy dpd --model simple-cnn", 2, "did you mean 'ddp'");
   refused("run --strategy single --model netflix-mlp --device cudo", 2, "did you mean 'cuda'");
-  refused("run --strategy single --model netflix-mlp --precision bf16", 2, "goes with --device cuda");
+  refused("run --strategy single --model netflix-mlp --precision fp16", 5, "goes with --device cuda");
+  refused("measure --model netflix-mlp --precision bf16,master=none", 5, "only reduction=bf16 may differ");
+  refused("run --strategy ddp --model netflix-mlp --nproc 2 --precision bf16 --engine reference", 5,
+          "does not sum bfloat16");
   refused("measure --model netflix-mlp --precision fp8 --device cuda", 2, "unknown dtype 'fp8'");
   refused("run --strategy ddp --model simple-cn", 3, "simple-cnn");
   refused("run --strategy ddp --model synthetic", 3, "declares its times");
