@@ -7,8 +7,8 @@
 /// What copies, sums and conversions of arrays do to memory, without LibTorch.
 namespace stepcast {
 
-/// to[i] = scale * from[i], converted where one of both is half precision (arithmetic is in float32). Both
-/// may be the same memory. \pre equal counts; float32, or one of them float16
+/// to[i] = scale * from[i], converted where one of both has 2 bytes (arithmetic is in float32). Both may be the
+/// same memory where nothing is converted. \pre equal counts; float32, or one of them float16 or bfloat16
 void copy_scaled(const Array& to, const Array& from, double scale);
 
 /// into[i] += scale * from[i]. \pre equal counts, float32
@@ -26,6 +26,14 @@ void sum_float16(void* result, const void* a, const void* b, std::size_t count);
 
 /// On any processor, by gloo's conversions.
 void sum_float16_portable(void* result, const void* a, const void* b, std::size_t count);
+
+/// Likewise of bfloat16, the upper half of a float32, sixteen at a time by AVX2 where the processor has it.
+void sum_bfloat16(void* result, const void* a, const void* b, std::size_t count);
+void sum_bfloat16_portable(void* result, const void* a, const void* b, std::size_t count);
+/// to[i] = scale * from[i], rounded to nearest even; what is not a number becomes some NaN.
+void float_to_bfloat16(void* to, const float* from, float scale, std::size_t count);
+/// to[i] = scale * from[i].
+void bfloat16_to_float(float* to, const void* from, float scale, std::size_t count);
 
 /// to[i] = scale * from[i], rounded to nearest even; by F16C where the processor has it.
 void float_to_float16(void* to, const float* from, float scale, std::size_t count);

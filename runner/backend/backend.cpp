@@ -11,6 +11,7 @@ namespace stepcast {
 std::size_t size_of(DataType type) {
   switch (type) {
     case DataType::kFloat16:
+    case DataType::kBFloat16:
       return sizeof(std::uint16_t);
     case DataType::kFloat32:
       return sizeof(float);

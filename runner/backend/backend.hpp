@@ -20,8 +20,9 @@ namespace stepcast {
 /// A queue of a device, in which one thing runs after the other: a cudaStream_t. Null is the device's default stream.
 using DeviceStream = void*;
 
-/// kFloat16 is IEEE 754 half precision: its sums are rounded to it after every addition.
-enum class DataType : std::uint8_t { kFloat16, kFloat32, kFloat64, kInt64, kUInt8 };
+/// kFloat16 is IEEE 754 half precision, kBFloat16 the upper half of a float32: their sums are rounded to them after every
+/// addition.
+enum class DataType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64, kInt64, kUInt8 };
 std::size_t size_of(DataType type);
 
 /// `count` elements of memory that the caller keeps alive until the Work is done.
@@ -94,8 +95,10 @@ class Backend {
   virtual WorkPtr gather(Array in, Array out, int root) = 0;
   /// On root `in[r]` goes to rank r; arrays may be the same memory. Elsewhere `in` is empty.
   virtual WorkPtr scatter(std::vector<Array> in, Array out, int root) = 0;
+  /// `in` may be this rank's place in `out`.
   virtual WorkPtr all_gather(Array in, Array out) = 0;
-  /// `in` holds world_size * out.count elements; rank r receives the sum of everybody's part r.
+  /// `in` holds world_size * out.count elements; rank r receives the sum of everybody's part r. Of another type (of float32
+  /// and bfloat16) than `out`, they are converted before they travel, in memory of the backend's; not by `nccl`.
   virtual WorkPtr reduce_scatter(Array in, Array out) = 0;
   /// Both hold one block per rank: block r of `in` goes to rank r, block r of `out` comes from it.
   virtual WorkPtr all_to_all(Array in, Array out) = 0;

@@ -5,6 +5,7 @@
 
 #include "core/environment.hpp"
 #include "core/units.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/launch/binding.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/collectives/algorithm.hpp"
@@ -49,16 +50,14 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
 void declare_device_options(po::options_description& options) {
   options.add_options()("device", text_value("cpu"),
                         "what computes: cpu, or cuda, the first GPU that CUDA_VISIBLE_DEVICES leaves")(
-      "precision", text_value("fp32"), "of a GPU: fp32, tf32, bf16 or fp16, as 'predict --precision'");
+      "precision", text_value("fp32"), "as 'predict --precision': fp32 or bf16, of a GPU also tf32 and fp16");
 }
 
 std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options) {
   const Precision precision = precision_option(options);
-  std::unique_ptr<DeviceQueue> device = open_device(options["device"].as<std::string>());
-  if (device == nullptr && precision != Precision{})
-    throw UsageError("--precision " + to_text(precision) +
-                     " goes with --device cuda: on processors models are trained in fp32");
-  return device;
+  const std::string device = options["device"].as<std::string>();
+  require_trained(precision, device == "cuda");
+  return open_device(device);
 }
 
 void declare_rank_options(po::options_description& options, int default_nproc) {

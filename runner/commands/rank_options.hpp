@@ -15,8 +15,7 @@ namespace stepcast {
 
 /// `--device` and `--precision`.
 void declare_device_options(po::options_description& options);
-/// What they name; null: this host computes. \throws UsageError for a precision that this host does not train in, and as
-/// open_device()
+/// What they name; null: this host computes. \throws CapabilityError as require_trained(), and as open_device()
 std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options);
 
 void declare_rank_options(po::options_description& options, int default_nproc);

@@ -247,6 +247,19 @@ void check_device(const po::variables_map& values, const Schedule& schedule, boo
     throw CapabilityError("--device cuda trains on one GPU so far, without communication: --strategy single");
 }
 
+/// \throws CapabilityError for what is done in fp32 alone
+void check_precision(const po::variables_map& values, bool replayed) {
+  const Precision precision = precision_option(values);
+  if (precision == Precision{}) return;
+  const std::string asked = "--precision " + to_text(precision);
+  if (replayed)
+    throw CapabilityError(asked + " goes with --compute real: replayed compute moves float32 arrays");
+  if (is_reference(values))
+    throw CapabilityError(asked +
+                          " goes with --engine schedule: the reference engine trains in fp32, since c10d's "
+                          "ProcessGroupGloo does not sum bfloat16");
+}
+
 ExitCode run_for_real(const po::variables_map& values, const Model& model, const TrainingConfig& training,
                       const Schedule& schedule) {
   if (values["device"].as<std::string>() == "cpu") check_blas(values["allow-reference-blas"].as<bool>());
@@ -303,6 +316,7 @@ ExitCode run(const po::variables_map& values) {
                                      int_option(values, "warmup", 0));
   static_cast<void>(run_options(values, false));
   check_device(values, schedule, replayed);
+  check_precision(values, replayed);
   check_output(values);
   check_timeline(values);
   return replayed ? run_waiting(values, model, training, schedule)

@@ -1,8 +1,22 @@
 #include "runner/engine/torch_engine.hpp"
 
+#include "core/error.hpp"
 #include "runner/launch/torch_library.hpp"
 
 namespace stepcast {
+
+void require_trained(const Precision& precision, bool on_gpu) {
+  const std::string asked = "--precision " + to_text(precision);
+  if (!on_gpu && precision.compute != "fp32" && precision.compute != "bf16")
+    throw CapabilityError(asked +
+                          " goes with --device cuda: on processors models are trained in fp32 and bf16");
+  Precision standard = Precision::parse(precision.compute);
+  if (!on_gpu && precision.reduction == "bf16") standard.reduction = "bf16";
+  if (precision == standard) return;
+  throw CapabilityError(asked + ": models are trained in " +
+                        (on_gpu ? "fp32, tf32, bf16 and fp16 as they are, without parts that differ"
+                                : "fp32 and bf16, of whose parts only reduction=bf16 may differ"));
+}
 
 Registry<TorchEngine>& torch_engines() {
   static Registry<TorchEngine> registry("LibTorch engine");

@@ -18,6 +18,10 @@
 /// What LibTorch does for stepcast-runner, and with which options.
 namespace stepcast {
 
+/// Columns of the table in models/precision.hpp are trained in as they are: on a GPU all, on processors fp32 and bf16 (of
+/// float16 LibTorch has no products there), where gradients may be reduced in bf16 too. \throws CapabilityError for others
+void require_trained(const Precision& precision, bool on_gpu);
+
 struct RunOptions {
   int batch = 32;  ///< per rank
   int threads = 1;

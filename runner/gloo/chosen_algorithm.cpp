@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runner/backend/array_copies.hpp"
+
 namespace stepcast {
 namespace {
 
@@ -258,11 +260,18 @@ void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const vo
     std::memcpy(static_cast<char*>(out) + (rank + ranks - j) % ranks * block_bytes, block(j), block_bytes);
 }
 
-void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag) {
+void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const Array& in, DataType type,
+                         std::uint32_t tag) {
+  if (in.type != type) {
+    Scratch memory(in.count * out.element_size);
+    const Array converted{memory.data(), in.count, type};
+    copy_scaled(converted, in, 1.0);
+    return ring_reduce_scatter(context, out, converted, type, tag);
+  }
   if (context.size == 1)
-    std::memcpy(out.data, in, out.count * out.element_size);
+    std::memcpy(out.data, in.data, out.count * out.element_size);
   else
-    RingReduceScatter(context, out, in, tag).run();
+    RingReduceScatter(context, out, in.data, tag).run();
 }
 
 }  // namespace stepcast

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runner/backend/backend.hpp"
 #include "runner/backend/sent_bytes.hpp"
 #include "sim/collectives/algorithm.hpp"
 
@@ -40,7 +41,8 @@ void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const vo
 ///
 /// Parts travel in at least two segments of at most 1 MiB, two receives posted ahead, so that one segment is
 /// on the wire while another is added: the geometry of gloo::allreduce. Bytes sent per rank: (n - 1) * part.
-/// \throws gloo::IoException
-void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const void* in, std::uint32_t tag);
+/// `in` of another type than `type`, that of `out`, is converted first. \throws gloo::IoException
+void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const Array& in, DataType type,
+                         std::uint32_t tag);
 
 }  // namespace stepcast

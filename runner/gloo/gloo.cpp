@@ -23,12 +23,25 @@ namespace {
 
 constexpr std::size_t kWorkers = 2;  ///< c10d's default: two collectives run at once, a third waits its turn
 
+/// Gloo has none of its own.
+struct BFloat16 {
+  std::uint16_t bits;
+  friend bool operator<(const BFloat16& a, const BFloat16& b) { return a.value() < b.value(); }
+  [[nodiscard]] float value() const {
+    float result = 0.0F;
+    bfloat16_to_float(&result, &bits, 1.0F, 1);
+    return result;
+  }
+};
+
 /// Calls `function` with a value of the C++ type behind `type` and with its sum.
 template <class Function>
 void with_type(DataType type, Function function) {
   switch (type) {
     case DataType::kFloat16:
       return function(gloo::float16{}, Sum{&sum_float16});
+    case DataType::kBFloat16:
+      return function(BFloat16{}, Sum{&sum_bfloat16});
     case DataType::kFloat32:
       return function(float{}, Sum{&gloo::sum<float>});
     case DataType::kFloat64:
@@ -40,10 +53,10 @@ void with_type(DataType type, Function function) {
   }
 }
 
-/// Fills in the options of a call that takes one array and gives another.
-auto in_to_out(const Array& in, const Array& out) {
-  return [in, out](auto& options) {
-    options.setInput(static_cast<char*>(in.data), in.bytes());
+/// Fills in the options of a call that takes one array and gives another, which may have it in its place.
+auto in_to_out(const Array& in, const Array& out, const void* place = nullptr) {
+  return [in, out, place](auto& options) {
+    if (in.data != place) options.setInput(static_cast<char*>(in.data), in.bytes());
     options.setOutput(static_cast<char*>(out.data), out.bytes());
   };
 }
@@ -143,15 +156,17 @@ class GlooBackend : public Backend {
   }
 
   WorkPtr all_gather(Array in, Array out) override {
+    const void* const place = static_cast<char*>(out.data) + static_cast<std::size_t>(rank()) * in.bytes();
     return push_call({CollectiveKind::kAllGather, in.bytes() * ranks()}, &gloo::allgather,
-                     in_to_out(in, out));
+                     in_to_out(in, out, place));
   }
 
   WorkPtr reduce_scatter(Array in, Array out) override {
     assert(in.count == out.count * ranks());
-    return push({CollectiveKind::kReduceScatter, in.bytes()}, [c = connection_, in, out](std::uint32_t tag) {
-      with_type(in.type, [&]<class T>(T, Sum sum) {
-        ring_reduce_scatter(*c->context(), {out.data, out.count, sizeof(T), sum}, in.data, tag);
+    return push({CollectiveKind::kReduceScatter, in.count * size_of(out.type)}, [c = connection_, in,
+                                                                                 out](std::uint32_t tag) {
+      with_type(out.type, [&]<class T>(T, Sum sum) {
+        ring_reduce_scatter(*c->context(), {out.data, out.count, sizeof(T), sum}, in, out.type, tag);
       });
     });
   }

@@ -17,6 +17,8 @@ ncclDataType_t nccl_type(DataType type) {
   switch (type) {
     case DataType::kFloat16:
       return ncclFloat16;
+    case DataType::kBFloat16:
+      return ncclBfloat16;
     case DataType::kFloat32:
       return ncclFloat32;
     case DataType::kFloat64:

@@ -48,7 +48,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
                      const RunOptions& options, FinalState* final_state = nullptr);
 
 /// Measures what one step of a model costs on this machine, phase by phase, on one rank alone: two or three
-/// entries per batch size, one per Pace, in float32, without context and lineage, which the command adds.
+/// entries per batch size, one per Pace, in the precision asked for, without context and lineage, which the command adds.
 ///
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.hpp"
+#include "runner/engine/torch_engine.hpp"
 
 #ifdef STEPCAST_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -15,17 +16,9 @@ namespace stepcast {
 Numbers Numbers::of(const Precision& precision, const DeviceQueue* queue) {
   static const std::map<std::string, torch::ScalarType> kTypes{
       {"fp32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"fp16", torch::kFloat16}};
-  if (queue == nullptr && precision != Precision{})
-    throw CapabilityError("--precision " + to_text(precision) +
-                          " goes with --device cuda: on processors models are trained in fp32");
-  const Precision standard = Precision::parse(precision.compute);
-  Precision asked = precision;
-  asked.reduction = standard.reduction;  // nothing is sent
-  if (asked != standard)
-    throw CapabilityError(
-        "--precision " + to_text(precision) +
-        ": models are trained in fp32, tf32, bf16 and fp16 as they are, without parts that differ");
+  require_trained(precision, queue != nullptr);
   Numbers numbers(kTypes.at(precision.parameters));
+  numbers.reduced = kTypes.at(precision.reduction);
   numbers.master = precision.master != "none";
   if (queue != nullptr) numbers.device = torch::Device(queue->torch_name());
   return numbers;

@@ -10,13 +10,14 @@
 namespace stepcast {
 
 struct Numbers {
-  Numbers(torch::ScalarType type = torch::kFloat32) : dtype(type) {}  // NOLINT: a dtype is one of its forms
+  Numbers(torch::ScalarType type = torch::kFloat32)  // NOLINT: a dtype is one of its forms
+      : dtype(type), reduced(type) {}
 
   /// How a policy is trained: parameters, gradients and activations are in one dtype; of bf16 and fp16 the optimizer
   /// updates float32 copies, with float32 states, from gradients that become float32 segment by segment, and writes
   /// parameters anew. The loss is float32. Products of float32 use tensor cores for tf32 and not for fp32. fp16 is trained
   /// without scaling the loss, whose small gradients become 0; steps take as long. \param queue null: this host computes
-  /// \throws CapabilityError for a policy of other parts, or one that this host does not train in
+  /// \throws CapabilityError, see require_trained()
   static Numbers of(const Precision& precision, const DeviceQueue* queue);
 
   [[nodiscard]] torch::TensorOptions options() const { return torch::TensorOptions(dtype).device(device); }
@@ -24,7 +25,8 @@ struct Numbers {
   [[nodiscard]] at::Generator generator(unsigned seed) const;
 
   torch::ScalarType dtype;
-  bool master = false;  ///< the optimizer has float32 copies
+  torch::ScalarType reduced;  ///< gradients between ranks, and FSDP's shards of them
+  bool master = false;        ///< the optimizer has float32 copies
   torch::Device device = torch::kCPU;
 };
 

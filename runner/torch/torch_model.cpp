@@ -18,6 +18,7 @@
 #include "models/layer.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/exchange_functions.hpp"
+#include "runner/torch/tensor_memory.hpp"
 
 namespace stepcast {
 namespace {
@@ -600,7 +601,7 @@ TorchModel::TorchModel(const Model& model, const Numbers& numbers, unsigned seed
   for (const int segment : all) drop_unless_held(segment, kept, kept);
   masters_ = parameters_;
   if (numbers.master) {
-    const MemoryScope scope(MemoryCategory::kParameters);
+    const MemoryScope scope(MemoryCategory::kOptimizerState);
     for (torch::Tensor& master : masters_)
       if (master.defined()) master = master.detach().to(torch::kFloat32).requires_grad_();
   }
@@ -655,6 +656,10 @@ FinalState TorchModel::final_state() const {
   return {copies(parameters_), copies(buffers_)};
 }
 
+void TorchModel::give_up_master(int parameter) const {
+  if (numbers_.master) free_memory(masters_[static_cast<std::size_t>(parameter)]);
+}
+
 torch::Tensor TorchModel::forward(std::size_t segment, const torch::Tensor& input) const {
   return run(segments_[segment], input);
 }
@@ -673,7 +678,7 @@ MemoryBytes TorchModel::resident_bytes() const {
   for (const torch::Tensor& flat : flat_buffers_) add(MemoryCategory::kParameters, flat);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     add(MemoryCategory::kParameters, parameters_[i]);
-    if (numbers_.master) add(MemoryCategory::kParameters, masters_[i]);
+    if (numbers_.master) add(MemoryCategory::kOptimizerState, masters_[i]);
     if (parameters_[i].defined()) add(MemoryCategory::kGradients, parameters_[i].grad());
     for (int state = 0; masters_[i].defined() && state < model_.optimizer.states(); ++state)
       add(MemoryCategory::kOptimizerState, masters_[i]);

@@ -84,6 +84,10 @@ class TorchModel {
   [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const std::vector<torch::Tensor>& tensors) const;
 
+  /// Frees the copy of a parameter that the optimizer updates, where it is another than the parameter: who calls it updates
+  /// the parameter otherwise.
+  void give_up_master(int parameter) const;
+
   /// Of what stays from step to step; activations are 0.
   [[nodiscard]] MemoryBytes resident_bytes() const;
 

@@ -20,6 +20,8 @@ inline Array array_of(const torch::Tensor& tensor) {
     switch (tensor.scalar_type()) {
       case torch::kFloat16:
         return DataType::kFloat16;
+      case torch::kBFloat16:
+        return DataType::kBFloat16;
       case torch::kFloat32:
         return DataType::kFloat32;
       case torch::kFloat64:
@@ -40,6 +42,9 @@ inline Array array_of(const torch::Tensor& tensor) {
 /// the gradients, and the optimizer's state over it. Not sharded, the model keeps its parameters and its
 /// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its
 /// shard, and those that the program never frees.
+///
+/// Of bf16 the shard of the parameters is the optimizer's float32 copy, which is rounded into its place in the flat array
+/// whenever they are gathered, and the shard of the gradients is of the dtype in which they are reduced.
 class UnitShards {
  public:
   /// What the program frees.
@@ -48,7 +53,8 @@ class UnitShards {
     bool gradients;
   };
   /// \param index of this rank among `unit.shards`
-  UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed) : is_alone_(unit.alone()) {
+  UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed)
+      : is_alone_(unit.alone()), has_master_(model.numbers().master) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
@@ -65,27 +71,33 @@ class UnitShards {
       if (unit.sharded) {
         place(flat_parameters_).copy_(parameter);
         parameter.set_data(place(flat_parameters_));
+        model.give_up_master(tensor);
       }
       parameter.mutable_grad() = place(flat_gradients_);
       offset += parameter.numel();
     }
     if (!unit.sharded) return;
     const std::int64_t shard = unit.elements / unit.shards;
-    gradient_shard_ = is_alone_ ? flat_gradients_ : torch::zeros({shard}, model.dtype());
+    gradient_shard_ = is_alone_ ? flat_gradients_ : torch::zeros({shard}, model.numbers().reduced);
+    own_place_ = flat_parameters_.narrow(0, index * shard, shard);
     {
-      const MemoryScope parameters(MemoryCategory::kParameters);
-      const torch::Tensor own = flat_parameters_.narrow(0, index * shard, shard);
-      parameter_shard_ = (is_alone_ ? own.detach() : own.clone()).requires_grad_();
+      const MemoryScope own(has_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kParameters);
+      parameter_shard_ = (has_master_ ? own_place_.to(torch::kFloat32)
+                          : is_alone_ ? own_place_.detach()
+                                      : own_place_.clone())
+                             .requires_grad_();
     }
-    parameter_shard_.mutable_grad() = gradient_shard_;
     optimizer_ = model.make_optimizer({parameter_shard_});
     if (is_alone_) return;
     if (freed.parameters) free_memory(flat_parameters_);
     if (freed.gradients) free_memory(flat_gradients_);
   }
 
-  /// Where they have no memory; the same for gradients.
-  void take_parameters() { take_memory(flat_parameters_, MemoryCategory::kParameters); }
+  /// Memory for them, where they have none, with this rank's in its place.
+  void take_parameters() {
+    take_memory(flat_parameters_, MemoryCategory::kParameters);
+    if (!is_alone_) write_own();
+  }
   void free_parameters() { free_memory(flat_parameters_); }
   /// Takes their memory first where they are sharded.
   void zero_gradients() {
@@ -94,20 +106,34 @@ class UnitShards {
   }
   void free_gradients() { free_memory(flat_gradients_); }
   void scale_gradients(double scale, bool shard) { (shard ? gradient_shard_ : flat_gradients_).mul_(scale); }
-  void update() { optimizer_->step(); }
+  void update() {
+    const torch::NoGradGuard no_grad;
+    parameter_shard_.mutable_grad() = gradient_shard_.to(parameter_shard_.scalar_type());
+    optimizer_->step();
+    parameter_shard_.mutable_grad().reset();
+    if (is_alone_) write_own();
+  }
 
   [[nodiscard]] UnitArrays arrays() const {
     const auto held = [](const torch::Tensor& tensor) {
       return tensor.defined() ? array_of(tensor) : Array{};
     };
-    return {held(flat_parameters_), held(flat_gradients_), held(parameter_shard_), held(gradient_shard_)};
+    return {held(flat_parameters_), held(flat_gradients_), held(has_master_ ? own_place_ : parameter_shard_),
+            held(gradient_shard_)};
   }
 
  private:
+  void write_own() {
+    const torch::NoGradGuard no_grad;
+    if (has_master_) own_place_.copy_(parameter_shard_);
+  }
+
   bool is_alone_;
+  bool has_master_;
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;
-  torch::Tensor parameter_shard_;
+  torch::Tensor own_place_;        ///< of the shard in flat_parameters_
+  torch::Tensor parameter_shard_;  ///< what the optimizer updates
   torch::Tensor gradient_shard_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

@@ -201,7 +201,8 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
     throw UsageError("--precision " + to_text(request.precision) + ": " + request.trace +
                      " was measured in " + to_text(precision));
   inputs.issue = inputs.trace->issue();
-  if (inputs.issue) inputs.model = in_precision(std::move(inputs.model), precision, true);
+  if (inputs.issue || precision != Precision{})
+    inputs.model = in_precision(std::move(inputs.model), precision, inputs.issue.has_value());
   inputs.lineage.push_back(make_ancestor("trace", request.trace));
   if (inputs.device != nullptr) move_to_device(inputs, trace, request);
 }

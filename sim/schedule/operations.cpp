@@ -80,20 +80,25 @@ Operation operation_of(const Op& op) {
 
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model) {
   const auto gradient = [&](int tensor) { return model.parameters[tensor].gradient; };
-  return std::visit(Overloaded{
-                        [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
-                        [&](const CopyOut& copy) { return LocalPass{schedule.buckets[copy.bucket].size}; },
-                        [&](const Combine& combine) {
-                          return LocalPass{gradient(combine.tensor), combine.inputs - 1};
-                        },
-                        [&](const ScaleUnit& scale) {
-                          const FsdpUnit& unit = schedule.units[scale.unit];
-                          return LocalPass{scale.shard ? unit.gradient_shard() : unit.gradients()};
-                        },
-                        [](const OneOf<LoadInput, Compute, Collective, UnitMemory, UpdateUnit, Send, Recv,
-                                       Copy, Synchronize> auto&) { return LocalPass{}; },
-                    },
-                    action);
+  return std::visit(
+      Overloaded{
+          [&](const CopyIn& copy) { return LocalPass{gradient(copy.tensor)}; },
+          [&](const CopyOut& copy) { return LocalPass{schedule.buckets[copy.bucket].size}; },
+          [&](const Combine& combine) {
+            return LocalPass{gradient(combine.tensor), combine.inputs - 1};
+          },
+          [&](const ScaleUnit& scale) {
+            const FsdpUnit& unit = schedule.units[scale.unit];
+            if (scale.shard) return LocalPass{unit.gradient_shard()};
+            // Converted for the way, they are read once more and written once more.
+            const bool converted = unit.sharded && !unit.alone() && unit.reduced != unit.gradient;
+            return LocalPass{unit.gradients() +
+                             (converted ? 0.5 * (unit.gradients() + unit.message()) : Bytes(0))};
+          },
+          [](const OneOf<LoadInput, Compute, Collective, UnitMemory, UpdateUnit, Send, Recv, Copy,
+                         Synchronize> auto&) { return LocalPass{}; },
+      },
+      action);
 }
 
 int micro_batch_of(const Op& op) {

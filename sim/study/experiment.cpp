@@ -82,10 +82,13 @@ Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
   return all;
 }
 
+std::string precision_of(const StudyPoint& point) { return value_of(point, "precision", "fp32"); }
+
 /// A model with its settings, and its precision where that is another than fp32: each has a trace of its own.
-std::string file_stem(std::string model) {
+std::string file_stem(const StudyPoint& point) {
+  std::string model = point.model;
   std::replace(model.begin(), model.end(), '/', '_');
-  return model;
+  return model + (precision_of(point) == "fp32" ? "" : "." + precision_of(point));
 }
 
 /// Of one batch and number of threads, undisturbed or not.
@@ -116,13 +119,11 @@ StudyExperiment::StudyExperiment(const Study& study, std::string folder, const E
 }
 
 std::string StudyExperiment::trace_path(const StudyPoint& point) const {
-  const std::string precision = value_of(point, "precision", "fp32");
-  return path("traces/" + file_stem(point.model) + (precision == "fp32" ? "" : "." + precision) +
-              ".trace.json");
+  return path("traces/" + file_stem(point) + ".trace.json");
 }
 
-std::string StudyExperiment::reference_path(const std::string& model, int launch) const {
-  return path("references/" + file_stem(model) + "." + std::to_string(launch) + ".trace.json");
+std::string StudyExperiment::reference_path(const StudyPoint& point, int launch) const {
+  return path("references/" + file_stem(point) + "." + std::to_string(launch) + ".trace.json");
 }
 
 std::string StudyExperiment::predicted_path(const StudyPoint& point) const {
@@ -327,13 +328,15 @@ bool StudyExperiment::has_reference(const StudyPoint& point) const {
 /// So that how fast the machine is now, beside these runs, is known of the very computation that was traced.
 void StudyExperiment::take_reference_steps(const Points& points, int launch) {
   for (const StudyPoint* point : points) {
-    const std::string file = reference_path(point->model, launch);
+    const std::string file = reference_path(*point, launch);
     if (!has_reference(*point) || fs::exists(file) || fs::exists(run_path(*point, launch))) continue;
     Words words{"measure", "--model", point->model, "--batch", value_of(*point, "batch", "32"),
                 "--steps", "5",       "--warmup",   "2",       "--budget",
                 "0s"};
     if (const std::string* threads = parts_.measure->find("threads"))
       words = joined_words(words, {"--threads", fill_in(*threads, point->assigned).text});
+    if (const std::string precision = precision_of(*point); precision != "fp32")
+      words = joined_words(words, {"--precision", precision});
     ask("", joined_words(words, {"-o", file}));
   }
 }
@@ -348,7 +351,7 @@ std::vector<double> StudyExperiment::slowdowns(const StudyPoint& point) const {
 
 std::optional<double> StudyExperiment::slowdown(const StudyPoint& point, int launch) const {
   if (!has_reference(point)) return std::nullopt;
-  const std::string file = reference_path(point.model, launch);
+  const std::string file = reference_path(point, launch);
   if (!fs::exists(file)) return std::nullopt;
   const Trace reference = load_trace(file);
   const int batch = reference.entries.front().batch, threads = reference.entries.front().threads;

@@ -82,7 +82,7 @@ class StudyExperiment {
   void check(const ProgramOutput& output, const Words& words);
   [[nodiscard]] bool is_baseline(const StudyPoint& point) const;
   [[nodiscard]] std::string trace_path(const StudyPoint& point) const;
-  [[nodiscard]] std::string reference_path(const std::string& model, int launch) const;
+  [[nodiscard]] std::string reference_path(const StudyPoint& point, int launch) const;
   [[nodiscard]] std::string run_path(const StudyPoint& point, int launch) const;
   [[nodiscard]] bool has_reference(const StudyPoint& point) const;
   [[nodiscard]] Words run_words(const StudyPoint& point) const;

@@ -50,7 +50,8 @@ TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps 
         Approx(4.0 * broadcast_s("h100x4-nvlink", std::nullopt)).epsilon(1e-3));
 }
 
-/// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host `issue_s`.
+/// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host `issue_s`; on a
+/// processor where `issue_s` is 0.
 Result traced_step(const TemporaryFolder& folder, double device_s, double issue_s,
                    const std::string& precision = "bf16") {
   const Model model = load_model("netflix-mlp");
@@ -67,6 +68,11 @@ Result traced_step(const TemporaryFolder& folder, double device_s, double issue_
     one.forward_s = one.backward_s = one.zero_grad_s = one.optimizer_s = {device_s};
     one.forward_issue_s = one.backward_issue_s = one.zero_grad_issue_s = one.optimizer_issue_s = {issue_s};
     one.grad_ready_fraction.assign(segment.parameters.size(), 1.0);
+  }
+  if (issue_s == 0.0) {
+    entry.input_issue_s = entry.loss_issue_s = {};
+    for (SegmentTrace& one : entry.segments)
+      one.forward_issue_s = one.backward_issue_s = one.zero_grad_issue_s = one.optimizer_issue_s = {};
   }
   Trace trace;
   trace.context.schema = kTraceSchema;
@@ -93,6 +99,20 @@ TEST_CASE("a step on one GPU is as long as its device computes, or as its host i
   // The last phase is issued when all others have been.
   CHECK(traced_step(folder, 1e-5, 1e-3).median_step_time_s() == Approx(kPhases * 1e-3 + 1e-4).epsilon(1e-6));
   CHECK_THROWS_WITH(traced_step(folder, 1e-3, 1e-5, "fp16"), Catch::Contains("was measured in bf16"));
+}
+
+TEST_CASE(
+    "from a trace of a processor in bf16, parameters and gradients have 2 bytes and the optimizer's copies "
+    "4") {
+  const TemporaryFolder folder;
+  const Result result = traced_step(folder, 1e-3, 0.0);
+  CHECK(result.configuration.options.at("precision") == "bf16");
+  const auto& bytes = result.memory.at(0).at_peak_bytes;
+  const Model model = load_model("netflix-mlp");
+  const auto count = static_cast<double>(model.parameter_count());
+  CHECK(bytes.at("parameters") == 2.0 * count);
+  CHECK(bytes.at("gradients") == 2.0 * count);
+  CHECK(bytes.at("optimizer_state") == (4.0 + 4.0 * model.optimizer.states()) * count);
 }
 
 TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") {

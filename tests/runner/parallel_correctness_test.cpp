@@ -1,8 +1,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -22,6 +24,8 @@ namespace {
 
 constexpr unsigned kSeed = 3;
 constexpr int kSteps = 5;
+constexpr double kBf16Rounding = 1.0 / 256;  ///< half of the distance of two bf16, of the smaller at most
+constexpr double kMoved = 0.05;  ///< at most, what a step moves a parameter by: gradients are rounded too
 using Values = std::vector<std::vector<double>>;
 
 Model with_sgd(const std::string& specification) {
@@ -57,9 +61,10 @@ Values train_natively(const Model& model, int batch) {
   return values;
 }
 
-/// The parameters that each rank holds in the end; those of others are empty.
+/// The parameters that each rank holds in the end; those of others are empty. In float64, or in the model's precision with
+/// the losses of the steps in `losses`.
 std::vector<Values> train_on_ranks(const std::string& strategy, const Model& model,
-                                   const TrainingConfig& config) {
+                                   const TrainingConfig& config, std::vector<double>* losses = nullptr) {
   const Schedule schedule = build_schedule(strategy, model, config);
   std::vector<Values> states(static_cast<std::size_t>(config.world_size));
   as_sessions(config.world_size, [&](RankSession& session) {
@@ -68,9 +73,11 @@ std::vector<Values> train_on_ranks(const std::string& strategy, const Model& mod
     options.steps = kSteps;
     options.warmup_steps = 0;
     options.seed = kSeed;
-    options.float64 = true;
+    options.float64 = losses == nullptr;
+    options.precision = model.precision;
     FinalState state;
-    static_cast<void>(run_schedule(model, schedule, session, options, &state));
+    const Result result = run_schedule(model, schedule, session, options, &state);
+    if (losses != nullptr && session.ranks.rank == 0) *losses = result.loss;
     states[static_cast<std::size_t>(session.ranks.rank)] = state.parameters;
   });
   return states;
@@ -340,6 +347,66 @@ TEST_CASE("DDP with half-precision buckets trains as one process does up to half
   for (std::size_t i = 0; i < expected.size(); ++i)
     largest = std::max(largest, largest_difference(states[0][i], expected[i]));
   CHECK(largest > 1e-7);  // it did travel as half precision
+}
+
+TEST_CASE("in bf16 two ranks train as one process does in bf16, up to its rounding") {
+  const std::string sizes = ":layers=2,hidden=16,heads=2,sequence=8,vocabulary=40";
+  const std::string name = GENERATE_REF("gpt" + sizes, "llama" + sizes, std::string("netflix-mlp:hidden=16"));
+  const std::string precision =
+      GENERATE(as<std::string>{}, "bf16", "bf16,reduction=bf16", "fp32,reduction=bf16");
+  const Model model = in_precision(with_sgd(name), Precision::parse(precision));
+  const bool is_bf16 = precision.starts_with("bf16");
+  TrainingConfig alone;
+  alone.batch = 8;
+  std::vector<double> expected_losses;
+  const Values expected = train_on_ranks("single", model, alone, &expected_losses).front();
+  const Model in_fp32 = with_sgd(name);
+  std::vector<double> losses_in_fp32;
+  train_on_ranks("single", in_fp32, alone, &losses_in_fp32);
+  CHECK((expected_losses != losses_in_fp32) == is_bf16);
+  struct Way {
+    const char* strategy;
+    std::map<std::string, std::string> options;
+  };
+  for (const Way& way : {Way{"ddp", {}}, Way{"ddp", {{"zero", "1"}}}, Way{"ddp", {{"zero", "2"}}},
+                         Way{"fsdp", {}}, Way{"fsdp", {{"sharding", "shard_grad_op"}}}}) {
+    TrainingConfig config;
+    config.world_size = 2;
+    config.batch = 4;
+    config.options = way.options;
+    INFO(name << " in " << precision << ", " << way.strategy << " "
+              << (way.options.empty() ? "" : way.options.begin()->second));
+    std::vector<double> losses;
+    const std::vector<Values> states = train_on_ranks(way.strategy, model, config, &losses);
+    REQUIRE(losses.size() == expected_losses.size());
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      CHECK(losses[i] == Approx(expected_losses[i]).epsilon(kBf16Rounding));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      for (const Values& rank : states) {
+        double apart = 0.0;
+        bool is_rounded = true;
+        for (std::size_t k = 0; k < expected[i].size(); ++k) {
+          const double rounding = 2.0 * std::abs(expected[i][k]) + kSteps * kMoved;
+          apart = std::max(apart, std::abs(rank[i][k] - expected[i][k]) / rounding);
+          const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(rank[i][k]));
+          is_rounded = is_rounded && (bits & 0xffffU) == 0;
+        }
+        INFO(model.parameters[i].name);
+        CHECK(apart <= kBf16Rounding);
+        CHECK((is_rounded || !is_bf16));
+      }
+  }
+}
+
+TEST_CASE("gradients that are reduced in place are not reduced in another precision than theirs") {
+  const Model model = in_precision(with_sgd("netflix-mlp:hidden=16"), Precision::parse("bf16"));
+  TrainingConfig config;
+  config.world_size = 2;
+  config.batch = 4;
+  config.options["sharding"] = "no_shard";
+  std::vector<double> losses;
+  CHECK_THROWS_WITH(train_on_ranks("fsdp", model, config, &losses),
+                    Catch::Contains("take --precision bf16,reduction=bf16"));
 }
 
 TEST_CASE("a forward-only pipeline runs and changes no parameter") {

@@ -243,7 +243,10 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   };
   refused("run --strategy dpd --model simple-cnn", 2, "did you mean 'ddp'");
   refused("run --strategy single --model netflix-mlp --device cudo", 2, "did you mean 'cuda'");
-  refused("run --strategy single --model netflix-mlp --precision bf16", 2, "goes with --device cuda");
+  refused("run --strategy single --model netflix-mlp --precision fp16", 5, "goes with --device cuda");
+  refused("measure --model netflix-mlp --precision bf16,master=none", 5, "only reduction=bf16 may differ");
+  refused("run --strategy ddp --model netflix-mlp --nproc 2 --precision bf16 --engine reference", 5,
+          "does not sum bfloat16");
   refused("measure --model netflix-mlp --precision fp8 --device cuda", 2, "unknown dtype 'fp8'");
   const std::string bert = "measure --model bert-base --stage ";
   for (const char* stage : {"5/4", "0/4", "4", "1/2/4", "1/0", "a/b", "/", ""})

@@ -172,16 +172,25 @@ TEST_CASE("in bf16 the optimizer updates float32 copies, from which the paramete
   CHECK(apart.norm().item<double>() < 0.3 * moved.norm().item<double>());
   const MemoryBytes bytes = half.resident_bytes();
   const auto count = static_cast<double>(model.parameter_count());
-  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] == 6.0 * count);
+  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] == 2.0 * count);
   CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] == 2.0 * count);
   CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kOptimizerState)] ==
-        4.0 * model.optimizer.states() * count);
+        4.0 * (1.0 + model.optimizer.states()) * count);
 }
 
-TEST_CASE("a policy that is not trained in is refused, and processors train in fp32") {
+TEST_CASE("a policy that is not trained in is refused, and processors train in fp32 and bf16") {
   using Catch::Contains;
   CHECK(Numbers::of({}, nullptr).dtype == torch::kFloat32);
-  CHECK_THROWS_WITH(Numbers::of(Precision::parse("bf16"), nullptr), Contains("--device cuda"));
+  const Numbers numbers = Numbers::of(Precision::parse("bf16"), nullptr);
+  CHECK(numbers.dtype == torch::kBFloat16);
+  CHECK(numbers.reduced == torch::kFloat32);
+  CHECK(numbers.master);
+  CHECK(Numbers::of(Precision::parse("bf16,reduction=bf16"), nullptr).reduced == torch::kBFloat16);
+  for (const char* text : {"fp16", "tf32"})
+    CHECK_THROWS_WITH(Numbers::of(Precision::parse(text), nullptr), Contains("--device cuda"));
+  for (const char* text : {"bf16,reduction=fp16", "bf16,master=none", "fp32,parameters=bf16"})
+    CHECK_THROWS_WITH(Numbers::of(Precision::parse(text), nullptr),
+                      Contains("only reduction=bf16 may differ"));
 }
 
 TEST_CASE("gradients stay where they are, so that their addresses can be handed to a backend") {
