@@ -151,13 +151,15 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
   if (kind != "gpu" && kind != "cpu") node.at("kind").fail(unknown_name("kind", kind, {"cpu", "gpu"}));
   device.gpu = kind == "gpu";
   if (device.gpu) {
-    constexpr int kHopper = 90;
-    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
-    device.process = 2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
     device.operation_issue =
         Seconds(6e-6);  // eager operations take 5 to 8 us of a host, linear layers 15 to 25
     device.collective_issue = Seconds(25e-6);
     device.queued_launches = 1000;
+  }
+  if (device.gpu && node.has("compute_capability")) {
+    constexpr int kHopper = 90;
+    device.compute_capability = static_cast<int>(node.at("compute_capability").integer());
+    device.process = 2.0 * Bytes((device.compute_capability >= kHopper ? 32.0 : 8.125) * 1024.0 * 1024.0);
     device.laws = laws_of(device.compute_capability);
     device.compute_efficiency = device.laws.reached * device.laws.sustained;
   }

@@ -26,8 +26,8 @@ struct KernelLaws {
   double reached = 1.0, sustained = 1.0;
   double depth = 0.0, tile = 0.0, waves = 0.0, droop = 0.0, split = 0.0;
   Flop droop_flop{1.0};
-  std::vector<double>
-      misaligned{};  ///< parts of `reached` in rows of an odd number of elements, twice that, 4 times, ...
+  /// Part of `reached` of rows of 2^i times an odd number of elements, for i = 0, 1, ...; longer ones reach all of it.
+  std::vector<double> misaligned{};
   std::map<int, AttentionLaw> attention{};  ///< by head size
 };
 
@@ -38,14 +38,14 @@ struct FittedTo {
   int least_ranks = 1, most_ranks = 1;
 };
 
-/// A GPU, or a CPU as a whole.
+/// A GPU, of NVIDIA where it has a compute capability, or a CPU as a whole.
 struct DeviceModel {
   std::string name;  ///< `h100-sxm`
   std::string description;
   /// Parts of what a driver or /proc/cpuinfo calls it: `H100 80GB HBM3`.
   std::vector<std::string> reported_as{};
   bool gpu = false;
-  int compute_capability = 0;                   ///< 90 for 9.0; 0 for a CPU
+  int compute_capability = 0;                   ///< 90 for 9.0; 0 for a CPU and what is not of NVIDIA
   int multiprocessors = 1;                      ///< streaming multiprocessors; cores of a CPU
   std::map<std::string, FlopPerSecond> peak{};  ///< dense, by dtype: `float32`, `bfloat16`
   Bytes memory;
@@ -64,6 +64,8 @@ struct DeviceModel {
   std::string hardware{};       ///< the name, or of a device that is like another one that one's
 
   KernelLaws laws{};  ///< of a GPU
+  /// Whether kernels are forecast by their shapes; else a layer takes what its flop or its bytes do.
+  [[nodiscard]] bool has_laws() const { return !laws.generation.empty(); }
 
   // What an estimate without any measurement takes for granted. BabelStream reaches about 75 % (P100) to 90 % (H100) of the
   // memory bandwidth.

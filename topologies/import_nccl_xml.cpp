@@ -130,7 +130,7 @@ class XmlHost {
     const int capability = integer_or(first, "sm", 0, 0);
     const DeviceModel* guess = nullptr;
     for (const DeviceModel& device : device_models())
-      if (device.gpu && device.compute_capability == capability && device.nvlinks >= most &&
+      if (capability > 0 && device.compute_capability == capability && device.nvlinks >= most &&
           (guess == nullptr || device.nvlinks < guess->nvlinks))
         guess = &device;
     host_.choose_device(guess == nullptr ? "" : guess->name, place_of(first));

@@ -478,6 +478,13 @@ void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_
   for (const int place : place_of_rank)
     if (cluster.node(place).kind != NodeKind::kDevice)
       throw UsageError(needs + "a rank on '" + cluster.node_name(place) + "'");
+  if (place_of_rank.size() == 1) return;
+  std::set<std::string> models;
+  for (const int place : place_of_rank) models.insert(cluster.node(place).device);
+  for (const std::string& model : models)
+    if (device_model(model).compute_capability == 0)
+      throw UsageError("backend nccl needs GPUs of NVIDIA: cluster '" + cluster.name + "' has " + model +
+                       ", whose collectives (RCCL's) are not modelled; one rank is");
 }
 
 }  // namespace stepcast

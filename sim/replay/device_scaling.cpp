@@ -73,10 +73,10 @@ void sum_steps(TraceEntry& entry) {
 /// The time of one layer's forward, backward, or of that for the gradients of its weights.
 using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 
-/// At the efficiencies of the device: a GPU's kernels by their shapes, a CPU's layers by their roofline.
+/// At the efficiencies of the device: kernels by their shapes where its laws are known, else layers by their roofline.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
-  if (device.gpu) {
+  if (device.has_laws()) {
     const KernelRates kernels{.peak = rates.peak,
                               .reached = device.compute_efficiency,
                               .attention = device.attention_efficiency,
@@ -285,7 +285,9 @@ std::string estimate_note(const Precision& precision, const DeviceModel& device)
   return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) + " at " +
          percent_text(device.compute_efficiency, 0) + " of the peak rate, " +
          percent_text(device.memory_efficiency, 0) +
-         " of the memory bandwidth, kernel launches; no host time, no loading";
+         " of the memory bandwidth, kernel launches; no host time, no loading" +
+         (device.gpu && !device.has_laws() ? "; shapes of kernels are not heeded, nobody measured them here"
+                                           : "");
 }
 
 std::vector<DeviceError> device_errors() {

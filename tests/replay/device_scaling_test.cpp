@@ -243,6 +243,25 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "layers of a GPU without laws of its kernels take what their flop or bytes do, and the note says so") {
+  const DeviceModel& device = device_model("mi300x");
+  REQUIRE_FALSE(device.has_laws());
+  Model model = load_model("gpt2-small");
+  model.precision = Precision::parse("bf16");
+  const TraceEntry one = estimated(model, device, 64, 1).device;
+  for (std::size_t i = 0; i < model.segments.size(); ++i) {
+    double least = 0.0;
+    for (const LayerWork& work : model.segments[i].work)
+      least += std::max(
+          64.0 * work.forward.count() / (device.compute_efficiency * 1307.4e12),
+          (64.0 * work.forward_traffic + work.forward_weights).count() / (device.memory_efficiency * 5.3e12));
+    CHECK(one.segments[i].forward_s[0] == Approx(least));
+  }
+  CHECK_THAT(estimate_note(model.precision, device), Catch::Contains("51 %") && Catch::Contains("shapes"));
+  CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm")), !Catch::Contains("shapes"));
+}
+
 TEST_CASE("a peak that the device does not hold is named, one that it holds is not") {
   Result result;
   result.memory = {{0, 1e9, {}, {}, {}}, {1, 13e9, {}, {}, {}}};
