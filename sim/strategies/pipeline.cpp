@@ -26,10 +26,14 @@ struct Pipeline {
   PipelineShape shape;
   std::vector<std::vector<int>> chunks;   ///< segments of each
   std::optional<BucketLimits> buckets{};  ///< where stages have replicas that train
-  int zero = 0;                           ///< ZeRO stage of the replicas
+  int zero = 0;                           ///< ZeRO stage of the replicas; 3: all is in shards
   /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;  ///< of ties.size(); with replicas, of families
+
+  /// Ranks with the same stage that train beside each other: replicas, or those that have its shards.
+  [[nodiscard]] const char* beside() const { return mesh.size("shard") > 1 ? "shard" : "data"; }
+  [[nodiscard]] int replicas() const { return mesh.size(beside()); }
 
   /// Of the rank that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {
@@ -65,10 +69,10 @@ class StageProgram {
         step_(pipeline.model, pipeline.config, segments_of_stage(pipeline, stage), pipeline.forward_only),
         order_(pipeline_order(pipeline.shape, stage, pipeline.forward_only)) {
     if (pipeline.zero > 0)
-      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.mesh.size("data"),
+      zero_.emplace(step_, schedule, *pipeline.buckets, pipeline.zero, 1 + stage, pipeline.replicas(),
                     pipeline.tied());
     else if (pipeline.buckets)
-      reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.mesh.size("data"));
+      reduction_.emplace(step_, schedule, *pipeline.buckets, 1 + stage, pipeline.replicas());
     for (const PipelineAction& action : order_)
       if (accumulates(action.phase)) last_backward_[action.chunk] = action.micro_batch;
   }
@@ -76,10 +80,12 @@ class StageProgram {
   Program build() {
     const bool has_ends = stage_ == 0 || stage_ + 1 == pipeline_.shape.ranks;
     if (has_ends) step_.load_input();
-    if (zero_)
+    if (zero_) {
+      zero_->gather();
       zero_->zero_grad();
-    else if (!pipeline_.forward_only)
+    } else if (!pipeline_.forward_only) {
       step_.zero_grad();
+    }
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const std::size_t ahead = pipeline_.waited ? 1 : 2;
       for (std::size_t next = i; next < std::min(i + ahead, order_.size()); ++next)
@@ -183,6 +189,8 @@ class StageProgram {
     std::vector<int> after = messages({action.chunk - 1, action.micro_batch, false});
     int latest = -1;
     for (const int segment : pipeline_.segments(action.chunk)) {
+      if (zero_)
+        for (const int call : zero_->needed(segment)) after.push_back(call);
       latest = step_.forward(segment, action.micro_batch, std::exchange(after, {}), keeps_nothing);
       if (pipeline_.forward_only && segment == pipeline_.segments(action.chunk).front())
         release_input(action.chunk, latest);
@@ -270,13 +278,13 @@ void find_ties(Pipeline& pipeline) {
 /// Per replica and tied tensor, a group of the two ranks that have copies of it.
 void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
   const Mesh& mesh = pipeline.mesh;
-  const int replicas = mesh.size("data");
+  const int replicas = pipeline.replicas();
   for (const auto& [tensor, pair] : pipeline.ties) {
     const std::string name = "copies of " + pipeline.model.parameters[tensor].name;
     GroupFamily family{name, std::vector<int>(pipeline.config.world_size, -1)};
     for (int replica = 0; replica < replicas; ++replica) {
       const auto rank_of = [&](int stage) {
-        return stage * mesh.stride("pipeline") + replica * mesh.stride("data");
+        return stage * mesh.stride("pipeline") + replica * mesh.stride(pipeline.beside());
       };
       Group group{name + (replicas > 1 ? " " + std::to_string(replica) : ""),
                   {std::min(rank_of(pair.first), rank_of(pair.second)),
@@ -310,9 +318,20 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
     throw UsageError("--messages waited goes with --schedule 1f1b and gpipe; " + pipeline.shape.schedule +
                      " receives ahead");
   options.settle(kMeshOption, pipeline.mesh.text());
-  if (pipeline.mesh.size("data") == 1) options.drop({kMeshOption});
-  if (pipeline.mesh.size("data") > 1 && !pipeline.forward_only) {
-    pipeline.zero = zero_stage(options, pipeline.model, pipeline.mesh.size("data"));
+  if (pipeline.replicas() == 1) options.drop({kMeshOption});
+  if (pipeline.mesh.size("shard") > 1) {
+    const std::string given = "--mesh " + pipeline.mesh.text();
+    if (pipeline.mesh.size("data") > 1)
+      throw UsageError(given + ": replicas of shards are not supported in pipelines; give data or shard");
+    if (pipeline.forward_only)
+      throw UsageError(given + ": --forward-only is not supported with shard; take data");
+    require_sharing(pipeline.model, given, "leave shard out");
+    options.refuse({"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
+                   "with --mesh shard, where parameters, gradients and optimizer are in shards by blocks");
+    pipeline.zero = 3;
+    pipeline.buckets.emplace();
+  } else if (pipeline.replicas() > 1 && !pipeline.forward_only) {
+    pipeline.zero = zero_stage(options, pipeline.model, pipeline.replicas());
     pipeline.buckets = bucket_limits(options);
   } else {
     options.refuse(
@@ -326,8 +345,9 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
 /// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
 /// `pipeline_order`, the cut is `split_model`. With `--mesh pipeline=p,data=d` there are d pipelines;
 /// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with
-/// `--zero` too. Per boundary and micro-batch the output of one segment travels forward and as many bytes
-/// backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
+/// `--zero` too. With `shard=s` in place of data the s ranks of a stage have its parameters in shards as well, gathered once
+/// per step (stage 3 of zero_reduction.hpp). Per boundary and micro-batch the output of one segment travels forward and as
+/// many bytes backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
 /// head) has a copy on both, and its gradients are summed over the two of each replica before the optimizer. Batch norm sees
 /// micro-batches, so its statistics are theirs.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
@@ -336,11 +356,11 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
                     options.text("checkpoint"),
                     options.flag("forward-only"),
                     options.text("messages") == "waited",
-                    Mesh::parse(options.text(kMeshOption), config.world_size, {"pipeline", "data"}),
+                    Mesh::parse(options.text(kMeshOption), config.world_size, {"pipeline", "data", "shard"}),
                     {},
                     {}};
   const int stages = pipeline.mesh.size("pipeline");
-  const int replicas = pipeline.mesh.size("data");
+  const int replicas = pipeline.replicas();
   pipeline.shape = {options.text("schedule"), stages, config.micro_batches, options.number("virtual-stages")};
   pipeline.chunks =
       split_model(model, options.text("split"), stages * pipeline.shape.virtual_stages, config.segment_times);
@@ -349,7 +369,8 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   Schedule schedule = make_schedule("pipeline", config);
   schedule.data_parallel = replicas;
   for (int stage = 0; stage < stages && replicas > 1; ++stage)
-    schedule.groups.push_back({"replicas of stage " + std::to_string(stage), {}});
+    schedule.groups.push_back(
+        {(pipeline.zero == 3 ? "shards of stage " : "replicas of stage ") + std::to_string(stage), {}});
   if (!pipeline.forward_only) find_ties(pipeline);
   const auto first = static_cast<int>(schedule.groups.size());
   add_tie_groups(pipeline, schedule);
@@ -357,7 +378,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   for (int rank = 0; rank < config.world_size; ++rank) {
     const int stage = pipeline.mesh.index("pipeline", rank);
     schedule.program_of_rank[rank] = stage;
-    schedule.data_index[rank] = pipeline.mesh.index("data", rank);
+    schedule.data_index[rank] = pipeline.mesh.index(pipeline.beside(), rank);
     if (replicas > 1) schedule.groups[stage + 1].ranks.push_back(rank);
   }
   for (int stage = 0; stage < stages; ++stage)
@@ -384,7 +405,7 @@ std::vector<StrategyOption> options() {
       StrategyOption::flag("forward-only", "no backward and no optimizer, as in inference"),
       {.name = kMeshOption,
        .help = "ranks per dimension, as data=4,tensor=2 or shard=4,context=2,expert=2; of a pipeline also "
-               "pipeline=2; default: all in the strategy's own"}};
+               "pipeline=2, and shard in place of data; default: all in the strategy's own"}};
   for (StrategyOption& option : bucket_options()) all.push_back(std::move(option));
   all.push_back(zero_option());
   return all;

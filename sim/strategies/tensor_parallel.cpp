@@ -227,9 +227,11 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   const int replicas = size_of("data", 1);
   config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
   config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
-  // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas.
+  // To a strategy with a mesh of its own, ranks with parts of one sequence are replicas, or have its shards.
   if (keeps && config.context > 1) {
-    const std::string replica = "data=";
+    const bool in_shards = std::any_of(rest.begin(), rest.end(),
+                                       [](const std::string& part) { return part.starts_with("shard="); });
+    const std::string replica = in_shards ? "shard=" : "data=";
     const auto data = std::find_if(rest.begin(), rest.end(),
                                    [&](const std::string& part) { return part.starts_with(replica); });
     const int count = data == rest.end() ? 1 : positive_number(data->substr(replica.size())).value_or(0);

@@ -9,11 +9,49 @@
 namespace stepcast {
 namespace {
 
-/// A bucket as one flat array in shards.
-FsdpUnit make_unit(const Model& model, const Bucket& bucket, const std::string& name, int group, int ranks) {
+/// What is one flat array.
+struct UnitPart {
+  std::string name;
+  std::vector<int> tensors;
+};
+
+std::vector<UnitPart> parts_in_buckets(const LocalStep& step, const BucketLimits& limits,
+                                       const std::vector<int>& tied, std::size_t first) {
+  std::vector<UnitPart> parts;
+  for (Bucket& bucket :
+       assign_buckets(step.model(), step.segments(), limits.first_cap, limits.cap, step.copies(), tied))
+    parts.push_back({"bucket" + std::to_string(first + parts.size()), std::move(bucket.tensors)});
+  return parts;
+}
+
+/// Blocks, neighbours that are none, and tied tensors, each one part; of a model that repeats nothing, segments.
+std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<int>& tied) {
+  const std::vector<Segment>& segments = step.model().segments;
+  const bool repeats =
+      std::any_of(segments.begin(), segments.end(), [](const Segment& one) { return one.repeated; });
+  std::vector<UnitPart> parts;
+  int latest = -2;  // segment of the last part, where the next one may join it
+  for (const int index : step.segments()) {
+    const bool joins = repeats && !segments[index].repeated;
+    if (!joins || latest + 1 != index) parts.push_back({segments[index].name, {}});
+    latest = joins ? index : -2;
+    std::vector<int> tensors = segments[index].parameters;
+    for (const int copy : step.copies(index)) tensors.push_back(copy);
+    for (const int tensor : tensors)
+      if (std::find(tied.begin(), tied.end(), tensor) == tied.end())
+        parts.back().tensors.push_back(tensor);
+      else
+        parts.insert(parts.end() - 1, UnitPart{step.model().parameters[tensor].name, {tensor}});
+  }
+  std::erase_if(parts, [](const UnitPart& part) { return part.tensors.empty(); });
+  return parts;
+}
+
+/// In shards.
+FsdpUnit make_unit(const Model& model, const UnitPart& part, int group, int ranks) {
   FsdpUnit unit;
-  unit.name = name;
-  unit.tensors = bucket.tensors;
+  unit.name = part.name;
+  unit.tensors = part.tensors;
   unit.shards = ranks;
   unit.group = group;
   unit.sharded = true;
@@ -21,7 +59,7 @@ FsdpUnit make_unit(const Model& model, const Bucket& bucket, const std::string& 
   unit.gradient = bytes_of(model.precision.gradients);
   unit.reduced = bytes_of(model.precision.reduction);
   std::int64_t all = 0;  // parameters of its segments
-  for (const int tensor : bucket.tensors) {
+  for (const int tensor : part.tensors) {
     const Parameter& parameter = model.parameters[tensor];
     unit.elements += parameter.numel();
     if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) != unit.segments.end())
@@ -43,6 +81,14 @@ StrategyOption zero_option() {
       "what replicas share: nothing, the optimizer (ZeRO 1), or gradients too (ZeRO 2)");
 }
 
+void require_sharing(const Model& model, const std::string& given, const std::string& instead) {
+  if (model.optimizer.kind == "none")
+    throw UsageError(given + " means nothing to '" + model.specification + "', which has no optimizer; " +
+                     instead);
+  if (model.expert > 1)
+    throw UsageError(given + " is not supported where ranks share experts; leave expert out");
+}
+
 int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   const std::string stage = options.text("zero");
   if (stage == "0") {
@@ -52,14 +98,10 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   if (replicas == 1)
     throw UsageError("--zero " + stage +
                      " means nothing where no replicas share; take 0, or a --world-size from 2 on");
-  if (model.optimizer.kind == "none")
-    throw UsageError("--zero " + stage + " means nothing to '" + model.specification +
-                     "', which has no optimizer; take 0");
+  require_sharing(model, "--zero " + stage, "take 0");
   if (options.text("compress") != "none")
     throw UsageError("--compress " + options.text("compress") + " is not supported with --zero " + stage +
                      "; take --precision for the dtype in which gradients are reduced");
-  if (model.expert > 1)
-    throw UsageError("--zero " + stage + " is not supported where ranks share experts; leave expert out");
   return std::stoi(stage);
 }
 
@@ -76,15 +118,14 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
   for (const Buffer& buffer : model.buffers)
     if (std::find(step.segments().begin(), step.segments().end(), buffer.segment) != step.segments().end())
       step.hold(MemoryCategory::kParameters, buffer.size);
-  for (const Bucket& bucket :
-       assign_buckets(model, step.segments(), limits.first_cap, limits.cap, step.copies(), tied)) {
-    for (const int tensor : bucket.tensors) bucket_of_[tensor] = states_.size();
-    states_.push_back({bucket.tensors.size()});
-    schedule.units.push_back(
-        make_unit(model, bucket, "bucket" + std::to_string(schedule.units.size()), group, ranks));
+  for (const UnitPart& one :
+       stage == 3 ? parts_in_units(step, tied) : parts_in_buckets(step, limits, tied, first_)) {
+    for (const int tensor : one.tensors) bucket_of_[tensor] = states_.size();
+    states_.push_back({.pending = one.tensors.size()});
+    schedule.units.push_back(make_unit(model, one, group, ranks));
     const FsdpUnit& own = schedule.units.back();
     const double part = static_cast<double>(own.elements) / ranks;
-    step.hold(MemoryCategory::kParameters, own.size());
+    if (stage < 3) step.hold(MemoryCategory::kParameters, own.size());
     if (model.precision.master == "none") step.hold(MemoryCategory::kParameters, Bytes(own.parameter * part));
     if (stage == 1) step.hold(MemoryCategory::kGradients, own.gradients());
     step.hold(MemoryCategory::kGradients, own.gradient_shard());
@@ -98,19 +139,49 @@ void ZeroReduction::zero_grad() {
   for (std::size_t bucket = 0; stage_ == 1 && bucket < states_.size(); ++bucket) take_gradients(bucket);
 }
 
+std::vector<std::size_t> ZeroReduction::buckets_of(int segment) const {
+  std::vector<std::size_t> buckets;
+  for (const std::vector<int>* used :
+       {&step_.model().segments[segment].parameters, &step_.model().segments[segment].tied})
+    for (const int tensor : *used) buckets.push_back(bucket_of_[tensor]);
+  return buckets;
+}
+
+int ZeroReduction::gather(std::size_t bucket, std::vector<int> after) {
+  Op op{.name = "all_gather/" + unit(bucket).name,
+        .action = Collective{.kind = CollectiveKind::kAllGather,
+                             .message = unit(bucket).size(),
+                             .group = unit(bucket).group,
+                             .payload = UnitParameters{static_cast<int>(first_ + bucket)}},
+        .after = std::move(after)};
+  if (stage_ == 3) op.memory = {{.category = MemoryCategory::kParameters, .size = unit(bucket).size()}};
+  return step_.add(std::move(op));
+}
+
+void ZeroReduction::gather() {
+  for (std::size_t bucket = 0; stage_ == 3 && bucket < states_.size(); ++bucket)
+    states_[bucket].gathered = gather(bucket, {});
+}
+
+std::vector<int> ZeroReduction::needed(int segment) {
+  std::vector<int> calls;
+  for (const std::size_t bucket : buckets_of(segment))
+    if (const int call = std::exchange(states_[bucket].gathered, -1); call >= 0) calls.push_back(call);
+  return calls;
+}
+
 void ZeroReduction::take_gradients(std::size_t bucket) {
   if (std::exchange(states_[bucket].gradients, true)) return;
   Op op{.name = "zero_grad/" + unit(bucket).name,
         .action =
             UnitMemory{.unit = static_cast<int>(first_ + bucket), .what = UnitMemory::What::kZeroGradients}};
-  if (stage_ == 2) op.memory = {{.category = MemoryCategory::kGradients, .size = unit(bucket).gradients()}};
+  if (stage_ > 1) op.memory = {{.category = MemoryCategory::kGradients, .size = unit(bucket).gradients()}};
   step_.add(std::move(op));
 }
 
 int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vector<int> after, Phase phase) {
   const std::vector<int>& tensors = step_.model().segments[segment].parameters;
-  for (const int tensor : tensors) take_gradients(bucket_of_[tensor]);
-  for (const int tensor : step_.model().segments[segment].tied) take_gradients(bucket_of_[tensor]);
+  for (const std::size_t bucket : buckets_of(segment)) take_gradients(bucket);
   const int backward = step_.backward(segment, micro_batch, std::move(after), phase);
   if (!reduces) return backward;
   std::vector<std::size_t> full;
@@ -125,10 +196,14 @@ int ZeroReduction::backward(int segment, int micro_batch, bool reduces, std::vec
 
 void ZeroReduction::reduce(std::size_t bucket) {
   const auto index = static_cast<int>(first_ + bucket);
+  if (stage_ == 3)
+    step_.add({.name = "reshard/" + unit(bucket).name,
+               .action = UnitMemory{.unit = index, .what = UnitMemory::What::kFreeParameters},
+               .memory = {{.category = MemoryCategory::kParameters, .size = -1.0 * unit(bucket).size()}}});
   step_.add({.name = "divide/" + unit(bucket).name,
              .action = ScaleUnit{.unit = index, .scale = 1.0 / ranks_, .shard = false},
              .memory_traffic = 2.0 * unit(bucket).gradients()});
-  if (stage_ == 2) finish_reduction();
+  if (stage_ > 1) finish_reduction();
   reducing_.emplace_back(bucket, step_.add_collective("reduce_scatter/" + unit(bucket).name,
                                                       {.kind = CollectiveKind::kReduceScatter,
                                                        .message = unit(bucket).message(),
@@ -151,7 +226,7 @@ void ZeroReduction::finish_reduction() {
 std::vector<int> ZeroReduction::end_reduction() {
   std::vector<int> reduced;
   for (const auto& [bucket, call] : reducing_) reduced.push_back(call);
-  if (stage_ == 2) finish_reduction();
+  if (stage_ > 1) finish_reduction();
   return reduced;
 }
 
@@ -161,12 +236,7 @@ void ZeroReduction::update(std::vector<int> after) {
     const int updated = step_.add({.name = "optimizer/" + unit(bucket).name,
                                    .action = UpdateUnit{index},
                                    .after = std::exchange(after, {})});
-    step_.add_collective("all_gather/" + unit(bucket).name,
-                         {.kind = CollectiveKind::kAllGather,
-                          .message = unit(bucket).size(),
-                          .group = unit(bucket).group,
-                          .payload = UnitParameters{index}},
-                         {updated});
+    if (stage_ < 3) gather(bucket, {updated});
   }
 }
 

@@ -159,6 +159,32 @@ TEST_CASE("replicas that share their optimizer, or gradients too, train as one p
   }
 }
 
+TEST_CASE("pipelines whose stages are in shards train as one process does, with tied tensors too") {
+  Model model = small_bert();
+  for (const char* optimizer : {"sgd", "adam"}) {
+    model.optimizer.kind = optimizer;
+    model.optimizer.learning_rate = model.optimizer.kind == "adam" ? 1e-3 : 0.05;
+    const Values expected = train_natively(model, 8);
+    for (const char* mesh : {"pipeline=2,shard=2", "shard=2,pipeline=2"})
+      for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
+        INFO(optimizer << " " << mesh << " " << schedule);
+        const bool interleaved = std::string(schedule) == "interleaved";
+        TrainingConfig config = pipeline(4, interleaved ? "even" : "3-1", schedule, 2);
+        config.batch = 4;
+        config.options["mesh"] = mesh;
+        if (interleaved) config.options["virtual-stages"] = "2";
+        check_equal(model, train_on_ranks("pipeline", model, config), expected);
+        config.recompute = 1;
+        check_equal(model, train_on_ranks("pipeline", model, config), expected);
+      }
+  }
+  const Model tied = with_sgd("gpt2-small:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0");
+  TrainingConfig config = pipeline(4, "3-1", "1f1b", 2);
+  config.batch = 4;
+  config.options["mesh"] = "pipeline=2,shard=2";
+  check_equal(tied, train_on_ranks("pipeline", tied, config), train_natively(tied, 8));
+}
+
 TEST_CASE("interleaved pipelines of two ranks train as one process does") {
   const Model model = small_bert();
   const Values expected = train_natively(model, 8);

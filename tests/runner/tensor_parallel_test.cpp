@@ -146,6 +146,16 @@ TEST_CASE("replicas of shards train as one process does, alone and with ranks th
 }
 
 TEST_CASE(
+    "stages in shards train as one process does, with ranks that share layers or have parts of the "
+    "sequence") {
+  for (const std::string& whole : {kLlama, kGpt})
+    check_training(whole, ",tensor=2", "pipeline", 8, kSamples / 2,
+                   {{"split", "1-1"}, {"mesh", "pipeline=2,shard=2,tensor=2"}}, 2);
+  check_training(kLlama, ",context=2", "pipeline", 4, kSamples,
+                 {{"split", "1-1"}, {"mesh", "pipeline=2,shard=1,context=2"}}, 2);
+}
+
+TEST_CASE(
     "ranks with parts of the sequence train as one process does, alone and with every other dimension") {
   for (const std::string& whole : {kLlama, kGpt}) {
     for (const char* strategy : {"ddp", "fsdp", "all_reduce"})

@@ -178,6 +178,7 @@ TEST_CASE("--mesh says which ranks share, beside the dimensions that a strategy 
   CHECK(fsdp.options.empty());
   CHECK(taken("pipeline", "data=2,pipeline=2,tensor=2,context=4").options.at("mesh") == "data=8,pipeline=2");
   CHECK(taken("pipeline", "pipeline=2,context=2").options.at("mesh") == "pipeline=2,data=2");
+  CHECK(taken("pipeline", "pipeline=2,shard=2,context=4").options.at("mesh") == "pipeline=2,shard=8");
   CHECK(taken("pipeline", "pipeline=2,tensor=2").options.at("mesh") == "pipeline=2");
   for (const char* wrong : {"pipeline=2", "tensor=0", "tensor", "tensor=2,tensor=4", "shard=2", ""})
     CHECK_THROWS_WITH(taken("ddp", wrong),

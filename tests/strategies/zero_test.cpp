@@ -35,15 +35,18 @@ double held(const Program& program, MemoryCategory category) {
   return total;
 }
 
-/// Of whole gradients, at most at once.
-double peak_gradients(const Program& program) {
-  double now = held(program, MemoryCategory::kGradients), peak = now;
+/// At most at once.
+double peak(const Program& program, MemoryCategory category) {
+  double now = held(program, category), most = now;
   for (const Op& op : program.ops)
     for (const MemoryChange& change : op.memory)
-      if (change.category == MemoryCategory::kGradients) peak = std::max(peak, now += change.size.count());
-  CHECK(now == held(program, MemoryCategory::kGradients));
-  return peak;
+      if (change.category == category) most = std::max(most, now += change.size.count());
+  CHECK(now == held(program, category));
+  return most;
 }
+
+/// Of whole gradients.
+double peak_gradients(const Program& program) { return peak(program, MemoryCategory::kGradients); }
 
 /// Padding of the buckets, all of them together.
 constexpr double kPadding = 1e-4;
@@ -105,6 +108,98 @@ TEST_CASE("replicas of a stage share its optimizer") {
       CHECK(moved.at(CollectiveKind::kAllGather) == Approx(reduced).epsilon(kPadding));
     }
   }
+}
+
+TEST_CASE(
+    "shards of a stage: 1/n of everything between steps, one gather and one reduction of all per step") {
+  for (const char* name : {"bert-base", "gpt2-small"})  // the second ties its head to its embedding
+    for (const int shards : {2, 4})
+      for (const int micro_batches : {2, 8}) {
+        INFO(name << " in " << shards << " shards, micro-batches " << micro_batches);
+        const Model model = load_model(name);
+        TrainingConfig config;
+        config.world_size = 2 * shards;
+        config.batch = 8;
+        config.micro_batches = micro_batches;
+        const std::string size = std::to_string(shards);
+        config.options["mesh"] = "pipeline=2,data=" + size;
+        const Schedule whole = build_schedule("pipeline", model, config);
+        config.options["mesh"] = "pipeline=2,shard=" + size;
+        const Schedule shared = build_schedule("pipeline", model, config);
+        CHECK(shared.options.at("mesh") == "pipeline=2,shard=" + size);
+        CHECK(shared.data_parallel == shards);
+        for (const int rank : {0, shards}) {
+          const Program& program = shared.program(rank);
+          const double parameters = held(whole.program(rank), MemoryCategory::kParameters);
+          for (const MemoryCategory category :
+               {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizerState})
+            CHECK(held(program, category) ==
+                  Approx(held(whole.program(rank), category) / shards).epsilon(kPadding));
+          for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients})
+            CHECK(peak(program, category) == Approx(parameters * (1.0 + 1.0 / shards)).epsilon(kPadding));
+          const auto moved = messages(program);
+          CHECK(moved.at(CollectiveKind::kAllGather) == Approx(parameters).epsilon(kPadding));
+          CHECK(moved.at(CollectiveKind::kReduceScatter) == Approx(parameters).epsilon(kPadding));
+        }
+      }
+}
+
+TEST_CASE("parameters of a stage stay gathered from the first forward to the last backward of each unit") {
+  TrainingConfig config;
+  config.world_size = 4;
+  config.batch = 8;
+  config.micro_batches = 4;
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
+    INFO(schedule);
+    config.options = {{"mesh", "pipeline=2,shard=2"}, {"schedule", schedule}};
+    if (config.options["schedule"] == "interleaved") config.options["virtual-stages"] = "2";
+    const Schedule shared = build_schedule("pipeline", load_model("bert-base"), config);
+    for (std::size_t u = 0; u < shared.units.size(); ++u) {
+      INFO(shared.units[u].name);
+      const Program& program = shared.program(shared.groups[shared.units[u].group].ranks.front());
+      std::vector<std::size_t> gathers, frees, uses;
+      bool waits = false;
+      for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const Op& op = program.ops[i];
+        const auto* call = std::get_if<Collective>(&op.action);
+        const auto* memory = std::get_if<UnitMemory>(&op.action);
+        const auto* compute = std::get_if<Compute>(&op.action);
+        const auto* array = call == nullptr ? nullptr : std::get_if<UnitParameters>(&call->payload);
+        if (array != nullptr && array->unit == static_cast<int>(u)) gathers.push_back(i);
+        if (memory != nullptr && memory->unit == static_cast<int>(u) &&
+            memory->what == UnitMemory::What::kFreeParameters)
+          frees.push_back(i);
+        if (compute == nullptr) continue;
+        const std::vector<int>& own = shared.units[u].segments;
+        if (std::find(own.begin(), own.end(), compute->segment) == own.end()) continue;
+        if (uses.empty())
+          waits = !gathers.empty() && std::find(op.after.begin(), op.after.end(),
+                                                static_cast<int>(gathers.front())) != op.after.end();
+        uses.push_back(i);
+      }
+      REQUIRE(gathers.size() == 1);
+      REQUIRE(frees.size() == 1);
+      CHECK(waits);
+      CHECK(uses.size() >= 8);
+      CHECK(gathers.front() < uses.front());
+      CHECK(uses.back() < frees.front());
+    }
+  }
+}
+
+TEST_CASE("shards of a stage are refused with what they do not go with") {
+  const Model model = load_model("bert-base");
+  TrainingConfig config;
+  config.world_size = 8;
+  config.batch = 8;
+  const auto check = [&](const OptionTexts& options, const std::string& said) {
+    config.options = options;
+    CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Catch::Contains(said));
+  };
+  check({{"mesh", "pipeline=2,data=2,shard=2"}}, "give data or shard");
+  check({{"mesh", "pipeline=4,shard=2"}, {"forward-only", "yes"}}, "--forward-only is not supported");
+  check({{"mesh", "pipeline=4,shard=2"}, {"zero", "1"}}, "--zero means nothing with --mesh shard");
+  check({{"mesh", "pipeline=4,shard=2"}, {"bucket-cap", "1MiB"}}, "--bucket-cap means nothing");
 }
 
 TEST_CASE("sharing the optimizer is refused where it means nothing, with what would be understood") {
