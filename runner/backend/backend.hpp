@@ -87,6 +87,10 @@ class Backend {
   /// is the default stream, on which LibTorch computes. Where arrays are this host's memory it means nothing.
   virtual void follow(DeviceStream stream) { static_cast<void>(stream); }
 
+  /// Before what is timed, where calls are timed by a device: compares its clock with the host's, of this backend and its
+  /// subgroups. \pre nothing is under way, and the times of all calls before have been read
+  virtual void restart_clock() {}
+
   virtual WorkPtr all_reduce(Array in_place) = 0;
   /// The same with the largest of each element in place of the sum.
   virtual WorkPtr all_reduce_maximum(Array in_place) = 0;

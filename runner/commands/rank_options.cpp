@@ -49,15 +49,20 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
 
 void declare_device_options(po::options_description& options) {
   options.add_options()("device", text_value("cpu"),
-                        "what computes: cpu, or cuda, the first GPU that CUDA_VISIBLE_DEVICES leaves")(
+                        "what computes: cpu, or cuda, of those GPUs that CUDA_VISIBLE_DEVICES leaves the "
+                        "first, or one for each "
+                        "rank of this host")(
       "precision", text_value("fp32"), "as 'predict --precision': fp32 or bf16, of a GPU also tf32 and fp16");
 }
 
-std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options) {
-  const Precision precision = precision_option(options);
+bool names_device_option(const po::variables_map& options) {
   const std::string device = options["device"].as<std::string>();
-  require_trained(precision, device == "cuda");
-  return open_device(device);
+  require_trained(precision_option(options), device == "cuda");
+  return names_device(device);
+}
+
+std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options, int number) {
+  return names_device_option(options) ? open_device(options["device"].as<std::string>(), number) : nullptr;
 }
 
 void declare_rank_options(po::options_description& options, int default_nproc) {
@@ -107,7 +112,8 @@ void require_host_memory(const po::variables_map& options) {
   if (!find_backend(backend).add)
     throw CapabilityError(
         "--backend " + backend +
-        " moves arrays of GPUs, and here models are trained on processors; 'stepcast bench --backend " +
+        " moves arrays of GPUs, and here processors compute: it goes with 'stepcast run --device cuda'; "
+        "'stepcast bench --backend " +
         backend + "' measures it");
 }
 

@@ -15,8 +15,11 @@ namespace stepcast {
 
 /// `--device` and `--precision`.
 void declare_device_options(po::options_description& options);
-/// What they name; null: this host computes. \throws CapabilityError as require_trained(), and as open_device()
-std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options);
+/// What they name; null: this host computes. \param number of the device on this host \throws CapabilityError as
+/// require_trained(), and as open_device()
+std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options, int number = 0);
+/// Whether they name a device, without opening it; throws likewise.
+bool names_device_option(const po::variables_map& options);
 
 void declare_rank_options(po::options_description& options, int default_nproc);
 /// `--algorithm`, which run_on_ranks() reads too.

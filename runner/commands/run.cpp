@@ -237,14 +237,16 @@ TrainingConfig training_of(const po::variables_map& values, const Model& model) 
   return training;
 }
 
-/// \throws UsageError, CapabilityError for what --device cuda does not do
+/// \throws UsageError, CapabilityError for what --device cuda does not do, and where the backend moves other memory
 void check_device(const po::variables_map& values, const Schedule& schedule, bool replayed) {
-  if (device_option(values) == nullptr) return;
+  if (!names_device_option(values)) return require_host_memory(values);
   if (replayed)
     throw UsageError("--device cuda means nothing with --compute replayed, where nothing computes");
   if (is_reference(values)) throw CapabilityError("--device cuda goes with --engine schedule");
-  if (schedule.strategy != "single")
-    throw CapabilityError("--device cuda trains on one GPU so far, without communication: --strategy single");
+  const std::string backend = values["backend"].as<std::string>();
+  if (schedule.world_size > 1 && find_backend(backend).add)
+    throw CapabilityError("--device cuda on " + std::to_string(schedule.world_size) +
+                          " ranks goes with --backend nccl: " + backend + " moves arrays of this host");
 }
 
 /// \throws CapabilityError for what is done in fp32 alone
@@ -264,11 +266,10 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
                       const Schedule& schedule) {
   if (values["device"].as<std::string>() == "cpu") check_blas(values["allow-reference-blas"].as<bool>());
   require_thread_environment(values["threads"].as<int>(), command_line());
-  require_host_memory(values);
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
     RunOptions options = run_options(values, prints);
-    const std::unique_ptr<DeviceQueue> device = device_option(values);
+    const std::unique_ptr<DeviceQueue> device = device_option(values, session.ranks.local_rank);
     options.device = device.get();
     options.precision = precision_option(values);
     std::optional<GpuWatch> watch;
@@ -288,7 +289,6 @@ ExitCode run_waiting(const po::variables_map& values, const Model& model, const 
   const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
   const StepTimes times =
       step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1, kMostThreads));
-  require_host_memory(values);
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
     Result result = run_replayed(model, schedule, session, times, replayed_options(values, is_first));

@@ -12,8 +12,6 @@
 namespace stepcast {
 namespace {
 
-constexpr int kDevice = 0;  // of those that CUDA_VISIBLE_DEVICES leaves
-
 /// Where the queue of a device stands still until somebody opens it.
 class QueueGate {
  public:
@@ -42,25 +40,31 @@ class QueueGate {
 /// The default stream of a GPU: that of all who name none, LibTorch among them. Events are kept from step to step.
 class ComputeQueue final : public DeviceQueue {
  public:
-  ComputeQueue() {
+  /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
+  explicit ComputeQueue(int number) : number_(number) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess || count == 0)
       throw CapabilityError(std::string("--device cuda: this machine has no GPU that CUDA finds") +
                             (status == cudaSuccess ? "" : std::string(": ") + cudaGetErrorString(status)));
-    require_cuda(cudaSetDevice(kDevice), "cudaSetDevice");
+    if (number >= count)
+      throw UsageError("--device cuda: rank " + std::to_string(number) +
+                       " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");
+    require_cuda(cudaSetDevice(number), "cudaSetDevice");
   }
   ~ComputeQueue() override { gate_.open(); }
 
   [[nodiscard]] std::string device() const override {
     cudaDeviceProp properties{};
-    require_cuda(cudaGetDeviceProperties(&properties, kDevice), "cudaGetDeviceProperties");
+    require_cuda(cudaGetDeviceProperties(&properties, number_), "cudaGetDeviceProperties");
     return static_cast<const char*>(properties.name);
   }
 
+  [[nodiscard]] std::string torch_name() const override { return "cuda:" + std::to_string(number_); }
+
   [[nodiscard]] std::string bus() const override {
     std::array<char, 32> text{};
-    require_cuda(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), kDevice),
+    require_cuda(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), number_),
                  "cudaDeviceGetPCIBusId");
     return text.data();
   }
@@ -69,10 +73,7 @@ class ComputeQueue final : public DeviceQueue {
     drain();
     const std::scoped_lock lock(mutex_);
     marks_ = 0;
-    constexpr int kTries = 10;
-    constexpr std::chrono::microseconds kClose{20};
-    Clock::duration closest = Clock::duration::max();
-    for (int tries = 0; tries < kTries && closest > kClose; ++tries) compare_clocks(closest);
+    origin_ = compare_cuda_clocks(nullptr);
   }
 
   std::size_t mark() override {
@@ -89,9 +90,9 @@ class ComputeQueue final : public DeviceQueue {
   Clock::time_point passed(std::size_t mark) override {
     constexpr double kMilli = 1e-3;
     float milliseconds = 0.0F;
-    require_cuda(cudaEventElapsedTime(&milliseconds, origin_.get(), events_.at(mark).get()),
+    require_cuda(cudaEventElapsedTime(&milliseconds, origin_.event.get(), events_.at(mark).get()),
                  "cudaEventElapsedTime");
-    return origin_time_ + std::chrono::duration_cast<Clock::duration>(
+    return origin_.time + std::chrono::duration_cast<Clock::duration>(
                               std::chrono::duration<double>(kMilli * static_cast<double>(milliseconds)));
   }
 
@@ -108,25 +109,9 @@ class ComputeQueue final : public DeviceQueue {
   void release() override { gate_.open(); }
 
  private:
-  /// Looks for an event, as to be woken up by it takes longer. It passed between two looks; of several the one counts whose
-  /// looks were closest, since the host may do something else in between.
-  void compare_clocks(Clock::duration& closest) {
-    Clock::time_point before = Clock::now(), look = before;
-    const CudaEvent event = record_cuda_event(nullptr);
-    cudaError_t status = cudaEventQuery(event.get());
-    for (; status == cudaErrorNotReady; status = cudaEventQuery(event.get()))
-      before = std::exchange(look, Clock::now());
-    require_cuda(status, "cudaEventQuery");
-    const Clock::time_point after = Clock::now();
-    if (after - before >= closest) return;
-    closest = after - before;
-    origin_ = event;
-    origin_time_ = after;
-  }
-
+  int number_;
   std::mutex mutex_;
-  CudaEvent origin_;
-  Clock::time_point origin_time_;
+  CudaInstant origin_;
   std::vector<CudaEvent> events_;
   std::size_t marks_ = 0;
   QueueGate gate_;
@@ -137,7 +122,9 @@ const Registration<DeviceQueueFactory> kCuda{
     device_queues(),
     {.name = "cuda",
      .description = "NVIDIA GPUs by the CUDA runtime",
-     .thing = {.make = []() -> std::unique_ptr<DeviceQueue> { return std::make_unique<ComputeQueue>(); },
+     .thing = {.make = [](int number) -> std::unique_ptr<DeviceQueue> {
+                 return std::make_unique<ComputeQueue>(number);
+               },
                .library = cuda_version()}}};
 
 }  // namespace

@@ -2,9 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.hpp"
 
@@ -45,6 +47,36 @@ inline CudaEvent record_cuda_event(cudaStream_t stream) {
   CudaEvent owner(event, DestroyCudaEvent());
   require_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
   return owner;
+}
+
+/// An event and when it happened on the host's clock.
+struct CudaInstant {
+  CudaEvent event;
+  std::chrono::steady_clock::time_point time;
+};
+
+/// Compares a device's clock with the host's. Looks for an event, as to be woken up by it takes longer. It passed between two
+/// looks; of several the one counts whose looks were closest, since the host may do something else in between.
+/// \pre the stream is idle
+inline CudaInstant compare_cuda_clocks(cudaStream_t stream) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTries = 10;
+  constexpr std::chrono::microseconds kClose{20};
+  CudaInstant best;
+  Clock::duration closest = Clock::duration::max();
+  for (int tries = 0; tries < kTries && closest > kClose; ++tries) {
+    Clock::time_point before = Clock::now(), look = before;
+    const CudaEvent event = record_cuda_event(stream);
+    cudaError_t status = cudaEventQuery(event.get());
+    for (; status == cudaErrorNotReady; status = cudaEventQuery(event.get()))
+      before = std::exchange(look, Clock::now());
+    require_cuda(status, "cudaEventQuery");
+    const Clock::time_point after = Clock::now();
+    if (after - before >= closest) continue;
+    closest = after - before;
+    best = {event, after};
+  }
+  return best;
 }
 
 }  // namespace stepcast

@@ -16,15 +16,19 @@ Registry<DeviceQueueFactory>& device_queues() {
   return registry;
 }
 
-std::unique_ptr<DeviceQueue> open_device(const std::string& name) {
-  if (name == "cpu") return nullptr;
+bool names_device(const std::string& name) {
+  if (name == "cpu") return false;
   if (name != "cuda") throw UsageError("--device: " + unknown_name("device", name, {"cpu", "cuda"}));
   if (device_queues().entries().empty())
     throw CapabilityError(
         "--device cuda: this stepcast-runner was built without CUDA; './dev cuda-build DIR' builds one with "
         "the LibTorch "
         "in DIR");
-  return device_queues().find(name).make();
+  return true;
+}
+
+std::unique_ptr<DeviceQueue> open_device(const std::string& name, int number) {
+  return names_device(name) ? device_queues().find(name).make(number) : nullptr;
 }
 
 void StepMarks::restart() {

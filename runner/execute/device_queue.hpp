@@ -48,16 +48,21 @@ class DeviceQueue {
 };
 
 struct DeviceQueueFactory {
-  /// Of the first device. \throws CapabilityError when this machine has none
-  std::function<std::unique_ptr<DeviceQueue>()> make;
+  /// Of the device of that number, from 0, which is the calling thread's from now on. \throws CapabilityError when this
+  /// machine has none; UsageError when it has fewer
+  std::function<std::unique_ptr<DeviceQueue>(int)> make;
   std::string library;  ///< with its version: `CUDA 13.0`
 };
 /// What this program was built with: empty, or `cuda`.
 Registry<DeviceQueueFactory>& device_queues();
 
-/// Where a rank computes: the queue of `cuda`; null of `cpu`, this host's processors. \throws UsageError for another name;
-/// CapabilityError where this program was built without CUDA, or this machine has no GPU
-std::unique_ptr<DeviceQueue> open_device(const std::string& name);
+/// Whether something else than this host's processors, which are `cpu`, is meant. Looks for no device. \throws UsageError for
+/// another name than `cpu` and `cuda`; CapabilityError where this program was built without CUDA
+bool names_device(const std::string& name);
+
+/// Where a rank computes: the queue of `cuda`; null of `cpu`. \param number of the device, among those that
+/// CUDA_VISIBLE_DEVICES leaves: the rank's among those of its host \throws as names_device() and DeviceQueueFactory::make
+std::unique_ptr<DeviceQueue> open_device(const std::string& name, int number = 0);
 
 /// Instants of a step in the order in which the calling thread came by: on its clock, and when the device was as far. Where
 /// nothing runs ahead both are the same.

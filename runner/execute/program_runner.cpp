@@ -102,6 +102,7 @@ ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& g
       };
     case CollectiveKind::kReduceScatter:
       return [this, &group, index] {
+        convert_gradients(index);
         const UnitArrays on = unit(index);
         return group.reduce_scatter(on.gradients, on.gradient_shard);
       };
@@ -165,7 +166,9 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
 }
 
 void ProgramRunner::prepare() {
-  if (device_ != nullptr) device_->restart();
+  if (device_ == nullptr) return;
+  device_->restart();
+  backend_.restart_clock();
 }
 
 void ProgramRunner::settle() {
@@ -192,6 +195,7 @@ const std::vector<Stamp>& ProgramRunner::step() {
   for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
     for (const std::size_t index : *all) {
       Step& step = steps_[index];
+      if (device_ != nullptr) step.work->wait();
       stamps_[index] = {step.work->started(), step.work->ended()};
       step.work.reset();
       release(step);
@@ -206,7 +210,9 @@ void ProgramRunner::run_inline(std::size_t index) {
   for (const std::size_t earlier : step.wait_for) finish(earlier);
   stamps_[index].start = step.stamps_wait ? before_wait : Clock::now();
   hook_host_ = static_cast<int>(index);
-  const std::size_t before = latest_mark_;
+  const bool waited = !step.stamps_wait && !step.wait_for.empty();
+  const std::size_t before =
+      device_ != nullptr && (waited || step.within >= 0) ? device_->mark() : latest_mark_;
   step.op.run();
   if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
   stamps_[index].end = Clock::now();
@@ -243,7 +249,7 @@ void ProgramRunner::launch_ready() {
   }
 }
 
-/// Waits for a communication operation, after handing over whatever is before it in the stream.
+/// Waits for a communication operation, or has the device do it, after handing over whatever is before it in the stream.
 void ProgramRunner::finish(std::size_t index) {
   Step& step = steps_[index];
   while (step.work == nullptr) {
@@ -254,7 +260,10 @@ void ProgramRunner::finish(std::size_t index) {
     for (const std::size_t earlier : next.wait_for) finish(earlier);
     launch(next);
   }
-  if (!step.done) step.work->wait();
+  if (!step.done && device_ != nullptr)
+    step.work->precede(nullptr);
+  else if (!step.done)
+    step.work->wait();
   step.done = true;
 }
 

@@ -40,8 +40,12 @@ struct UnitArrays {
 /// thread next waits for it or for a later one. Sends and receives are handed over when the calling thread
 /// reaches them. All communication of a step is over when the step ends.
 ///
-/// Where a device computes, its host goes on as soon as an operation is issued: stamps of computing are then the device's,
-/// from the end of what it did before to the operation's own end.
+/// Where a device computes, its host goes on as soon as an operation is issued, communication among them: "done" is then
+/// "issued", and to wait for communication is to let the device's default stream wait for it (Work::precede). So memory may
+/// be freed on the host behind such a wait, since LibTorch gives it out again in the order of that stream; what a send reads
+/// is held until it has left. The host waits at the end of the step, where errors come from, and for the first message
+/// between two ranks, which connects them. Stamps of computing are the device's: from the end of what it did before, or from
+/// where it had waited for communication, to the operation's own end.
 class ProgramRunner : public SteppedProgram {
  public:
   void prepare() override;
@@ -93,6 +97,8 @@ class ProgramRunner : public SteppedProgram {
   virtual UnitArrays unit(int index) = 0;
   /// Gives a sharded unit the memory that its parameters are gathered in.
   virtual void take_parameters(int /*unit*/) {}
+  /// Has the gradients that unit() says from now on in the dtype in which they are reduced, where the backend needs that.
+  virtual void convert_gradients(int /*unit*/) {}
 
   /// Of the group that a Collective of this rank names.
   Backend& backend_of(int group);

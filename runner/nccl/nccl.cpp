@@ -119,6 +119,10 @@ class NcclBackend : public Backend {
     require_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
   }
   void follow(DeviceStream stream) override { followed_ = static_cast<cudaStream_t>(stream); }
+  void restart_clock() override {
+    enter();
+    device_->timeline->restart(stream_.get());
+  }
 
   WorkPtr all_reduce(Array in_place) override { return reduce(in_place, ncclSum); }
   WorkPtr all_reduce_maximum(Array in_place) override { return reduce(in_place, ncclMax); }

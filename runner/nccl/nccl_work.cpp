@@ -15,20 +15,19 @@ double seconds_between(const CudaEvent& from, const CudaEvent& to) {
 
 }  // namespace
 
-DeviceTimeline::DeviceTimeline(cudaStream_t stream) : origin_(record_cuda_event(stream)) {
-  require_cuda(cudaEventSynchronize(origin_.get()), "cudaEventSynchronize");
-  origin_time_ = Clock::now();
+void DeviceTimeline::restart(cudaStream_t stream) {
+  const std::scoped_lock lock(mutex_);
+  origin_ = compare_cuda_clocks(stream);
 }
 
 DeviceTimeline::Clock::time_point DeviceTimeline::time_of(const CudaEvent& event) {
   constexpr double kFar = 8.0;
   const std::scoped_lock lock(mutex_);
-  const double after = seconds_between(origin_, event);
+  const double after = seconds_between(origin_.event, event);
   const Clock::time_point time =
-      origin_time_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(after));
+      origin_.time + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(after));
   if (after > kFar) {
-    origin_ = event;
-    origin_time_ = time;
+    origin_ = {event, time};
   }
   return time;
 }

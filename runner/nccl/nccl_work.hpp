@@ -17,21 +17,22 @@ namespace stepcast {
 
 /// When events of a device happened, on the steady clock. A pair of events gives their distance as a float of
 /// milliseconds, so that a distance of s seconds is exact to about 6e-8 s: after eight seconds the origin moves to
-/// what has just ended, and an instant is off by less than a microsecond per move. The first origin is known to the
-/// time that the host takes to see an event, some microseconds.
+/// what has just ended, and an instant is off by less than a microsecond per move. The clocks drift apart by some
+/// microseconds per second from when they were compared.
 class DeviceTimeline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Waits until the stream is idle. \throws RunError
-  explicit DeviceTimeline(cudaStream_t stream);
+  /// \pre the stream is idle \throws RunError
+  explicit DeviceTimeline(cudaStream_t stream) : origin_(compare_cuda_clocks(stream)) {}
+  /// Compares the clocks anew, likewise.
+  void restart(cudaStream_t stream);
   /// \pre the event has happened
   [[nodiscard]] Clock::time_point time_of(const CudaEvent& event);
 
  private:
   std::mutex mutex_;
-  CudaEvent origin_;
-  Clock::time_point origin_time_;
+  CudaInstant origin_;
 };
 
 /// A call that is queued on a stream of the device, or is about to be.

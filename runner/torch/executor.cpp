@@ -27,8 +27,13 @@ using Function = std::function<void()>;
 /// to = scale * from, converted to the dtype of `to`, in one pass, as c10d's Reducer copies gradients into
 /// buckets: resolved now, done when called.
 Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) {
-  if (to.scalar_type() != from.scalar_type() && torch::kFloat16 != to.scalar_type())
-    return [to, from, scale] { copy_scaled(array_of(to), array_of(from), scale); };
+  const bool converts = to.scalar_type() != from.scalar_type() && torch::kFloat16 != to.scalar_type();
+  if (converts && !to.is_cpu())  // mul_out would round the product to the shorter dtype first
+    return [to, from, scale]() mutable {
+      to.copy_(from);
+      if (scale != 1.0) to.mul_(scale);
+    };
+  if (converts) return [to, from, scale] { copy_scaled(array_of(to), array_of(from), scale); };
   if (scale == 1.0) return [to, from]() mutable { to.copy_(from); };
   const bool is_bfloat16 = from.scalar_type() == torch::kBFloat16;  // in which 1/3 is too large by 0.2 %
   const torch::Tensor factor =
@@ -121,6 +126,9 @@ class CompiledProgram final : public ProgramRunner {
   }
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
+  void convert_gradients(int index) override {
+    if (device_ != nullptr) shards(index).convert_gradients();  // Gloo's backend does it itself
+  }
 
   /// \throws CapabilityError for gradients that would be reduced where they are in another dtype than theirs
   void require_reductions() const {
@@ -177,7 +185,8 @@ class CompiledProgram final : public ProgramRunner {
       if (!used.contains(index)) continue;
       std::int64_t elements = 0;
       for (const int tensor : bucket.tensors) elements += gradient(tensor).numel();
-      buckets_.back() = torch::zeros({elements}, bucket.half ? torch::kFloat16 : model_.numbers().reduced);
+      buckets_.back() =
+          torch::zeros({elements}, on_device(bucket.half ? torch::kFloat16 : model_.numbers().reduced));
       std::int64_t offset = 0;
       for (const int tensor : bucket.tensors) {
         const torch::Tensor grad = gradient(tensor);
@@ -301,7 +310,7 @@ class CompiledProgram final : public ProgramRunner {
     shape.insert(shape.end(), output.begin(), output.end());
     return [this, gradient = action.payload.gradient, segment, shape, on = &pass(action.payload.micro_batch),
             peer = rank_ + action.offset, tag = static_cast<std::uint32_t>(action.tag)] {
-      torch::Tensor place = torch::empty(shape, model_.dtype());
+      torch::Tensor place = torch::empty(shape, on_device(model_.dtype()));
       const Array array = array_of(place);
       if (gradient)
         on->receive_gradient(segment, std::move(place));
@@ -311,6 +320,9 @@ class CompiledProgram final : public ProgramRunner {
     };
   }
 
+  [[nodiscard]] torch::TensorOptions on_device(torch::ScalarType type) const {
+    return model_.numbers().options().dtype(type);
+  }
   torch::Tensor gradient(int tensor) const {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
@@ -355,7 +367,7 @@ class CompiledProgram final : public ProgramRunner {
       const MemoryScope scope(MemoryCategory::kCommunication);
       std::vector<std::int64_t> shape = gradient(tensor).sizes().vec();
       shape.insert(shape.begin(), ranks);
-      scratch = torch::zeros(shape, model_.dtype());
+      scratch = torch::zeros(shape, on_device(model_.dtype()));
     }
     return scratch;
   }

@@ -13,7 +13,7 @@ inline void take_memory(const torch::Tensor& whole, MemoryCategory category) {
   c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
   if (storage->nbytes() > 0) return;
   const auto bytes = static_cast<std::size_t>(whole.numel()) * whole.element_size();
-  storage->set_data_ptr_noswap(c10::GetAllocator(whole.device().type())->allocate(bytes));
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
 }
 

@@ -58,10 +58,10 @@ class UnitShards {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
-      if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.dtype());
+      if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.numbers().options());
     }
     const MemoryScope scope(MemoryCategory::kGradients);
-    flat_gradients_ = torch::zeros({unit.elements}, model.dtype());
+    flat_gradients_ = torch::zeros({unit.elements}, model.numbers().options());
     std::int64_t offset = 0;
     for (const int tensor : unit.tensors) {
       torch::Tensor parameter = model.parameters()[static_cast<std::size_t>(tensor)];
@@ -78,7 +78,9 @@ class UnitShards {
     }
     if (!unit.sharded) return;
     const std::int64_t shard = unit.elements / unit.shards;
-    gradient_shard_ = is_alone_ ? flat_gradients_ : torch::zeros({shard}, model.numbers().reduced);
+    gradient_shard_ = is_alone_
+                          ? flat_gradients_
+                          : torch::zeros({shard}, model.numbers().options().dtype(model.numbers().reduced));
     own_place_ = flat_parameters_.narrow(0, index * shard, shard);
     {
       const MemoryScope own(has_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kParameters);
@@ -104,10 +106,20 @@ class UnitShards {
     if (optimizer_ != nullptr && !is_alone_) take_memory(flat_gradients_, MemoryCategory::kGradients);
     flat_gradients_.zero_();
   }
-  void free_gradients() { free_memory(flat_gradients_); }
+  /// Copies them into the dtype in which they are reduced where that is another one: until they are freed or used.
+  void convert_gradients() {
+    const MemoryScope scope(MemoryCategory::kGradients);
+    if (gradient_shard_.scalar_type() != flat_gradients_.scalar_type())
+      converted_gradients_ = flat_gradients_.to(gradient_shard_.scalar_type());
+  }
+  void free_gradients() {
+    free_memory(flat_gradients_);
+    converted_gradients_.reset();
+  }
   void scale_gradients(double scale, bool shard) { (shard ? gradient_shard_ : flat_gradients_).mul_(scale); }
   void update() {
     const torch::NoGradGuard no_grad;
+    converted_gradients_.reset();
     parameter_shard_.mutable_grad() = gradient_shard_.to(parameter_shard_.scalar_type());
     optimizer_->step();
     parameter_shard_.mutable_grad().reset();
@@ -118,8 +130,9 @@ class UnitShards {
     const auto held = [](const torch::Tensor& tensor) {
       return tensor.defined() ? array_of(tensor) : Array{};
     };
-    return {held(flat_parameters_), held(flat_gradients_), held(has_master_ ? own_place_ : parameter_shard_),
-            held(gradient_shard_)};
+    return {held(flat_parameters_),
+            held(converted_gradients_.defined() ? converted_gradients_ : flat_gradients_),
+            held(has_master_ ? own_place_ : parameter_shard_), held(gradient_shard_)};
   }
 
  private:
@@ -132,8 +145,9 @@ class UnitShards {
   bool has_master_;
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;
-  torch::Tensor own_place_;        ///< of the shard in flat_parameters_
-  torch::Tensor parameter_shard_;  ///< what the optimizer updates
+  torch::Tensor converted_gradients_;  ///< undefined where they are reduced as they are
+  torch::Tensor own_place_;            ///< of the shard in flat_parameters_
+  torch::Tensor parameter_shard_;      ///< what the optimizer updates
   torch::Tensor gradient_shard_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

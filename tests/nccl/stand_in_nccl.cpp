@@ -73,6 +73,7 @@ std::size_t bytes_of(ncclDataType_t type) {
     case ncclUint8:
       return 1;
     case ncclFloat16:
+    case ncclBfloat16:
       return 2;
     case ncclFloat32:
       return 4;
@@ -122,7 +123,10 @@ void compute_as(const std::map<int, Part>& parts) {
 }
 
 void compute(const std::map<int, Part>& parts) {
-  switch (parts.begin()->second.type) {
+  const Part& one = parts.begin()->second;
+  const bool adds = one.kind == Kind::kAllReduce || one.kind == Kind::kReduceScatter;
+  if (bytes_of(one.type) == 2 && !adds) return compute_as<std::uint16_t>(parts);  // moved as they are
+  switch (one.type) {
     case ncclUint8:
       return compute_as<std::uint8_t>(parts);
     case ncclFloat32:
