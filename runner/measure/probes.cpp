@@ -118,16 +118,29 @@ class Prober {
     Ranks ranks{};  ///< that take part
     bool takes_slowest = false;
     bool message = false;  ///< of one of the message sizes
+    bool alone = false;    ///< each rank works in one thread, without a pause and on a core of its own
     int windows = 1;       ///< samples per round
     std::function<Cost()> work{};
-    double cost_s = 0.0;  ///< of one round, with what ranks wait for each other
+    std::vector<double> taken{}, waited{};  ///< beside each sample: MachineState's, of all ranks
+    double cost_s = 0.0;                    ///< of one round, with what ranks wait for each other
     double spent_s = 0.0;
 
     void forget() {
       set.time_s.clear();
       set.cpu_s.clear();
       set.machine = {};
+      taken.clear();
+      waited.clear();
       spent_s = 0.0;
+    }
+
+    /// Ticks of the system's clock say too little of a sample that takes as long as one. What its threads stood in line is
+    /// exact, but they also wait for each other: beyond the least of all samples they waited for others.
+    void judge() {
+      if (waited.empty()) return;
+      const double least = *std::min_element(waited.begin(), waited.end());
+      for (std::size_t i = 0; i < waited.size(); ++i)
+        set.machine.taken[i] = std::clamp(std::max(taken[i], waited[i] - least), 0.0, 1.0);
     }
   };
   /// One sample, as this rank saw it.
@@ -189,7 +202,10 @@ class Prober {
     const auto work = [this](const char* probe, std::size_t bytes, const Ranks& ranks, auto of,
                              int windows = 1) {
       add(probe, bytes, "",
-          {.ranks = ranks, .windows = windows, .work = [this, ranks, of] { return together(ranks, of); }});
+          {.ranks = ranks,
+           .alone = ranks.size() == 1 || !sharing_.crowded,
+           .windows = windows,
+           .work = [this, ranks, of] { return together(ranks, of); }});
     };
     for (const std::size_t size : settings_.array_sizes) {
       work("reduce", size, first, [this, size] { return reduction(size); });
@@ -220,6 +236,11 @@ class Prober {
       watch_.restart();
       Note note{index, item.work(), {}, 0.0};
       note.machine = look(session_, sharing_, watch_, item.ranks, looks_++);
+      if (item.alone) {  // it takes so long where nobody else wants its core
+        note.own.time_s -= note.own.waited_s;
+        note.machine.taken = std::min(note.machine.taken, note.machine.stolen);
+        note.machine.waited = 0.0;
+      }
       note.elapsed_s = wall_clock_s() - begin;
       notes_.push_back(note);
     }
@@ -227,11 +248,11 @@ class Prober {
 
   /// Joins what all ranks noted since the last time.
   void settle() {
-    constexpr std::size_t kNumbers = 5;
+    constexpr std::size_t kNumbers = 6;
     std::vector<double> mine{wall_clock_s() - began_s_};
     for (const Note& note : notes_)
       mine.insert(mine.end(), {note.own.time_s, note.own.cpu_s, note.machine.probe_per_s, note.machine.taken,
-                               note.elapsed_s});
+                               note.elapsed_s, note.machine.waited});
     const auto all = session_.control->all_gather_numbers("probes", mine);
     spent_s_ = all.front().front();
     std::vector<double> costs(items_.size(), 0.0);
@@ -239,7 +260,7 @@ class Prober {
       Item& item = items_[notes_[i].item];
       const auto count = static_cast<double>(item.ranks.size());
       std::vector<double> probes;
-      double mean_s = 0.0, slowest_s = 0.0, cpu_s = 0.0, taken = 0.0, elapsed_s = 0.0;
+      double mean_s = 0.0, slowest_s = 0.0, cpu_s = 0.0, taken = 0.0, elapsed_s = 0.0, waited = 0.0;
       for (int rank = 0; rank < backend_.world_size(); ++rank) {
         const double* theirs = &all[static_cast<std::size_t>(rank)][1 + kNumbers * i];
         elapsed_s = std::max(elapsed_s, theirs[4]);
@@ -249,15 +270,19 @@ class Prober {
         cpu_s += theirs[1] / count;
         probes.push_back(theirs[2]);
         taken = std::max(taken, theirs[3]);
+        waited += theirs[5];
       }
       item.set.time_s.push_back(item.takes_slowest ? slowest_s : mean_s);
       item.set.cpu_s.push_back(cpu_s);
       item.set.machine.add(slowest_probe(probes), taken);
+      item.taken.push_back(taken);
+      item.waited.push_back(waited);
       item.spent_s += elapsed_s;
       costs[notes_[i].item] += elapsed_s;
     }
     for (std::size_t i = 0; i < items_.size(); ++i)
       if (costs[i] > 0.0) items_[i].cost_s = costs[i];
+    for (Item& item : items_) item.judge();
     notes_.clear();
   }
 
@@ -311,7 +336,7 @@ class Prober {
   }
 
   Cost half_round_trip(std::size_t bytes) {
-    const int trips = repetitions(bytes, 16.0 * kMebi, 60, 1);
+    const int trips = repetitions(bytes, 4.0 * kMebi, 60, 1);
     MessageWalk out = outgoing_walk(bytes), in = incoming_walk(bytes);
     ping_pong(backend_, pair_, out, in, 1);
     return per_message(2 * trips, [&] { ping_pong(backend_, pair_, out, in, trips); });
@@ -321,7 +346,7 @@ class Prober {
   /// before it is there. \param handed_over each call is handed to the communication thread and waited for, as
   /// collectives are
   Cost one_way(std::size_t bytes, bool handed_over) {
-    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
+    const int messages = repetitions(bytes, 8.0 * kMebi, 120);
     MessageWalk out = outgoing_walk(bytes), in = incoming_walk(bytes);
     const auto pass = [&] {
       const WorkPtr work = backend_.rank() == pair_.first
@@ -337,7 +362,7 @@ class Prober {
   /// Both ranks send to each other without a pause, two messages in flight each way, as the segments of a
   /// ring. Per message of one way.
   Cost exchange(std::size_t bytes) {
-    const int messages = repetitions(bytes, 32.0 * kMebi, 120);
+    const int messages = repetitions(bytes, 8.0 * kMebi, 120);
     MessageWalk out = outgoing_walk(bytes);
     MessageWalk in = incoming_walk(bytes);
     return per_message(messages, [&] {
@@ -379,7 +404,7 @@ class Prober {
     for (std::size_t i = 0; i < MessageWalk::region_bytes(bytes) / bytes; ++i) work.push_back(prepare());
     const int walks = repetitions(bytes * work.size(), 32.0 * kMebi, 60);
     for (const auto& one : work) one();
-    return cost_of(walks * static_cast<double>(work.size()), thread_cpu_s, [&] {
+    return cost_alone(walks * static_cast<double>(work.size()), [&] {
       for (int walk = 0; walk < walks; ++walk)
         for (const auto& one : work) one();
     });
@@ -392,25 +417,30 @@ class Prober {
   Cost window(Probe& probe) {
     constexpr double kWindow = 0.1;
     lead_in(probe);
-    return repeat(probe, [until = wall_clock_s() + kWindow] { return wall_clock_s() < until; });
+    int units = 0;
+    const Cost all = cost_alone(1, [&] { units = repeat(probe, within(kWindow)); });
+    return {all.time_s / units, all.cpu_s / units, all.waited_s / units};
   }
 
   template <class Probe>
   static void lead_in(Probe& probe) {
     constexpr double kLeadIn = 0.1;
-    repeat(probe, [until = wall_clock_s() + kLeadIn] { return wall_clock_s() < until; });
+    repeat(probe, within(kLeadIn));
   }
 
+  static std::function<bool()> within(double seconds) {
+    return [until = wall_clock_s() + seconds] { return wall_clock_s() < until; };
+  }
+
+  /// How many units it was.
   template <class Probe, class Go>
-  static Cost repeat(Probe& probe, Go go) {
+  static int repeat(Probe& probe, Go go) {
     int units = 0;
-    const Cost all = cost_of(1, thread_cpu_s, [&] {
-      do {
-        probe.run();
-        ++units;
-      } while (go());
-    });
-    return {all.time_s / units, all.cpu_s / units};
+    do {
+      probe.run();
+      ++units;
+    } while (go());
+    return units;
   }
 
   /// Every rank of `ranks` passes 1 MiB messages to the next one and takes those of the one before. Per
@@ -437,10 +467,13 @@ class Prober {
       }
       done = true;
     });
-    const Cost compute = repeat(compute_, [&] { return !done.load(std::memory_order_relaxed); });
+    int units = 0;
+    const Cost all = cost_of(1, thread_cpu_s, [&] {
+      units = repeat(compute_, [&] { return !done.load(std::memory_order_relaxed); });
+    });
     communication.join();
     if (error) std::rethrow_exception(error);
-    return compute;
+    return {all.time_s / units, all.cpu_s / units};
   }
 
   void pass_on(const Ranks& ranks, int messages) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -26,7 +27,23 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+double waited_s_in(const std::filesystem::path& schedstat) {
+  std::ifstream in(schedstat);
+  double ran_ns = 0.0, waited_ns = 0.0;
+  return in >> ran_ns >> waited_ns ? 1e-9 * waited_ns : 0.0;
+}
+
 }  // namespace
+
+double process_waited_s() {
+  double sum = 0.0;
+  std::error_code none;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", none))
+    sum += waited_s_in(thread.path() / "schedstat");
+  return sum;
+}
+
+double thread_waited_s() { return waited_s_in("/proc/thread-self/schedstat"); }
 
 void MachineLog::append(const MachineLog& more) {
   probe_per_s.insert(probe_per_s.end(), more.probe_per_s.begin(), more.probe_per_s.end());
@@ -126,6 +143,7 @@ MachineWatch::MachineWatch(int threads, std::vector<int> processes)
 void MachineWatch::restart() {
   at_start_ = core_times();
   own_at_start_s_ = own_s();
+  waited_at_start_s_ = process_waited_s();
   start_s_ = seconds_of(CLOCK_MONOTONIC);
 }
 
@@ -140,6 +158,12 @@ MachineState MachineWatch::sample(bool probes) {
   const double unused_s = now.idle_s - at_start_.idle_s + now.interrupts_s - at_start_.interrupts_s +
                           (stolen_is_own_ ? stolen_s : 0.0);
   state.taken = taken_part(wall_s, cores_.size(), threads_, unused_s, own, 1.0 / ticks_per_s_);
+  if (wall_s > 0.0) {
+    const double wanted_s =
+        wall_s * std::min(static_cast<double>(cores_.size()), static_cast<double>(threads_));
+    state.waited =
+        std::clamp(process_waited_s() - waited_at_start_s_, 0.0, std::max(0.0, wanted_s - own)) / wall_s;
+  }
   if (const double all_s = wall_s * static_cast<double>(cores_.size()); all_s > 0.0)
     state.stolen = std::clamp(stolen_s / all_s, 0.0, 1.0);
   if (probes) state.probe_per_s = probe_speed();

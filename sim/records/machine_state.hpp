@@ -16,6 +16,9 @@ struct MachineState {
   /// hypervisor, or used by other processes. A lower bound: one tick of the system's clock (10 ms) is taken off.
   double taken = 0.0;
   double stolen = 0.0;  ///< by the hypervisor, of all watched cores
+  /// Sum over this process's threads of what they stood in line for a core, over the interval's length: exact to the
+  /// nanosecond, but threads of this process that wait for each other count too.
+  double waited = 0.0;
 };
 
 /// MachineStates beside samples, one per sample; empty in files of older versions.
@@ -96,6 +99,11 @@ CoreTimes parse_core_times(const std::string& stat, const std::vector<int>& core
 double taken_part(double wall_s, std::size_t cores, int threads, double unused_s, double own_s,
                   double tick_s);
 
+/// Seconds that threads of this process, or the calling one alone, were ready to run and stood in line for a core, since
+/// they began; 0 where the system does not say. Source: /proc/PID/task/TID/schedstat, the second number (ns)
+double process_waited_s();
+double thread_waited_s();
+
 /// The speed probe: 4 times 120 passes over 128 KiB, x = a x + b, bound by arithmetic and a core's own caches; 1 to
 /// 2 ms in all. \return passes per second of the clock, of the fastest quarter: what takes the core away for a moment
 /// is not its speed, and counts as taken
@@ -130,7 +138,7 @@ class MachineWatch {
   bool stolen_is_own_ = false;
   std::vector<int> processes_;
   double ticks_per_s_;
-  double start_s_ = 0.0, own_at_start_s_ = 0.0;
+  double start_s_ = 0.0, own_at_start_s_ = 0.0, waited_at_start_s_ = 0.0;
   CoreTimes at_start_;
 };
 

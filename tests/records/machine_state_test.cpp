@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -18,6 +19,12 @@
 namespace stepcast::machine_state_test {
 namespace {
 
+double thread_cpu_s() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 constexpr double kTick = 0.01;
 
 /// A run of two ranks, the second of which is the slower one.
@@ -29,9 +36,13 @@ Result run_of(const std::vector<double>& step_time_s, int steps_per_entry, const
   return result;
 }
 
-/// What others take of one core while a program of its own keeps it busy, and this thread as well.
-double taken_beside_another_program() {
+/// Computes for 0.6 s on one core that another program keeps busy as well.
+struct Beside {
   MachineState state;
+  double time_s = 0.0, ran_s = 0.0, waited_s = 0.0;
+};
+Beside beside_another_program() {
+  Beside all;
   std::thread([&] {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -41,12 +52,16 @@ double taken_beside_another_program() {
     if (other == 0)
       while (true) static_cast<void>(probe_speed());
     MachineWatch watch;
+    const double ran = thread_cpu_s(), waited = thread_waited_s();
     while (watch.elapsed_s() < 0.6) static_cast<void>(probe_speed());
-    state = watch.sample();
+    all.time_s = watch.elapsed_s();
+    all.ran_s = thread_cpu_s() - ran;
+    all.waited_s = thread_waited_s() - waited;
+    all.state = watch.sample();
     ::kill(other, SIGKILL);
     ::waitpid(other, nullptr, 0);
   }).join();
-  return state.taken;
+  return all;
 }
 
 }  // namespace
@@ -75,8 +90,11 @@ TEST_CASE("others take what is neither idle nor ours, of the time that we could 
   CHECK(taken_part(0.0, 1, 1, 0.0, 0.0, kTick) == 0.0);
 }
 
-TEST_CASE("a program that computes on our core is seen to take a good part of it") {
-  CHECK(taken_beside_another_program() > 0.2);
+TEST_CASE("a program that computes on our core is seen to take a good part of it, and to keep us in line") {
+  const Beside all = beside_another_program();
+  CHECK(all.state.taken > 0.2);
+  CHECK(all.state.waited > 0.2);
+  CHECK(all.ran_s + all.waited_s == Approx(all.time_s).epsilon(0.05));
 }
 
 TEST_CASE(
