@@ -66,7 +66,20 @@ Shape experts_output(const Layer& layer) {
   if (experts % ranks != 0)
     throw InputError("experts " + std::to_string(experts) + " cannot be divided among " +
                      std::to_string(ranks) + " ranks");
+  const std::int64_t groups = layer.sizes.at("groups"), chosen = layer.sizes.at("chosen_groups");
+  if (experts % groups != 0 || (groups > 1 && experts / groups < 2))
+    throw InputError("experts " + std::to_string(experts) + " cannot be divided into " +
+                     std::to_string(groups) + " groups of two or more");
+  if (chosen > groups || layer.sizes.at("active") > chosen * (experts / groups))
+    throw InputError("active " + std::to_string(layer.sizes.at("active")) + " experts cannot be among " +
+                     std::to_string(chosen) + " of " + std::to_string(groups) + " groups");
   return layer.input;
+}
+
+/// Added to the scores for the choice alone, and moved by no gradient (DeepSeek-V3); no buffers of softmax's.
+std::vector<LayerTensor> experts_buffers(const Layer& layer) {
+  if (!says(layer, "sigmoid")) return {};
+  return {{layer.texts.at("router") + ".e_score_correction_bias", {layer.sizes.at("experts")}}};
 }
 
 /// Gate, up and down of one feed-forward layer.
@@ -96,7 +109,8 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 ///
 ///     flop = 2 s h E + 6 s h (K f + f_s)
 ///
-/// Traffic in elements, forward: the router s (h + 3 E); per token and active expert its copy in and out 4 h, three
+/// Traffic in elements, forward: the router s (h + 3 E), with `sigmoid` 4 s E more (the function, and what is added for the
+/// choice) and with `groups` 4 s E (the best two of each group, and the others taken out); per token and active expert its copy in and out 4 h, three
 /// products 3 (h + f), SiLU and gate 5 f, weighting 3 h. Backward twice that. Kept: x, the router's probabilities, and per
 /// token and active expert x, y and four times f. All experts' weights are read, which holds for batches of more tokens
 /// than experts.
@@ -113,14 +127,16 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double inputs = active + (shared > 0.0 ? 1.0 : 0.0);
   const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
   const double copied = s * active * (4.0 + 3.0 + sorted) * h;
-  const double around = s * (h + 3.0 * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
+  const double routes = (says(layer, "sigmoid") ? 4.0 : 0.0) + (layer.sizes.at("groups") > 1 ? 4.0 : 0.0);
+  const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
   cost.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
   cost.forward_traffic = float32_bytes(around);
   cost.backward_traffic = float32_bytes(2.0 * around);
   cost.forward_aside = float32_bytes(copied);
   cost.backward_aside = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
-  cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0);
+  cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (says(layer, "sigmoid") ? 2 : 0) +
+                 (layer.sizes.at("groups") > 1 ? 5 : 0);
   cost.products.push_back({s, experts, h});
   const auto add_feed_forward = [&](double rows, double width, double times) {
     cost.products.push_back({rows, width, h, 0.0, 2.0 * times});
@@ -251,6 +267,9 @@ std::vector<LayerKind> transformer_kinds() {
                       {"shared", Unit::kCount, 0, 0},
                       {"capacity", Unit::kCount, 0, 0},
                       {"ranks", Unit::kCount, 1, 1},
+                      {"sigmoid", Unit::kFlag, 0, 0},
+                      {"groups", Unit::kCount, 1, 1},
+                      {"chosen_groups", Unit::kCount, {}, 1, "groups"},
                       {"router", Unit::kName, {}, 0, "", "gate"},
                       {"gate", Unit::kName, {}, 0, "", "gate_proj"},
                       {"up", Unit::kName, {}, 0, "", "up_proj"},
@@ -258,6 +277,7 @@ std::vector<LayerKind> transformer_kinds() {
        .input = kSequence,
        .output = experts_output,
        .parameters = experts_parameters,
+       .buffers = experts_buffers,
        .saves_input = true,
        .adjust = add_experts,
        .ready_order = ReadyOrder::kReversed},
