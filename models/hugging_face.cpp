@@ -23,6 +23,7 @@ constexpr const char* kPrefix = "hf:";
 /// model: llama                              # the family
 /// settings: {hidden: hidden_size}           # setting: field; due
 /// optional: {kv_heads: num_key_value_heads} # the family's default where it is missing or null
+/// or_null: {q_rank: q_lora_rank}            # due, and null is 0
 /// percent: {dropout: [a_pdrop, b_pdrop]}    # fields of one value, times 100
 /// fixed: {attention_bias: 1}                # settings that every model of this type has
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
@@ -33,7 +34,8 @@ class ConfigurationReader {
  public:
   ConfigurationReader(std::string path, nlohmann::json fields, const YamlNode& rules)
       : path_(std::move(path)), fields_(std::move(fields)), rules_(rules) {
-    rules_.allow_only({"model", "settings", "optional", "percent", "fixed", "only", "windows", "ignored"});
+    rules_.allow_only(
+        {"model", "settings", "optional", "or_null", "percent", "fixed", "only", "windows", "ignored"});
   }
 
   Specification read(const Specification& given) const {
@@ -50,6 +52,10 @@ class ConfigurationReader {
     for (const std::string& setting : keys_of("optional")) {
       const std::string field = rules_.at("optional").at(setting).text();
       if (is_given(field)) add(setting, number(field));
+    }
+    for (const std::string& setting : keys_of("or_null")) {
+      const std::string field = rules_.at("or_null").at(setting).text();
+      add(setting, fields_.contains(field) && fields_[field].is_null() ? "0" : number(field));
     }
     for (const std::string& setting : keys_of("percent"))
       add(setting, percent(rules_.at("percent").at(setting)));
@@ -80,7 +86,7 @@ class ConfigurationReader {
     std::vector<std::string> known{"model_type",   "architectures", "_name_or_path", "torch_dtype",
                                    "dtype",        "auto_map",      "use_cache",     "transformers_version",
                                    "bos_token_id", "eos_token_id",  "pad_token_id",  "initializer_range"};
-    for (const char* key : {"settings", "optional"})
+    for (const char* key : {"settings", "optional", "or_null"})
       for (const std::string& setting : keys_of(key)) known.push_back(rules_.at(key).at(setting).text());
     for (const std::string& setting : keys_of("percent"))
       for (const YamlNode& field : rules_.at("percent").at(setting).items()) known.push_back(field.text());

@@ -17,7 +17,7 @@ std::string to_text(Unit unit) {
 const std::vector<LayerKind>& layer_kinds() {
   static const std::vector<LayerKind> kKinds = [] {
     std::vector<LayerKind> kinds;
-    for (auto part : {image_kinds, general_kinds, transformer_kinds, parallel_kinds})
+    for (auto part : {image_kinds, general_kinds, transformer_kinds, attention_kinds, parallel_kinds})
       for (LayerKind& kind : part()) kinds.push_back(std::move(kind));
     return kinds;
   }();

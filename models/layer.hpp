@@ -30,7 +30,8 @@
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
 /// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
-/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
+/// | `latent_attention`  | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`, `rope`, `value` (sizes of a head's parts), `flash` = false | Linear and RMSNorm: those of DeepSeek-V3 |
+/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1, `sigmoid` = false, `groups` = 1, `chosen_groups` = groups; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
 /// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
 /// | `tensor_enter`, `tensor_leave` | made by `tensor_parallel`, see below                     | –                 |

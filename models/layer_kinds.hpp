@@ -13,6 +13,7 @@ namespace stepcast {
 std::vector<LayerKind> image_kinds();
 std::vector<LayerKind> general_kinds();
 std::vector<LayerKind> transformer_kinds();
+std::vector<LayerKind> attention_kinds();
 std::vector<LayerKind> parallel_kinds();
 
 inline constexpr double kInt64 = 8.0;  // bytes
@@ -20,6 +21,7 @@ inline constexpr double kInt64 = 8.0;  // bytes
 inline double in(const Layer& layer) { return static_cast<double>(numel(layer.input)); }
 inline double out(const Layer& layer) { return static_cast<double>(numel(layer.output)); }
 inline double number(const Layer& layer, const char* key) { return static_cast<double>(layer.sizes.at(key)); }
+inline bool says(const Layer& layer, const char* flag) { return layer.sizes.at(flag) != 0; }
 
 inline std::string shape_text(const Shape& shape) {
   std::string text;
@@ -30,6 +32,30 @@ inline std::string shape_text(const Shape& shape) {
 /// One scale and one shift for each of `count` features.
 inline std::vector<LayerTensor> scale_and_shift(std::int64_t count) {
   return {{"weight", {count}}, {"bias", {count}}};
+}
+
+/// One of several modules that make up a layer.
+struct LayerPart {
+  std::string name;
+  std::int64_t count;  ///< rows of a table, outputs of a projection
+};
+
+inline void expect_percent(const Layer& layer, const std::string& key) {
+  if (layer.sizes.at(key) >= 100)
+    throw InputError(key + " is a percentage below 100, found " + std::to_string(layer.sizes.at(key)));
+}
+
+/// As PyTorch makes it on a CPU: noise is drawn, divided by 1 - p and multiplied with x; the noise is kept.
+/// Reads and writes per element.
+struct DropoutCost {
+  double forward = 6.0;  // the noise is written, read and written, then x and noise are read and y is written
+  double backward = 3.0;
+  double kept = 1.0;
+  // On a GPU one kernel draws the noise, of one byte per element, and applies it.
+  double forward_spared = 3.5, backward_spared = 0.5;
+};
+inline DropoutCost dropout_cost(std::int64_t percent) {
+  return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0, 0.0, 0.0};
 }
 
 inline const InputForm kSequence{2, 2, "sequence x features"};

@@ -75,8 +75,9 @@ struct MatrixProduct {
 
 /// Attention in one kernel, of each sample: softmax(q k^T / sqrt(d)) v of every head.
 struct FusedAttention {
-  double heads = 0.0, rows = 0.0, keys = 0.0, head_size = 0.0;  ///< q is rows x d, k and v are keys x d
-  bool causal = false;                                          ///< half of the products are computed
+  double heads = 0.0, rows = 0.0, keys = 0.0;  ///< q is rows x d, k keys x d, v keys x w
+  double head_size = 0.0, value_size = 0.0;    ///< d, w
+  bool causal = false;                         ///< half of the products are computed
 };
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.

@@ -19,7 +19,7 @@
 /// optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum, weight_decay), adam (weight_decay), or `none`
 /// segments:
 ///   - name: fc1
-///     repeat: 3                                 # optional; `$i` in names counts from 0
+///     repeat: 3                                 # optional; `$i` in names counts from 0, or with `from: 1` 1 and 2
 ///     layers:
 ///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
 ///       - relu                                  # without a name: a function, which has no row
@@ -121,9 +121,11 @@ class ModelReader {
   }
 
   void read_segment(const YamlNode& node) {
-    node.allow_only({"name", "repeat", "layers"});
+    node.allow_only({"name", "repeat", "from", "layers", "when", "unless"});
+    if (!is_wanted(node)) return;
     const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
-    for (repetition_ = 0; repetition_ < repeat; ++repetition_) {
+    const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat - 1) : 0;
+    for (repetition_ = from; repetition_ < repeat; ++repetition_) {
       Segment segment;
       segment.repeated = node.has("repeat");
       segment.name = read_name(node.at("name"));
@@ -270,11 +272,13 @@ class ModelReader {
     }
   }
 
-  /// A layer may depend on a setting: `when: tied`, `unless: tied`.
+  /// A layer or segment may depend on a setting: `when: tied`, `unless: tied`.
   [[nodiscard]] bool is_there(const YamlNode& item) const {
     if (!item.is_map() || item.keys().size() != 1) return true;
     const YamlNode node = item.at(item.keys()[0]);
-    if (!node.is_map()) return true;
+    return !node.is_map() || is_wanted(node);
+  }
+  [[nodiscard]] bool is_wanted(const YamlNode& node) const {
     return (!node.has("when") || settings_.evaluate(node.at("when"), Unit::kFlag) != 0) &&
            (!node.has("unless") || settings_.evaluate(node.at("unless"), Unit::kFlag) == 0);
   }

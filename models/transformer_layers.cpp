@@ -6,30 +6,6 @@
 namespace stepcast {
 namespace {
 
-void expect_percent(const Layer& layer, const std::string& key) {
-  if (layer.sizes.at(key) >= 100)
-    throw InputError(key + " is a percentage below 100, found " + std::to_string(layer.sizes.at(key)));
-}
-
-/// As PyTorch makes it on a CPU: noise is drawn, divided by 1 - p and multiplied with x; the noise is kept.
-/// Reads and writes per element.
-struct DropoutCost {
-  double forward = 6.0;  // the noise is written, read and written, then x and noise are read and y is written
-  double backward = 3.0;
-  double kept = 1.0;
-  // On a GPU one kernel draws the noise, of one byte per element, and applies it.
-  double forward_spared = 3.5, backward_spared = 0.5;
-};
-DropoutCost dropout_cost(std::int64_t percent) {
-  return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0, 0.0, 0.0};
-}
-
-/// One of several modules that make up a layer.
-struct LayerPart {
-  std::string name;
-  std::int64_t count;  ///< rows of a table, outputs of a projection
-};
-
 /// Tables in the order in which they are looked up, and so in the order of the rows: word, type, position.
 std::vector<LayerPart> tables(const Layer& layer) {
   std::vector<LayerPart> result{{layer.texts.at("word"), layer.sizes.at("vocabulary")}};
@@ -80,166 +56,6 @@ std::vector<LayerRow> embedding_rows(const Layer& layer) {
   return rows;
 }
 
-/// The widths of attention.
-struct AttentionWidths {
-  std::int64_t head = 0;  ///< d
-  std::int64_t q = 0;     ///< a d, of queries and of the output
-  std::int64_t kv = 0;    ///< of keys, and of values
-};
-
-AttentionWidths widths(const Layer& layer) {
-  const std::int64_t heads = layer.sizes.at("heads");
-  std::int64_t head = layer.sizes.at("head_size");
-  if (head == 0) head = layer.input[1] / heads;
-  return {head, heads * head, layer.sizes.at("kv_heads") * head};
-}
-
-bool says(const Layer& layer, const char* flag) { return layer.sizes.at(flag) != 0; }
-
-Shape attention_output(const Layer& layer) {
-  expect_percent(layer, "dropout");
-  const std::int64_t heads = layer.sizes.at("heads"), kv_heads = layer.sizes.at("kv_heads");
-  if (layer.sizes.at("head_size") == 0 && layer.input[1] % heads != 0)
-    throw InputError("heads " + std::to_string(heads) + " do not divide the width " +
-                     std::to_string(layer.input[1]));
-  if (heads % kv_heads != 0)
-    throw InputError("kv_heads " + std::to_string(kv_heads) + " do not divide heads " +
-                     std::to_string(heads));
-  const AttentionWidths width = widths(layer);
-  if (says(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
-    throw InputError("a fused projection has q, k and v of the input's width");
-  if (says(layer, "rotary") && width.head % 2 != 0)
-    throw InputError("rotary positions need heads of an even size, got " + std::to_string(width.head));
-  return {layer.input[0], width.q};
-}
-
-std::vector<LayerPart> projections(const Layer& layer) {
-  const AttentionWidths width = widths(layer);
-  if (says(layer, "fused")) return {{"c_attn", 3 * width.q}};
-  return {{layer.texts.at("query"), width.q},
-          {layer.texts.at("key"), width.kv},
-          {layer.texts.at("value"), width.kv}};
-}
-
-std::vector<LayerTensor> attention_parameters(const Layer& layer) {
-  std::vector<LayerTensor> result;
-  for (const LayerPart& part : projections(layer)) {
-    result.push_back({part.name + ".weight", {part.count, layer.input[1]}});
-    if (says(layer, "bias")) result.push_back({part.name + ".bias", {part.count}});
-  }
-  if (says(layer, "norms"))
-    for (const char* name : {"q_norm.weight", "k_norm.weight"})
-      result.push_back({name, {widths(layer).head}});
-  return result;
-}
-
-/// What happens to the s x s matrices of probabilities p, of a s^2 elements.
-struct ScoresCost {
-  double forward = 0.0, backward = 0.0, kept = 0.0;  ///< elements
-  double masks = 0.0;                                ///< of those kept, dropout's noise
-  double aside = 0.0, backward_aside = 0.0;          ///< of them, of kernels that compute next to nothing
-  double spared = 0.0, backward_spared = 0.0;        ///< of those, what a GPU's dropout does not move
-  int kernels = 0;
-};
-
-/// Stored and read again between softmax and the two products:
-///
-///     q k^T p, scale and softmax 4 p, causal mask 2 p, dropout as it says, p v p
-///
-/// With `fused_softmax` one kernel scales, masks and takes the softmax, 2 p (Megatron's). Backward twice that. Kept: p; with dropout also its noise and what is left of p.
-ScoresCost stored_scores(const Layer& layer, double p) {
-  const DropoutCost drop = dropout_cost(layer.sizes.at("dropout"));
-  const bool causal = says(layer, "causal");
-  const bool fused = says(layer, "fused_softmax");
-  const double softmax = fused ? 2.0 : 4.0 + (causal ? 2.0 : 0.0);
-  const double matrices = 1.0 + softmax + 1.0;
-  return {(matrices + drop.forward) * p,
-          (2.0 * matrices + drop.backward) * p,
-          (1.0 + 2.0 * drop.kept) * p,
-          drop.kept * p,
-          (softmax + drop.forward) * p,
-          (2.0 * softmax + drop.backward) * p,
-          drop.forward_spared * p,
-          drop.backward_spared * p,
-          (fused ? 1 : 2 + (causal ? 1 : 0)) + (drop.kept > 0.0 ? 1 : 0)};
-}
-
-/// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
-/// of queries and of keys.
-///
-///     flop = 2 s h (q + 2 w) + 4 s^2 q               (three projections; q k^T and p v)
-///
-/// Traffic in elements, forward, beside that of p (see stored_scores):
-///
-///     projections      s (3 h + q + 2 w), or fused s (h + q + 2 w)
-///     norms, rotary    2 s (q + w) each, as one kernel each
-///     split by heads   2 s (q + 2 w)                 (q, k and v are copied head by head)
-///     repeated heads   s (2 w + 2 q)                 (where several queries share a key)
-///     q k^T            2 s q
-///     p v, join heads  2 s q, 2 s q
-///
-/// Backward twice that, as each product has two, each element-wise step reads a second tensor, and copies go
-/// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
-/// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
-///
-/// With `context` c, keys and values are those of c s positions.
-///
-/// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
-/// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
-/// these and dy, computes q k^T again, and writes three gradients. Kept: x, q, k, v and those numbers; dropout's noise is
-/// drawn again.
-void add_attention(const Layer& layer, LayerCost& cost) {
-  const auto s = static_cast<double>(layer.input[0]);
-  const double keys = s * number(layer, "context");
-  const auto h = static_cast<double>(layer.input[1]);
-  const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
-  const bool flash = says(layer, "flash"), repeats = w < q;
-  const double rows = number(layer, "heads") * s;
-  const auto products = static_cast<int>(projections(layer).size());
-  const int in_place = (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
-  const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
-  const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
-  cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
-  cost.saved_besides = float32_bytes(s * q + 2.0 * keys * w);
-  cost.kernels = products + 2 * in_place;
-  for (const LayerPart& part : projections(layer))
-    cost.products.push_back({s, static_cast<double>(part.count), h});
-  const double heads = number(layer, "heads"), head = q / heads;
-  if (flash) {
-    cost.attention = FusedAttention{heads, s, keys, head, says(layer, "causal")};
-    cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
-    cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * (s * q + keys * w) + rows);
-    cost.saved_besides += float32_bytes(rows);
-    cost.again = Flop(0.5 * scores);
-    cost.kernels += 1;
-    return;
-  }
-  const ScoresCost matrices = stored_scores(layer, rows * keys);
-  const double copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0));
-  const double vectors = around + copied + 4.0 * s * q;
-  cost.forward_traffic = float32_bytes(vectors + matrices.forward);
-  cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
-  cost.saved_besides += float32_bytes(matrices.kept);
-  cost.masks += float32_bytes(matrices.masks);
-  cost.products.push_back({s, keys, head, heads});
-  cost.products.push_back({s, head, keys, heads});
-  cost.kernels += 3 + 2 + 1 + matrices.kernels + (repeats ? 2 : 0);
-  cost.forward_aside = float32_bytes(copied + matrices.aside);
-  cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
-  cost.forward_spared = float32_bytes(matrices.spared);
-  cost.backward_spared = float32_bytes(matrices.backward_spared);
-}
-
-/// One row per projection; the products of the attention itself are no module.
-std::vector<LayerRow> attention_rows(const Layer& layer) {
-  std::vector<LayerRow> rows;
-  for (const LayerPart& part : projections(layer))
-    rows.push_back({full_name(layer, part.name), "Linear", Shape{layer.input[0], part.count},
-                    (layer.input[1] + (says(layer, "bias") ? 1 : 0)) * part.count,
-                    Flop(2.0 * in(layer) * static_cast<double>(part.count))});
-  return rows;
-}
-
 // --- experts; E experts, K of them active for a token, f wide; shared ones f_s ---
 
 Shape experts_output(const Layer& layer) {
@@ -250,7 +66,20 @@ Shape experts_output(const Layer& layer) {
   if (experts % ranks != 0)
     throw InputError("experts " + std::to_string(experts) + " cannot be divided among " +
                      std::to_string(ranks) + " ranks");
+  const std::int64_t groups = layer.sizes.at("groups"), chosen = layer.sizes.at("chosen_groups");
+  if (experts % groups != 0 || (groups > 1 && experts / groups < 2))
+    throw InputError("experts " + std::to_string(experts) + " cannot be divided into " +
+                     std::to_string(groups) + " groups of two or more");
+  if (chosen > groups || layer.sizes.at("active") > chosen * (experts / groups))
+    throw InputError("active " + std::to_string(layer.sizes.at("active")) + " experts cannot be among " +
+                     std::to_string(chosen) + " of " + std::to_string(groups) + " groups");
   return layer.input;
+}
+
+/// Added to the scores for the choice alone, and moved by no gradient (DeepSeek-V3); no buffers of softmax's.
+std::vector<LayerTensor> experts_buffers(const Layer& layer) {
+  if (!says(layer, "sigmoid")) return {};
+  return {{layer.texts.at("router") + ".e_score_correction_bias", {layer.sizes.at("experts")}}};
 }
 
 /// Gate, up and down of one feed-forward layer.
@@ -280,7 +109,8 @@ std::vector<LayerTensor> experts_parameters(const Layer& layer) {
 ///
 ///     flop = 2 s h E + 6 s h (K f + f_s)
 ///
-/// Traffic in elements, forward: the router s (h + 3 E); per token and active expert its copy in and out 4 h, three
+/// Traffic in elements, forward: the router s (h + 3 E), with `sigmoid` 4 s E more (the function, and what is added for the
+/// choice) and with `groups` 4 s E (the best two of each group, and the others taken out); per token and active expert its copy in and out 4 h, three
 /// products 3 (h + f), SiLU and gate 5 f, weighting 3 h. Backward twice that. Kept: x, the router's probabilities, and per
 /// token and active expert x, y and four times f. All experts' weights are read, which holds for batches of more tokens
 /// than experts.
@@ -297,14 +127,16 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   const double inputs = active + (shared > 0.0 ? 1.0 : 0.0);
   const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
   const double copied = s * active * (4.0 + 3.0 + sorted) * h;
-  const double around = s * (h + 3.0 * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
+  const double routes = (says(layer, "sigmoid") ? 4.0 : 0.0) + (layer.sizes.at("groups") > 1 ? 4.0 : 0.0);
+  const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
   cost.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
   cost.forward_traffic = float32_bytes(around);
   cost.backward_traffic = float32_bytes(2.0 * around);
   cost.forward_aside = float32_bytes(copied);
   cost.backward_aside = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
-  cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0);
+  cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (says(layer, "sigmoid") ? 2 : 0) +
+                 (layer.sizes.at("groups") > 1 ? 5 : 0);
   cost.products.push_back({s, experts, h});
   const auto add_feed_forward = [&](double rows, double width, double times) {
     cost.products.push_back({rows, width, h, 0.0, 2.0 * times});
@@ -427,30 +259,6 @@ std::vector<LayerKind> transformer_kinds() {
              cost.forward_spared = float32_bytes(drop.forward_spared * out(l));
              cost.backward_spared = float32_bytes(drop.backward_spared * out(l));
            }},
-      {.name = "self_attention",
-       .torch_class = "Linear",
-       .attributes = {{"heads", Unit::kCount, {}, 1},
-                      {"kv_heads", Unit::kCount, {}, 1, "heads"},
-                      {"head_size", Unit::kCount, 0, 0},
-                      {"bias", Unit::kFlag, 1, 0},
-                      {"causal", Unit::kFlag, 0, 0},
-                      {"rotary", Unit::kFlag, 0, 0},
-                      {"norms", Unit::kFlag, 0, 0},
-                      {"fused", Unit::kFlag, 0, 0},
-                      {"flash", Unit::kFlag, 0, 0},
-                      {"fused_softmax", Unit::kFlag, 0, 0},
-                      {"dropout", Unit::kCount, 0, 0},
-                      {"context", Unit::kCount, 1, 1},
-                      {"query", Unit::kName, {}, 0, "", "query"},
-                      {"key", Unit::kName, {}, 0, "", "key"},
-                      {"value", Unit::kName, {}, 0, "", "value"}},
-       .input = kSequence,
-       .output = attention_output,
-       .parameters = attention_parameters,
-       .saves_input = true,
-       .adjust = add_attention,
-       .ready_order = ReadyOrder::kReversed,
-       .rows = attention_rows},
       {.name = "experts",
        .torch_class = "Experts",
        .attributes = {{"experts", Unit::kCount, {}, 1},
@@ -459,6 +267,9 @@ std::vector<LayerKind> transformer_kinds() {
                       {"shared", Unit::kCount, 0, 0},
                       {"capacity", Unit::kCount, 0, 0},
                       {"ranks", Unit::kCount, 1, 1},
+                      {"sigmoid", Unit::kFlag, 0, 0},
+                      {"groups", Unit::kCount, 1, 1},
+                      {"chosen_groups", Unit::kCount, {}, 1, "groups"},
                       {"router", Unit::kName, {}, 0, "", "gate"},
                       {"gate", Unit::kName, {}, 0, "", "gate_proj"},
                       {"up", Unit::kName, {}, 0, "", "up_proj"},
@@ -466,6 +277,7 @@ std::vector<LayerKind> transformer_kinds() {
        .input = kSequence,
        .output = experts_output,
        .parameters = experts_parameters,
+       .buffers = experts_buffers,
        .saves_input = true,
        .adjust = add_experts,
        .ready_order = ReadyOrder::kReversed},

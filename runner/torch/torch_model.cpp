@@ -2,7 +2,6 @@
 
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "core/error.hpp"
 #include "models/layer.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "runner/torch/attention_functions.hpp"
 #include "runner/torch/exchange_functions.hpp"
 #include "runner/torch/tensor_memory.hpp"
 
@@ -81,6 +81,7 @@ class TorchModel::Builder {
                                                      {"experts", &Builder::choose_experts},
                                                      {"dropout", &Builder::drop},
                                                      {"self_attention", &Builder::attend},
+                                                     {"latent_attention", &Builder::attend_latent},
                                                      {"tensor_enter", &Builder::enter},
                                                      {"tensor_leave", &Builder::leave},
                                                      {"tied_linear", &Builder::tie}};
@@ -343,23 +344,6 @@ class TorchModel::Builder {
 
   LayerFunction normalise_rms(const Layer& layer) { return rms_norm(layer.name); }
 
-  /// Turns pairs of features, half a head apart, by an angle of position times base^(-2i/d) (Su et al., "RoFormer", 2021).
-  /// \param first position of this rank's part of the sequence
-  LayerFunction rotation(std::int64_t first, std::int64_t sequence, std::int64_t head) const {
-    constexpr double kBase = 10'000.0;
-    const torch::Tensor frequency =
-        torch::pow(kBase, -torch::arange(0, head, 2, torch::kFloat64) / static_cast<double>(head));
-    const torch::Tensor angle =
-        torch::outer(torch::arange(first, first + sequence, torch::kFloat64), frequency);
-    const auto of_both = [&](const torch::Tensor& half) {
-      return torch::cat({half, half}, -1).to(target_.numbers_.options());
-    };
-    return [cosine = of_both(angle.cos()), sine = of_both(angle.sin())](const torch::Tensor& x) {
-      const std::vector<torch::Tensor> halves = x.chunk(2, -1);
-      return x * cosine + torch::cat({-halves[1], halves[0]}, -1) * sine;
-    };
-  }
-
   LayerFunction projection(const std::string& name, bool has_bias = false) {
     const torch::Tensor weight = normal(name + ".weight");
     const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
@@ -396,10 +380,41 @@ class TorchModel::Builder {
     };
   }
 
-  /// The router's softmax over its best `active` experts weighs what these give. Experts that nobody chose compute too,
-  /// with no rows, so that all their gradients become ready.
+  /// The weights of the experts that each token chose, and their numbers: [..., active] each.
+  using Router = std::function<std::pair<torch::Tensor, torch::Tensor>(const torch::Tensor&)>;
+
+  /// The softmax over the best `active` scores; or with `sigmoid` (DeepSeek-V3, 2024) the best of sigmoids and a bias which is
+  /// for the choice alone, among the groups whose best two are largest, weighed by the sigmoids, to the sum of 1.
+  Router route(const Layer& layer) {
+    const std::string name = full_name(layer, layer.texts.at("router"));
+    const LayerFunction scores_of = projection(name);
+    const std::int64_t active = layer.sizes.at("active");
+    if (layer.sizes.at("sigmoid") == 0)
+      return [=](const torch::Tensor& x) {
+        const auto [scores, chosen] = scores_of(x).topk(active, -1);
+        return std::pair(torch::softmax(scores, -1), chosen);
+      };
+    return [=, bias = buffer(name + ".e_score_correction_bias"), groups = layer.sizes.at("groups"),
+            kept = layer.sizes.at("chosen_groups")](const torch::Tensor& x) {
+      const torch::Tensor scores = torch::sigmoid(scores_of(x));
+      torch::Tensor wanted = scores.detach() + bias;
+      if (groups > 1) {
+        const torch::Tensor grouped = wanted.unflatten(-1, {groups, -1});
+        const torch::Tensor best = std::get<0>(grouped.topk(2, -1)).sum(-1);
+        const torch::Tensor out =
+            torch::ones_like(best, torch::kBool).scatter(-1, std::get<1>(best.topk(kept, -1)), false);
+        wanted = grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<double>::infinity()).flatten(-2);
+      }
+      const torch::Tensor chosen = std::get<1>(wanted.topk(active, -1));
+      const torch::Tensor weights = scores.gather(-1, chosen);
+      return std::pair(weights / weights.sum(-1, true), chosen);
+    };
+  }
+
+  /// What the router chooses, weighed. Experts that nobody chose compute too, with no rows, so that all their gradients become
+  /// ready.
   LayerFunction choose_experts(const Layer& layer) {
-    const LayerFunction router = projection(full_name(layer, layer.texts.at("router")));
+    const Router router = route(layer);
     const std::vector<LayerFunction> experts = own_experts(layer);
     const LayerFunction shared =
         layer.sizes.at("shared") > 0 ? feed_forward(layer, "shared_experts.") : LayerFunction();
@@ -409,10 +424,9 @@ class TorchModel::Builder {
           target_.model_.specification +
           ": which experts tokens choose decides what ranks that share them send, and is "
           "known only in a run; with capacity=125, percent of an even share, it is bounded");
-    return [=, active = layer.sizes.at("active")](const torch::Tensor& input) {
+    return [=](const torch::Tensor& input) {
       const torch::Tensor x = input.flatten(0, 1);
-      const auto [scores, chosen] = router(x).topk(active, -1);
-      const torch::Tensor weights = torch::softmax(scores, -1);
+      const auto [weights, chosen] = router(x);
       torch::Tensor y = torch::zeros_like(x);
       for (std::size_t i = 0; i < experts.size(); ++i) {
         const torch::Tensor places = (chosen == static_cast<std::int64_t>(i)).nonzero();
@@ -446,16 +460,15 @@ class TorchModel::Builder {
 
   /// The same with `expert_capacity` places for tokens of each sequence in every expert, which are taken in the order of
   /// positions: what is computed and sent is as large whatever tokens choose.
-  LayerFunction fill_places(const Layer& layer, const LayerFunction& router,
-                            const std::vector<LayerFunction>& own, const LayerFunction& shared) const {
-    return [router, shared, compute = of_all_experts(layer, own), active = layer.sizes.at("active"),
-            experts = layer.sizes.at("experts"),
+  LayerFunction fill_places(const Layer& layer, const Router& router, const std::vector<LayerFunction>& own,
+                            const LayerFunction& shared) const {
+    return [router, shared, compute = of_all_experts(layer, own), experts = layer.sizes.at("experts"),
             places = expert_capacity(layer)](const torch::Tensor& input) {
       const std::int64_t samples = input.size(0), tokens = input.size(1);
       const torch::Tensor x = input.flatten(0, 1);
-      const auto [scores, chosen] = router(input).topk(active, -1);
+      const auto [weights_of_chosen, chosen] = router(input);
       const torch::Tensor none = torch::zeros({samples, tokens, experts}, input.options());
-      const torch::Tensor share = none.scatter(2, chosen, torch::softmax(scores, -1));
+      const torch::Tensor share = none.scatter(2, chosen, weights_of_chosen);
       const torch::Tensor chosen_by = none.to(torch::kInt64).scatter(2, chosen, 1);
       const torch::Tensor place = chosen_by.cumsum(1).sub(1);
       // Number of (sample, token, expert) for each place that is taken.
@@ -501,18 +514,22 @@ class TorchModel::Builder {
     const std::int64_t sequence = layer.input.at(0);
     const std::int64_t heads = layer.sizes.at("heads"), head = layer.output.at(1) / heads;
     const std::int64_t sharing = heads / layer.sizes.at("kv_heads");
-    const double scale = std::sqrt(static_cast<double>(head));
     const LayerFunction same = [](const torch::Tensor& x) { return x; };
     const LayerFunction q_norm = says("norms") ? rms_norm(full_name(layer, "q_norm")) : same;
     const LayerFunction k_norm = says("norms") ? rms_norm(full_name(layer, "k_norm")) : same;
     const std::int64_t ranks = layer.sizes.at("context"), first = target_.part_.context * sequence;
-    const LayerFunction rotate = says("rotary") ? rotation(first, sequence, head) : same;
+    const LayerFunction rotate =
+        says("rotary") ? rotation(first, sequence, head, target_.numbers_.options()) : same;
     const LayerFunction gather = ranks > 1 ? of_all_parts(layer, head) : LayerFunction();
-    torch::Tensor future;  // what a position must not see
-    const bool causal = says("causal");
-    [[maybe_unused]] const bool fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0;
-    if (causal) future = torch::ones({sequence, ranks * sequence}, on_device(torch::kBool)).triu(1 + first);
-    return [=, drop = dropout(layer.sizes.at("dropout"), masks_)](const torch::Tensor& x) {
+    const AttentionFunction weigh =
+        attention({.queries = sequence,
+                   .keys = ranks * sequence,
+                   .first = first,
+                   .causal = says("causal"),
+                   .fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0,
+                   .drop = dropout(layer.sizes.at("dropout"), masks_)},
+                  target_.numbers_.options());
+    return [=](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
       if (fused) parts = parts.front().chunk(3, -1);
@@ -531,18 +548,44 @@ class TorchModel::Builder {
         keys = both[0];
         values = both[1];
       }
-      keys = for_all(keys);
-      values = for_all(values);
-#if TORCH_VERSION_MAJOR >= 2
-      if (fuses && x.is_cuda())
-        return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, causal)
-            .transpose(1, 2)
-            .flatten(2);
-#endif
-      torch::Tensor scores = torch::matmul(queries, keys.transpose(-1, -2)) / scale;
-      if (future.defined()) scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
-      const torch::Tensor probabilities = drop(torch::softmax(scores, -1));
-      return torch::matmul(probabilities, values).transpose(1, 2).flatten(2);
+      return weigh(queries, for_all(keys), for_all(values));
+    };
+  }
+
+  /// Multi-head latent attention as transformers computes it in training: per head [k_n, k_r], with the rotary part k_r that
+  /// all heads share. Queries are computed before keys and values, whose gradients so become ready first.
+  LayerFunction attend_latent(const Layer& layer) {
+    const auto size = [&](const char* key) { return layer.sizes.at(key); };
+    const std::int64_t sequence = layer.input.at(0), heads = size("heads");
+    const std::int64_t nope = size("nope"), rope = size("rope"), value = size("value"),
+                       rank = size("kv_rank");
+    const auto part = [&](const char* name) { return projection(full_name(layer, name)); };
+    const auto norm = [&](const char* name) { return rms_norm(full_name(layer, name)); };
+    std::vector<LayerFunction> queries;
+    if (size("q_rank") > 0)
+      queries = {part("q_a_proj"), norm("q_a_layernorm"), part("q_b_proj")};
+    else
+      queries = {part("q_proj")};
+    const LayerFunction down = part("kv_a_proj_with_mqa"), latent_norm = norm("kv_a_layernorm"),
+                        up = part("kv_b_proj");
+    const torch::TensorOptions options = target_.numbers_.options();
+    const LayerFunction rotate = rotation(0, sequence, rope, options);
+    const AttentionFunction weigh = attention({.queries = sequence,
+                                               .keys = sequence,
+                                               .causal = true,
+                                               .fuses = size("flash") != 0,
+                                               .drop = dropout(0, masks_)},
+                                              options);
+    return [=](const torch::Tensor& x) {
+      const auto by_head = [&](const torch::Tensor& all) {
+        return all.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+      };
+      const std::vector<torch::Tensor> q = by_head(run(queries, x)).split_with_sizes({nope, rope}, -1);
+      const std::vector<torch::Tensor> latent = down(x).split_with_sizes({rank, rope}, -1);
+      const torch::Tensor turned = rotate(latent[1].unsqueeze(1)).expand({-1, heads, -1, -1});
+      const std::vector<torch::Tensor> kv =
+          by_head(up(latent_norm(latent[0]))).split_with_sizes({nope, value}, -1);
+      return weigh(torch::cat({q[0], rotate(q[1])}, -1), torch::cat({kv[0], turned}, -1), kv[1]);
     };
   }
 

@@ -50,7 +50,7 @@ void for_each_kernel(const MatrixProduct& product, bool forward, bool input_grad
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
-  const double once = a.heads * (2.0 * a.rows + 2.0 * a.keys) * a.head_size;
+  const double once = a.heads * (a.rows + a.keys) * (a.head_size + a.value_size);
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 
@@ -95,11 +95,12 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
-  const AttentionLaw law = law_of(*rates.laws, attention.head_size);
+  const double size = (attention.head_size + attention.value_size) / 2.0;
+  const AttentionLaw law = law_of(*rates.laws, size);
   const double part = attention.causal ? law.causal : law.full,
                half = attention.causal ? law.causal_half : law.full_half;
   const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
-                      attention.rows * attention.keys * attention.head_size;
+                      attention.rows * attention.keys * size;
   const double rate = rates.attention * part * rates.peak.count() / (1.0 + half / attention.keys);
   return rates.laws->start +
          Seconds(std::max(flop / rate,

@@ -39,7 +39,7 @@ struct KernelRates {
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates);
 
 /// Attention in one kernel (FlashAttention 2): forward 4 rows keys d flop per head, half of them if causal; backward 2.5
-/// times that. flop/s as AttentionLaw says, for head sizes between or beyond those known on a line in their logarithm and as
+/// times that; where values have another size than keys, d is the mean of both. flop/s as AttentionLaw says, for head sizes between or beyond those known on a line in their logarithm and as
 /// the nearest. No less than reading q, k and v and writing the output takes.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);

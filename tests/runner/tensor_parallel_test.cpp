@@ -33,6 +33,10 @@ const std::string kMoe =
     "moe:layers=2,hidden=16,heads=4,kv_heads=2,sequence=8,vocabulary=40,feed_forward=24,experts=4,active=2,"
     "shared=12";
 
+const std::string kDeepseek =
+    "deepseek:layers=2,dense=1,hidden=16,heads=2,q_rank=12,kv_rank=8,nope=6,rope=4,value=5,sequence=8,"
+    "vocabulary=40,dense_feed_forward=24,feed_forward=12,experts=4,active=2,groups=2,chosen_groups=2";
+
 Model with_sgd(const std::string& specification) {
   Model model = load_model(specification);
   model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
@@ -188,6 +192,14 @@ TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipeli
   }
   for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"})
     check_training(kMoe + ",capacity=130", ",expert=4", strategy, 4, kSamples / 4, {}, 2);
+}
+
+TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one process does") {
+  for (const char* strategy : {"ddp", "fsdp"})
+    check_training(kDeepseek + ",capacity=150", ",expert=2", strategy, 2, kSamples / 2);
+  check_training(kDeepseek + ",capacity=100", ",expert=2", "fsdp", 4, kSamples / 4, {}, 2, 1);
+  check_training(kDeepseek + ",capacity=100", ",expert=2", "pipeline", 4, kSamples / 2,
+                 {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}}, 2);
 }
 
 TEST_CASE("tokens that find no place in an expert pass it by") {

@@ -27,6 +27,7 @@ const std::vector<std::string> kModels{
     "llama:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500,tied=1,attention_bias=1",
     "moe:heads=4,kv_heads=1,hidden=64,layers=2,sequence=16,vocabulary=500,experts=5,feed_forward=32,shared="
     "48",
+    "deepseek:heads=4,hidden=64,layers=2,sequence=16,vocabulary=500,experts=6,groups=2,feed_forward=32",
     "opt:hidden=64,layers=2,sequence=16,positions=16,vocabulary=500,dropout=0",
     "opt:hidden=64,layers=2,sequence=16,vocabulary=500,dropout=0,word_width=32,projected=1,post_norm=1"};
 

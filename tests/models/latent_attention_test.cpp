@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.hpp"
+#include "models/layer.hpp"
+#include "models/model.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// DeepSeek-V3: its configuration, its parameters, and what multi-head latent attention costs.
+namespace stepcast::latent_attention_test {
+namespace {
+
+using nlohmann::json;
+
+/// As published, with what changes nothing left out but for some fields.
+json published() {
+  return {{"model_type", "deepseek_v3"},
+          {"architectures", {"DeepseekV3ForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"ep_size", 1},
+          {"first_k_dense_replace", 3},
+          {"hidden_act", "silu"},
+          {"hidden_size", 7'168},
+          {"intermediate_size", 18'432},
+          {"kv_lora_rank", 512},
+          {"moe_intermediate_size", 2'048},
+          {"moe_layer_freq", 1},
+          {"n_group", 8},
+          {"n_routed_experts", 256},
+          {"n_shared_experts", 1},
+          {"norm_topk_prob", true},
+          {"num_attention_heads", 128},
+          {"num_experts_per_tok", 8},
+          {"num_hidden_layers", 61},
+          {"num_key_value_heads", 128},
+          {"num_nextn_predict_layers", 1},
+          {"q_lora_rank", 1'536},
+          {"qk_nope_head_dim", 128},
+          {"qk_rope_head_dim", 64},
+          {"quantization_config", {{"quant_method", "fp8"}}},
+          {"rope_scaling", {{"type", "yarn"}, {"factor", 40}}},
+          {"routed_scaling_factor", 2.5},
+          {"scoring_func", "sigmoid"},
+          {"tie_word_embeddings", false},
+          {"topk_group", 4},
+          {"topk_method", "noaux_tc"},
+          {"v_head_dim", 128},
+          {"vocab_size", 129'280}};
+}
+
+Model configured(const json& configuration) {
+  const TemporaryFolder folder;
+  return load_model("hf:" + folder.write("config.json", configuration.dump()) + ":sequence=16");
+}
+
+std::string refusal(const json& more) {
+  json changed = published();
+  changed.update(more);
+  try {
+    static_cast<void>(configured(changed));
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("DeepSeek-V3 has 671,026,419,200 numbers: parameters, and the biases of its routers' choice",
+          "[models]") {
+  const std::int64_t h = 7'168, a = 128, q = 1'536, c = 512, n = 128, r = 64, w = 128;
+  const std::int64_t attention = h * q + q + q * a * (n + r) + h * (c + r) + c + c * a * (n + w) + a * w * h;
+  const std::int64_t dense = 3 * h * 18'432, experts = 256 * h + (256 + 1) * 3 * h * 2'048;
+  const std::int64_t sum = 2 * 129'280 * h + 61 * (attention + 2 * h) + 3 * dense + 58 * experts + h;
+  CHECK(sum == 671'026'404'352);
+  for (const Model& model : {configured(published()), load_model("deepseek-v3:sequence=16")}) {
+    CHECK(model.parameter_count() == sum);
+    std::int64_t buffers = 0;  // moved by no gradient: no parameters of transformers' class either
+    for (const Buffer& buffer : model.buffers) buffers += numel(buffer.shape);
+    CHECK(buffers == 58 * 256);
+    CHECK(model.parameter_count() + buffers == 671'026'419'200);
+  }
+  CHECK(load_model("deepseek-v3").segments.size() == 63);
+}
+
+TEST_CASE("a latent of queries may be missing, fields that matter are refused", "[models]") {
+  json without = published();
+  without["q_lora_rank"] = nullptr;
+  const std::int64_t h = 7'168, q = 1'536, all = 128 * (128 + 64);
+  CHECK(configured(published()).parameter_count() - configured(without).parameter_count() ==
+        61 * (h * q + q + q * all - h * all));
+  without.erase("q_lora_rank");
+  CHECK_THROWS_WITH(configured(without), Catch::Contains("'q_lora_rank' is missing"));
+  CHECK(refusal(json::object()).empty());
+  CHECK_THAT(refusal({{"moe_layer_freq", 2}}), Catch::Contains("'moe_layer_freq' is 2"));
+  CHECK_THAT(refusal({{"scoring_func", "softmax"}}), Catch::Contains("'scoring_func' is softmax"));
+  CHECK_THAT(refusal({{"index_topk", 2'048}}), Catch::Contains("'index_topk' (2048) is not known"));
+  CHECK_THAT(refusal({{"topk_group", 9}}), Catch::Contains("9 of 8 groups"));
+  CHECK_THAT(refusal({{"n_group", 7}}), Catch::Contains("experts 256 cannot be divided into 7 groups"));
+  CHECK_THAT(refusal({{"first_k_dense_replace", 61}}), Catch::Contains("at most 60"));
+}
+
+TEST_CASE("a block of latent attention costs its products and half of the scores, and keeps what grows as s",
+          "[models]") {
+  const double s = 64, h = 256, a = 4, q = 96, c = 48, n = 32, r = 16, w = 24, f = 128;
+  const std::string sizes =
+      "deepseek:layers=2,hidden=256,heads=4,q_rank=96,kv_rank=48,nope=32,rope=16,value=24,vocabulary=100,"
+      "dense_feed_forward=128,experts=4,active=2,feed_forward=8,sequence=";
+  const Segment block = load_model(sizes + "64").segments.at(1);
+  const double products =
+      2 * s * (h * q + q * a * (n + r) + h * (c + r) + c * a * (n + w) + a * w * h + 3 * h * f);
+  const double rest = 4 * s * (q + c) + 2 * 4 * s * h + 2 * s * f;  // norms; SiLU and the gate
+  CHECK(block.forward == Flop(products + s * s * a * (n + r + w) + rest));
+  CHECK(load_model(sizes + "64,flash=0").segments.at(1).forward ==
+        Flop(products + 2 * s * s * a * (n + r + w) + rest));
+  CHECK(load_model(sizes + "128").segments.at(1).saved_size == 2.0 * block.saved_size);
+  // Both norms of the block with x and a number, latents twice and a number, q, k, what holds v, a number per head; the
+  // attention's output; gate, SiLU, up and their product.
+  const double kept = 4 * h + 2 + 2 * (q + c) + r + 2 + 2 * a * (n + r) + a * (n + w) + a + a * w + 4 * f;
+  CHECK(block.saved_size == Bytes(4 * s * kept));
+  const auto fused = std::find_if(block.work.begin(), block.work.end(),
+                                  [](const LayerWork& work) { return work.attention.has_value(); });
+  REQUIRE(fused != block.work.end());
+  CHECK(fused->attention->head_size == n + r);
+  CHECK(fused->attention->value_size == w);
+  // The backward computes the scores once more, but not what they weigh.
+  CHECK(fused->again == Flop(s * s * a * (n + r)));
+}
+
+TEST_CASE("blocks before the first experts are dense, and none need be", "[models]") {
+  const std::string model =
+      "deepseek:layers=3,hidden=128,vocabulary=100,sequence=16,experts=4,active=2,feed_forward=8,dense=";
+  const auto kinds = [](const Model& of) {
+    std::string text;
+    for (const Segment& segment : of.segments)
+      text += segment.layers.back().body.empty() ? '-' : segment.layers.back().body.back().kind.front();
+    return text;
+  };
+  CHECK(kinds(load_model(model + "0")) == "-eee-");
+  CHECK(kinds(load_model(model + "2")) == "-lle-");
+  CHECK(load_model(model + "2").segments.at(3).name == "layer2");
+  CHECK_THROWS_WITH(load_model(model + "3"), Catch::Contains("at most 2"));
+}
+
+}  // namespace stepcast::latent_attention_test
