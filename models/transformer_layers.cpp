@@ -212,6 +212,11 @@ void add_attention(const Layer& layer, LayerCost& cost) {
     cost.saved_besides += float32_bytes(rows);
     cost.again = Flop(0.5 * scores);
     cost.kernels += 1;
+    cost.core = {{.forward = Flop(scores),
+                  .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+                  .forward_kernels = 1,
+                  .attention = cost.attention}};
+    cost.core_saved = float32_bytes(rows);
     return;
   }
   const ScoresCost matrices = stored_scores(layer, rows * keys);
@@ -228,6 +233,15 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
   cost.forward_spared = float32_bytes(matrices.spared);
   cost.backward_spared = float32_bytes(matrices.backward_spared);
+  cost.core = {{.forward = Flop(scores),
+                .forward_traffic = float32_bytes(4.0 * s * q + matrices.forward - matrices.aside),
+                .forward_kernels = 2,
+                .products = {cost.products.end() - 2, cost.products.end()}},
+               {.forward_traffic = float32_bytes(matrices.aside),
+                .forward_spared = float32_bytes(matrices.spared),
+                .forward_kernels = matrices.kernels}};
+  cost.core_saved = float32_bytes(matrices.kept);
+  cost.core_masks = float32_bytes(matrices.masks);
 }
 
 /// One row per projection; the products of the attention itself are no module.
@@ -305,7 +319,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.backward_aside = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
   cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0);
-  cost.products.push_back({s, experts, h});
+  cost.products.push_back({.rows = s, .columns = experts, .depth = h, .chooses = true});
   const auto add_feed_forward = [&](double rows, double width, double times) {
     cost.products.push_back({rows, width, h, 0.0, 2.0 * times});
     cost.products.push_back({rows, h, width, 0.0, times});

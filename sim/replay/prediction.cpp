@@ -216,8 +216,9 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
         "--precision " + to_text(request.precision) +
         " goes with --device, or with a trace that was measured in it: declared times have none");
   if (!request.model.empty())
-    inputs.model =
-        remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model);
+    inputs.model = recomputing(
+        remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model),
+        request.training.recomputed_part);
   if (!request.trace.empty() && !request.phases.empty())
     throw UsageError("--phase-times goes without --trace, which knows the phases");
   if (!request.trace.empty()) load_trace_into(inputs, request);
