@@ -70,7 +70,9 @@ class SegmentAccount {
       note_experts(segment, layer, "combine", true,
                    static_cast<int>(layer_kind(layer.kind).parameters(layer).size()) - to_others);
     }
-    if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
+    const LayerKind& kind = layer_kind(layer.kind);
+    if (!kind.branches.empty() && kind.saves_input)
+      activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
     return output;
   }
