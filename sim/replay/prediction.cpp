@@ -154,6 +154,10 @@ Precision traced_precision(const Trace& trace, const std::string& path) {
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
+  if (request.training.recomputed_part != RecomputedPart::kNothing)
+    throw UsageError("--recompute " + to_text(Recomputation{.part = request.training.recomputed_part}) +
+                     ": " + request.trace +
+                     " times whole blocks; parts of them are forecast with --device and without --trace");
   const bool profile = is_profile(request.trace);
   if (profile && request.model.empty())
     throw UsageError("--model is missing; " + request.trace + " is a profile, which does not say of which");

@@ -135,6 +135,20 @@ TEST_CASE(
   CHECK(some.forward == all.forward);
 }
 
+TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew") {
+  const std::string name = "gpt:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
+  const auto last_again = [&](const std::string& dropout) {
+    const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
+    double flop = 0.0;  // of the products
+    for (const LayerWork& work : some.recomputed)
+      for (const MatrixProduct& one : work.products) flop += one.rows * one.columns * one.depth;
+    return flop;
+  };
+  // Key and projection; with dropout behind it the last product too, of which every sixth is not kept.
+  CHECK(last_again("0") == Approx(128.0 * (64 * 64 + 64 * 64)));
+  CHECK(last_again("10") == Approx(128.0 * (64 * 64 + 64 * 64 + 4 * 64 * 64)));
+}
+
 TEST_CASE("with fused attention selective recomputation gives up one number per head and position") {
   const std::string name = "llama:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
   const Segment all = half(name, RecomputedPart::kNothing).segments[1];
