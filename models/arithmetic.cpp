@@ -28,8 +28,11 @@ class SegmentAccount {
     }
     activations_[static_cast<std::size_t>(current)].kept = true;
     add_exchanges(segment);
-    for (const Activation& activation : activations_)
-      if (activation.kept && activation.allocated_here) segment.saved_size += activation.size;
+    for (const Activation& activation : activations_) {
+      if (!activation.allocated_here || (!activation.kept && !activation.multiplied)) continue;
+      segment.saved_size += activation.size;
+      if (!activation.kept) segment.linear_size += activation.size;
+    }
     const Layer& last = segment.layers.back();
     segment.output_size = last.kind == "fixed" ? Bytes(static_cast<double>(last.sizes.at("output")))
                                                : float32_bytes(segment.output);
@@ -41,6 +44,7 @@ class SegmentAccount {
     Bytes size;
     bool allocated_here = true;
     bool kept = false;
+    bool multiplied = false;  ///< kept by products with weights
   };
 
   /// Leaves the layer's parameters in `ready_`, in the order in which their gradients become ready.
@@ -66,7 +70,9 @@ class SegmentAccount {
       note_experts(segment, layer, "combine", true,
                    static_cast<int>(layer_kind(layer.kind).parameters(layer).size()) - to_others);
     }
-    if (layer_kind(layer.kind).saves_input) activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
+    const LayerKind& kind = layer_kind(layer.kind);
+    if (!kind.branches.empty() && kind.saves_input)
+      activations_[static_cast<std::size_t>(from_shortcut)].kept = true;
     register_tensors(segment, layer);
     return output;
   }
@@ -95,7 +101,8 @@ class SegmentAccount {
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
     segment.mask_size += cost.masks;
-    if (cost.saves_input) activations_[static_cast<std::size_t>(input)].kept = true;
+    if (Activation& taken = activations_[static_cast<std::size_t>(input)]; cost.saves_input)
+      (is_multiplied_alone(cost) ? taken.multiplied : taken.kept) = true;
     if (layer.kind == "tied_linear") segment.tied.push_back(parameter_index(layer.texts.at("to")));
     if (kind.rows)
       std::ranges::copy(kind.rows(layer), std::back_inserter(segment.rows));
@@ -104,6 +111,12 @@ class SegmentAccount {
     if (cost.is_view) return input;
     activations_.push_back({float32_bytes(layer.output), !cost.gathers_again, cost.saves_output});
     return static_cast<int>(activations_.size()) - 1;
+  }
+
+  /// Whether the input goes into products with weights, and none is a router's.
+  static bool is_multiplied_alone(const LayerCost& cost) {
+    return std::ranges::any_of(cost.products, [](const MatrixProduct& one) { return one.heads <= 0.0; }) &&
+           std::ranges::none_of(cost.products, &MatrixProduct::chooses);
   }
 
   /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables

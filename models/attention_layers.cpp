@@ -84,6 +84,19 @@ ScoresCost stored_scores(std::int64_t dropout, bool causal, bool fused, double p
           (fused ? 1 : 2 + (causal ? 1 : 0)) + (drop.kept > 0.0 ? 1 : 0)};
 }
 
+/// What lies between q, k and v and the output where probabilities are stored. \param cost whose last products are the two
+/// of the scores \param vectors elements of q, k, v and the output
+std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double vectors,
+                                   const ScoresCost& matrices) {
+  return {{.forward = scores,
+           .forward_traffic = float32_bytes(vectors + matrices.forward - matrices.aside),
+           .forward_kernels = 2,
+           .products = {cost.products.end() - 2, cost.products.end()}},
+          {.forward_traffic = float32_bytes(matrices.aside),
+           .forward_spared = float32_bytes(matrices.spared),
+           .forward_kernels = matrices.kernels}};
+}
+
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
 /// of queries and of keys.
 ///
@@ -132,6 +145,11 @@ void add_attention(const Layer& layer, LayerCost& cost) {
     cost.saved_besides += float32_bytes(rows);
     cost.again = Flop(0.5 * scores);
     cost.kernels += 1;
+    cost.core = {{.forward = Flop(scores),
+                  .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+                  .forward_kernels = 1,
+                  .attention = cost.attention}};
+    cost.core_saved = float32_bytes(rows);
     return;
   }
   const ScoresCost matrices = stored_scores(layer.sizes.at("dropout"), says(layer, "causal"),
@@ -149,6 +167,9 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
   cost.forward_spared = float32_bytes(matrices.spared);
   cost.backward_spared = float32_bytes(matrices.backward_spared);
+  cost.core = stored_core(cost, Flop(scores), 4.0 * s * q, matrices);
+  cost.core_saved = float32_bytes(matrices.kept);
+  cost.core_masks = float32_bytes(matrices.masks);
 }
 
 /// One row per projection; the products of the attention itself are no module.
@@ -251,6 +272,11 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
     cost.saved_besides += float32_bytes(heads * s);
     cost.again = Flop(scores * d / (d + w));
     cost.kernels += 1;
+    cost.core = {{.forward = Flop(scores),
+                  .forward_traffic = float32_bytes(2.0 * vectors + heads * s),
+                  .forward_kernels = 1,
+                  .attention = cost.attention}};
+    cost.core_saved = float32_bytes(heads * s);
     return;
   }
   const ScoresCost matrices = stored_scores(0, true, false, heads * s * s);
@@ -263,6 +289,8 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.kernels += 4 + 2 + matrices.kernels;
   cost.forward_aside = float32_bytes(copied + matrices.aside);
   cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
+  cost.core = stored_core(cost, Flop(scores), 2.0 * vectors, matrices);
+  cost.core_saved = float32_bytes(matrices.kept);
 }
 
 }  // namespace

@@ -114,6 +114,9 @@ struct LayerCost {
   Bytes forward_spared{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
   std::vector<MatrixProduct> products{};      ///< whose flop and traffic are among the above
   std::optional<FusedAttention> attention{};
+  /// Of attention, what lies between q, k, v and its output: what it computes, keeps, and of that dropout's noise.
+  std::vector<LayerWork> core{};
+  Bytes core_saved{}, core_masks{};
 };
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.

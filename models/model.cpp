@@ -43,7 +43,8 @@ double LayerWork::product_outputs() const {
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
   if (fixed_backward) return trains() ? 0.5 : 0.0;
-  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.again; });
+  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.again; }) +
+                   total(recomputed, &LayerWork::forward);
   return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
 }
 
@@ -126,22 +127,27 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
   }
   const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
   for (Segment& segment : model.segments) {
-    const Bytes masks = segment.mask_size;
-    segment.mask_size = mask_part * masks;
-    segment.saved_size = segment.saved_size + (mask_part / part - 1.0) * masks;
-    for (Bytes* bytes :
-         {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.saved_size})
-      *bytes = part * *bytes;
-    for (LayerWork& work : segment.work) {
-      if (byte_masks) {
-        work.forward_traffic = work.forward_traffic - std::exchange(work.forward_spared, Bytes(0));
-        work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
-      }
-      for (Bytes* bytes :
-           {&work.forward_traffic, &work.backward_traffic, &work.forward_weights, &work.backward_weights})
-        *bytes = part * *bytes;
+    for (const auto& [size, mask_size] : {std::pair{&segment.saved_size, &segment.mask_size},
+                                          {&segment.recomputed_size, &segment.recomputed_mask_size}}) {
+      const Bytes masks = *mask_size;
+      *mask_size = mask_part * masks;
+      *size = part * (*size + (mask_part / part - 1.0) * masks);
     }
+    for (Bytes* bytes :
+         {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.linear_size})
+      *bytes = part * *bytes;
+    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed})
+      for (LayerWork& work : *works) {
+        if (byte_masks) {
+          work.forward_traffic = work.forward_traffic - std::exchange(work.forward_spared, Bytes(0));
+          work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
+        }
+        for (Bytes* bytes :
+             {&work.forward_traffic, &work.backward_traffic, &work.forward_weights, &work.backward_weights})
+          *bytes = part * *bytes;
+      }
   }
+  if (precision.products == "fp8") multiply_in_float8(model);
   return model;
 }
 

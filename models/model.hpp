@@ -44,6 +44,11 @@ struct Parameter {
   bool summed = false;
   /// Of an expert: of the ranks that share the experts no other one has it.
   bool expert = false;
+  bool float8 = false;  ///< a weight whose products are computed in float8
+  Bytes spared{};       ///< of `size`, what does not travel to ranks that have a shard of it
+  Bytes copies{};       ///< of a rank that has the whole: in float8, which products read in place of it
+  /// On its way to ranks that have a shard of it.
+  [[nodiscard]] Bytes gathered() const { return size - spared; }
   [[nodiscard]] std::int64_t numel() const;
 };
 
@@ -70,7 +75,9 @@ struct LayerRow {
 struct MatrixProduct {
   double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
   double heads = 0.0;
-  double times = 1.0;  ///< one after the other, as experts are
+  double times = 1.0;    ///< one after the other, as experts are
+  bool chooses = false;  ///< a router's, which is in no lower precision than activations are
+  bool float8 = false;   ///< A, B and the gradients of C are cast for it: see multiply_in_float8()
 };
 
 /// Attention in one kernel, of each sample: softmax(q k^T / sqrt(d)) v of every head.
@@ -82,14 +89,14 @@ struct FusedAttention {
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.
 struct LayerWork {
-  Flop forward, backward;  ///< per sample; backward 0 where no gradient is needed
-  Flop again;              ///< per sample: of the forward, that the backward computes a second time
-  Bytes forward_traffic, backward_traffic;  ///< per sample: activations read and written
-  Bytes forward_weights, backward_weights;  ///< whatever the batch: weights read, their gradients written
-  Bytes forward_spared, backward_spared;    ///< of the samples' traffic, what a GPU's dropout does not move
-  int forward_kernels = 0;                  ///< launched on a GPU
-  int backward_kernels = 0;                 ///< two for each forward one of a layer with weights: dx and dw
-  std::vector<MatrixProduct> products{};    ///< among the kernels; flop and traffic are counted above
+  Flop forward{}, backward{};  ///< per sample; backward 0 where no gradient is needed
+  Flop again{};                ///< per sample: of the forward, that the backward computes a second time
+  Bytes forward_traffic{}, backward_traffic{};  ///< per sample: activations read and written
+  Bytes forward_weights{}, backward_weights{};  ///< whatever the batch: weights read, their gradients written
+  Bytes forward_spared{}, backward_spared{};  ///< of the samples' traffic, what a GPU's dropout does not move
+  int forward_kernels = 0;                    ///< launched on a GPU
+  int backward_kernels = 0;                   ///< two for each forward one of a layer with weights: dx and dw
+  std::vector<MatrixProduct> products{};      ///< among the kernels; flop and traffic are counted above
   bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
   std::optional<FusedAttention> attention{};
 
@@ -136,6 +143,8 @@ struct Segment {
       exchanges;  ///< indices into Model::exchanges, in the order of the forward, then of the backward
   std::vector<LayerRow> rows;
   std::vector<LayerWork> work;  ///< layer by layer, in forward order
+  /// Of the forward, what the backward computes first, since it was not kept (see recomputing()).
+  std::vector<LayerWork> recomputed;
   bool repeated = false;  ///< one of the equal blocks of a `repeat`, which a pipeline deals out to its stages
   Shape input, output;    ///< per sample
   Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient
@@ -144,6 +153,8 @@ struct Segment {
   Bytes output_size;  ///< per sample: what a pipeline boundary sends
   Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
   Bytes mask_size;    ///< of that, dropout's noise
+  Bytes linear_size;  ///< of that, inputs that nothing keeps but products with weights
+  Bytes recomputed_size, recomputed_mask_size;  ///< per sample: what `recomputed` makes anew for the backward
   /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
   std::optional<Seconds> fixed_forward, fixed_backward;
 
@@ -162,6 +173,13 @@ struct Optimizer {
 
   /// Numbers that it keeps for each parameter: SGD 0, with momentum 1, Adam 2.
   [[nodiscard]] int states() const;
+};
+
+/// What of a block runs again in its backward, whoever trains it; units of whole blocks are the strategies' (--recompute full).
+enum class RecomputedPart : std::uint8_t {
+  kNothing,
+  kCoreAttention,  ///< `selective`: from q, k and v to attention's output
+  kOperations      ///< `per-op`: all but attention and every second product with weights
 };
 
 struct Model {
@@ -183,6 +201,7 @@ struct Model {
       false;  ///< softmax and gradient of a cross entropy overwrite the fp32 copy of the outputs
   Optimizer optimizer;
   Precision precision;  ///< of all bytes below
+  RecomputedPart recomputed_part = RecomputedPart::kNothing;
   /// What declared times and outputs are of: `sample`, or `batch`, the whole one of a rank however many
   /// samples it has; "": not said.
   std::string per;
@@ -241,6 +260,22 @@ Model declared_for(const Model& model, int batch, int micro_batches);
 /// tensors in their own parts. Dropout's noise is of the compute dtype where a CPU draws it, and one byte where
 /// `byte_masks`, as PyTorch's kernels keep it on GPUs. \pre model.precision is fp32 throughout, and times are not declared
 Model in_precision(Model model, const Precision& precision, bool byte_masks = false);
+
+/// Marks what the policy `fp8` multiplies in float8, and adds what that moves. \pre bytes are those of the other parts
+void multiply_in_float8(Model& model);
+
+/// The same model, a part of whose blocks is computed again:
+///
+/// - `selective`, of Megatron (Korthikanti et al., "Reducing Activation Recomputation", 2023): attention's scores and
+///   probabilities; kept are q, k, v and the output. With s positions, width h, a heads and b samples a layer of GPT keeps
+///   34 s b h bytes in 16 bit, instead of 34 s b h + 5 a s^2 b with stored probabilities. Keys and values that ranks
+///   gathered stay.
+/// - `per-op`, of torchtitan (apply_ac, selective_ac_option = "op"): a block keeps the outputs of attention, of the first,
+///   third, ... product with weights and of reduce-scatters, and its own; the rest runs again up to the last product, or to
+///   the last dropout, with the all-gathers and all-reduces in it. All of it is held to the end of the backward.
+///
+/// \pre no precision yet \throws InputError for a model without attention, or (`per-op`) without blocks or with experts
+Model recomputing(Model model, RecomputedPart part);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.
 /// \throws InputError for an unknown model, key, kind or value; the message names the nearest known one.

@@ -19,7 +19,8 @@ const std::map<std::string, Dtype>& dtypes() {
   static const std::map<std::string, Dtype> kDtypes{{"fp32", {4.0, "float32"}},
                                                     {"tf32", {4.0, "tf32"}},
                                                     {"bf16", {2.0, "bfloat16"}},
-                                                    {"fp16", {2.0, "float16"}}};
+                                                    {"fp16", {2.0, "float16"}},
+                                                    {"fp8", {1.0, "float8"}}};
   return kDtypes;
 }
 
@@ -27,12 +28,18 @@ const std::map<std::string, std::string Precision::*>& parts() {
   static const std::map<std::string, std::string Precision::*> kParts{
       {"compute", &Precision::compute},     {"parameters", &Precision::parameters},
       {"gradients", &Precision::gradients}, {"reduction", &Precision::reduction},
-      {"master", &Precision::master},       {"optimizer", &Precision::optimizer}};
+      {"master", &Precision::master},       {"optimizer", &Precision::optimizer},
+      {"products", &Precision::products},   {"gather", &Precision::gather}};
   return kParts;
 }
 
 Precision column(const std::string& dtype) {
   Precision precision;
+  if (dtype == "fp8") {
+    precision = column("bf16");
+    precision.products = dtype;
+    return precision;
+  }
   precision.compute = dtype;
   if (bytes_of(dtype) == 4.0) return precision;
   precision.parameters = precision.gradients = dtype;
@@ -41,11 +48,13 @@ Precision column(const std::string& dtype) {
 }
 
 std::string known_dtype(const std::string& part, const std::string& dtype) {
-  const bool may_be_none = part == "master";
+  const bool is_float8 = part == "products" || part == "gather";
+  const bool may_be_none = part == "master" || is_float8;
   const bool may_be_tf32 = part.empty() || part == "compute";  // a way to multiply, not to store
   std::vector<std::string> known;
   for (const std::string& name : names_of(dtypes()))
-    if (name != "tf32" || may_be_tf32) known.push_back(name);
+    if (name == "fp8" ? is_float8 || part.empty() : !is_float8 && (name != "tf32" || may_be_tf32))
+      known.push_back(name);
   if (may_be_none) known.emplace_back("none");
   for (const std::string& name : known)
     if (name == dtype) return dtype;
@@ -71,6 +80,9 @@ Precision Precision::parse(const std::string& text) {
     result.*parts().at(part) = known_dtype(part, word.substr(equals + 1));
   }
   if (text.empty() || text.ends_with(',')) throw InputError("precision '" + text + "': a dtype is missing");
+  if (result.products == "none" && result.gather != "none")
+    throw InputError("precision '" + text + "': gather=" + result.gather +
+                     " needs products=" + result.gather);
   return result;
 }
 

@@ -137,7 +137,7 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
   cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (says(layer, "sigmoid") ? 2 : 0) +
                  (layer.sizes.at("groups") > 1 ? 5 : 0);
-  cost.products.push_back({s, experts, h});
+  cost.products.push_back({.rows = s, .columns = experts, .depth = h, .chooses = true});
   const auto add_feed_forward = [&](double rows, double width, double times) {
     cost.products.push_back({rows, width, h, 0.0, 2.0 * times});
     cost.products.push_back({rows, h, width, 0.0, times});

@@ -27,7 +27,7 @@ KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
   const YamlNode products = node.at("products");
   products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "droop", "droop_flop",
-                       "split", "misaligned"});
+                       "split", "misaligned", "float8"});
   KernelLaws laws{.generation = generation,
                   .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
                   .start = products.at("start").seconds(),
@@ -39,6 +39,7 @@ KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
                   .droop = products.at("droop").number(),
                   .split = products.at("split").number(),
                   .droop_flop = Flop(products.at("droop_flop").number())};
+  if (products.has("float8")) laws.float8 = products.at("float8").number();
   const YamlNode misaligned = products.at("misaligned");
   for (const YamlNode& part : misaligned.items()) laws.misaligned.push_back(part.number());
   for (const double part : laws.misaligned)

@@ -24,6 +24,7 @@ struct KernelLaws {
   int compute_capability = 0;
   Seconds start{0};  ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
+  double float8 = 1.0;  ///< part of `reached` of products in float8, of their own peak rate
   double depth = 0.0, tile = 0.0, waves = 0.0, droop = 0.0, split = 0.0;
   Flop droop_flop{1.0};
   /// Part of `reached` of rows of 2^i times an odd number of elements, for i = 0, 1, ...; longer ones reach all of it.

@@ -217,6 +217,10 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 }
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
+  if (training_config(values).recomputed_part != RecomputedPart::kNothing)
+    throw CapabilityError(
+        "--recompute " + values["recompute"].as<std::string>() +
+        ": runs recompute whole blocks, full or every:N; parts of them are forecast for --device alone");
   Model model = in_precision(load_model(shared_by(required(values, "model"), training_config(values))),
                              precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)

@@ -10,6 +10,9 @@ void require_trained(const Precision& precision, bool on_gpu) {
   if (!on_gpu && precision.compute != "fp32" && precision.compute != "bf16")
     throw CapabilityError(asked +
                           " goes with --device cuda: on processors models are trained in fp32 and bf16");
+  if (precision.products != "none")
+    throw CapabilityError(asked +
+                          ": is forecast for --device alone; LibTorch 1.13 multiplies nothing in float8");
   Precision standard = Precision::parse(precision.compute);
   if (!on_gpu && precision.reduction == "bf16") standard.reduction = "bf16";
   if (precision == standard) return;

@@ -33,8 +33,12 @@ void declare_training_options(po::options_description& options) {
       "micro-batches", po::value<int>()->default_value(TrainingConfig{}.micro_batches),
       "equal parts of the batch whose gradients are accumulated; a pipeline passes them on")(
       "recompute", po::value<std::string>()->default_value("none"),
-      "none, full (every block keeps its input alone, and its forward runs again before its backward) or "
-      "every:N blocks");
+      "none, full (every block keeps its input alone, and its forward runs again before its backward), "
+      "every:N "
+      "blocks, selective (Megatron's: attention keeps q, k, v and its output, no scores and probabilities) "
+      "or "
+      "per-op (torchtitan's: a block keeps attention's output and that of every second product with "
+      "weights)");
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }
@@ -43,7 +47,9 @@ TrainingConfig training_config(const po::variables_map& values) {
   if (values.count("strategy") == 0) throw UsageError("--strategy is missing; see --help");
   TrainingConfig config;
   config.micro_batches = int_option(values, "micro-batches", 1);
-  config.recompute = parse_recompute(values["recompute"].as<std::string>());
+  const Recomputation recomputation = parse_recompute(values["recompute"].as<std::string>());
+  config.recompute = recomputation.blocks;
+  config.recomputed_part = recomputation.part;
   for (const KnownOption& known : known_options()) {
     const po::variable_value& value = values[known.option.name];
     if (value.empty() || value.defaulted()) continue;

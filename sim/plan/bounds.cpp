@@ -52,6 +52,11 @@ class MemoryWalk {
 
 double sum_of(const std::vector<double>& all) { return std::accumulate(all.begin(), all.end(), 0.0); }
 
+/// Bytes of a parameter that travels, at least.
+double gathered_element(const Model& model) {
+  return bytes_of(model.precision.gather == "fp8" ? "fp8" : model.precision.parameters);
+}
+
 }  // namespace
 
 /// What operations of one micro-batch on one rank hold.
@@ -115,7 +120,7 @@ PlanBounds::View PlanBounds::view_of(const Plan& plan) {
   View view{.plan = plan,
             .model = *models_.part(plan),
             .samples = plan.micro_batch(models_.problem()),
-            .recompute = recompute.empty() ? 0 : parse_recompute(recompute),
+            .recompute = recompute.empty() ? 0 : parse_recompute(recompute).blocks,
             .micro_batches = plan.number("micro-batches"),
             .tensor = plan.number("tensor"),
             .context = plan.number("context"),
@@ -278,18 +283,22 @@ const PlanBounds::Holdings& PlanBounds::holdings(const Model& model) {
   Holdings& all = found->second;
   if (!is_new) return all;
   for (const Segment& segment : model.segments) {
-    double size = 0.0, reduced = 0.0, gradient = 0.0, count = 0.0, dense = 0.0, last = 0.0, smallest = 0.0;
+    double size = 0.0, gathered = 0.0, reduced = 0.0, gradient = 0.0, count = 0.0, dense = 0.0, last = 0.0,
+           smallest = 0.0;
     for (const int tensor : segment.parameters) {
       const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
-      size += parameter.size.count();
-      smallest = smallest > 0.0 ? std::min(smallest, parameter.size.count()) : parameter.size.count();
+      size += (parameter.size + parameter.copies).count();
+      gathered += parameter.gathered().count();
+      smallest =
+          smallest > 0.0 ? std::min(smallest, parameter.gathered().count()) : parameter.gathered().count();
       reduced += parameter.reduced.count();
       gradient += parameter.gradient.count();
       count += static_cast<double>(parameter.numel());
       last = parameter.expert ? 0.0 : parameter.reduced.count();
       dense += last;
     }
-    all.size.add(size), all.reduced.add(reduced), all.gradient.add(gradient), all.count.add(count);
+    all.size.add(size), all.gathered.add(gathered), all.reduced.add(reduced), all.gradient.add(gradient),
+        all.count.add(count);
     all.dense.add(dense);
     all.smallest.push_back(smallest);
     all.last.push_back(
@@ -314,7 +323,7 @@ double PlanBounds::after_backward_s(const View& view, Range range, Ranks replica
   const Bytes last(held.smallest[static_cast<std::size_t>(range.first)]);  // its bucket has no less
   return tail +
          std::max(updates_s / replicas.count + collective_s(CollectiveKind::kAllGather, last, replicas),
-                  least_s(CollectiveKind::kAllGather, Bytes(held.size.of(range)), replicas));
+                  least_s(CollectiveKind::kAllGather, Bytes(held.gathered.of(range)), replicas));
 }
 
 double PlanBounds::resident_bytes(const View& view, Range range, bool averaged) {
@@ -606,8 +615,7 @@ double PlanBounds::sharded_s(const View& view) {
   const ShardRanks ranks = shard_ranks(view);
   const int count = ranks.shards.count;
   const Units& of = units(model);
-  const double parameter = bytes_of(model.precision.parameters),
-               reduced = bytes_of(model.precision.reduction);
+  const double parameter = gathered_element(model), reduced = bytes_of(model.precision.reduction);
   const double computed = parts * (forward_s(view, alone, all) + backward_s(view, alone, all));
   if (view.plan.text("sharding") == "no_shard")
     return std::max(
@@ -685,8 +693,7 @@ double PlanBounds::sharded_bytes(const View& view) {
 
 double PlanBounds::sharded_peak(const View& view, const std::vector<int>& unit_of,
                                 const std::vector<double>& elements, bool keeps) {
-  const double parameter = bytes_of(view.model.precision.parameters),
-               gradient = bytes_of(view.model.precision.gradients);
+  const double parameter = gathered_element(view.model), gradient = bytes_of(view.model.precision.gradients);
   const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
   LocalStep step(view.model, config);
   step.forward_all(0);

@@ -82,7 +82,7 @@ class PlanBounds {
   /// Bytes of parameters, and of their gradients; `dense` and `last`: reduced among all replicas, and at the end;
   /// `smallest`: of a segment's.
   struct Holdings {
-    Sums size, reduced, gradient, count, dense;
+    Sums size, gathered, reduced, gradient, count, dense;
     std::vector<double> last, smallest;
   };
   /// What consecutive segments on one rank hold of one micro-batch, beside what they hold all the time.

@@ -23,7 +23,7 @@ bool is_uneven(const Plan& plan) {
 
 /// Blocks that are recomputed together; 0: none.
 int recomputed(const Plan& plan) {
-  return plan.text("recompute").empty() ? 0 : parse_recompute(plan.text("recompute"));
+  return plan.text("recompute").empty() ? 0 : parse_recompute(plan.text("recompute")).blocks;
 }
 
 /// Replicas share their optimizer.
@@ -90,11 +90,15 @@ void add_megatron_data(const Plan& plan, LaunchLines& lines, LaunchText& launch)
     launch.missing.push_back("buckets of 25MiB: --ddp-bucket-size, in parameters, has another default");
 }
 
-std::string precision_flag(const PlanProblem& problem, LaunchText& launch) {
+std::string precision_flag(const PlanProblem& problem, LaunchText& launch, LaunchLines& lines) {
+  const bool float8 = problem.precision.products == "fp8";
+  if (float8) lines.flag("fp8-format", "hybrid");
+  if (problem.precision.gather == "fp8") lines.flag("fp8-param-gather");
   for (const char* name : {"bf16", "fp16"})
     if (problem.precision.compute == name) {
-      if (problem.precision != Precision::parse(name))
-        launch.missing.push_back("precision " + to_text(problem.precision));
+      Precision known = Precision::parse(float8 ? "fp8" : name);
+      known.gather = problem.precision.gather;
+      if (problem.precision != known) launch.missing.push_back("precision " + to_text(problem.precision));
       return name;
     }
   return "";
@@ -122,12 +126,15 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
   lines.flag("micro-batch-size", plan.micro_batch(problem));
   lines.flag("global-batch-size", problem.samples);
   if (models.whole().input_kind == "tokens") lines.flag("seq-length", sequence_of(models));
-  if (const std::string flag = precision_flag(problem, launch); !flag.empty()) lines.flag(flag);
+  if (const std::string flag = precision_flag(problem, launch, lines); !flag.empty()) lines.flag(flag);
   if (const int blocks = recomputed(plan); blocks > 0) {
     lines.flag("recompute-granularity", "full");
     lines.flag("recompute-method", "uniform");
     lines.flag("recompute-num-layers", blocks);
   }
+  if (plan.text("recompute") == "selective") lines.flag("recompute-granularity", "selective");
+  if (plan.text("recompute") == "per-op")
+    launch.missing.push_back("recompute per-op: Megatron has no choice by operations");
   add_megatron_data(plan, lines, launch);
   if (plan.text("sequence_parallel") == "1" && plan.text("gather_again") != "1")
     launch.missing.push_back("gathered inputs that stay for the backward: Megatron gathers them again");
@@ -205,6 +212,11 @@ LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
   } else if (problem.precision.compute != "fp32") {
     launch.missing.push_back("precision " + to_text(problem.precision));
   }
+  if (problem.precision.products == "fp8") {
+    lines.add("\n[quantize.linear.float8]");
+    lines.add("enable_fsdp_float8_all_gather = " +
+              std::string(problem.precision.gather == "fp8" ? "true" : "false"));
+  }
   lines.add("\n[parallelism]");
   add_torchtitan_data(plan, lines, launch);
   lines.key("tensor_parallel_degree", plan.number("tensor"));
@@ -213,7 +225,11 @@ LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
   add_torchtitan_pipeline(models, plan, lines, launch);
   lines.add("\n[activation_checkpoint]");
   const int blocks = recomputed(plan);
-  lines.key("mode", blocks > 0 ? "full" : "none");
+  const bool by_operations = plan.text("recompute") == "per-op";
+  lines.key("mode", blocks > 0 ? "full" : by_operations ? "selective" : "none");
+  if (by_operations) lines.key("selective_ac_option", "op");
+  if (plan.text("recompute") == "selective")
+    launch.missing.push_back("recompute selective: torchtitan does not recompute attention alone");
   if (blocks > 1)
     launch.missing.push_back("recompute " + plan.text("recompute") +
                              ": torchtitan recomputes block by block");

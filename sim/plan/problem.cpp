@@ -112,8 +112,11 @@ PredictionRequest request_of(const PlanProblem& problem, const Plan& plan) {
   request.warmup_steps = std::stoi(value("warmup"));
   request.training.world_size = plan.number("world-size");
   request.training.micro_batches = plan.number("micro-batches");
-  if (const std::string recompute = value("recompute"); !recompute.empty())
-    request.training.recompute = parse_recompute(recompute);
+  if (const std::string text = value("recompute"); !text.empty()) {
+    const Recomputation recomputation = parse_recompute(text);
+    request.training.recompute = recomputation.blocks;
+    request.training.recomputed_part = recomputation.part;
+  }
   for (const auto& [name, text] : options)
     if (std::find(kCommon.begin(), kCommon.end(), name) == kCommon.end())
       request.training.options[name] = text;
@@ -164,6 +167,9 @@ const Model& PlanModels::whole() {
 
 const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
+  const std::string& recompute = plan.text("recompute");
+  const RecomputedPart again = recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
+  key += "/" + to_text(Recomputation{.part = again});
   for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
@@ -172,8 +178,8 @@ const Model* PlanModels::part(const Plan& plan) {
     config.context = plan.number("context");
     config.expert = plan.number("expert");
     try {
-      found->second = in_precision(load_model(shared_by(predict_options(problem_, plan).at("model"), config)),
-                                   problem_.precision, device_.gpu);
+      const Model model = load_model(shared_by(predict_options(problem_, plan).at("model"), config));
+      found->second = in_precision(recomputing(model, again), problem_.precision, device_.gpu);
     } catch (const InputError&) {
       if (plan.values.empty()) throw;  // nothing is shared: the model itself is wrong
     }

@@ -26,16 +26,37 @@ constexpr int kLossKernels = 4;  // log-softmax and likelihood, forward and back
 /// (ATen/native/cuda/MultiTensorApply.cuh, and apex alike).
 constexpr double kTensorsPerLaunch = 36.0, kElementsPerLaunch = 320.0 * 65536.0;
 
-Seconds slower(Flop flop, Bytes traffic, const DeviceRates& rates) {
-  return std::max(flop / rates.peak, traffic / rates.memory);
+/// \param float8 of the flop
+Seconds slower(Flop flop, Flop float8, Bytes traffic, const DeviceRates& rates) {
+  const Seconds products = float8 > Flop(0) ? float8 / rates.float8 : Seconds(0);
+  return std::max((flop - float8) / rates.peak + products, traffic / rates.memory);
 }
 
 Seconds layer_time(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
-  return forward
-             ? slower(samples * work.forward, samples * work.forward_traffic + work.forward_weights, rates)
-             : slower(samples * (work.backward + work.again),
-                      samples * work.backward_traffic + work.backward_weights, rates);
+  Flop float8;  // of the forward; a gradient of weights has as many, one of the input too
+  for (const MatrixProduct& one : work.products)
+    if (one.float8) float8 += Flop(2.0 * one.rows * one.columns * one.depth * one.times);
+  const double gradients = work.needs_input_gradient ? 2.0 : 1.0;
+  return forward ? slower(samples * work.forward, samples * float8,
+                          samples * work.forward_traffic + work.forward_weights, rates)
+                 : slower(samples * (work.backward + work.again), (gradients * samples) * float8,
+                          samples * work.backward_traffic + work.backward_weights, rates);
 }
+
+/// Of what a backward computes again.
+Seconds time_again(const Segment& segment, const auto& time_of) {
+  Seconds total(0);
+  for (const LayerWork& work : segment.recomputed) total += time_of(work);
+  return total;
+}
+
+double kernels_again(const Segment& segment) {
+  double kernels = 0.0;
+  for (const LayerWork& work : segment.recomputed) kernels += work.forward_kernels;
+  return kernels;
+}
+
+bool multiplies_in_float8(const Model& model) { return model.precision.products == "fp8"; }
 
 std::string names(const auto& things, const auto& name_of) {
   std::string text;
@@ -76,6 +97,7 @@ using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
 /// At the efficiencies of the device: kernels by their shapes where its laws are known, else layers by their roofline.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
   DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
+  if (multiplies_in_float8(model)) rates.float8 = rates_of(device, device_dtype("fp8"), threads).peak;
   if (device.has_laws()) {
     const KernelRates kernels{.peak = rates.peak,
                               .reached = device.compute_efficiency,
@@ -85,12 +107,22 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
                               .element = bytes_of(model.precision.compute),
                               .multiprocessors = device.multiprocessors,
                               .laws = &device.laws};
-    return [samples, times = std::make_shared<KernelTimes>(kernels)](const LayerWork& work, Phase phase) {
+    std::optional<KernelRates> float8;
+    if (multiplies_in_float8(model)) {
+      float8 = kernels;
+      float8->peak = rates.float8;
+      float8->reached *= device.laws.float8;
+      float8->output = kernels.element;
+      float8->element = bytes_of("fp8");
+    }
+    return [samples, times = std::make_shared<KernelTimes>(kernels, float8)](const LayerWork& work,
+                                                                             Phase phase) {
       return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
                                              : times->of(work, phase == Phase::kForward, samples);
     };
   }
   rates.peak = device.compute_efficiency * rates.peak;
+  rates.float8 = device.compute_efficiency * rates.float8;
   rates.memory = device.memory_efficiency * rates.memory;
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_time(work, phase == Phase::kForward, samples, rates);
@@ -102,6 +134,8 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
 Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
   Seconds total(0);
   for (const LayerWork& work : segment.work) total += time(work, phase);
+  if (phase == Phase::kBackward)
+    total += time_again(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
   return total;
 }
 
@@ -114,8 +148,12 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
       fractions.push_back(kForwardOfLoss);
       continue;
     }
-    Seconds before(0), all(0);
-    const std::vector<LayerWork>& works = model.segments[exchange.segment].work;
+    const Segment& segment = model.segments[exchange.segment];
+    Seconds before(0);  // a backward's exchanges come behind what is computed again
+    if (exchange.backward)
+      before = time_again(segment, [&](const LayerWork& work) { return layer_time(work, Phase::kForward); });
+    Seconds all = before;
+    const std::vector<LayerWork>& works = segment.work;
     for (std::size_t i = 0; i < works.size(); ++i) {
       const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
       const bool is_earlier = static_cast<int>(i) < exchange.work;
@@ -157,6 +195,8 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
     return model.update_traffic(static_cast<double>(model.parameter_count(all))) / rates.memory;
   Seconds total(0);
   for (const LayerWork& work : all.work) total += layer_time(work, phase == Phase::kForward, samples, rates);
+  if (phase == Phase::kBackward)
+    total += time_again(all, [&](const LayerWork& work) { return layer_time(work, true, samples, rates); });
   return total;
 }
 
@@ -169,7 +209,7 @@ double kernels_of(const Model& model, int segment, Phase phase) {
                ? 0.0
                : std::max(static_cast<double>(all.parameters.size()) / kTensorsPerLaunch,
                           static_cast<double>(model.parameter_count(all)) / kElementsPerLaunch);
-  double kernels = 0.0;
+  double kernels = phase == Phase::kBackward ? kernels_again(all) : 0.0;
   for (const LayerWork& work : all.work)
     kernels += phase == Phase::kForward ? work.forward_kernels : work.backward_kernels;
   return kernels;
@@ -260,6 +300,9 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
     SegmentTrace& trace = result.device.segments[i];
     trace.saved_bytes = trace.forward_peak_bytes =
         device.activations * samples * model.segments[i].saved_size.count();
+    if (model.recomputed_part ==
+        RecomputedPart::kCoreAttention)  // which has no weights whose gradients could wait
+      trace.backward_peak_bytes = device.activations * samples * model.segments[i].recomputed_size.count();
     const double whole = trace.backward_s.front();
     const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer);
     trace.weight_part = whole > 0.0 ? weights.count() / whole : 0.0;
@@ -269,7 +312,8 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
   result.host = entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
     const Seconds each = device.kernel_launch + (eager ? device.operation_issue : Seconds(0));
-    return kernels_of(model, segment, phase) * each.count();
+    const double again = phase == Phase::kBackward ? kernels_again(model.segments[segment]) : 0.0;
+    return kernels_of(model, segment, phase) * each.count() + again * device.operation_issue.count();
   });
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     double products = 0.0;
@@ -282,8 +326,9 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
 }
 
 std::string estimate_note(const Precision& precision, const DeviceModel& device) {
-  return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) + " at " +
-         percent_text(device.compute_efficiency, 0) + " of the peak rate, " +
+  return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) +
+         (precision.products == "none" ? "" : ", products of blocks in " + device_dtype(precision.products)) +
+         " at " + percent_text(device.compute_efficiency, 0) + " of the peak rate, " +
          percent_text(device.memory_efficiency, 0) +
          " of the memory bandwidth, kernel launches; no host time, no loading" +
          (device.gpu && !device.has_laws() ? "; shapes of kernels are not heeded, nobody measured them here"

@@ -26,6 +26,7 @@ struct DeviceRates {
   FlopPerSecond peak;
   BytesPerSecond memory;
   Seconds kernel_launch{0};  ///< 0 of a CPU
+  FlopPerSecond float8{};    ///< 0 where nothing is multiplied in it
 };
 
 /// A GPU's as its data sheet says; of a CPU the part that `threads` of its cores are, of its memory bandwidth

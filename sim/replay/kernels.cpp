@@ -17,8 +17,11 @@ constexpr double kLargeTile = 256.0 * 128.0 / (256.0 + 128.0);
 
 double norm4(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
+double output_element(const KernelRates& rates) { return rates.output > 0.0 ? rates.output : rates.element; }
+
 double traffic(double m, double n, double k, double count, const KernelRates& rates) {
-  return rates.element * count * (m * k + k * n + m * n);
+  if (rates.output == 0.0) return rates.element * count * (m * k + k * n + m * n);
+  return count * (rates.element * (m * k + k * n) + rates.output * m * n);
 }
 
 /// Rows of the operands are as long as `columns` and `depth`, in the forward and in the gradients.
@@ -34,7 +37,7 @@ double alignment_part(double columns, double depth, const KernelRates& rates) {
 
 /// A product of the forward or one of its gradients.
 struct Shaped {
-  double m, n, k, count, aligned;
+  double m, n, k, count, aligned, float8;
 };
 
 /// Calls `visit(product, times)` for the kernels of a product of the forward.
@@ -42,11 +45,12 @@ void for_each_kernel(const MatrixProduct& product, bool forward, bool input_grad
                      const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
   const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
-  const double aligned = alignment_part(product.columns, product.depth, rates);
-  if (forward) return visit(Shaped{m, product.columns, product.depth, count, aligned}, product.times);
-  visit(Shaped{product.depth, product.columns, m, count, aligned}, product.times);
+  const double float8 = product.float8 ? 1.0 : 0.0;
+  const double aligned = product.float8 ? 1.0 : alignment_part(product.columns, product.depth, rates);
+  if (forward) return visit(Shaped{m, product.columns, product.depth, count, aligned, float8}, product.times);
+  visit(Shaped{product.depth, product.columns, m, count, aligned, float8}, product.times);
   if (input_gradient || product.heads > 0.0)
-    visit(Shaped{m, product.depth, product.columns, count, aligned}, product.times);
+    visit(Shaped{m, product.depth, product.columns, count, aligned, float8}, product.times);
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
@@ -84,9 +88,9 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
       const double waves = std::max(1.0, (1.0 - laws.waves) * u + laws.waves * std::ceil(u));
       const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + laws.depth) *
                              rates.multiprocessors / (reached * rates.peak.count() * theta);
-      const double summed =
-          parts > 1.0 ? 4.0 * rates.element * laws.split * parts * m * n * count / rates.memory_peak.count()
-                      : 0.0;
+      const double summed = parts > 1.0 ? 4.0 * output_element(rates) * laws.split * parts * m * n * count /
+                                              rates.memory_peak.count()
+                                        : 0.0;
       best = std::min(best, norm4(compute, read + summed));
     }
   }
@@ -107,10 +111,10 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
 
-Seconds KernelTimes::of_product(const std::array<double, 5>& shape) {
+Seconds KernelTimes::of_product(const std::array<double, 6>& shape) {
   const auto [found, is_new] = products_.try_emplace(shape, 0.0);
   if (is_new) {
-    KernelRates rates = rates_;
+    KernelRates rates = shape[5] > 0.0 ? float8_ : rates_;
     rates.reached *= shape[4];
     found->second = product_time(shape[0], shape[1], shape[2], shape[3], rates);
   }
@@ -122,7 +126,8 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   for (const MatrixProduct& one : work.products)
     if (one.heads <= 0.0 && work.backward_kernels > 0)
       time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0,
-                                      alignment_part(one.columns, one.depth, rates_)});
+                                      one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_),
+                                      one.float8 ? 1.0 : 0.0});
   return time;
 }
 
@@ -135,7 +140,7 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
     for (const MatrixProduct& product : work.products)
       for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
                       [&](const Shaped& one, double times) {
-                        time += times * of_product({one.m, one.n, one.k, one.count, one.aligned});
+                        time += times * of_product({one.m, one.n, one.k, one.count, one.aligned, one.float8});
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 
 #include "core/units.hpp"
 #include "models/model.hpp"
@@ -18,6 +19,7 @@ struct KernelRates {
   BytesPerSecond memory;   ///< reached
   BytesPerSecond memory_peak;
   double element = 4.0;  ///< bytes
+  double output = 0.0;   ///< of an element of C; 0: as those of A and B
   int multiprocessors = 1;
   const KernelLaws* laws = nullptr;
 };
@@ -29,7 +31,7 @@ struct KernelRates {
 ///     w = max(1, (1 - waves) u + waves ceil(u)),  u = count s ceil(m/Tm) ceil(n/Tn) / SM
 ///     e_T = e g(a) / g(85.3),  a = Tm Tn / (Tm + Tn),  g(a) = a / (a + tile)
 ///     theta = 1 - droop F / (F + droop_flop),  F = 2 m n k count
-///     memory = element count (m k + k n + m n) / W + [s > 1] 4 element split s m n count / W_peak
+///     memory = count (element (m k + k n) + output m n) / W + [s > 1] 4 output split s m n count / W_peak
 ///
 /// with tiles of 256x128 down to 64x64, SM multiprocessors, P the peak rate, e the part of it that large products reach, W the
 /// memory bandwidth that kernels reach, and |a, b|_4 = (a^4 + b^4)^(1/4). The waves of tiles over the multiprocessors, the
@@ -50,19 +52,22 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 ///
 /// A product in half precision of which a row of an operand is no multiple of 16 bytes long reaches a part of `e`, by how many
 /// elements still divide it (`misaligned` of the laws, which has the sources): the least part where the row is an odd number of
-/// elements, such as GPT-2's vocabulary of 50,257.
+/// elements, such as GPT-2's vocabulary of 50,257. Products in float8 have rates of their own; what casts for them move is in
+/// the traffic.
 class KernelTimes {
  public:
-  explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}
+  /// \param float8 of products in it, where there are any
+  explicit KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& float8 = {})
+      : rates_(rates), float8_(float8.value_or(rates)) {}
   Seconds of(const LayerWork& work, bool forward, double samples);
   /// Of a backward, the products that are gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 
  private:
-  /// \param shape m, n, k, how many at once, and the part of the rate that its rows reach
-  Seconds of_product(const std::array<double, 5>& shape);
-  KernelRates rates_;
-  std::map<std::array<double, 5>, Seconds> products_;  ///< by shape: layers of a model are alike
+  /// \param shape m, n, k, how many at once, the part of the rate that its rows reach, and whether in float8
+  Seconds of_product(const std::array<double, 6>& shape);
+  KernelRates rates_, float8_;
+  std::map<std::array<double, 6>, Seconds> products_;  ///< by shape: layers of a model are alike
 };
 
 }  // namespace stepcast

@@ -154,6 +154,10 @@ Precision traced_precision(const Trace& trace, const std::string& path) {
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
+  if (request.training.recomputed_part != RecomputedPart::kNothing)
+    throw UsageError("--recompute " + to_text(Recomputation{.part = request.training.recomputed_part}) +
+                     ": " + request.trace +
+                     " times whole blocks; parts of them are forecast with --device and without --trace");
   const bool profile = is_profile(request.trace);
   if (profile && request.model.empty())
     throw UsageError("--model is missing; " + request.trace + " is a profile, which does not say of which");
@@ -216,8 +220,9 @@ void load_model_into(Inputs& inputs, const PredictionRequest& request) {
         "--precision " + to_text(request.precision) +
         " goes with --device, or with a trace that was measured in it: declared times have none");
   if (!request.model.empty())
-    inputs.model =
-        remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model);
+    inputs.model = recomputing(
+        remembered(&KnownInputs::models, request, shared_by(request.model, request.training), load_model),
+        request.training.recomputed_part);
   if (!request.trace.empty() && !request.phases.empty())
     throw UsageError("--phase-times goes without --trace, which knows the phases");
   if (!request.trace.empty()) load_trace_into(inputs, request);

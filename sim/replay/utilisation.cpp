@@ -13,6 +13,7 @@ Flop flop_of(const Compute& compute, const Model& model) {
   if (!is_backward(compute.phase)) return Flop(0);
   Flop sum = segment.backward;
   for (const LayerWork& work : segment.work) sum += work.again;
+  for (const LayerWork& work : segment.recomputed) sum += work.forward;
   if (compute.phase == Phase::kBackward) return sum;
   const double weights = segment.weight_part(compute.segment > 0);
   return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;

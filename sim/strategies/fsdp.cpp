@@ -38,10 +38,10 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
     unit.shards = ranks;
     unit.group = group;
     unit.sharded = sharded;
-    unit.parameter = bytes_of(model.precision.parameters);
     unit.gradient = bytes_of(model.precision.gradients);
     unit.reduced = bytes_of(model.precision.reduction);
     FsdpUnit experts = unit;
+    Bytes gathered, of_experts;
     experts.name += kExperts;
     experts.shards = ranks / model.expert;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
@@ -51,7 +51,10 @@ std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, in
       FsdpUnit& one = parameter.expert ? experts : unit;
       one.tensors.push_back(static_cast<int>(i));
       one.elements += parameter.numel();
+      (parameter.expert ? of_experts : gathered) += parameter.gathered();
     }
+    if (unit.elements > 0) unit.parameter = gathered.count() / static_cast<double>(unit.elements);
+    if (experts.elements > 0) experts.parameter = of_experts.count() / static_cast<double>(experts.elements);
     const auto elements = static_cast<double>(unit.elements + experts.elements);
     for (FsdpUnit* one : {&unit, &experts}) {
       if (one->elements == 0) continue;

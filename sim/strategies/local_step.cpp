@@ -54,7 +54,7 @@ void LocalStep::hold_model() {
   double count = 0.0;
   const auto add = [&](int tensor) {
     const Parameter& parameter = model_.parameters[tensor];
-    parameters += parameter.size;
+    parameters += parameter.size + parameter.copies;
     gradients += parameter.gradient;
     count += static_cast<double>(parameter.numel());
   };
@@ -202,6 +202,12 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   std::vector<MemoryChange> memory;
   const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
   if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
+  if (const Segment& one = segment(index);
+      model_.recomputed_part == RecomputedPart::kOperations && one.recomputed_size > Bytes(0)) {
+    const double part = one.recomputed_size / one.saved_size;
+    if (begins) memory.push_back({.segment = index, .saved = part});
+    if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -part});
+  }
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
   if (begins && (!last || model_.loss != "none")) change(-1.0 * output_bytes(index));
   if (begins != ends) {

@@ -34,6 +34,8 @@ namespace stepcast {
 /// loss) that makes it to the end of the backward that takes it. Of a backward in halves, the first gives up the gradient of
 /// the output; the second what autograd saved and, of each product of activations with weights, the gradient of its output.
 /// The second is that of weights: of parameters whose operations have none (norms) the gradients are made with the first.
+/// What a backward computes again of a part of its block (recomputing()) is in its time; with `per-op` it is held from its
+/// begin to its end, halves and what lies between them included.
 class LocalStep {
  public:
   /// All segments on one rank.

@@ -299,7 +299,9 @@ void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
 
 /// Options as they are understood here; those without a meaning go.
 void settle(StrategyOptions& options, Pipeline& pipeline) {
-  if (pipeline.config.recompute > 0 && (pipeline.forward_only || pipeline.checkpoint != "never"))
+  const bool recomputes =
+      pipeline.config.recompute > 0 || pipeline.model.recomputed_part != RecomputedPart::kNothing;
+  if (recomputes && (pipeline.forward_only || pipeline.checkpoint != "never"))
     throw UsageError(
         pipeline.forward_only
             ? "--recompute means nothing with --forward-only: there is no backward to recompute for"

@@ -87,7 +87,8 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   if (const int beside = config.world_size / model.tensor; beside % model.expert != 0)
     throw UsageError("expert " + std::to_string(model.expert) + " does not divide the " +
                      std::to_string(beside) + " ranks that train beside each other");
-  if (config.recompute > 0 && !found.trains)
+  const Recomputation recomputation{config.recompute, model.recomputed_part};
+  if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
     throw UsageError("--recompute means nothing to strategy '" + strategy + "', which trains no model");
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
@@ -102,9 +103,9 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     schedule.options["shard"] = std::to_string(config.shard);
     schedule.label += ", shard " + std::to_string(config.shard);
   }
-  if (config.recompute > 0) {
-    schedule.options["recompute"] = recompute_text(config.recompute);
-    schedule.label += ", recompute " + recompute_text(config.recompute);
+  if (recomputation != Recomputation{}) {
+    schedule.options["recompute"] = to_text(recomputation);
+    schedule.label += ", recompute " + to_text(recomputation);
   }
   if (model.precision != Precision{}) {
     schedule.options["precision"] = to_text(model.precision);
@@ -114,17 +115,29 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
   return schedule;
 }
 
-int parse_recompute(const std::string& text) {
+Recomputation parse_recompute(const std::string& text) {
   const std::string every = "every:";
-  if (text == "none") return 0;
-  if (text == "full") return 1;
+  if (text == "none") return {};
+  if (text == "full") return {.blocks = 1};
+  if (text == "selective") return {.part = RecomputedPart::kCoreAttention};
+  if (text == "per-op") return {.part = RecomputedPart::kOperations};
   if (text.starts_with(every))
-    if (const auto blocks = positive_number(text.substr(every.size()))) return *blocks;
-  throw UsageError("--recompute " + text +
-                   ": must be none, full, or every:N, which keeps the input of every Nth block");
+    if (const auto blocks = positive_number(text.substr(every.size()))) return {.blocks = *blocks};
+  throw UsageError(
+      "--recompute " + text +
+      ": must be none, full, every:N, which keeps the input of every Nth block, selective or per-op");
 }
 
-std::string recompute_text(int blocks) {
+std::string to_text(const Recomputation& recomputation) {
+  switch (recomputation.part) {
+    case RecomputedPart::kCoreAttention:
+      return "selective";
+    case RecomputedPart::kOperations:
+      return "per-op";
+    case RecomputedPart::kNothing:
+      break;
+  }
+  const int blocks = recomputation.blocks;
   return blocks == 0 ? "none" : blocks == 1 ? "full" : "every:" + std::to_string(blocks);
 }
 

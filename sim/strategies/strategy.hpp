@@ -27,6 +27,7 @@ struct TrainingConfig {
   /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and whose forwards
   /// run again before their backwards; 0: all keep what their backward needs.
   int recompute = 0;
+  RecomputedPart recomputed_part = RecomputedPart::kNothing;  ///< whoever loads the model recomputes it
   OptionTexts options{};  ///< as given; for the others their defaults hold
   /// Measured forward plus backward time of every segment, for strategies that cut the model by it.
   std::vector<double> segment_times{};
@@ -63,9 +64,15 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
 /// name, a world size or batch below 1, micro-batches that do not divide the batch, and see resolve_options()
 Schedule build_schedule(const std::string& strategy, const Model& model, const TrainingConfig& config);
 
-/// `none`, `full` (1) or `every:N`. \throws UsageError for anything else
-int parse_recompute(const std::string& text);
-std::string recompute_text(int blocks);
+/// What --recompute says: units of whole blocks, or a part of each.
+struct Recomputation {
+  int blocks = 0;
+  RecomputedPart part = RecomputedPart::kNothing;
+  bool operator==(const Recomputation&) const = default;
+};
+/// `none`, `full` (1 block), `every:N`, `selective` or `per-op`. \throws UsageError for anything else
+Recomputation parse_recompute(const std::string& text);
+std::string to_text(const Recomputation& recomputation);
 
 /// What a Result says of the run: model, strategy, sizes and resolved options. The caller adds threads,
 /// backend, cluster and steps.

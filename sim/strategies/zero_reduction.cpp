@@ -55,13 +55,14 @@ FsdpUnit make_unit(const Model& model, const UnitPart& part, int group, int rank
   unit.shards = ranks;
   unit.group = group;
   unit.sharded = true;
-  unit.parameter = bytes_of(model.precision.parameters);
   unit.gradient = bytes_of(model.precision.gradients);
   unit.reduced = bytes_of(model.precision.reduction);
   std::int64_t all = 0;  // parameters of its segments
+  Bytes gathered;
   for (const int tensor : part.tensors) {
     const Parameter& parameter = model.parameters[tensor];
     unit.elements += parameter.numel();
+    gathered += parameter.gathered();
     if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) != unit.segments.end())
       continue;
     unit.segments.push_back(parameter.segment);
@@ -69,6 +70,7 @@ FsdpUnit make_unit(const Model& model, const UnitPart& part, int group, int rank
       all += model.parameters[other].numel();
   }
   unit.part = static_cast<double>(unit.elements) / static_cast<double>(all);
+  unit.parameter = gathered.count() / static_cast<double>(unit.elements);
   unit.elements = (unit.elements + ranks - 1) / ranks * ranks;
   return unit;
 }
@@ -125,7 +127,11 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
     schedule.units.push_back(make_unit(model, one, group, ranks));
     const FsdpUnit& own = schedule.units.back();
     const double part = static_cast<double>(own.elements) / ranks;
-    if (stage < 3) step.hold(MemoryCategory::kParameters, own.size());
+    if (stage < 3) {
+      Bytes held = own.whole(bytes_of(model.precision.parameters));
+      for (const int tensor : one.tensors) held += model.parameters[tensor].copies;
+      step.hold(MemoryCategory::kParameters, held);
+    }
     if (model.precision.master == "none") step.hold(MemoryCategory::kParameters, Bytes(own.parameter * part));
     if (stage == 1) step.hold(MemoryCategory::kGradients, own.gradients());
     step.hold(MemoryCategory::kGradients, own.gradient_shard());

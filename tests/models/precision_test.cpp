@@ -116,4 +116,69 @@ TEST_CASE("activations, boundaries and traffic halve with compute, and updates m
   CHECK(model_in("tf32").segments[1].saved_size == full.segments[1].saved_size);
 }
 
+TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multiplies") {
+  const std::string name = "gpt:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,biases=0,dropout=0";
+  const Model whole = load_model(name);
+  const Model half = in_precision(whole, Precision::parse("bf16"), true);
+  const Model low = in_precision(whole, Precision::parse("fp8"), true);
+  constexpr double s = 32, h = 64, weights = 12 * h * h;
+  const auto sum = [](const Model& model, std::size_t segment, auto of) {
+    double all = 0.0;
+    for (const LayerWork& work : model.segments[segment].work) all += of(work);
+    return all;
+  };
+  const auto forward = [](const LayerWork& work) { return work.forward_traffic.count(); };
+  const auto backward = [](const LayerWork& work) { return work.backward_traffic.count(); };
+  const auto read = [](const LayerWork& work) { return work.forward_weights.count(); };
+  const auto kernels = [](const LayerWork& work) { return 1.0 * work.forward_kernels; };
+  for (const std::size_t end : {std::size_t{0}, low.segments.size() - 1}) {
+    CHECK(sum(low, end, forward) == sum(half, end, forward));
+    CHECK(low.segments[end].saved_size == half.segments[end].saved_size);
+  }
+  // Inputs of q, k and v at once, of the projection and of both layers behind it: 1 + 1 + 1 + 4; outputs 3 + 1 + 4 + 1.
+  CHECK(sum(low, 1, forward) - sum(half, 1, forward) == Approx(4 * s * 7 * h));
+  CHECK(sum(low, 1, backward) - sum(half, 1, backward) == Approx(4 * s * 9 * h));
+  CHECK(sum(low, 1, read) - sum(half, 1, read) == Approx(4 * weights));
+  CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(4 + 6));
+  // A byte less of inputs that nothing else keeps, which are the same.
+  CHECK((half.segments[1].saved_size - low.segments[1].saved_size).count() == Approx(s * 7 * h));
+  const Model gathered = in_precision(whole, Precision::parse("fp8,gather=fp8"), true);
+  CHECK(sum(gathered, 1, read) == Approx(sum(half, 1, read)));
+  double travels = 0.0, copies = 0.0;
+  for (const int index : gathered.segments[1].parameters)
+    travels += (half.parameters[index].gathered() - gathered.parameters[index].gathered()).count();
+  for (const int index : low.segments[1].parameters) copies += low.parameters[index].copies.count();
+  CHECK(travels == weights);
+  CHECK(copies == 2 * weights);
+  CHECK(bytes_of_messages("fp8", "fsdp", CollectiveKind::kAllGather) ==
+        bytes_of_messages("bf16", "fsdp", CollectiveKind::kAllGather));
+  CHECK(bytes_of_messages("fp8,gather=fp8", "fsdp", CollectiveKind::kAllGather) <
+        0.8 * bytes_of_messages("bf16", "fsdp", CollectiveKind::kAllGather));
+  CHECK(bytes_of_messages("fp8,gather=fp8", "fsdp", CollectiveKind::kReduceScatter) ==
+        bytes_of_messages("bf16", "fsdp", CollectiveKind::kReduceScatter));
+}
+
+TEST_CASE("with tensor parallelism inputs are gathered in float8, and sums stay as they are") {
+  const Model whole =
+      load_model("llama:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,tensor=2,sequence_parallel=1");
+  const Model half = in_precision(whole, Precision::parse("bf16")),
+              low = in_precision(whole, Precision::parse("fp8"));
+  for (std::size_t i = 0; i < half.exchanges.size(); ++i) {
+    const LayerExchange &before = half.exchanges[i], &after = low.exchanges[i];
+    const bool lower = before.kind == ExchangeKind::kAllGather && before.segment >= 0 &&
+                       half.segments[static_cast<std::size_t>(before.segment)].repeated;
+    CHECK(after.per_sample.count() == (lower ? 0.5 : 1.0) * before.per_sample.count());
+  }
+}
+
+TEST_CASE("float8 says what it is, and what cannot be in it") {
+  CHECK(to_text(Precision::parse("fp8")) == "fp8");
+  CHECK(to_text(Precision::parse("fp8,gather=fp8,reduction=bf16")) == "fp8,gather=fp8,reduction=bf16");
+  CHECK(Precision::parse("bf16,products=fp8") == Precision::parse("fp8"));
+  CHECK_THROWS_WITH(Precision::parse("bf16,gather=fp8"), Catch::Contains("needs products=fp8"));
+  CHECK_THROWS_WITH(Precision::parse("fp8,gradients=fp8"), Catch::Contains("bf16, fp16, fp32"));
+  CHECK_THROWS_WITH(in_precision(load_model("vgg11-bn-cifar"), Precision::parse("fp8")),
+                    Catch::Contains("has no blocks"));
+}
+
 }  // namespace stepcast::precision_test

@@ -91,13 +91,114 @@ TEST_CASE(
 
 TEST_CASE("recomputation says what it is given, and refuses what it cannot do") {
   const Model model = load_model("gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=64");
-  CHECK(parse_recompute("none") == 0);
-  CHECK(parse_recompute("full") == 1);
-  CHECK(parse_recompute("every:3") == 3);
-  for (const char* text : {"selective", "every:0", "every", "every:x", ""})
-    CHECK_THROWS_WITH(parse_recompute(text), Catch::Contains("must be none, full, or every:N"));
+  CHECK(parse_recompute("none") == Recomputation{});
+  CHECK(parse_recompute("full") == Recomputation{.blocks = 1});
+  CHECK(parse_recompute("every:3") == Recomputation{.blocks = 3});
+  CHECK(to_text(parse_recompute("selective")) == "selective");
+  CHECK(to_text(parse_recompute("per-op")) == "per-op");
+  CHECK_THROWS_WITH(recomputing(load_model("simple-cnn"), RecomputedPart::kCoreAttention),
+                    Catch::Contains("has no attention"));
+  CHECK_THROWS_WITH(recomputing(load_model("simple-cnn"), RecomputedPart::kOperations).segments.size(),
+                    Catch::Contains("repeats no blocks"));
+  CHECK_THROWS_WITH(recomputing(load_model("mixtral-8x7b"), RecomputedPart::kOperations),
+                    Catch::Contains("has experts"));
+  for (const char* text : {"select", "every:0", "every", "every:x", ""})
+    CHECK_THROWS_WITH(parse_recompute(text), Catch::Contains("must be none, full, every:N"));
   CHECK(recomputing(model, "ddp", 2, 2).options.at("recompute") == "every:2");
   CHECK_THROWS_WITH(recomputing(model, "fsdp", 2, 2), Catch::Contains("gathers one block at a time"));
+}
+
+namespace {
+
+/// Of a block, per sample, in 16 bit with a byte for each number that dropout draws.
+Model half(const std::string& name, RecomputedPart part) {
+  return in_precision(recomputing(load_model(name), part), Precision::parse("bf16"), true);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "selective recomputation keeps what Korthikanti et al. count, 34 s h, without the 5 a s^2 of "
+    "probabilities") {
+  const std::string name = "gpt:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128,dropout=10,flash=0";
+  constexpr double s = 128, h = 64, a = 4;
+  constexpr double statistics = 2 * 2 * 2 * s;  // mean and deviation of two norms
+  const Segment all = half(name, RecomputedPart::kNothing).segments[1];
+  const Segment some = half(name, RecomputedPart::kCoreAttention).segments[1];
+  CHECK(all.saved_size.count() == Approx(34 * s * h + 5 * a * s * s + statistics));
+  CHECK(some.saved_size.count() == Approx(34 * s * h + statistics));
+  CHECK(some.recomputed_size.count() == Approx(5 * a * s * s));
+  CHECK(some.mask_size.count() == Approx(2 * s * h));
+  Flop again;
+  for (const LayerWork& work : some.recomputed) again += work.forward;
+  CHECK(again.count() == Approx(4 * s * s * h));  // q k^T and p v
+  CHECK(some.forward == all.forward);
+}
+
+TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew") {
+  const std::string name = "gpt:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
+  const auto last_again = [&](const std::string& dropout) {
+    const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
+    double flop = 0.0;  // of the products
+    for (const LayerWork& work : some.recomputed)
+      for (const MatrixProduct& one : work.products) flop += one.rows * one.columns * one.depth;
+    return flop;
+  };
+  // Key and projection; with dropout behind it the last product too, of which every sixth is not kept.
+  CHECK(last_again("0") == Approx(128.0 * (64 * 64 + 64 * 64)));
+  CHECK(last_again("10") == Approx(128.0 * (64 * 64 + 64 * 64 + 4 * 64 * 64)));
+}
+
+TEST_CASE("with fused attention selective recomputation gives up one number per head and position") {
+  const std::string name = "llama:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
+  const Segment all = half(name, RecomputedPart::kNothing).segments[1];
+  const Segment some = half(name, RecomputedPart::kCoreAttention).segments[1];
+  CHECK((all.saved_size - some.saved_size).count() == Approx(2 * 4 * 128));
+  CHECK(some.recomputed.size() == 1);
+}
+
+TEST_CASE("per-op keeps every second product, and attention, of a block") {
+  const std::string name =
+      "llama:layers=2,hidden=64,heads=4,kv_heads=2,feed_forward=160,sequence=128,vocabulary=128";
+  constexpr double s = 128, h = 64, w = 32, f = 160, a = 4;
+  const Segment all = half(name, RecomputedPart::kNothing).segments[1];
+  const Segment some = half(name, RecomputedPart::kOperations).segments[1];
+  // q, value, attention with its numbers, gate, down, and the sum that the block gives; key, output and up run again.
+  CHECK(some.saved_size.count() == Approx(2 * s * (h + w + h + a + f + h + h)));
+  double products = 0.0;
+  for (const LayerWork& work : some.recomputed)
+    for (const MatrixProduct& one : work.products) products += one.rows * one.columns * one.depth;
+  CHECK(products == Approx(s * (h * w + h * h + h * f)));
+  CHECK(std::none_of(some.recomputed.begin(), some.recomputed.end(),
+                     [](const LayerWork& work) { return work.attention.has_value(); }));
+  CHECK(some.saved_size < 0.6 * all.saved_size);
+  CHECK(some.saved_size + some.recomputed_size >= all.saved_size);
+}
+
+TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers again what ranks had gathered") {
+  for (const char* strategy : {"single", "ddp", "fsdp", "pipeline"})
+    for (const RecomputedPart part : {RecomputedPart::kCoreAttention, RecomputedPart::kOperations}) {
+      const int ranks = std::string(strategy) == "single" ? 1 : 2;
+      const Model model =
+          recomputing(load_model("gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=64"), part);
+      const Schedule schedule = recomputing(model, strategy, ranks, 0, 2);
+      CHECK(schedule.options.at("recompute") == to_text(Recomputation{.part = part}));
+      if (std::string(strategy) != "pipeline")
+        CHECK(activations(schedule, model).left == Approx(0.0).margin(1e-3));
+    }
+  const Model shared = recomputing(
+      load_model("llama:layers=2,hidden=64,heads=4,sequence=32,vocabulary=64,tensor=2,sequence_parallel=1"),
+      RecomputedPart::kOperations);
+  const auto gathers = [&](bool backward) {
+    int count = 0;
+    for (const int index : shared.segments[1].exchanges) {
+      const LayerExchange& exchange = shared.exchanges[static_cast<std::size_t>(index)];
+      count += exchange.backward == backward && exchange.kind == ExchangeKind::kAllGather ? 1 : 0;
+    }
+    return count;
+  };
+  CHECK(gathers(false) == 2);
+  CHECK(gathers(true) == 2 + 2);  // of the gradients, and once more of the inputs
 }
 
 }  // namespace stepcast
