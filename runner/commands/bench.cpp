@@ -98,13 +98,10 @@ ExitCode run_copies(const po::variables_map& options) {
   BenchSettings settings = settings_of(options, "256MiB");
   settings.collectives = list_option(options, "copies");
   check_output(options);
-  if (copy_engines().entries().empty())
-    throw CapabilityError(
-        "this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
-        "(-DCUDAToolkit_ROOT=...)");
-  const auto& factory = copy_engines().entries().front();
-  const auto engine = factory.thing.make(options["gpu"].as<int>(),
-                                         *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  const auto& factory = find_device_copies("--copies");
+  const auto copies = factory.thing.make();
+  const auto engine = make_copy_engine(*copies, options["gpu"].as<int>(),
+                                       *std::max_element(settings.sizes.begin(), settings.sizes.end()));
   Bench bench;
   bench.context = make_run_context("stepcast.bench/1", command_line());
   const std::size_t space = factory.thing.library.find(' ');

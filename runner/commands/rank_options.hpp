@@ -42,4 +42,9 @@ int planned_world_size(const po::variables_map& options);
 /// `body`. One rank runs right here. \pre no thread exists yet
 ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body);
 
+/// Runs `body` in this process alone, which drives a device for each of the `--nproc` ranks: its session has one rank.
+/// \param what does so, for errors \throws UsageError where a launcher started this process beside others
+ExitCode run_in_one_process(const po::variables_map& options, const std::string& what,
+                            const std::function<ExitCode(RankSession&)>& body);
+
 }  // namespace stepcast

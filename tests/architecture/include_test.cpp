@@ -84,7 +84,6 @@ const std::vector<Module>& module_table() {
       {"runner/nccl", kBackend + Folders{"sim/schedule", "runner/cuda"}},
       {"runner/torch",
        kExecute + Folders{"sim/strategies", "runner/engine", "runner/execute", "runner/gloo"}},
-      {"runner/devices", {"core", "runner/measure", "runner/cuda"}},
       {"runner/lab", kLab},
       {"runner/commands", kRunnerCommands},
       {"runner/main", {"sim/cli", "sim/collectives"}},
@@ -121,7 +120,7 @@ const std::vector<Library>& library_table() {
       {"ATen/", kTorch, true},
       {"c10/", kTorch, true},
       {"gloo/", kGloo, true},
-      {"cuda", {"runner/cuda", "runner/devices", "runner/nccl"}, true},
+      {"cuda", {"runner/cuda", "runner/nccl"}, true},
       {"nccl.h", {"runner/nccl"}, true},
       {"gnuplot-iostream.h", {"plots"}, true},
   };
