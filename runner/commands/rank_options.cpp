@@ -131,6 +131,12 @@ void require_host_memory(const po::variables_map& options) {
         backend + "' measures it");
 }
 
+std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session) {
+  return find_backend(options["backend"].as<std::string>()).add
+             ? nullptr
+             : open_device("cuda", session.ranks.local_rank);
+}
+
 int planned_world_size(const po::variables_map& options) {
   const std::optional<RankContext> found = this_rank(options);
   return found ? found->world_size : options["nproc"].as<int>();

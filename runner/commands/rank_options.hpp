@@ -33,6 +33,9 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
 /// \throws CapabilityError for a backend whose arrays lie in a device's memory: LibTorch computes in this host's
 void require_host_memory(const po::variables_map& options);
 
+/// The queue that the calls of a rank's backend follow; null where arrays are this host's memory.
+std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session);
+
 /// How many ranks the command would run on, without starting any: for checks that should fail before work
 /// begins.
 int planned_world_size(const po::variables_map& options);

@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/processes.hpp"
-#include "sim/validation/fitter.hpp"
+#include "calibration/fitter.hpp"
 
 namespace stepcast {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 #include <vector>
 
 /// A stand-in for the few calls of the CUDA runtime and of NCCL that stepcast makes, for machines without GPUs: devices
@@ -14,6 +15,8 @@ namespace stepcast::stand_in {
 
 /// How many devices there are, from now on.
 void set_devices(int count);
+/// How the driver calls a device, from now on; "": as at first.
+void name_device(int device, const std::string& name);
 /// Puts `kernel` on a stream of the current device.
 void launch(cudaStream_t stream, std::function<void()> kernel);
 /// An asynchronous copy, as a stream did it.
@@ -32,6 +35,10 @@ std::vector<DoneCopy> done_copies();
 /// From now on no device reaches another one's memory, or each does.
 void set_peers(bool reach);
 
+/// Reductions, broadcasts and gathers take `each` from now on.
+void slow_collectives(std::chrono::milliseconds each);
+/// How many of them run now, on all streams together.
+int running_collectives();
 /// What ncclCommGetAsyncError says from now on of every communicator of a device; ncclSuccess: what is true.
 void set_asynchronous_error(int device, ncclResult_t error);
 /// Communicators and streams that exist now, events and allocations included.

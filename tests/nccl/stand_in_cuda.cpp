@@ -21,6 +21,7 @@ std::atomic<int> devices{8};
 std::atomic<int> things{0};
 thread_local int device = 0;
 
+std::map<int, std::string> names;
 std::atomic<bool> peers{true};
 std::mutex copies_mutex;  // of the next four
 std::chrono::milliseconds copy_time{0};
@@ -142,6 +143,11 @@ void run_in_order(std::function<void()> task) {
 }  // namespace
 
 void set_devices(int count) { devices = count; }
+void name_device(int device, const std::string& name) { names[device] = name; }
+std::string name_of(int device) {
+  const auto known = names.find(device);
+  return known == names.end() || known->second.empty() ? "a GPU of the stand-in" : known->second;
+}
 void set_peers(bool reach) { peers = reach; }
 void slow_copies(std::chrono::milliseconds each) {
   const std::scoped_lock lock(copies_mutex);
@@ -170,9 +176,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = here::devices;
   return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
-  std::strcpy(static_cast<char*>(properties->name), "a GPU of the stand-in");
+  std::strcpy(static_cast<char*>(properties->name), here::name_of(device).c_str());
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int /*device*/) {
