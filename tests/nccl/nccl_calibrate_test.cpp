@@ -71,7 +71,7 @@ PredictionRequest question() {
   request.device = "h100-sxm";
   request.cluster = "h100x8-hgx";
   request.training.world_size = 2;
-  request.batch = 64;
+  request.batch = 65536;
   request.steps = 1;
   request.warmup_steps = 0;
   return request;

@@ -9,7 +9,7 @@
 
 /// What ranks that share experts send, what each of them keeps, and who averages what.
 
-namespace stepcast {
+namespace stepcast::expert_parallel_test {
 
 namespace {
 
@@ -252,4 +252,4 @@ TEST_CASE("--mesh expert=N; what cannot be shared is refused") {
   CHECK_THROWS_WITH(load_model("llama:expert=2"), Catch::Contains("expert"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::expert_parallel_test

@@ -11,7 +11,7 @@
 
 /// What ranks that share a model's layers send, and what each of them keeps.
 
-namespace stepcast {
+namespace stepcast::tensor_parallel_test {
 
 namespace {
 
@@ -203,4 +203,4 @@ TEST_CASE("what cannot be shared is refused") {
                     Catch::Contains("world size 3 cannot be divided among the 2 ranks"));
 }
 
-}  // namespace stepcast
+}  // namespace stepcast::tensor_parallel_test
