@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/yaml.hpp"
 #include "calibration/fitter.hpp"
+#include "core/yaml.hpp"
 
 /// Published measurements of distributed training as data: what others measured, what of it a prediction may use, and what
 /// the source leaves open.
