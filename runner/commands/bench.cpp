@@ -7,7 +7,8 @@
 
 #include "core/file.hpp"
 #include "runner/commands/rank_options.hpp"
-#include "runner/measure/bench_collectives.hpp"
+#include "runner/engine/torch_engine.hpp"
+#include "runner/measure/bench_beside.hpp"
 #include "runner/measure/copy_bench.hpp"
 #include "sim/cli/option.hpp"
 
@@ -24,6 +25,9 @@ void declare(po::options_description& options) {
        "copies between this host and a GPU instead, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
        "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")
       ("gpu", int_value(0), "number of the GPU, with --copies")
+      ("beside-compute", po::value<int>()->implicit_value(4096)->value_name("[=EDGE]"),
+       "with --backend nccl also how much collectives and a product of two square bf16 matrices slow each other; "
+       "default: all_reduce alone, from 1MiB on")
       ("min", text_value("4B"), "smallest message")
       ("max", text_value(), "largest message; default: 64MiB, of copies 256MiB")
       ("factor", po::value<double>()->default_value(4.0), "from one size to the next")
@@ -39,8 +43,10 @@ void declare(po::options_description& options) {
 BenchSettings settings_of(const po::variables_map& options, const std::string& largest) {
   BenchSettings settings;
   const std::string max = options.count("max") != 0 ? options["max"].as<std::string>() : largest;
-  settings.sizes = bench_sizes(parse_bytes(options["min"].as<std::string>(), "--min").count(),
-                               parse_bytes(max, "--max").count(), options["factor"].as<double>());
+  const bool large = options.count("beside-compute") != 0 && options["min"].defaulted();
+  settings.sizes =
+      bench_sizes(parse_bytes(large ? "1MiB" : options["min"].as<std::string>(), "--min").count(),
+                  parse_bytes(max, "--max").count(), options["factor"].as<double>());
   settings.rounds = int_option(options, "rounds", 1, 1'000'000);
   if (!options["iterations"].defaulted()) settings.iterations = int_option(options, "iterations", 1);
   return settings;
@@ -48,6 +54,20 @@ BenchSettings settings_of(const po::variables_map& options, const std::string& l
 
 int samples_of(const BenchSettings& settings) {
   return static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds;
+}
+
+/// Of --beside-compute.
+void print_beside(const Bench& bench) {
+  if (bench.beside.empty()) return;
+  Table table(
+      {"collective", "size (B)", "alone", "slower by", bench.beside.front().compute, "slower by", "rounds"});
+  for (const BesideRow& row : bench.beside)
+    table.add(
+        {row.collective, formatted("%.0f", row.message_bytes),
+         to_text(Seconds(median(row.collective_alone_s))),
+         percent_text(median(row.collective_slowdown) - 1.0), to_text(Seconds(median(row.compute_alone_s))),
+         percent_text(median(row.compute_slowdown) - 1.0), std::to_string(row.compute_slowdown.size())});
+  std::cout << "# both at once, of the time in which both ran (medians)\n" << table.text();
 }
 
 /// The table that nccl-tests prints, and our spread beside it.
@@ -78,33 +98,28 @@ void print_table(const Bench& bench) {
   std::cout << table.text();
   std::cout << "# Out of bounds values : " << wrong << (wrong == 0 ? " OK" : " FAILED") << '\n';
   std::cout << "# Avg bus bandwidth    : " << formatted("%.4f", bus / kGiga) << '\n';
+  print_beside(bench);
   for (const std::string& warning : bench.context.warnings) std::cout << "# Warning: " << warning << '\n';
 }
 
 ExitCode report(const po::variables_map& options, const Bench& bench) {
   if (!write_output(options, [&] { return to_file_text(bench); })) print_table(bench);
-  for (const BenchRow& row : bench.rows)
-    if (row.wrong != 0)
-      throw RunError(row.collective + " of " + to_text(Bytes(row.message_bytes)) + " gave " +
-                     std::to_string(row.wrong) + " wrong elements");
+  require_right(bench.rows);
   return ExitCode::kDone;
 }
 
 /// \throws CapabilityError where this build cannot drive GPUs, or this machine has none
 ExitCode run_copies(const po::variables_map& options) {
-  for (const char* other : {"collectives", "nproc", "backend", "algorithm"})
+  for (const char* other : {"collectives", "nproc", "backend", "algorithm", "beside-compute"})
     if (options.count(other) != 0 && !options[other].defaulted())
       throw UsageError(std::string("--copies goes without --") + other);
   BenchSettings settings = settings_of(options, "256MiB");
   settings.collectives = list_option(options, "copies");
   check_output(options);
-  if (copy_engines().entries().empty())
-    throw CapabilityError(
-        "this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
-        "(-DCUDAToolkit_ROOT=...)");
-  const auto& factory = copy_engines().entries().front();
-  const auto engine = factory.thing.make(options["gpu"].as<int>(),
-                                         *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  const auto& factory = find_device_copies("--copies");
+  const auto copies = factory.thing.make();
+  const auto engine = make_copy_engine(*copies, options["gpu"].as<int>(),
+                                       *std::max_element(settings.sizes.begin(), settings.sizes.end()));
   Bench bench;
   bench.context = make_run_context("stepcast.bench/1", command_line());
   const std::size_t space = factory.thing.library.find(' ');
@@ -121,15 +136,34 @@ ExitCode run_copies(const po::variables_map& options) {
   return report(options, bench);
 }
 
+std::vector<BesideRow> measure_beside(RankSession& session, const BenchSettings& settings, int edge) {
+  const Precision precision = Precision::parse("bf16");
+  const Computing computing{"product of " + std::to_string(edge) + " x " + std::to_string(edge) + ", bf16",
+                            torch_engine().prepare_product(precision, edge, *settings.device)};
+  std::optional<Progress> progress;
+  if (session.ranks.rank == 0) progress.emplace("bench", samples_of(settings));
+  return bench_beside(session, settings, computing, [&](const std::string& now) {
+    if (progress) progress->advance(now);
+  });
+}
+
 ExitCode run(const po::variables_map& options) {
   if (options.count("copies") != 0) return run_copies(options);
   BenchSettings settings = settings_of(options, "64MiB");
   settings.collectives = list_option(options, "collectives");
   check_collectives(settings.collectives);
-  if (settings.collectives.empty()) settings.collectives = bench_names();
+  const bool beside = options.count("beside-compute") != 0;
+  if (beside && find_backend(options["backend"].as<std::string>()).add)
+    throw UsageError(
+        "--beside-compute goes with --backend nccl; of processors 'stepcast calibrate' measures it");
+  if (beside) static_cast<void>(int_option(options, "beside-compute", 16, 65536));
+  if (settings.collectives.empty())
+    settings.collectives = beside ? std::vector<std::string>{"all_reduce"} : bench_names();
   if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
+    const std::unique_ptr<DeviceQueue> device = device_of_backend(options, session);
+    settings.device = device.get();
     Bench bench;
     bench.context = make_rank_context("stepcast.bench/1", options, session);
     bench.backend = options["backend"].as<std::string>();
@@ -141,6 +175,7 @@ ExitCode run(const po::variables_map& options) {
       if (progress) progress->advance(now);
     });
     progress.reset();
+    if (beside) bench.beside = measure_beside(session, settings, options["beside-compute"].as<int>());
     for (const auto& [kind, name] : session.place.algorithms)
       for (BenchRow& row : bench.rows)
         if (row.collective == to_text(kind)) row.algorithm = name;

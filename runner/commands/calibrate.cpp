@@ -17,6 +17,7 @@
 #include "runner/measure/bench_collectives.hpp"
 #include "runner/measure/connection_sizes.hpp"
 #include "runner/measure/host_survey.hpp"
+#include "runner/measure/nccl_calibrate.hpp"
 #include "runner/measure/probes.hpp"
 #include "sim/cli/option.hpp"
 #include "topologies/cluster.hpp"
@@ -33,6 +34,8 @@ void declare(po::options_description& options) {
       ("budget", text_value("120s")->value_name("TIME"),
        "for all samples and for repeating those that were disturbed; over slow links the largest messages are given "
        "up first, so that 3 rounds of each size fit")
+      ("device", text_value("", "as the driver says"),
+       "with --backend nccl: the GPUs, a name in topologies/devices/devices.yaml")
       ("cluster", text_value(),
        "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
        "messages' costs; without it the former is measured and the latter left in")
@@ -217,14 +220,51 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   return calibration;
 }
 
+/// Of NCCL's collectives on the GPUs of this host.
+ExitCode run_nccl(const po::variables_map& options) {
+  for (const char* name : {"budget", "cluster"})
+    if (options.count(name) != 0 && !options[name].defaulted())
+      throw UsageError(std::string("--") + name + " means nothing with --backend nccl");
+  constexpr double kSmallest = 512.0;
+  BenchSettings settings;
+  settings.sizes =
+      bench_sizes(kSmallest, parse_bytes(options["max"].as<std::string>(), "--max").count(), 2.0);
+  settings.rounds = int_option(options, "rounds", 1, 1'000'000);
+  if (planned_world_size(options) < 2)
+    throw UsageError("'calibrate --backend nccl' needs at least 2 ranks: --nproc 2");
+  check_output(options);
+  return run_on_ranks(options, [&](RankSession& session) {
+    const std::unique_ptr<DeviceQueue> device = device_of_backend(options, session);
+    settings.device = device.get();
+    std::optional<Progress> progress;
+    if (session.ranks.rank == 0)
+      progress.emplace(
+          "calibrate",
+          static_cast<int>(settings.sizes.size() * calibrated_collectives().size()) * settings.rounds);
+    NcclMeasured measured =
+        calibrate_nccl(session, settings, options["device"].as<std::string>(), [&](const std::string& now) {
+          if (progress) progress->advance(now);
+        });
+    progress.reset();
+    if (session.ranks.rank != 0) return ExitCode::kDone;
+    measured.calibration.context = make_rank_context("stepcast.calibration/1", options, session);
+    measured.calibration.context.libraries["device"] = device->device();
+    if (!write_output(options, [&] { return to_file_text(measured.calibration); }))
+      std::cout << fit_text(measured.calibration.nccl, measured.samples);
+    return ExitCode::kDone;
+  });
+}
+
 ExitCode run(const po::variables_map& options) {
+  if (!options["print-sbatch"].as<bool>() && !find_backend(options["backend"].as<std::string>()).add)
+    return run_nccl(options);
+  if (!options["device"].defaulted()) throw UsageError("--device goes with --backend nccl");
   const ProbeSettings settings = settings_of(options);
   std::optional<Cluster> cluster;
   if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
   if (options["print-sbatch"].as<bool>()) return print_job_script(options);
   static_cast<void>(planned_world_size(options));
   check_output(options);
-  require_host_memory(options);
   return run_on_ranks(options, [&](RankSession& session) {
     Calibration calibration = measure(options, cluster, settings, session);
     if (session.ranks.rank != 0) return ExitCode::kDone;

@@ -45,6 +45,20 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
   return found;
 }
 
+/// As one rank of a job. \param algorithms as in BackendConfig
+ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks, const std::string& backend,
+                      const AlgorithmChoice& algorithms, const std::function<ExitCode(RankSession&)>& body) {
+  const std::string binding = bind_rank(options["bind"].as<std::string>(), ranks);
+  const std::string scheduling = set_scheduling(options["scheduling"].as<std::string>());
+  RankSession session =
+      join_job(ranks, backend, options["interface"].as<std::string>(), timeout_of(options), algorithms);
+  session.binding = binding;
+  session.scheduling = scheduling;
+  const ExitCode code = body(session);
+  session.control->gather("end", "");  // rank 0 may serve the store: it leaves last
+  return code;
+}
+
 }  // namespace
 
 void declare_device_options(po::options_description& options) {
@@ -117,6 +131,12 @@ void require_host_memory(const po::variables_map& options) {
         backend + "' measures it");
 }
 
+std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session) {
+  return find_backend(options["backend"].as<std::string>()).add
+             ? nullptr
+             : open_device("cuda", session.ranks.local_rank);
+}
+
 int planned_world_size(const po::variables_map& options) {
   const std::optional<RankContext> found = this_rank(options);
   return found ? found->world_size : options["nproc"].as<int>();
@@ -132,15 +152,19 @@ ExitCode run_on_ranks(const po::variables_map& options, const std::function<Exit
     constexpr milliseconds kLongestGrace{10'000};
     return launch_local(options["nproc"].as<int>(), command_line(), std::min(timeout, kLongestGrace));
   }
-  const std::string binding = bind_rank(options["bind"].as<std::string>(), *ranks);
-  const std::string scheduling = set_scheduling(options["scheduling"].as<std::string>());
-  RankSession session =
-      join_job(*ranks, backend, options["interface"].as<std::string>(), timeout, algorithms);
-  session.binding = binding;
-  session.scheduling = scheduling;
-  const ExitCode code = body(session);
-  session.control->gather("end", "");  // rank 0 may serve the store: it leaves last
-  return code;
+  return join_and_run(options, *ranks, backend, algorithms, body);
+}
+
+ExitCode run_in_one_process(const po::variables_map& options, const std::string& what,
+                            const std::function<ExitCode(RankSession&)>& body) {
+  const std::optional<RankContext> found = this_rank(options);
+  if (found && found->world_size > 1)
+    throw UsageError(what + " takes one process, which drives all GPUs; this is one of " +
+                     std::to_string(found->world_size) + " (from " + found->source +
+                     "): start it without a launcher");
+  RankContext alone;
+  alone.source = "one process";
+  return join_and_run(options, alone, "gloo", {}, body);
 }
 
 }  // namespace stepcast

@@ -33,6 +33,9 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
 /// \throws CapabilityError for a backend whose arrays lie in a device's memory: LibTorch computes in this host's
 void require_host_memory(const po::variables_map& options);
 
+/// The queue that the calls of a rank's backend follow; null where arrays are this host's memory.
+std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session);
+
 /// How many ranks the command would run on, without starting any: for checks that should fail before work
 /// begins.
 int planned_world_size(const po::variables_map& options);
@@ -41,5 +44,10 @@ int planned_world_size(const po::variables_map& options);
 /// else it starts `--nproc` copies of this very command line and waits for them, and only those copies run
 /// `body`. One rank runs right here. \pre no thread exists yet
 ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body);
+
+/// Runs `body` in this process alone, which drives a device for each of the `--nproc` ranks: its session has one rank.
+/// \param what does so, for errors \throws UsageError where a launcher started this process beside others
+ExitCode run_in_one_process(const po::variables_map& options, const std::string& what,
+                            const std::function<ExitCode(RankSession&)>& body);
 
 }  // namespace stepcast

@@ -12,6 +12,7 @@
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/execute/copied_run.hpp"
 #include "runner/execute/replayed_run.hpp"
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/option.hpp"
@@ -28,7 +29,7 @@ void declare(po::options_description& options) {
   declare_training_options(options);
   // clang-format off
   options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
+      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file; none where nothing is trained (strategy broadcast)")
       ("engine", text_value("schedule"),
        "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
        "ProcessGroupGloo around one backward (strategies single, ddp, all_reduce and "
@@ -134,7 +135,8 @@ void print_summary(const Result& result) {
   std::cout << describe_run(result.configuration) << ": median step "
             << to_text(Seconds(result.median_step_time_s())) << " (p10 "
             << to_text(Seconds(quantile(all, 0.1))) << ", p90 " << to_text(Seconds(quantile(all, 0.9)))
-            << "), " << throughput_text(result);
+            << ")";
+  if (result.configuration.data_parallel > 0) std::cout << ", " << throughput_text(result);
   if (!result.loss.empty()) std::cout << ", loss " << result.loss.front() << " to " << result.loss.back();
   std::cout << "\n\n";
   if (result.breakdown.empty())
@@ -301,13 +303,60 @@ ExitCode run_waiting(const po::variables_map& values, const Model& model, const 
   });
 }
 
+/// \throws UsageError for options that say how a model is trained, where none is
+void check_no_model(const po::variables_map& values, const std::string& strategy) {
+  for (const char* option : {"model", "trace", "engine", "compute", "resample", "compute-speed", "batch",
+                             "threads", "data", "precision", "algorithm", "reference-slowdown"})
+    if (values.count(option) != 0 && !values[option].defaulted())
+      throw UsageError(std::string("--") + option + " means nothing to strategy '" + strategy +
+                       "', which trains no model");
+  if (values["device"].as<std::string>() == "cpu")
+    throw UsageError("strategy '" + strategy +
+                     "' copies to the memories of GPUs: it goes with --device cuda");
+}
+
+/// A Schedule of copies, on a GPU for each rank.
+ExitCode run_copies(const po::variables_map& values, const std::string& strategy) {
+  check_no_model(values, strategy);
+  static_cast<void>(names_device_option(values));
+  Model model;
+  model.name = model.specification = "no model";
+  TrainingConfig training = training_config(values);
+  training.world_size = int_option(values, "nproc", 1, kMostThreads);
+  training.batch = 1;
+  const Schedule schedule = build_schedule(strategy, model, training);
+  check_output(values);
+  check_timeline(values);
+  return run_in_one_process(values, "strategy '" + strategy + "'", [&](RankSession& session) {
+    const auto& factory = find_device_copies("--device cuda");
+    const auto copies = factory.thing.make();
+    CopiedRunOptions options{int_option(values, "steps", 1), int_option(values, "warmup", 0), {}};
+    options.on_step = [&](int step) {
+      if (is_shown(step, options.steps)) std::fprintf(stderr, "step %d\n", step);
+    };
+    Result result = run_copied(schedule, session, *copies, options);
+    result.configuration = configuration_of(schedule, model, training);
+    result.configuration.backend = "nccl";  // as in forecasts of GPUs, though nothing of it is used
+    result.configuration.steps = options.steps;
+    result.configuration.warmup_steps = options.warmup_steps;
+    result.context = make_run_context(kResultSchema, command_line());
+    const std::size_t space = factory.thing.library.find(' ');
+    result.context.libraries[factory.thing.library.substr(0, space)] =
+        factory.thing.library.substr(space + 1);
+    result.context.libraries["device"] = copies->name(0);
+    result.context.warnings = staged_copies(schedule, *copies);
+    result.context.binding = session.binding;
+    result.context.scheduling = session.scheduling;
+    result.notes["checked"] = "every byte on every GPU, of one more step";
+    write_timeline_option(values, result);
+    if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
+    return ExitCode::kDone;
+  });
+}
+
 ExitCode run(const po::variables_map& values) {
   const std::string strategy = required(values, "strategy");
-  if (!strategies().find(strategy).trains)
-    throw CapabilityError(
-        "strategy '" + strategy +
-        "' copies between the memories of GPUs, and this stepcast-runner drives none; 'stepcast "
-        "predict' forecasts it, 'stepcast bench --copies' measures copies where there is a GPU");
+  if (!strategies().find(strategy).trains) return run_copies(values, strategy);
   const bool replayed = is_replayed(values);
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values, model);

@@ -42,11 +42,7 @@ class ComputeQueue final : public DeviceQueue {
  public:
   /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
   explicit ComputeQueue(int number) : number_(number) {
-    int count = 0;
-    const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess || count == 0)
-      throw CapabilityError(std::string("--device cuda: this machine has no GPU that CUDA finds") +
-                            (status == cudaSuccess ? "" : std::string(": ") + cudaGetErrorString(status)));
+    const int count = count_cuda_devices("--device cuda: ");
     if (number >= count)
       throw UsageError("--device cuda: rank " + std::to_string(number) +
                        " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");
@@ -54,11 +50,7 @@ class ComputeQueue final : public DeviceQueue {
   }
   ~ComputeQueue() override { gate_.open(); }
 
-  [[nodiscard]] std::string device() const override {
-    cudaDeviceProp properties{};
-    require_cuda(cudaGetDeviceProperties(&properties, number_), "cudaGetDeviceProperties");
-    return static_cast<const char*>(properties.name);
-  }
+  [[nodiscard]] std::string device() const override { return cuda_device_name(number_); }
 
   [[nodiscard]] std::string torch_name() const override { return "cuda:" + std::to_string(number_); }
 

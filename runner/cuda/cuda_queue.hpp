@@ -23,6 +23,24 @@ inline std::string cuda_version() {
   return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
 }
 
+/// How many GPUs CUDA_VISIBLE_DEVICES leaves, at least one. \param asked_by begins the error: `--device cuda: `
+/// \throws CapabilityError when there are none
+inline int count_cuda_devices(const std::string& asked_by) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0)
+    throw CapabilityError(asked_by + "this machine has no GPU that CUDA finds" +
+                          (status == cudaSuccess ? "" : std::string(": ") + cudaGetErrorString(status)));
+  return count;
+}
+
+/// `NVIDIA H100 80GB HBM3`
+inline std::string cuda_device_name(int device) {
+  cudaDeviceProp properties{};
+  require_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return static_cast<const char*>(properties.name);
+}
+
 struct DestroyCudaStream {
   void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
 };

@@ -77,6 +77,7 @@ struct TorchEngine {
   Trace (*measure_trace)(const Model& model, const MeasureOptions& options);
   Trace (*merge_launches)(const std::vector<Trace>& parts);
   std::function<void()> (*prepare_scaled_copy)(float* to, float* from, float scale, std::size_t count);
+  std::function<void()> (*prepare_product)(const Precision& precision, int edge, DeviceQueue& device);
 };
 
 /// Where the library registers itself; programs that are linked with it have it from the start.

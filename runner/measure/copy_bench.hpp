@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/registry.hpp"
+#include "runner/execute/device_copies.hpp"
 #include "runner/measure/bench_collectives.hpp"
 
 /// Times of copies between the memory of this host and that of its devices.
@@ -32,13 +32,9 @@ class CopyEngine {
   virtual long long check(const std::string& kind, std::size_t bytes) = 0;
 };
 
-struct CopyEngineFactory {
-  /// \param largest bytes that will be copied \throws CapabilityError when there is no such device here
-  std::function<std::unique_ptr<CopyEngine>(int device, std::size_t largest)> make;
-  std::string library;  ///< with its version: `CUDA 13.0`
-};
-/// What this program was built with: empty, or `cuda`.
-Registry<CopyEngineFactory>& copy_engines();
+/// Copies of one GPU, and to the next one where there are several. \param copies outlive it \param largest bytes that will
+/// be copied \throws UsageError for a device that is not there
+std::unique_ptr<CopyEngine> make_copy_engine(DeviceCopies& copies, int device, std::size_t largest);
 
 /// The rows of a bench: each kind at each size, checked once, then `rounds` samples interleaved over all of
 /// them. A sample is the time per copy of `iterations` back to back (0: 3 to 100, about 2 GiB); what a single

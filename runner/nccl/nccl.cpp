@@ -342,12 +342,7 @@ class NcclBackend : public Backend {
 
 /// \throws CapabilityError without a GPU; UsageError when there are fewer than ranks here
 void require_device(int device) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0)
-    throw CapabilityError(std::string("--backend nccl: this machine has no GPU that CUDA finds") +
-                          (status == cudaSuccess ? "" : std::string(": ") + cudaGetErrorString(status)) +
-                          "; nvidia-smi shows what the driver sees");
+  const int count = count_cuda_devices("--backend nccl: ");
   if (device >= count)
     throw UsageError("--backend nccl: rank " + std::to_string(device) +
                      " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");

@@ -3,35 +3,6 @@
 #include <utility>
 
 namespace stepcast {
-namespace {
-
-constexpr double kMilli = 1e-3;
-
-double seconds_between(const CudaEvent& from, const CudaEvent& to) {
-  float milliseconds = 0.0F;
-  require_cuda(cudaEventElapsedTime(&milliseconds, from.get(), to.get()), "cudaEventElapsedTime");
-  return kMilli * static_cast<double>(milliseconds);
-}
-
-}  // namespace
-
-void DeviceTimeline::restart(cudaStream_t stream) {
-  const std::scoped_lock lock(mutex_);
-  origin_ = compare_cuda_clocks(stream);
-}
-
-DeviceTimeline::Clock::time_point DeviceTimeline::time_of(const CudaEvent& event) {
-  constexpr double kFar = 8.0;
-  const std::scoped_lock lock(mutex_);
-  const double after = seconds_between(origin_.event, event);
-  const Clock::time_point time =
-      origin_.time + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(after));
-  if (after > kFar) {
-    origin_ = {event, time};
-  }
-  return time;
-}
-
 void NcclWork::issued(std::shared_ptr<NcclCommunicator> communicator, CudaEvent start, CudaEvent end) {
   const std::scoped_lock lock(mutex_);
   communicator_ = std::move(communicator);

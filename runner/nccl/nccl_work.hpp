@@ -10,30 +10,10 @@
 #include <vector>
 
 #include "runner/backend/backend.hpp"
-#include "runner/cuda/cuda_queue.hpp"
+#include "runner/cuda/device_timeline.hpp"
 #include "runner/nccl/nccl_communicator.hpp"
 
 namespace stepcast {
-
-/// When events of a device happened, on the steady clock. A pair of events gives their distance as a float of
-/// milliseconds, so that a distance of s seconds is exact to about 6e-8 s: after eight seconds the origin moves to
-/// what has just ended, and an instant is off by less than a microsecond per move. The clocks drift apart by some
-/// microseconds per second from when they were compared.
-class DeviceTimeline {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// \pre the stream is idle \throws RunError
-  explicit DeviceTimeline(cudaStream_t stream) : origin_(compare_cuda_clocks(stream)) {}
-  /// Compares the clocks anew, likewise.
-  void restart(cudaStream_t stream);
-  /// \pre the event has happened
-  [[nodiscard]] Clock::time_point time_of(const CudaEvent& event);
-
- private:
-  std::mutex mutex_;
-  CudaInstant origin_;
-};
 
 /// A call that is queued on a stream of the device, or is about to be.
 class NcclWork : public Work {

@@ -20,6 +20,10 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
 /// \pre both arrays live until then
 std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, std::size_t count);
 
+/// Each call issues one product of two square matrices of normal numbers into a third on the device's default stream.
+/// \throws CapabilityError as use_numbers() and Numbers::of()
+std::function<void()> prepare_product(const Precision& precision, int edge, DeviceQueue& device);
+
 /// \throws UsageError for a run that PyTorch's parts do not make: another strategy or backend than they are,
 /// or fewer than two steps before the measured ones with `ddp` (DistributedDataParallel puts all gradients
 /// into one bucket in its first step and lays out the final buckets at the start of its second)

@@ -447,7 +447,8 @@ const Registration<TorchEngine> kLibTorch{torch_engines(),
                                                      .run_reference = run_reference,
                                                      .measure_trace = measure_trace,
                                                      .merge_launches = merge_launches,
-                                                     .prepare_scaled_copy = prepare_scaled_copy},
+                                                     .prepare_scaled_copy = prepare_scaled_copy,
+                                                     .prepare_product = prepare_product},
                                            .order = 10}};
 
 }  // namespace

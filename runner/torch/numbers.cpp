@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/torch/engine.hpp"
 
 #ifdef STEPCAST_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -38,6 +39,16 @@ void use_numbers(const Precision& precision, const DeviceQueue* queue) {
                           ", drives no GPU of this machine");
   at::globalContext().setAllowTF32CuBLAS(precision.compute == "tf32");
   at::globalContext().setAllowTF32CuDNN(precision.compute == "tf32");
+}
+
+std::function<void()> prepare_product(const Precision& precision, int edge, DeviceQueue& device) {
+  use_numbers(precision, &device);
+  const torch::TensorOptions options = Numbers::of(precision, &device).options();
+  const auto a = torch::randn({edge, edge}, options), b = torch::randn({edge, edge}, options);
+  return [a, b, product = torch::empty({edge, edge}, options)]() mutable {
+    const torch::NoGradGuard no_gradients;
+    torch::mm_out(product, a, b);
+  };
 }
 
 #ifdef STEPCAST_TORCH_CUDA

@@ -2,13 +2,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "calibration/nccl_calibration.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/table.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/validation/measured_collectives.hpp"
-#include "sim/validation/nccl_calibration.hpp"
+#include "sim/validation/nccl_samples.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -49,44 +48,18 @@ std::string gather(const po::variables_map& values, std::vector<NcclSample>& sam
   return device;
 }
 
-void print(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclLaws defaults = nccl_laws(device_model(costs.device).compute_capability);
-  Table table({"law", "default", "fitted", "unit", "told by the samples"});
-  const std::map<std::string, double> before = defaults.values();
-  for (std::size_t i = 0; i < NcclLaws::names().size(); ++i) {
-    const std::string& name = NcclLaws::names()[i];
-    const bool told =
-        std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
-    table.add({name, short_number(before.at(name)), short_number(costs.laws.at(name)),
-               NcclLaws::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
-  }
-  NcclCosts unfitted = costs;
-  unfitted.laws = before;
-  std::cout << table.text() << '\n'
-            << counted(samples.size(), "sample") << " of " << costs.device << " on " << costs.least_gpus
-            << " to " << costs.most_gpus << " GPUs, " << to_text(Bytes(costs.smallest_bytes)) << " to "
-            << to_text(Bytes(costs.largest_bytes)) << ": missed by "
-            << percent_text(nccl_error(costs, samples)) << " (geometric mean; by the defaults "
-            << percent_text(nccl_error(unfitted, samples)) << "), at worst "
-            << percent_text(costs.fit.worst_absolute_relative_residual) << " at "
-            << to_text(Bytes(costs.fit.worst_at_bytes)) << '\n';
-}
-
 ExitCode run(const po::variables_map& values) {
   if (values.count("files") == 0)
     throw UsageError("'import' takes at least one file of measured collectives");
   check_output(values);
   std::vector<NcclSample> samples;
   const std::string device = gather(values, samples);
-  Calibration calibration;
+  Calibration calibration = nccl_calibration(device, samples);
   calibration.context = make_run_context(kCalibrationSchema, command_line());
   for (const std::string& file : values["files"].as<std::vector<std::string>>())
     calibration.lineage.push_back(make_ancestor("measured collectives", file));
-  calibration.backend = "nccl";
-  calibration.nccl = fit_nccl(device, samples);
-  calibration.world_size = calibration.ranks_on_machine = calibration.nccl.most_gpus;
   if (write_output(values, [&] { return to_file_text(calibration); })) return ExitCode::kDone;
-  print(calibration.nccl, samples);
+  std::cout << fit_text(calibration.nccl, samples);
   return ExitCode::kDone;
 }
 

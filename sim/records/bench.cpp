@@ -1,5 +1,7 @@
 #include "sim/records/bench.hpp"
 
+#include <algorithm>
+
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "sim/schedule/schedule.hpp"
@@ -7,7 +9,9 @@
 namespace stepcast {
 
 STEPCAST_JSON_MEMBERS(BenchRow, (collective, message_bytes, time_s, cpu_s, wrong), (algorithm, machine))
-STEPCAST_JSON_REQUIRED(Bench, context, origin, lineage, backend, world_size, rows)
+STEPCAST_JSON_REQUIRED(BesideRow, collective, message_bytes, compute, compute_alone_s, collective_alone_s,
+                       compute_slowdown, collective_slowdown)
+STEPCAST_JSON_MEMBERS(Bench, (context, origin, lineage, backend, world_size, rows), (beside))
 
 const std::vector<std::string>& bench_names() {
   static const std::vector<std::string> kNames = [] {
@@ -23,6 +27,12 @@ std::string Bench::problem() const {
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i].time_s.empty() || !none_negative(rows[i].time_s) || !(rows[i].message_bytes >= 0.0))
       return "key 'rows[" + std::to_string(i) + "]': expected time_s and message_bytes of at least 0";
+  for (std::size_t i = 0; i < beside.size(); ++i)
+    for (const std::vector<double>* samples : {&beside[i].compute_slowdown, &beside[i].collective_slowdown,
+                                               &beside[i].compute_alone_s, &beside[i].collective_alone_s})
+      if (samples->empty() ||
+          std::any_of(samples->begin(), samples->end(), [](double s) { return !(s > 0.0); }))
+        return "key 'beside[" + std::to_string(i) + "]': expected samples above 0";
   return "";
 }
 

@@ -31,6 +31,18 @@ struct BenchRow {
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };
 
+/// A collective and computing at once on the devices of its ranks. With D what one of them took beside the other, o how long
+/// both ran, and T what it takes alone, its slowdown is that of the time in which both ran:
+///
+///     slowdown = o / (T - (D - o))        1: the other one costs it nothing
+struct BesideRow {
+  std::string collective{};
+  double message_bytes = 0.0;
+  std::string compute{};  ///< what was computed, over and over: `product of 4096 x 4096, bf16`
+  /// Samples, each the slowest rank's: one computation and one call alone, and both slowdowns
+  std::vector<double> compute_alone_s{}, collective_alone_s{}, compute_slowdown{}, collective_slowdown{};
+};
+
 struct Bench {
   RunContext context;
   Origin origin = Origin::kMeasured;
@@ -38,6 +50,7 @@ struct Bench {
   std::string backend = "gloo";
   int world_size = 2;
   std::vector<BenchRow> rows;
+  std::vector<BesideRow> beside;  ///< of `bench --beside-compute`; empty in files of older versions
 
   /// The first key whose value cannot have been measured or predicted; "" where all can.
   [[nodiscard]] std::string problem() const;

@@ -12,34 +12,6 @@
 /// Collectives of NCCL that others measured, beside what is forecast of them.
 namespace stepcast {
 
-/// Forecasts of measured collectives of one host: of GPUs with NVLink at NVSwitches, of others two behind each of four PCIe
-/// switches at two sockets.
-class CollectiveForecasts {
- public:
-  /// \param laws in place of those of the GPU's generation, or null; read as long as this lives
-  explicit CollectiveForecasts(const NcclLaws* laws = nullptr) : laws_(laws) {}
-
-  /// What a call takes. NVLS adds no int8. \param device of device_model()
-  [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
-  /// The group that the sample's GPUs are. \throws InputError where they are on several hosts, or more than eight
-  const NcclGraph& graph(const std::string& device, const NcclSample& sample);
-
- private:
-  struct World {
-    explicit World(Cluster given, const NcclLaws* laws) : cluster(std::move(given)), graphs(cluster, laws) {}
-    Cluster cluster;
-    NcclGraphs graphs;
-  };
-  const NcclLaws* laws_;
-  std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
-};
-
-/// What a call takes in a group, by its laws.
-Seconds nccl_time(const NcclGraph& graph, const NcclSample& sample);
-
-/// The device of a sample by its driver's name, or `otherwise`. \throws InputError where there is neither
-std::string device_of(const NcclSample& sample, const std::string& otherwise = "");
-
 struct MeasuredCollective {
   NcclSample sample;
   std::string device;  ///< `h100-sxm`

@@ -9,10 +9,10 @@
 #include <numeric>
 #include <random>
 
+#include "calibration/fitter.hpp"
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/processes.hpp"
-#include "sim/validation/fitter.hpp"
 
 namespace stepcast {
 namespace {

@@ -3,23 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "core/units.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "calibration/collective_forecasts.hpp"
 
 /// Measured collectives of NCCL, as other programs write them.
 namespace stepcast {
-
-/// One size: what a call took.
-struct NcclSample {
-  std::string device;  ///< as the driver calls it: `NVIDIA H100 80GB HBM3`; "" where the file does not say
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  int gpus = 2;
-  int hosts = 1;
-  std::string dtype;  ///< `half`; "" where the file does not say
-  Bytes message;      ///< the total array, as nccl-tests' column `size` has it
-  Seconds time;
-  std::string where;  ///< `all_reduce.txt:31`, for errors
-};
 
 /// A file of one of these kinds, which its content shows:
 ///

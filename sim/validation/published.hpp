@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "calibration/fitter.hpp"
 #include "core/yaml.hpp"
-#include "sim/validation/fitter.hpp"
 
 /// Published measurements of distributed training as data: what others measured, what of it a prediction may use, and what
 /// the source leaves open.

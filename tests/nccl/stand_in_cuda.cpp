@@ -21,6 +21,20 @@ std::atomic<int> devices{8};
 std::atomic<int> things{0};
 thread_local int device = 0;
 
+std::map<int, std::string> names;
+std::atomic<bool> peers{true};
+std::mutex copies_mutex;  // of the next four
+std::chrono::milliseconds copy_time{0};
+std::vector<DoneCopy> copies;
+std::map<const char*, std::size_t> host_memory;  // pinned
+std::map<const char*, std::size_t> device_memory;
+
+bool lies_in(const std::map<const char*, std::size_t>& memory, const void* place) {
+  const auto* at = static_cast<const char*>(place);
+  const auto next = memory.upper_bound(at);
+  return next != memory.begin() && at < std::prev(next)->first + std::prev(next)->second;
+}
+
 /// One passage of an event.
 struct Mark {
   std::mutex mutex;
@@ -46,6 +60,8 @@ struct Mark {
 
 class Queue {
  public:
+  const int device = stand_in::device;
+
   Queue() {
     std::thread([state = state_] { state->serve(); }).detach();
   }
@@ -94,6 +110,7 @@ class Queue {
 };
 
 struct Event {
+  const int device = stand_in::device;
   std::mutex mutex;
   std::shared_ptr<Mark> mark;
 
@@ -126,6 +143,21 @@ void run_in_order(std::function<void()> task) {
 }  // namespace
 
 void set_devices(int count) { devices = count; }
+void name_device(int device, const std::string& name) { names[device] = name; }
+std::string name_of(int device) {
+  const auto known = names.find(device);
+  return known == names.end() || known->second.empty() ? "a GPU of the stand-in" : known->second;
+}
+void set_peers(bool reach) { peers = reach; }
+void slow_copies(std::chrono::milliseconds each) {
+  const std::scoped_lock lock(copies_mutex);
+  copy_time = each;
+  copies.clear();
+}
+std::vector<DoneCopy> done_copies() {
+  const std::scoped_lock lock(copies_mutex);
+  return copies;
+}
 void launch(cudaStream_t stream, std::function<void()> kernel) { queue_of(stream).push(std::move(kernel)); }
 void count_thing(int more) { things += more; }
 int current_device() { return device; }
@@ -144,9 +176,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = here::devices;
   return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
-  std::strcpy(static_cast<char*>(properties->name), "a GPU of the stand-in");
+  std::strcpy(static_cast<char*>(properties->name), here::name_of(device).c_str());
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int /*device*/) {
@@ -198,6 +230,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (here::event_of(event).device != here::queue_of(stream).device) return cudaErrorInvalidResourceHandle;
   const auto mark = std::make_shared<here::Mark>();
   {
     here::Event& recorded = here::event_of(event);
@@ -218,6 +251,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const auto from = here::event_of(start).now();
   const auto to = here::event_of(end).now();
+  if (here::event_of(start).device != here::event_of(end).device) return cudaErrorInvalidResourceHandle;
   if (from == nullptr || to == nullptr) return cudaErrorInvalidResourceHandle;
   if (!from->has_passed() || !to->has_passed()) return cudaErrorNotReady;
   *milliseconds = std::chrono::duration<float, std::milli>(to->at - from->at).count();
@@ -227,12 +261,64 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   *memory = std::malloc(bytes);
   here::count_thing(1);
+  const std::scoped_lock lock(here::copies_mutex);
+  here::device_memory[static_cast<const char*>(*memory)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  {
+    const std::scoped_lock lock(here::copies_mutex);
+    here::device_memory.erase(static_cast<const char*>(memory));
+  }
   std::free(memory);
   here::count_thing(-1);
   return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned int /*flags*/) {
+  *memory = std::malloc(bytes);
+  here::count_thing(1);
+  const std::scoped_lock lock(here::copies_mutex);
+  here::host_memory[static_cast<const char*>(*memory)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  {
+    const std::scoped_lock lock(here::copies_mutex);
+    here::host_memory.erase(static_cast<const char*>(memory));
+  }
+  std::free(memory);
+  here::count_thing(-1);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = here::peers && device != peer ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int /*flags*/) {
+  return peer == here::device ? cudaErrorInvalidDevice : cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+/// Of memory that is neither a device's nor pinned, the host waits until it is done: the driver stages it.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (kind != cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  bool blocks = false;
+  std::chrono::milliseconds time{0};
+  {
+    const std::scoped_lock lock(here::copies_mutex);
+    time = here::copy_time;
+    for (const void* end : {static_cast<const void*>(to), from})
+      blocks = blocks || !(here::lies_in(here::device_memory, end) || here::lies_in(here::host_memory, end));
+  }
+  here::launch(stream, [=, device = here::queue_of(stream).device] {
+    const auto start = here::Clock::now();
+    std::this_thread::sleep_for(time);
+    if (bytes != 0) std::memcpy(to, from, bytes);
+    const std::scoped_lock lock(here::copies_mutex);
+    here::copies.push_back({to, from, bytes, device, start, here::Clock::now(), blocks});
+  });
+  return blocks ? cudaStreamSynchronize(stream) : cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/) {
   here::run_in_order([=] {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,8 @@ std::mutex meetings_mutex;
 std::map<std::uint64_t, std::weak_ptr<Meeting>> meetings;
 std::uint64_t next_id = 1;
 std::map<int, ncclResult_t> errors;
+std::atomic<int> collective_time_ms{0};
+std::atomic<int> running{0};
 
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
@@ -144,6 +147,9 @@ void compute(const std::map<int, Part>& parts) {
 ncclResult_t meet(ncclComm_t communicator, const Part& part, cudaStream_t stream) {
   Communicator& own = of(communicator);
   launch(stream, [meeting = own.meeting, aborted = own.aborted, rank = own.rank, number = own.next++, part] {
+    ++running;
+    std::this_thread::sleep_for(std::chrono::milliseconds(collective_time_ms));
+    --running;
     std::unique_lock lock(meeting->mutex);
     std::map<int, Part>& parts = meeting->calls[number];
     parts[rank] = part;
@@ -321,6 +327,9 @@ ncclResult_t recv(void* data, std::size_t count, ncclDataType_t type, int peer, 
 }
 
 }  // namespace
+
+void slow_collectives(std::chrono::milliseconds each) { collective_time_ms = static_cast<int>(each.count()); }
+int running_collectives() { return running; }
 
 void set_asynchronous_error(int device, ncclResult_t error) {
   const std::scoped_lock lock(meetings_mutex);

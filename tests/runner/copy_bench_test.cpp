@@ -53,12 +53,13 @@ TEST_CASE("copies are timed per copy, at every size, and checked", "[bench]") {
 }
 
 TEST_CASE("an engine of this build finds its device or says that there is none", "[bench]") {
-  for (const auto& entry : copy_engines().entries()) {
+  for (const auto& entry : device_copies().entries()) {
     INFO(entry.name);
     CHECK_THAT(entry.thing.library, Catch::Contains("."));
     constexpr std::size_t kBytes = 1 << 20;
     try {
-      const auto engine = entry.thing.make(0, kBytes);
+      const auto copies = entry.thing.make();
+      const auto engine = make_copy_engine(*copies, 0, kBytes);
       for (const std::string& kind : engine->kinds()) CHECK(engine->check(kind, kBytes) == 0);
     } catch (const CapabilityError& error) {
       CHECK_THAT(error.what(), Catch::Contains("no GPU"));

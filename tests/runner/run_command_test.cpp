@@ -264,7 +264,11 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy ddp --model simple-cnn --steps 0", 2, "--steps");
   refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 2, "25MiB");
   refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
-  refused("run --strategy broadcast --nproc 4", 5, "drives none");
+  refused("run --strategy broadcast --nproc 4", 2, "it goes with --device cuda");
+  refused("run --strategy broadcast --device cuda --model simple-cnn", 2,
+          "means nothing to strategy 'broadcast'");
+  refused("calibrate --device h100-sxm --nproc 2", 2, "--device goes with --backend nccl");
+  refused("bench --beside-compute --nproc 2", 2, "--beside-compute goes with --backend nccl");
   const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
   refused(reference + "fsdp", 2, "all_reduce and gather_scatter");
   refused(reference + "ddp --warmup 1", 2, "--warmup 2");

@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "calibration/nccl_calibration.hpp"
 #include "core/error.hpp"
 #include "sim/validation/measured_collectives.hpp"
-#include "sim/validation/nccl_calibration.hpp"
 #include "tests/temporary_folder.hpp"
 
 /// Files of others, written by hand in their form, and what is made of them.

@@ -1,4 +1,4 @@
-#include "sim/validation/fitter.hpp"
+#include "calibration/fitter.hpp"
 
 #include <Eigen/Dense>
 #include <algorithm>

@@ -1,12 +1,12 @@
-#include "sim/validation/nccl_calibration.hpp"
+#include "calibration/nccl_calibration.hpp"
 
 #include <algorithm>
 #include <cmath>
 
+#include "calibration/fitter.hpp"
 #include "core/error.hpp"
 #include "core/statistics.hpp"
-#include "sim/validation/fitter.hpp"
-#include "sim/validation/measured_collectives.hpp"
+#include "core/table.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -98,11 +98,41 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
   return costs;
 }
 
+Calibration nccl_calibration(const std::string& device, const std::vector<NcclSample>& samples) {
+  Calibration calibration;
+  calibration.backend = "nccl";
+  calibration.nccl = fit_nccl(device, samples);
+  calibration.world_size = calibration.ranks_on_machine = calibration.nccl.most_gpus;
+  return calibration;
+}
+
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
   const NcclLaws laws = laws_of(costs);
   double sum = 0.0;
   for (const double one : Question(costs.device, samples).logarithms(laws)) sum += std::abs(one);
   return std::expm1(sum / static_cast<double>(samples.size()));
+}
+
+std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
+  const NcclLaws defaults = nccl_laws(device_model(costs.device).compute_capability);
+  Table table({"law", "default", "fitted", "unit", "told by the samples"});
+  const std::map<std::string, double> before = defaults.values();
+  for (std::size_t i = 0; i < NcclLaws::names().size(); ++i) {
+    const std::string& name = NcclLaws::names()[i];
+    const bool told =
+        std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
+    table.add({name, short_number(before.at(name)), short_number(costs.laws.at(name)),
+               NcclLaws::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
+  }
+  NcclCosts unfitted = costs;
+  unfitted.laws = before;
+  return table.text() + "\n" + counted(samples.size(), "sample") + " of " + costs.device + " on " +
+         std::to_string(costs.least_gpus) + " to " + std::to_string(costs.most_gpus) + " GPUs, " +
+         to_text(Bytes(costs.smallest_bytes)) + " to " + to_text(Bytes(costs.largest_bytes)) +
+         ": missed by " + percent_text(nccl_error(costs, samples)) + " (geometric mean; by the defaults " +
+         percent_text(nccl_error(unfitted, samples)) + "), at worst " +
+         percent_text(costs.fit.worst_absolute_relative_residual) + " at " +
+         to_text(Bytes(costs.fit.worst_at_bytes)) + "\n";
 }
 
 }  // namespace stepcast

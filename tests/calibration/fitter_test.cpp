@@ -1,4 +1,4 @@
-#include "sim/validation/fitter.hpp"
+#include "calibration/fitter.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

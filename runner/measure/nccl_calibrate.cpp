@@ -1,0 +1,72 @@
+#include "runner/measure/nccl_calibrate.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+CollectiveKind kind_called(const std::string& name) {
+  return *std::find_if(kCollectiveKinds.begin(), kCollectiveKinds.end(),
+                       [&](CollectiveKind kind) { return name == to_text(kind); });
+}
+
+/// \throws CapabilityError for what no law is of
+void check_place(RankSession& session, const std::string& own) {
+  if (const std::size_t hosts = group_by_host(session.place.hosts).size(); hosts > 1)
+    throw CapabilityError("calibrate --backend nccl: the ranks are on " + std::to_string(hosts) +
+                          " hosts; NCCL's laws are of the GPUs of one, so start the ranks of one host");
+  const std::vector<std::string> names = session.control->all_gather("gpu", own);
+  for (std::size_t rank = 0; rank < names.size(); ++rank)
+    if (names[rank] != names.front())
+      throw CapabilityError("calibrate --backend nccl: rank " + std::to_string(rank) + " has a GPU '" +
+                            names[rank] + "', rank 0 '" + names.front() +
+                            "'; a calibration is of one kind, so choose by CUDA_VISIBLE_DEVICES");
+}
+
+}  // namespace
+
+const std::vector<std::string>& calibrated_collectives() {
+  static const std::vector<std::string> kNames{"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+  return kNames;
+}
+
+NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings, const std::string& device,
+                            const std::function<void(const std::string& now)>& on_sample) {
+  const std::string reported = settings.device->device();
+  check_place(session, reported);
+  NcclSample sample;
+  sample.device = reported;
+  sample.gpus = session.ranks.world_size;
+  sample.dtype = "float";
+  sample.where = "this job";
+  const std::string name =
+      device_of(sample, device);  // an unknown one is an error before anything is measured
+  BenchSettings collectives = settings;
+  if (collectives.collectives.empty()) collectives.collectives = calibrated_collectives();
+  const std::vector<BenchRow> rows = bench_collectives(session, collectives, on_sample);
+  require_right(rows);
+  if (session.ranks.rank != 0) return {};
+  NcclMeasured measured;
+  std::vector<SampleSet> sets;
+  for (const BenchRow& row : rows) {
+    sample.kind = kind_called(row.collective);
+    sample.message = Bytes(row.message_bytes);
+    sample.time = Seconds(row.median_time_s());
+    sample.where = row.collective + " of " + to_text(sample.message);
+    if (sample.time <= Seconds(0)) throw RunError(sample.where + " took no time by the device's clock");
+    measured.samples.push_back(sample);
+    sets.push_back({.probe = row.collective,
+                    .bytes = row.message_bytes,
+                    .time_s = row.time_s,
+                    .cpu_s = row.cpu_s,
+                    .machine = row.machine});
+  }
+  measured.calibration = nccl_calibration(name, measured.samples);
+  measured.calibration.samples = std::move(sets);
+  return measured;
+}
+
+}  // namespace stepcast

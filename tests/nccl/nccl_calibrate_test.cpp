@@ -1,0 +1,144 @@
+#include "runner/measure/nccl_calibrate.hpp"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "runner/execute/device_queue.hpp"
+#include "sim/replay/prediction.hpp"
+#include "tests/nccl/stand_in.hpp"
+#include "tests/runner/as_ranks.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// Calibrations of the stand-in's GPUs, whose collectives take what the threads of this machine need for them.
+namespace stepcast::nccl_calibrate_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const std::string kH100 = "NVIDIA H100 80GB HBM3";
+
+/// What the driver calls two devices, as long as this lives.
+class Named {
+ public:
+  Named(const std::string& first, const std::string& second) {
+    stand_in::set_devices(2);
+    stand_in::name_device(0, first);
+    stand_in::name_device(1, second);
+  }
+  ~Named() {
+    for (const int device : {0, 1}) stand_in::name_device(device, "");
+    stand_in::set_devices(8);
+  }
+  Named& operator=(Named&&) = delete;
+};
+
+BenchSettings settings() {
+  BenchSettings settings;
+  settings.sizes = bench_sizes(512.0, 32768.0, 4.0);
+  settings.rounds = 2;
+  settings.iterations = 3;
+  return settings;
+}
+
+/// Of rank 0. \param on_sample of a rank
+NcclMeasured calibrate(
+    const std::string& device = "", const std::function<void(int rank)>& on_sample = [](int) {}) {
+  NcclMeasured result;
+  as_sessions(2,
+              [&](RankSession& session) {
+                const auto queue = open_device("cuda", session.ranks.local_rank);
+                BenchSettings own = settings();
+                own.device = queue.get();
+                NcclMeasured measured = calibrate_nccl(
+                    session, own, device, [&](const std::string&) { on_sample(session.ranks.rank); });
+                if (session.ranks.rank == 0) result = std::move(measured);
+              },
+              {.backend = "nccl", .timeout = 2s, .ends_together = false});
+  return result;
+}
+
+PredictionRequest question() {
+  PredictionRequest request;
+  request.strategy = "all_reduce";
+  request.model = "netflix-mlp";
+  request.device = "h100-sxm";
+  request.cluster = "h100x8-hgx";
+  request.training.world_size = 2;
+  request.batch = 65536;
+  request.steps = 1;
+  request.warmup_steps = 0;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("calibrate fits NCCL's laws to its own collectives, and predict takes the file", "[nccl]") {
+  const Named named(kH100, kH100);
+  const NcclMeasured measured = calibrate();
+  Calibration calibration = measured.calibration;
+  calibration.context = make_run_context("stepcast.calibration/1", {"test"});
+  CHECK(calibration.backend == "nccl");
+  CHECK(calibration.world_size == 2);
+  CHECK(calibration.nccl.device == "h100-sxm");
+  CHECK(calibration.nccl.least_gpus == 2);
+  CHECK(calibration.nccl.smallest_bytes == 512.0);
+  CHECK(calibration.nccl.largest_bytes == 32768.0);
+  CHECK(calibration.nccl.fit.samples == 16);  // four collectives, four sizes
+  CHECK_FALSE(calibration.nccl.determined.empty());
+  CHECK(calibration.problem().empty());
+  REQUIRE(calibration.samples.size() == 16);
+  std::set<std::string> probes;
+  for (const SampleSet& set : calibration.samples) {
+    probes.insert(set.probe);
+    CHECK(set.time_s.size() == 2);
+    CHECK(set.machine.size() == 2);
+  }
+  CHECK(probes == std::set<std::string>(calibrated_collectives().begin(), calibrated_collectives().end()));
+
+  // Import's fit of the same numbers is the same.
+  CHECK(nccl_calibration("h100-sxm", measured.samples).nccl.laws == calibration.nccl.laws);
+
+  const TemporaryFolder folder;
+  const std::string path = folder.write("gpus.calibration.json", to_file_text(calibration));
+  CHECK(load_calibration(path).nccl.laws == calibration.nccl.laws);
+  PredictionRequest request = question();
+  const double before = predict(request).median_step_time_s();
+  request.calibration = path;
+  const double after = predict(request).median_step_time_s();
+  CHECK(std::isfinite(after));
+  CHECK(after > before);  // threads that wake each other up are slower than an H100
+  request.device = "a100-sxm";
+  request.cluster = "a100x8";
+  CHECK_THROWS_WITH(predict(request), Catch::Contains("h100-sxm") && Catch::Contains("a100-sxm"));
+}
+
+TEST_CASE("GPUs that nobody knows, or of two kinds, are refused before anything is measured", "[nccl]") {
+  {
+    const Named named("GPU X", "GPU X");
+    CHECK_THROWS_WITH(calibrate(),
+                      Catch::Contains("this job: device 'GPU X' is none of") && Catch::Contains("h100-sxm"));
+    CHECK(calibrate("h100-sxm").calibration.nccl.device == "h100-sxm");
+  }
+  const Named named(kH100, "GPU X");
+  CHECK_THROWS_WITH(calibrate(), Catch::Contains("rank 1 has a GPU 'GPU X', rank 0 '" + kH100 + "'"));
+}
+
+TEST_CASE("a rank that is lost while others calibrate is named with the operation", "[nccl]") {
+  const Named named(kH100, kH100);
+  CHECK_THROWS_WITH(calibrate("",
+                              [](int rank) {
+                                if (rank == 0) return;
+                                std::this_thread::sleep_for(4s);  // alive and silent
+                                throw RunError("rank 1 gives up");
+                              }),
+                    Catch::Contains("rank 0: all_reduce failed: rank 1 did not answer within 2.00 s"));
+}
+
+}  // namespace stepcast::nccl_calibrate_test
