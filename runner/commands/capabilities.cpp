@@ -26,6 +26,7 @@ ExitCode run(const po::variables_map& options) {
   if (options["json"].as<bool>()) {
     const nlohmann::json json = {{"context", context},
                                  {"backends", list},
+                                 {"blas_is_reference", loaded_blas().is_reference},
                                  {"blas_core_type_instead", blas_kernels().instead},
                                  {"gpu", device},
                                  {"no_gpu", lacking}};

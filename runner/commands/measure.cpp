@@ -153,6 +153,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
     options.limit_s = parse_seconds(limit, "--time-limit").count();
   const std::unique_ptr<DeviceQueue> device = device_option(values);
   options.device = device.get();
+  if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
   std::optional<GpuWatch> watch;
   if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
@@ -281,7 +282,6 @@ ExitCode run(const po::variables_map& values) {
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
     earlier = earlier_launches(values, values["output"].as<std::string>(), model, segments);
   static_cast<void>(budget_option(values));
-  if (device_option(values) == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
   Trace trace;
   if (launches == 1 && threads.size() == 1) {
     require_thread_environment(threads.front(), command_line());

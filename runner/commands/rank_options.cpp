@@ -5,6 +5,7 @@
 
 #include "core/environment.hpp"
 #include "core/units.hpp"
+#include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
 #include "runner/launch/binding.hpp"
 #include "sim/cli/option.hpp"
@@ -109,7 +110,7 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   const std::string library = find_backend(options["backend"].as<std::string>()).library;
   const std::size_t space = library.find(' ');
   context.libraries[library.substr(0, space)] = library.substr(space + 1);
-  context.blas = identify_blas().description;
+  context.blas = loaded_blas().description;
   context.binding = session.binding;
   context.scheduling = session.scheduling;
   constexpr double kBusy = 0.5;

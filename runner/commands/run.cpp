@@ -270,7 +270,6 @@ void check_precision(const po::variables_map& values, bool replayed) {
 
 ExitCode run_for_real(const po::variables_map& values, const Model& model, const TrainingConfig& training,
                       const Schedule& schedule) {
-  if (values["device"].as<std::string>() == "cpu") check_blas(values["allow-reference-blas"].as<bool>());
   require_thread_environment(values["threads"].as<int>(), command_line());
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
@@ -278,6 +277,7 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
     const std::unique_ptr<DeviceQueue> device = device_option(values, session.ranks.local_rank);
     options.device = device.get();
     options.precision = precision_option(values);
+    if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
     std::optional<GpuWatch> watch;
     if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
     const TorchEngine& torch = torch_engine();

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "core/environment.hpp"
@@ -36,6 +37,20 @@ bool processor_has(const std::string& feature) {
 
 }  // namespace
 
+BlasIdentity loaded_blas() {
+  using GetVersion = void (*)(char* text, int size);
+  const auto get_version = reinterpret_cast<GetVersion>(torch_symbol("MKL_Get_Version_String"));
+  if (get_version == nullptr) return identify_blas();
+  // `Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for ...`
+  std::string text(256, '\0');
+  get_version(text.data(), static_cast<int>(text.size()));
+  constexpr std::string_view kMark = "Version ";
+  const std::size_t start = text.find(kMark);
+  if (start == std::string::npos) return {"MKL (in LibTorch)", false};
+  const std::string version = text.substr(start + kMark.size());
+  return {"MKL " + version.substr(0, version.find('-')) + " (in LibTorch)", false};
+}
+
 BlasKernels blas_kernels() {
   using GetName = const char* (*)();
   const auto get_name = reinterpret_cast<GetName>(torch_symbol("openblas_get_corename"));
@@ -62,7 +77,8 @@ std::string output_of(int threads, const std::vector<std::string>& arguments) {
 }
 
 void check_blas(bool allow_reference) {
-  const BlasIdentity blas = identify_blas();
+  static_cast<void>(torch_engine());
+  const BlasIdentity blas = loaded_blas();
   if (blas.is_reference && !allow_reference)
     throw CapabilityError(
         "LibTorch would compute with " + blas.description +
@@ -73,11 +89,11 @@ void check_blas(bool allow_reference) {
 RunContext make_compute_context(const std::string& schema, const std::vector<std::string>& command_line,
                                 int threads, unsigned seed) {
   RunContext context = make_run_context(schema, command_line);
-  const BlasIdentity blas = identify_blas();
-  context.blas = blas.description;
   context.threads = threads;
   context.seed = seed;
   context.libraries["LibTorch"] = torch_engine().version;
+  const BlasIdentity blas = loaded_blas();
+  context.blas = blas.description;
   if (blas.is_reference) context.warnings.emplace_back("computed with the slow reference BLAS");
   if (const BlasKernels kernels = blas_kernels(); !kernels.name.empty()) {
     context.libraries[kBlasKernels] = kernels.name;

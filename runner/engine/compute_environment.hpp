@@ -18,7 +18,11 @@ void require_thread_environment(int threads, const std::vector<std::string>& arg
 /// with
 std::string output_of(int threads, const std::vector<std::string>& arguments);
 
-/// \throws CapabilityError when matrix products would run on the reference BLAS, 10 to 40 times slower than
+/// The BLAS that LibTorch computes with: the one it holds, as the wheels hold MKL, otherwise the system's libblas.so.3. Where
+/// LibTorch is not loaded it is taken for one that holds none.
+BlasIdentity loaded_blas();
+
+/// Loads LibTorch. \throws CapabilityError when matrix products would run on the reference BLAS, 10 to 40 times slower than
 /// OpenBLAS, unless `allow_reference`
 void check_blas(bool allow_reference);
 

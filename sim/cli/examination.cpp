@@ -60,12 +60,18 @@ void examine_processor(std::vector<Finding>& findings) {
                             "measured times hold what others took; see 'stepcast doctor --watch'"));
 }
 
-void examine_libraries(std::vector<Finding>& findings) {
-  const BlasIdentity blas = identify_blas();
+/// The system's, unless the runner says which its LibTorch has.
+void examine_blas(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
+  BlasIdentity blas = identify_blas();
+  if (capabilities.contains("context"))
+    blas = {capabilities["context"].value("blas", ""), capabilities.value("blas_is_reference", false)};
   const bool none = blas.description.find("no lib") != std::string::npos;
   findings.push_back(judged(
       "BLAS", !none && !blas.is_reference, none ? Verdict::kMissing : Verdict::kMisleading, blas.description,
       "linear layers are about 16 times slower than they should be; install libopenblas0-pthread"));
+}
+
+void examine_libraries(std::vector<Finding>& findings) {
   for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
     if (const auto value = process_environment(variable))
       findings.push_back({variable, Verdict::kMisleading, *value,
@@ -91,19 +97,20 @@ void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& 
         {"  backend " + backend.value("name", "?"), Verdict::kGood, backend.value("library", "?"), ""});
 }
 
-void examine_runner(std::vector<Finding>& findings) {
+/// What it says of itself; an empty object where there is none.
+nlohmann::json examine_runner(std::vector<Finding>& findings) {
   std::string runner;
   try {
     runner = find_runner();
   } catch (const InputError& error) {
     findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset the variable or mend it"});
-    return;
+    return nlohmann::json::object();
   }
   if (runner.empty()) {
     findings.push_back(
         {"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",
          "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
-    return;
+    return nlohmann::json::object();
   }
   const ProgramOutput output = run_program_file({runner, "capabilities", "--json"});
   const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
@@ -111,10 +118,11 @@ void examine_runner(std::vector<Finding>& findings) {
     findings.push_back({"stepcast-runner", Verdict::kMissing,
                         runner + " does not start: " + output.standard_error,
                         "build it again against the installed LibTorch and Gloo"});
-    return;
+    return nlohmann::json::object();
   }
   findings.push_back({"stepcast-runner", Verdict::kGood, runner, ""});
   add_capabilities(json, findings);
+  return json;
 }
 
 }  // namespace
@@ -141,7 +149,7 @@ std::vector<Finding> examine_machine() {
   std::vector<Finding> findings;
   examine_processor(findings);
   examine_libraries(findings);
-  examine_runner(findings);
+  examine_blas(examine_runner(findings), findings);
   return findings;
 }
 

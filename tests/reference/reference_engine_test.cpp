@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "runner/engine/torch_engine.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "runner/torch/engine.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-/// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo.
+/// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo, by the library that stepcast-runner loads.
 
 namespace stepcast::reference_engine_test {
 
@@ -37,11 +37,12 @@ RunOptions options_for(const TrainingConfig& training, int steps, bool float64) 
 /// What rank 0 has in the end.
 Trained by_reference(const std::string& strategy, const Model& model, const TrainingConfig& training,
                      int steps, bool float64) {
+  const TorchEngine& torch = torch_engine();
   Trained trained;
   as_sessions(training.world_size, [&](RankSession& session) {
     Trained own;
-    own.result = run_reference(model, {strategy, training}, session, options_for(training, steps, float64),
-                               &own.state);
+    own.result = torch.run_reference(model, {strategy, training}, session,
+                                     options_for(training, steps, float64), &own.state);
     if (session.ranks.rank == 0) trained = std::move(own);
   });
   return trained;
@@ -50,10 +51,12 @@ Trained by_reference(const std::string& strategy, const Model& model, const Trai
 Trained by_schedule(const std::string& strategy, const Model& model, const TrainingConfig& training,
                     int steps, bool float64) {
   const Schedule schedule = build_schedule(strategy, model, training);
+  const TorchEngine& torch = torch_engine();
   Trained trained;
   as_sessions(training.world_size, [&](RankSession& session) {
     Trained own;
-    own.result = run_schedule(model, schedule, session, options_for(training, steps, float64), &own.state);
+    own.result =
+        torch.run_schedule(model, schedule, session, options_for(training, steps, float64), &own.state);
     if (session.ranks.rank == 0) trained = std::move(own);
   });
   return trained;
@@ -202,6 +205,7 @@ TEST_CASE("blocking exchanges of the reference engine send what the Schedule sen
 }
 
 TEST_CASE("what PyTorch's own parts do not run is refused with what they do") {
+  const auto require_reference = torch_engine().require_reference;
   CHECK_NOTHROW(require_reference("ddp", "gloo", 2));
   CHECK_NOTHROW(require_reference("single", "gloo", 0));
   CHECK_THROWS_WITH(require_reference("fsdp", "gloo", 5), Catch::Contains("all_reduce and gather_scatter"));
