@@ -81,7 +81,8 @@ StudyVocabulary vocabulary() {
   po::options_description table;
   commands().find(kAsked).declare(table);
   static const std::vector<std::string> kOfPoints{
-      "output", "json", "force", "timeline", "timeline-ranks", "collectives", "min", "max", "factor"};
+      "output",         "json",        "force", "timeline", "timeline-ranks",
+      "timeline-steps", "collectives", "min",   "max",      "factor"};
   for (const auto& option : table.options()) {
     if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
     words.options.push_back(option->long_name());
