@@ -343,7 +343,10 @@ ExitCode answer_points(const Study& study, StudyRun run) {
     return ExitCode::kDone;
   }
   print_rows(study, rows);
-  return write_results(study, rows, run.folder, {}) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  const bool met = write_results(study, rows, run.folder, {});
+  if (std::all_of(rows.begin(), rows.end(), [](const auto& row) { return !row.second.error.empty(); }))
+    throw InputError(study.path + ": no point has an answer, such as: " + rows.begin()->second.error);
+  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 /// What the jobs of an array are told as this command was.
