@@ -15,6 +15,7 @@ constexpr int kRowHeight = 34, kNarrowestColumn = 62, kAxes = 74;  // points
 constexpr std::size_t kLongestRowName = 34, kMostPlaces = 40;
 constexpr const char* kNoAnswer = "lc rgb '#777777' fs pattern 1 border lc rgb '#777777'";
 constexpr const char* kNoRoom = "lc rgb '#777777' fs pattern 4 border lc rgb '#777777'";
+constexpr const char* kHalo = "fs empty border lw 6 lc rgb '#ffffff'";  // of the frame, on dark cells
 constexpr const char* kFrame = "fs empty border lw 3 lc rgb '#CC3311'";
 
 /// Cividis at ten equal steps. Source: Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018.
@@ -143,6 +144,7 @@ style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const st
                "using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable fs solid 1.0 noborder");
   boxes("without answer", rows.no_answer, kNoAnswer);
   boxes("does not fit", rows.no_room, kNoRoom);
+  boxes("around the best", rows.best, kHalo);
   boxes("best", rows.best, kFrame);
   const auto texts = [&](const std::vector<std::string>& all, const char* how) {
     if (!all.empty())

@@ -104,6 +104,7 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   options.threads = int_option(values, "threads", 1, kMostThreads);
   options.steps = int_option(values, "steps", 1);
   options.warmup_steps = int_option(values, "warmup", 0);
+  options.shown_steps = numbers_option(values, "timeline-steps");
   options.seed = values["seed"].as<unsigned>();
   options.data_folder = values["data"].as<std::string>();
   if (prints)
@@ -205,6 +206,7 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
   ReplayedRunOptions options;
   options.steps = int_option(values, "steps", 1);
   options.warmup_steps = int_option(values, "warmup", 0);
+  options.shown_steps = numbers_option(values, "timeline-steps");
   options.resample = values["resample"].as<bool>();
   options.seed = values["seed"].as<unsigned>();
   options.samples =

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct RunOptions {
   int threads = 1;
   int steps = 30;
   int warmup_steps = 5;
+  std::set<int> shown_steps{};  ///< of a timeline
   unsigned seed = 1;
   bool float64 = false;           ///< for tests of correctness; timings are in float32
   DeviceQueue* device = nullptr;  ///< that computes; null: this host

@@ -39,7 +39,10 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
 class RankLog {
  public:
   RankLog(const Schedule& schedule, RankSession& session, const StepLoop& loop)
-      : schedule_(schedule), program_(schedule.program(session.ranks.rank)), rank_(session.ranks.rank) {
+      : schedule_(schedule),
+        program_(schedule.program(session.ranks.rank)),
+        rank_(session.ranks.rank),
+        shown_steps_(loop.shown_steps) {
     const auto steps = static_cast<std::size_t>(loop.steps);
     warmup_step_time_s_.reserve(static_cast<std::size_t>(loop.warmup_steps));
     start_s_.reserve(steps);
@@ -85,11 +88,7 @@ class RankLog {
       result.notes["clocks"] = "spans of other hosts are aligned with rank 0's clock to within " +
                                to_text(Seconds(error_s)) + ", half the smallest round trip";
     Result notes;
-    notes.spans = spans(step, 0.0);
-    for (Span& span : notes.spans) {
-      span.start_s = clock.on_rank_0(span.start_s) - start_of_rank_0;
-      span.end_s = clock.on_rank_0(span.end_s) - start_of_rank_0;
-    }
+    notes.spans = spans_on_rank_0(clock, step, start_of_rank_0);
     notes.breakdown = {median_breakdown()};
     notes.loss = loss_;
     notes.memory = {memory_use(peak)};
@@ -107,6 +106,9 @@ class RankLog {
       for (std::size_t i = 0; i < steps; ++i) result.loss[i] += theirs.loss[i];
     }
     for (double& loss : result.loss) loss /= std::max(1, losses);
+    if (!shown_steps_.empty())
+      result.shown.spans =
+          shown(session, clock, all.front()[steps + 2 + static_cast<std::size_t>(*shown_steps_.begin())]);
     return result;
   }
 
@@ -120,6 +122,31 @@ class RankLog {
           span_of(rank_, op, to_seconds(stamp.start) - origin_s, to_seconds(stamp.end) - origin_s));
     }
     return result;
+  }
+
+  /// The same by rank 0's clock.
+  [[nodiscard]] std::vector<Span> spans_on_rank_0(const ClockLine& clock, std::size_t step,
+                                                  double origin_s) const {
+    std::vector<Span> result = spans(step, 0.0);
+    for (Span& span : result) {
+      span.start_s = clock.on_rank_0(span.start_s) - origin_s;
+      span.end_s = clock.on_rank_0(span.end_s) - origin_s;
+    }
+    return result;
+  }
+
+  /// The steps that a timeline shows, of all ranks, complete at rank 0; every rank calls it.
+  [[nodiscard]] std::vector<Span> shown(RankSession& session, const ClockLine& clock, double origin_s) const {
+    std::vector<Span> mine;
+    for (const int step : shown_steps_)
+      for (Span& span : spans_on_rank_0(clock, static_cast<std::size_t>(step), origin_s)) {
+        span.step = step;
+        mine.push_back(std::move(span));
+      }
+    std::vector<Span> all;
+    for (const std::string& text : session.control->gather("timeline", nlohmann::json(mine).dump()))
+      for (Span& span : nlohmann::json::parse(text).get<std::vector<Span>>()) all.push_back(std::move(span));
+    return all;
   }
 
   [[nodiscard]] Breakdown median_breakdown() const {
@@ -149,6 +176,7 @@ class RankLog {
   const Schedule& schedule_;
   const Program& program_;
   int rank_;
+  std::set<int> shown_steps_;
   ClockOffset before_;  ///< before the first step
   std::vector<double> warmup_step_time_s_;
   std::vector<double> start_s_;      ///< by step, in seconds of the steady clock

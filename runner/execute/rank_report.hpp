@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct StepLoop {
   /// Looks at the machine about twice a second between steps, for which the ranks meet; else once, after the last
   /// one, as where ranks wait instead of computing.
   bool watches_machine = true;
+  std::set<int> shown_steps{};  ///< measured ones, from 0 on, for Result::shown
 };
 
 /// Runs warm-up and measured steps; all ranks call it. Steps follow each other without a barrier, except for

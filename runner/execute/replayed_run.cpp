@@ -240,9 +240,10 @@ Result run_replayed(const Model& model, const Schedule& schedule, RankSession& s
                     const StepTimes& times, const ReplayedRunOptions& options) {
   ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
                           options.resample ? std::optional(options.seed) : std::nullopt, options.samples);
-  Result result = run_steps(program, schedule, session,
-                            {options.warmup_steps, options.steps,
-                             [&](int step, double /*loss*/) { options.on_step(step); }, 1, false});
+  Result result =
+      run_steps(program, schedule, session,
+                {options.warmup_steps, options.steps,
+                 [&](int step, double /*loss*/) { options.on_step(step); }, 1, false, options.shown_steps});
   result.loss.clear();
   result.memory.clear();
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);

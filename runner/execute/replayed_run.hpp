@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ class ReplayedProgram final : public ProgramRunner {
 struct ReplayedRunOptions {
   int steps = 30;
   int warmup_steps = 5;
+  std::set<int> shown_steps{};  ///< of a timeline
   /// Every rank draws measured steps, see ReplayedProgram.
   bool resample = false;
   unsigned seed = 1;     ///< of the draws

@@ -415,8 +415,9 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   Dataset data = Dataset::open(model, options.data_folder, options.seed);
   data.to(numbers.device);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch, options.device);
-  Result result = run_steps(program, schedule, session,
-                            {options.warmup_steps, options.steps, options.on_step, options.threads});
+  Result result = run_steps(
+      program, schedule, session,
+      {options.warmup_steps, options.steps, options.on_step, options.threads, true, options.shown_steps});
   if (!schedule.buckets.empty()) result.notes["buckets"] = bucket_layout(model, schedule.buckets);
   if (final_state != nullptr) {
     program.gather_units();

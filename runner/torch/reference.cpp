@@ -327,8 +327,9 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
   const std::string lost = "rank " + std::to_string(session.ranks.rank) + ": c10d: ";
   try {
     ReferenceStep program(torch_model, data, run, session.place);
-    Result result = run_steps(program, program.noted(), session,
-                              {options.warmup_steps, options.steps, options.on_step, options.threads});
+    Result result = run_steps(
+        program, program.noted(), session,
+        {options.warmup_steps, options.steps, options.on_step, options.threads, true, options.shown_steps});
     result.breakdown.clear();
     if (const std::vector<Bucket> buckets = program.buckets(); !buckets.empty())
       result.notes["buckets"] = bucket_layout(model, buckets);

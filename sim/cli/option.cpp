@@ -84,9 +84,9 @@ std::string joined_option(const po::variables_map& values, const std::string& na
   return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
 }
 
-std::set<int> ranks_option(const po::variables_map& values, const std::string& name) {
-  std::set<int> ranks;
-  if (values.count(name) == 0) return ranks;
+std::set<int> numbers_option(const po::variables_map& values, const std::string& name) {
+  std::set<int> numbers;
+  if (values.count(name) == 0) return numbers;
   for (const std::string& part : list_option(values, name)) {
     const std::size_t dash = part.find('-');
     const auto first = number_in<int>(std::string_view(part).substr(0, dash), 10);
@@ -94,28 +94,40 @@ std::set<int> ranks_option(const po::variables_map& values, const std::string& n
         dash == std::string::npos ? first : number_in<int>(std::string_view(part).substr(dash + 1), 10);
     if (!first || !last || *first < 0 || *last < *first || *last > kMostOfAnything)
       throw UsageError("--" + name + ": found '" + part + "', expected numbers and ranges, as 0,4-7");
-    for (int rank = *first; rank <= *last; ++rank) ranks.insert(rank);
+    for (int number = *first; number <= *last; ++number) numbers.insert(number);
   }
-  return ranks;
+  return numbers;
 }
 
 void declare_timeline(po::options_description& options) {
   options.add_options()("timeline", text_value(),
                         "write one step as JSON for ui.perfetto.dev, compressed where the name ends in .gz")(
-      "timeline-ranks", text_value(), "of these ranks alone, as 0,4-7");
+      "timeline-ranks", text_value(), "of these ranks alone, as 0,4-7")(
+      "timeline-steps", text_value(),
+      "of these steps, counted from 0 after the warm-up, as 0,4-7; default: the one whose time is the "
+      "median");
 }
 
 void check_timeline(const po::variables_map& values) {
-  static_cast<void>(ranks_option(values, "timeline-ranks"));
+  static_cast<void>(numbers_option(values, "timeline-ranks"));
+  if (values.count("timeline-steps") != 0) {
+    const std::set<int> steps = numbers_option(values, "timeline-steps");
+    const int all = values["steps"].as<int>();
+    if (steps.empty() || *steps.rbegin() >= all)
+      throw UsageError("--timeline-steps: found '" + values["timeline-steps"].as<std::string>() +
+                       "', expected numbers from 0 to " + std::to_string(all - 1) + ": --steps is " +
+                       std::to_string(all));
+  }
   if (values.count("timeline") != 0)
     check_writable(values["timeline"].as<std::string>(), values["force"].as<bool>());
-  else if (values.count("timeline-ranks") != 0)
-    throw UsageError("--timeline-ranks goes with --timeline");
+  else
+    for (const char* name : {"timeline-ranks", "timeline-steps"})
+      if (values.count(name) != 0) throw UsageError(std::string("--") + name + " goes with --timeline");
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {
   if (values.count("timeline") != 0)
-    write_timeline(values["timeline"].as<std::string>(), {&result}, ranks_option(values, "timeline-ranks"),
+    write_timeline(values["timeline"].as<std::string>(), {&result}, numbers_option(values, "timeline-ranks"),
                    values["force"].as<bool>());
 }
 

@@ -64,11 +64,11 @@ const std::pair<std::string, Action>& action_option(
 }
 
 /// `0,4-7` as 0, 4, 5, 6, 7; none where it was not given. \throws UsageError with an example
-std::set<int> ranks_option(const po::variables_map& values, const std::string& name);
+std::set<int> numbers_option(const po::variables_map& values, const std::string& name);
 
-/// `--timeline` and `--timeline-ranks` of a command that makes a Result.
+/// `--timeline`, `--timeline-ranks` and `--timeline-steps` of a command that makes a Result.
 void declare_timeline(po::options_description& options);
-/// Refuses, before long work, a timeline that could not be written, or ranks that are none.
+/// Refuses, before long work, a timeline that could not be written, ranks that are none, and steps beyond `--steps`.
 void check_timeline(const po::variables_map& values);
 void write_timeline_option(const po::variables_map& values, const Result& result);
 

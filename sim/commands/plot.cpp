@@ -145,7 +145,7 @@ ExitCode write_traces(const po::variables_map& values, const FigureInput& input,
   std::vector<const Result*> results;
   for (const ResultFile& file : input.results) results.push_back(&file.result);
   if (results.empty()) throw InputError("nothing to draw: give result files");
-  write_timeline(output, results, ranks_option(values, "ranks"), values["force"].as<bool>());
+  write_timeline(output, results, numbers_option(values, "ranks"), values["force"].as<bool>());
   std::cout << output << '\n';
   return ExitCode::kDone;
 }

@@ -177,6 +177,7 @@ PredictionRequest prediction_request(const po::variables_map& values) {
   request.extrapolate = values["extrapolate"].as<bool>();
   request.steps = int_option(values, "steps", 1);
   request.warmup_steps = int_option(values, "warmup", 0);
+  request.shown_steps = numbers_option(values, "timeline-steps");
   request.replicas = int_option(values, "replicas", 1);
   request.scale = parse_scales(values["scale"].as<std::string>());
   request.resample = values["resample"].as<bool>();
@@ -225,7 +226,7 @@ void print_summary(const Result& result) {
 /// What was asked, whatever became of the answer: without the options of outputs.
 std::vector<std::string> asked_words() {
   static const std::set<std::string> kFlags{"--json", "--force"},
-      kWithValue{"-o", "--output", "--timeline", "--timeline-ranks"};
+      kWithValue{"-o", "--output", "--timeline", "--timeline-ranks", "--timeline-steps"};
   std::vector<std::string> words;
   for (std::size_t i = 2; i < command_line().size(); ++i) {
     const std::string& word = command_line()[i];

@@ -81,7 +81,8 @@ StudyVocabulary vocabulary() {
   po::options_description table;
   commands().find(kAsked).declare(table);
   static const std::vector<std::string> kOfPoints{
-      "output", "json", "force", "timeline", "timeline-ranks", "collectives", "min", "max", "factor"};
+      "output",         "json",        "force", "timeline", "timeline-ranks",
+      "timeline-steps", "collectives", "min",   "max",      "factor"};
   for (const auto& option : table.options()) {
     if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
     words.options.push_back(option->long_name());
@@ -342,7 +343,10 @@ ExitCode answer_points(const Study& study, StudyRun run) {
     return ExitCode::kDone;
   }
   print_rows(study, rows);
-  return write_results(study, rows, run.folder, {}) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+  const bool met = write_results(study, rows, run.folder, {});
+  if (std::all_of(rows.begin(), rows.end(), [](const auto& row) { return !row.second.error.empty(); }))
+    throw InputError(study.path + ": no point has an answer, such as: " + rows.begin()->second.error);
+  return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 /// What the jobs of an array are told as this command was.

@@ -41,9 +41,13 @@ struct Lane {
 
 bool is_shown(int rank, const std::set<int>& ranks) { return ranks.empty() || ranks.contains(rank); }
 
+const std::vector<Span>& spans_of(const Result& result) {
+  return result.shown.spans.empty() ? result.spans : result.shown.spans;
+}
+
 std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& ranks) {
   std::vector<Slice> slices;
-  for (const Span& span : result.spans)
+  for (const Span& span : spans_of(result))
     if (is_shown(span.rank, ranks))
       slices.push_back({&span, nanoseconds(span.start_s), nanoseconds(span.end_s)});
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
@@ -67,7 +71,7 @@ class Timeline {
     add_arrows();
     add_bytes_in_flight();
     std::set<int> counted;
-    for (const MemoryUse& use : result_.memory)
+    for (const MemoryUse& use : result_.shown.spans.empty() ? result_.memory : result_.shown.memory)
       if (is_shown(use.rank, ranks_) && counted.insert(use.rank).second) add_live_memory(use);
   }
 
@@ -96,6 +100,7 @@ class Timeline {
       if (span.bytes > 0.0) event["args"]["bytes"] = span.bytes;
       if (span.to >= 0) event["args"]["to rank"] = span.to;
       if (span.from >= 0) event["args"]["from rank"] = span.from;
+      if (span.step >= 0) event["args"]["step"] = span.step;
       events_.push_back(std::move(event));
     }
   }
@@ -215,7 +220,7 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
   nlohmann::json events = nlohmann::json::array();
   bool any = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const std::vector<Span>& spans = results[i]->spans;
+    const std::vector<Span>& spans = spans_of(*results[i]);
     any = any || std::any_of(spans.begin(), spans.end(),
                              [&](const Span& span) { return is_shown(span.rank, ranks); });
     Timeline(*results[i], ranks, static_cast<int>(i), static_cast<int>(results.size()), events).add();
@@ -223,7 +228,7 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
   if (!any) {
     std::set<int> known;
     for (const Result* result : results)
-      for (const Span& span : result->spans) known.insert(span.rank);
+      for (const Span& span : spans_of(*result)) known.insert(span.rank);
     throw InputError(known.empty()
                          ? "no timeline: there are no spans"
                          : "no timeline: there are spans of ranks " + std::to_string(*known.begin()) +

@@ -32,6 +32,7 @@ void to_json(nlohmann::json& json, const Span& span) {
   if (span.to >= 0) json["to"] = span.to;
   if (span.from >= 0) json["from"] = span.from;
   if (span.tag != 0) json["tag"] = span.tag;
+  if (span.step >= 0) json["step"] = span.step;
 }
 void from_json(const nlohmann::json& json, Span& span) {
   span = {json.at("rank"), json.at("stream"),  json.at("kind"),
@@ -40,6 +41,7 @@ void from_json(const nlohmann::json& json, Span& span) {
   span.to = json.value("to", -1);
   span.from = json.value("from", -1);
   span.tag = json.value("tag", 0);
+  span.step = json.value("step", -1);
 }
 
 Span span_of(int rank, const Op& op, double start_s, double end_s) {

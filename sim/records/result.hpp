@@ -35,6 +35,7 @@ struct Span {
   int to = -1;         ///< rank that the message is sent to; -1: none is
   int from = -1;       ///< rank that it is received from
   int tag = 0;         ///< by which both ends match
+  int step = -1;       ///< in Result::shown alone
 };
 /// How an operation of one rank went.
 Span span_of(int rank, const Op& op, double start_s, double end_s);
@@ -106,6 +107,12 @@ struct Configuration {
   }
 };
 
+/// Steps that a timeline is asked to show, in seconds since the start of the first of them on rank 0.
+struct ShownSteps {
+  std::vector<Span> spans;
+  std::vector<MemoryUse> memory;  ///< what ranks hold over time, where that is known
+};
+
 struct Result {
   RunContext context;
   Origin origin = Origin::kMeasured;
@@ -122,6 +129,7 @@ struct Result {
   /// What predictors too simple to need a simulator say, stored beside a prediction: `ideal_scaling`,
   /// `alpha_beta`.
   std::map<std::string, double> trivial_step_time_s;
+  ShownSteps shown;         ///< none: the representative one; in no file
   double operations = 0.0;  ///< of a prediction: that were replayed, all ranks and steps; in no file
   RunMachine machine;       ///< of measured runs
   /// Of a prediction: what the machine gave while its inputs were measured: `measuring`, `calibrating`.
@@ -159,7 +167,8 @@ const std::vector<std::pair<std::string, double Breakdown::*>>& breakdown_parts(
 Breakdown make_breakdown(const std::vector<Span>& spans, int rank, double step_time_s);
 
 /// The spans of Results as Chrome trace JSON for ui.perfetto.dev: one process per rank, one thread per stream;
-/// of several Results the same rank's processes stand below each other, and all steps start at 0. Slices of one
+/// of several Results the same rank's processes stand below each other, and all steps start at 0. Steps that were asked
+/// for (Result::shown) take the place of the representative one, each as far from the first as it was. Slices of one
 /// thread nest: where a stream runs operations at once that overlap without nesting (two collectives in flight),
 /// it gets as many threads as it needs. Times are microseconds, rounded to nanoseconds before nesting is decided.
 /// An arrow leads from each send to the receive of the same message, unless clocks say that it ended before it
@@ -175,6 +184,8 @@ void to_json(nlohmann::json& json, Origin origin);
 void from_json(const nlohmann::json& json, Origin& origin);
 void to_json(nlohmann::json& json, SpanKind kind);
 void from_json(const nlohmann::json& json, SpanKind& kind);
+void to_json(nlohmann::json& json, const Span& span);
+void from_json(const nlohmann::json& json, Span& span);
 void to_json(nlohmann::json& json, const Configuration& configuration);
 void from_json(const nlohmann::json& json, Configuration& configuration);
 void to_json(nlohmann::json& json, const Result& result);

@@ -342,6 +342,7 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   input.compute_waits = request.compute_waits;
   input.seed = request.seed;
   input.record_spans = !request.brief;
+  input.shown_steps = request.shown_steps;
   return input;
 }
 
@@ -359,7 +360,8 @@ bool steps_vary(const ReplayInput& input, const DeviceModel* device) {
 Result replay_steps(const ReplayInput& input, const DeviceModel* device) {
   constexpr int kSettles = 2;  // steps: what is under way from one to the next, and the next
   constexpr double kEqual = 1e-9;
-  if (input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1 || steps_vary(input, device))
+  if (input.steps + input.warmup_steps <= kSettles + 1 || input.warmup_steps < 1 ||
+      steps_vary(input, device) || !input.shown_steps.empty())
     return replay(input);
   ReplayInput few = input;
   few.warmup_steps = kSettles;
@@ -381,6 +383,7 @@ Result replay_replicas(ReplayInput input, const DeviceModel* device, int replica
   for (int replica = 1; replica < replicas; ++replica) {
     ++input.seed;
     input.record_spans = false;
+    input.shown_steps.clear();
     const Result more = replay_steps(input, device);
     for (std::size_t rank = 0; rank < pooled.step_time_s.size(); ++rank)
       pooled.step_time_s[rank].insert(pooled.step_time_s[rank].end(), more.step_time_s[rank].begin(),
@@ -400,6 +403,7 @@ double single_step_time_s(Inputs& inputs, const PredictionRequest& request, cons
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
   input.record_spans = false;
+  input.shown_steps.clear();
   return replay_steps(input, inputs.device).median_step_time_s();
 }
 
@@ -502,11 +506,12 @@ Result predict(const PredictionRequest& request) {
   recorded.rank_speed = rank_speeds(request.scale, schedule);
   Result result = replay_replicas(recorded, inputs.device, request.replicas);
   if (inputs.device != nullptr && inputs.device->process > Bytes(0))
-    for (MemoryUse& rank : result.memory) {
-      rank.peak_bytes += inputs.device->process.count();
-      rank.at_peak_bytes["process"] += inputs.device->process.count();
-      for (double& live : rank.live_bytes) live += inputs.device->process.count();
-    }
+    for (auto* ranks : {&result.memory, &result.shown.memory})
+      for (MemoryUse& rank : *ranks) {
+        rank.peak_bytes += inputs.device->process.count();
+        rank.at_peak_bytes["process"] += inputs.device->process.count();
+        for (double& live : rank.live_bytes) live += inputs.device->process.count();
+      }
   if (trains && !request.brief) {
     const double single = schedule.world_size == 1 && request.strategy == "single"
                               ? result.median_step_time_s()

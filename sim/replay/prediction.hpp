@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "sim/replay/phase_times.hpp"
@@ -38,7 +39,8 @@ struct PredictionRequest : PlaceRequest {
   bool extrapolate = false;
   int steps = 12;
   int warmup_steps = 2;
-  int replicas = 1;  ///< replays with seeds seed, seed + 1, ...; their steps are pooled
+  std::set<int> shown_steps{};  ///< of the first replica, for Result::shown
+  int replicas = 1;             ///< replays with seeds seed, seed + 1, ...; their steps are pooled
   bool resample = true;
   /// Ranks only wait for the traced times, as `run --compute replayed` does: medians, no core, no memory
   /// bandwidth.

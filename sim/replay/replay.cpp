@@ -157,7 +157,12 @@ class Replay {
     double operations = 1.0;
     for (const int rank : symmetry_.replayed())
       operations += static_cast<double>(input_.schedule->program(rank).ops.size());
-    return std::clamp(static_cast<int>(kRecordedDates / operations), 1, input_.steps);
+    const int kept = std::clamp(static_cast<int>(kRecordedDates / operations), 1, input_.steps);
+    if (!input_.shown_steps.empty() && *input_.shown_steps.rbegin() >= kept)
+      throw UsageError("--timeline-steps: found step " + std::to_string(*input_.shown_steps.rbegin()) +
+                       ", expected at most " + std::to_string(kept - 1) +
+                       ": of so many operations in a step, no more steps are kept");
+    return kept;
   }
 
   void check_finished() const {
@@ -246,17 +251,38 @@ class Replay {
     for (const int number : detailed)
       result.breakdown.push_back(make_breakdown(spans(number, step, step_start(rank(number), step)), number,
                                                 length(rank(number), step)));
-    for (const int number : detailed) {
-      const double own_start = step_start(rank(number), step);
-      result.memory.push_back(
-          memory_use(number, rank(number).program(), rank(number).dates(step), costs_, own_start));
-      for (double& time : result.memory.back().time_s) time += own_start - step_start(rank(0), step);
-    }
+    for (const int number : detailed)
+      result.memory.push_back(memory(number, step, step_start(rank(0), step)));
     if (!input_.record_spans) return;
+    for (const int number : detailed) add_shown(result.shown, number);
     if (input_.recording != nullptr) record(step);
     for (const int number : detailed) {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));
+    }
+  }
+
+  /// What one rank holds in one step, counted from `origin`.
+  [[nodiscard]] MemoryUse memory(int number, int step, double origin) const {
+    const double own_start = step_start(rank(number), step);
+    MemoryUse use = memory_use(number, rank(number).program(), rank(number).dates(step), costs_, own_start);
+    for (double& time : use.time_s) time += own_start - origin;
+    return use;
+  }
+
+  void add_shown(ShownSteps& shown, int number) const {
+    if (input_.shown_steps.empty()) return;
+    const double origin = step_start(rank(0), *input_.shown_steps.begin());
+    MemoryUse& held = shown.memory.emplace_back();
+    held.rank = number;
+    for (const int step : input_.shown_steps) {
+      for (Span& span : spans(number, step, origin)) {
+        span.step = step;
+        shown.spans.push_back(std::move(span));
+      }
+      const MemoryUse use = memory(number, step, origin);
+      held.time_s.insert(held.time_s.end(), use.time_s.begin(), use.time_s.end());
+      held.live_bytes.insert(held.live_bytes.end(), use.live_bytes.begin(), use.live_bytes.end());
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,7 @@ struct ReplayInput {
   bool resample = false;  ///< draw a measured step per (rank, step) instead of the median of each phase
   unsigned seed = 0;
   bool record_spans = true;        ///< of the step whose time is the median
+  std::set<int> shown_steps{};     ///< measured ones, from 0 on, for Result::shown
   Recording* recording = nullptr;  ///< of the same step, of all ranks that are replayed; null: not asked for
   bool exact = false;  ///< every rank is replayed, in SimGrid, also where some stand for all (Symmetry)
 };
@@ -90,7 +92,7 @@ int shared_cores(const Calibration* calibration, const Cluster& cluster);
 /// class of the calibration served for one that it lacks. \throws UsageError when the
 /// backend does not fit the cluster, or the Schedule copies to devices that the cluster does not have.
 /// \throws RunError with a deadlock report that names the waiting operations, when some operation never
-/// starts.
+/// starts. UsageError for a step to be shown that is beyond those whose dates are kept.
 Result replay(const ReplayInput& input);
 
 }  // namespace stepcast

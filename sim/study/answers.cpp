@@ -406,7 +406,11 @@ std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun&
                                              const std::string& header,
                                              const std::function<StudyRow(const StudyPoint&)>& answer) {
   const fs::path path = fs::path(run.folder) / (rows_name(run) + ".jsonl");
-  fs::create_directories(run.folder);
+  std::error_code problem;
+  fs::create_directories(run.folder, problem);
+  if (problem || !fs::is_directory(run.folder))
+    throw InputError("-o " + run.folder + ": is no folder for answers, nor can it be made one" +
+                     (problem ? ": " + problem.message() : ""));
   const ShardLock lock(fs::path(run.folder) / (rows_name(run) + ".lock"));
   if (run.force)
     for (const fs::directory_entry& entry : fs::directory_iterator(run.folder))

@@ -137,6 +137,9 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
     *bound = node.at(key).number();
     one.text += words + short_number(**bound);
   }
+  if (one.at_least && one.at_most && *one.at_least > *one.at_most)
+    node.fail("nothing is at least " + short_number(*one.at_least) + " and at most " +
+              short_number(*one.at_most));
   if (!one.at_least && !one.at_most && one.below.empty())
     node.fail("expected at_least, at_most, both, or below");
   if (!node.has("where")) return one;

@@ -50,7 +50,8 @@ StudyFigure study_figure(const YamlNode& node, const std::vector<std::string>& n
   const std::string extension = std::filesystem::path(one.file).extension().string();
   if (extension != ".svg" && extension != ".png" && extension != ".pdf")
     node.at("file").fail("found '" + one.file + "', expected a name that ends in .svg, .png or .pdf");
-  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
+  if (one.file.find('/') != std::string::npos)
+    node.at("file").fail("found '" + one.file + "', expected a name without folder");
   const auto read = [&](const char* key, bool is_column) {
     return node.at(key).one_of(is_column ? "column" : "name", is_column ? columns : names);
   };

@@ -17,7 +17,9 @@ namespace {
 constexpr std::size_t kMostPoints = 10'000'000;
 
 std::vector<YamlNode> one_or_more(const YamlNode& node) {
-  return node.is_sequence() ? node.items() : std::vector{node};
+  std::vector<YamlNode> values = node.is_sequence() ? node.items() : std::vector{node};
+  if (values.empty()) node.fail("expected at least one value");
+  return values;
 }
 
 void check_size(const YamlNode& node, std::size_t points) {
@@ -28,7 +30,6 @@ std::vector<Assignment> grid_of(const YamlNode& map) {
   std::vector<Assignment> result(1);
   for (const std::string& key : map.keys()) {
     const std::vector<YamlNode> values = one_or_more(map.at(key));
-    if (values.empty()) map.at(key).fail("expected at least one value");
     check_size(map, result.size() * values.size());
     std::vector<Assignment> longer;
     for (const Assignment& before : result)
@@ -42,6 +43,7 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
   std::vector<Assignment> result;
   for (const std::string& key : map.keys()) {
     const std::vector<YamlNode> values = map.at(key).items();
+    if (values.empty()) map.at(key).fail("expected at least one value");
     if (result.empty()) result.resize(values.size());
     if (values.size() != result.size())
       map.at(key).fail("found " + std::to_string(values.size()) + " values, expected " +
@@ -134,7 +136,11 @@ std::vector<Assignment> draws_of(const YamlNode& map, unsigned seed) {
 std::vector<Assignment> elements_of(const YamlNode& block, unsigned seed) {
   block.allow_only({"grid", "zip", "list", "cases", "draw"});
   if (block.keys().size() != 1) block.fail("expected one of grid, zip, list, cases and draw");
-  if (block.has("grid")) return grid_of(block.at("grid"));
+  if (block.has("grid")) {
+    if (block.at("grid").keys().empty())
+      block.at("grid").fail("expected names and their values, as {world-size: [2, 4]}");
+    return grid_of(block.at("grid"));
+  }
   if (block.has("zip")) return zip_of(block.at("zip"));
   if (block.has("cases")) return cases_of(block.at("cases"));
   if (block.has("draw")) return draws_of(block.at("draw"), seed);
@@ -217,6 +223,7 @@ Assignment assignment_of(const YamlNode& map) {
 
 std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
   std::vector<Assignment> result(1);
+  if (blocks.items().empty()) blocks.fail("expected blocks of points, as - grid: {world-size: [2, 4]}");
   for (const YamlNode& block : blocks.items()) {
     const std::vector<Assignment> elements = elements_of(block, seed);
     if (elements.empty()) block.fail("expected at least one point");
@@ -286,8 +293,9 @@ FilledText fill_in(const std::string& text, const Assignment& point) {
       const auto right = whole(operand);
       if (!left || !right) throw InputError("'" + text + "': '" + inner + "' needs whole numbers");
       if (inner[sign] == '/' && (*right == 0 || *left % *right != 0)) {
-        result.problem = inner.substr(0, sign) + " " + value + " is no multiple of " + operand;
-        return result;
+        if (result.problem.empty())
+          result.problem = inner.substr(0, sign) + " " + value + " is no multiple of " + operand;
+        break;  // names behind it are used nevertheless
       }
       value = std::to_string(inner[sign] == '/' ? *left / *right : *left * *right);
       sign = next;

@@ -11,13 +11,15 @@ namespace {
 
 constexpr std::size_t kBestRows = 10;
 constexpr std::size_t kMostRows = 2000;
+constexpr std::size_t kShort = 20;  // characters of words that are not broken into lines
 
 constexpr const char* kStyle = R"(
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 74rem; margin: 2rem auto; padding: 0 1.2rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 80rem; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.7rem; margin-bottom: 0.2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.about { margin-top: 0; color: #444; }
 table { border-collapse: collapse; font-size: 0.88rem; }
-th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+th, td { padding: 0.25rem 0.55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+td.short { white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
 .wide { overflow-x: auto; }
@@ -62,7 +64,8 @@ std::string html_table(const std::vector<std::string>& header,
                        const std::vector<std::vector<std::string>>& rows, std::size_t words) {
   const auto line = [&](const std::vector<std::string>& cells, const char* name) {
     std::string text = "<tr>";
-    for (std::size_t i = 0; i < cells.size(); ++i) text += element(name, cells[i], i < words ? "" : "number");
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      text += element(name, cells[i], i >= words ? "number" : cells[i].size() <= kShort ? "short" : "");
     return text + "</tr>\n";
   };
   std::string text = "<div class=\"wide\"><table>\n<thead>" + line(header, "th") + "</thead>\n<tbody>\n";

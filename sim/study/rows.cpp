@@ -267,11 +267,11 @@ std::optional<StudyRow> row_of_line(const std::string& line) {
   StudyRow row;
   row.values.reserve(json.size());
   for (const auto& [name, value] : json.items()) {
-    if (name == "point")
+    if (name == "point" && value.is_string())
       row.key = value.get<std::string>();
-    else if (name == "error")
+    else if (name == "error" && value.is_string())
       row.error = value.get<std::string>();
-    else if (name == "lost")
+    else if (name == "lost" && value.is_boolean())
       row.lost = value.get<bool>();
     else if (const auto known = kNames.find(name); known != kNames.end() && value.is_number())
       row.values[*known] = value.get<double>();

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/table.hpp"
+#include "sim/study/rows.hpp"
 
 namespace stepcast {
 namespace {
@@ -29,8 +30,11 @@ class StudyFile {
  public:
   explicit StudyFile(const std::string& path) : files_{YamlNode::load(path)} {
     if (files_.front().has("like")) {
-      const std::string other = files_.front().at("like").text() + ".yaml";
-      files_.push_back(YamlNode::load((std::filesystem::path(path).parent_path() / other).string()));
+      const std::string other = files_.front().at("like").text();
+      const std::filesystem::path found = std::filesystem::path(path).replace_filename(other + ".yaml");
+      if (!std::filesystem::exists(found))
+        files_.front().at("like").fail("found '" + other + "', but there is no " + found.string());
+      files_.push_back(YamlNode::load(found.string()));
     }
     for (const YamlNode& file : files_)
       file.allow_only({"study",    "about",     "cost",    "like",   "predict", "every",   "values",
@@ -200,7 +204,8 @@ EvidenceFigure evidence_figure(const YamlNode& node, const std::vector<std::stri
                      .file = node.at("file").text(),
                      .with_baselines = node.has("baselines") && node.at("baselines").boolean(),
                      .one_launch = node.has("one_launch") && node.at("one_launch").boolean()};
-  if (one.file.find('/') != std::string::npos) node.at("file").fail("expected a name without folder");
+  if (one.file.find('/') != std::string::npos)
+    node.at("file").fail("found '" + one.file + "', expected a name without folder");
   if (node.has("where")) one.where.emplace(node.at("where"), names);
   if (node.has("options"))
     for (const std::string& key : node.at("options").keys())
@@ -254,6 +259,31 @@ StudyParts parts_of(const StudyFile& file, const std::vector<std::string>& names
   if (file.has("baseline")) parts.baseline.emplace(file.at("baseline"), names);
   if (file.has("compare")) add_comparison(file.at("compare"), names, parts);
   return parts;
+}
+
+/// What cannot be compared shows now, not after hours; so does what holds for no point, unless points are left to runs,
+/// of which `--only` and draws take some.
+void check_where(const YamlNode& node, const std::optional<Condition>& where, const Study& study) {
+  if (!where) return;
+  bool any = study.parts.has_value();
+  try {
+    for (const StudyPoint& point : study.points) any = where->holds(point.assigned) || any;
+  } catch (const InputError& error) {
+    node.at("where").fail(error.what());
+  }
+  if (!any) node.at("where").fail("no point has these values");
+}
+
+/// Columns of runs have no value where nothing runs.
+void check_columns(const YamlNode& node, const Study& study) {
+  for (const char* key : {"column", "below", "in_order_of", "x", "y", "value"}) {
+    if (study.parts || !node.has(key)) continue;
+    const auto& all = study_columns();
+    const auto column = std::find_if(all.begin(), all.end(),
+                                     [&](const StudyColumn& one) { return one.name == node.at(key).text(); });
+    if (column != all.end() && !column->value && !column->derived)
+      node.at(key).fail("'" + column->name + "' is of studies that run, and this one only predicts");
+  }
 }
 
 /// Names of cases are for people, so that they need not be used.
@@ -331,28 +361,33 @@ Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
   for (const std::string& name : study.names)
     if (!holds(vocabulary.options, name) && !builder.is_used(name) && !explained.contains(name))
       blocks.fail(unknown_name("option", name, vocabulary.options) + "; nor does a value use {" + name + "}");
-  if (study.points.empty())
-    blocks.fail(only.empty() ? "no point is left" : "no point has '" + only + "' in its name");
+  if (study.points.empty() && !only.empty()) blocks.fail("no point has '" + only + "' in its name");
+  if (study.points.empty()) {
+    std::string why = "no point is left";
+    for (const LeftOut& one : study.left_out) why += "; " + counted(one.points, "point") + ": " + one.reason;
+    blocks.fail(why);
+  }
   if (file.has("expect"))
-    for (const YamlNode& node : file.at("expect").items())
+    for (const YamlNode& node : file.at("expect").items()) {
       study.expectations.push_back(expectation_of(node, assigned, columns));
+      check_columns(node, study);
+      check_where(node, study.expectations.back().where, study);
+    }
   study.clock = file.has("clock") && file.at("clock").boolean();
   study.cost = study_cost(file);
   if (file.has("plot"))
     for (const YamlNode& node : file.at("plot").items()) {
       study.figures.push_back(study_figure(node, study.names, assigned, columns));
+      check_columns(node, study);
+      check_where(node, study.figures.back().where, study);
       const auto stem = [](const StudyFigure& one) { return std::filesystem::path(one.file).stem(); };
       for (const StudyFigure& other : study.figures)
         if (&other != &study.figures.back() && stem(other) == stem(study.figures.back()))
           node.at("file").fail("another figure has this name, and so its script and data");
     }
-  for (const StudyPoint& point : study.points) {  // what cannot be compared shows now, not after hours
+  if (!study.parts) return study;
+  for (const StudyPoint& point : study.points) {
     try {
-      for (const Expectation& one : study.expectations)
-        if (one.where) static_cast<void>(one.where->holds(point.assigned));
-      for (const StudyFigure& one : study.figures)
-        if (one.where) static_cast<void>(one.where->holds(point.assigned));
-      if (!study.parts) continue;
       for (const auto* one : {&study.parts->first, &study.parts->baseline})
         if (*one) static_cast<void>((*one)->holds(point.assigned));
       for (const EvidenceFigure& one : study.parts->figures)

@@ -103,6 +103,35 @@ TEST_CASE("a timeline in a file that ends in .gz is the same, and two results sh
   CHECK_THAT(shell.run(pipeline + "--timeline-ranks 1").err, Catch::Contains("goes with --timeline"));
 }
 
+TEST_CASE("a timeline can be of chosen steps, one after the other, of a prediction and of a run",
+          "[commands]") {
+  const Shell shell;
+  const auto spans = [&](const std::string& file) {
+    std::map<int, std::pair<double, double>> by_step;  // first start and last end of rank 0
+    for (const auto& event : nlohmann::json::parse(shell.read(file))["traceEvents"]) {
+      if (event["ph"] != "X" || event["pid"] != 0) continue;
+      const double start = event["ts"], end = start + event["dur"].get<double>();
+      const auto [step, is_new] = by_step.try_emplace(event["args"]["step"].get<int>(), start, end);
+      step->second = {std::min(step->second.first, start), std::max(step->second.second, end)};
+    }
+    return by_step;
+  };
+  const std::string predict =
+      kPredict + "--strategy ddp --world-size 2 --steps 5 --timeline t.json --timeline-steps ";
+  REQUIRE(shell.run(predict + "1,3-4").exit_code == 0);
+  const auto steps = spans("t.json");
+  REQUIRE(steps.size() == 3);
+  CHECK(steps.at(1).first == 0.0);
+  CHECK(steps.at(3).first > steps.at(1).second);          // step 2 lies between
+  CHECK(steps.at(4).first >= steps.at(3).second - 1e-3);  // us
+  CHECK_THAT(shell.run(predict + "5").err,
+             Catch::Contains("found '5', expected numbers from 0 to 4: --steps is 5"));
+  CHECK_THAT(shell.run(predict + "all").err, Catch::Contains("expected numbers from 0 to 4"));
+  CHECK_THAT(shell.run(predict + "x").err, Catch::Contains("as 0,4-7"));
+  CHECK_THAT(shell.run(kPredict + "--strategy ddp --timeline-steps 1").err,
+             Catch::Contains("goes with --timeline"));
+}
+
 TEST_CASE("plot --all draws what a folder allows and says what the rest needs", "[commands]") {
   const Shell shell;
   for (const char* ranks : {"1", "2"})

@@ -87,6 +87,13 @@ TEST_CASE("an expectation that is missed, a point without answer and a wrong opt
   const Outcome bad = shell.run("stepcast study bad.yaml -o bad");
   CHECK(bad.exit_code == 3);
   CHECK_THAT(bad.err, Catch::Contains("bad.yaml:2: predict: unknown key 'modle' (did you mean 'model'?)"));
+  shell.write("none.yaml", "study: None\npredict: {strategy: dpd}\npoints: [{grid: {world-size: [1, 2]}}]\n");
+  const Outcome none = shell.run("stepcast study none.yaml -o none");
+  CHECK(none.exit_code == 3);
+  CHECK_THAT(none.err,
+             Catch::Contains("none.yaml: no point has an answer") && Catch::Contains("did you mean 'ddp'"));
+  CHECK_THAT(shell.run("stepcast study few.yaml -o few.yaml").err,
+             Catch::Contains("-o few.yaml: is no folder for answers"));
   CHECK_THAT(shell.run("stepcast study bukket-caps -o x").err, Catch::Contains("did you mean 'bucket-caps'"));
 }
 

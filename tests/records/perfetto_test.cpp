@@ -89,6 +89,31 @@ TEST_CASE("a timeline shows the ranks that are asked for, and results side by si
                                             {3, "rank 1, measured: pipeline"}});
 }
 
+TEST_CASE("a timeline of steps that are asked for shows these, with their memory, and says which they are",
+          "[perfetto]") {
+  Result result = messages();
+  result.memory = {{0, 1.0, {}, {0.0}, {1.0}}};
+  for (const int step : {2, 3})
+    for (Span span : result.spans) {
+      span.step = step;
+      span.start_s += 10.0 * (step - 2);
+      span.end_s += 10.0 * (step - 2);
+      result.shown.spans.push_back(span);
+    }
+  result.shown.memory = {{0, 0.0, {}, {0.0, 10.0}, {5.0, 6.0}}};
+  std::map<int, int> slices;
+  std::vector<double> live;
+  int arrows = 0;
+  for (const Json& event : events_of({&result})) {
+    if (event["ph"] == "X") ++slices[event["args"]["step"]];
+    if (event["ph"] == "s") ++arrows;
+    if (event["name"] == "live memory") live.push_back(event["args"]["bytes"]);
+  }
+  CHECK(slices == std::map<int, int>{{2, 8}, {3, 8}});
+  CHECK(arrows == 2 * 2);
+  CHECK(live == std::vector<double>{5.0, 6.0});
+}
+
 TEST_CASE("a span's message survives a file, and what it does not have is not written", "[perfetto]") {
   const Json json = Json(messages()).at("spans");
   const std::vector<Span> again = Json(messages()).get<Result>().spans;

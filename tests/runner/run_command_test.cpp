@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -69,8 +70,9 @@ void write_trace(const std::string& path) {
 TEST_CASE("run writes a result with the times of all ranks and refuses to overwrite it") {
   const Folder folder;
   const std::string words =
-      "run --strategy ddp --model netflix-mlp --batch 16 --nproc 2 --steps 6 --warmup 2 -o " +
-      folder.file("a.json");
+      "run --strategy ddp --model netflix-mlp --batch 16 --nproc 2 --steps 6 --warmup 2 --timeline-steps 1,4 "
+      "--timeline " +
+      folder.file("t.json") + " -o " + folder.file("a.json");
   const Outcome first = call(words);
   INFO(first.text);
   REQUIRE(first.code == 0);
@@ -83,6 +85,21 @@ TEST_CASE("run writes a result with the times of all ranks and refuses to overwr
   CHECK_FALSE(result.context.blas.empty());
   REQUIRE(result.lineage.size() == 1);
   CHECK(result.lineage[0].role == "model");
+  std::map<int, int> slices;  // by step
+  double last_of_1 = 0.0, first_of_4 = 1e9;
+  for (const auto& event : nlohmann::json::parse(read_file(folder.file("t.json")))["traceEvents"]) {
+    if (event["ph"] != "X" || event["pid"] != 0) continue;
+    const int step = event["args"]["step"];
+    const double start = event["ts"], end = start + event["dur"].get<double>();
+    ++slices[step];
+    if (step == 1) last_of_1 = std::max(last_of_1, end);
+    if (step == 4) first_of_4 = std::min(first_of_4, start);
+  }
+  CHECK(slices.size() == 2);
+  CHECK(slices[1] > 10);
+  CHECK(slices[1] == slices[4]);
+  const double between_s = result.step_time_s[0][2] + result.step_time_s[0][3];
+  CHECK(first_of_4 - last_of_1 >= 0.9e6 * between_s);
   const Outcome second = call(words);
   CHECK(second.code == 3);
   CHECK_THAT(second.text, Catch::Contains("--force"));

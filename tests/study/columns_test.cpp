@@ -70,6 +70,14 @@ TEST_CASE("a column that is not known is left out, and nothing is invented for i
   CHECK_FALSE(priced.at("it").values.contains("epoch_cost"));
 }
 
+TEST_CASE("a line that is no row is none, whatever it holds", "[study]") {
+  CHECK(row_of_line(R"({"point": "a", "step_time_s": 1})").has_value());
+  for (const char* line : {"", "{", "[]", "{}", R"({"point": 3})", R"({"point": "a", "error": 4})",
+                           R"({"point": "a", "lost": "yes"})", R"({"point": "a", "step_time_s": "1"})",
+                           R"({"point": "a", "speed": 1})"})
+    CHECK_FALSE(row_of_line(line).has_value());
+}
+
 TEST_CASE("what follows from a price is not kept with the answers", "[study]") {
   const StudyRow row = row_of({.assigned = {}, .options = {}, .key = "it"}, four_ranks(), {});
   for (const StudyColumn& column : study_columns())

@@ -84,6 +84,8 @@ TEST_CASE("expectations that say nothing are refused", "[study]") {
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, in_order_of: measured_s}"), Contains("at_least"));
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, in_order_of: measured_s, of: median, at_least: 1}"),
                     Contains("of: means nothing"));
+  CHECK_THROWS_WITH(all.verdict("{column: step_time_s, at_least: 2, at_most: 1}"),
+                    Contains("nothing is at least 2.000 and at most 1.000"));
 }
 
 }  // namespace stepcast::expectation_test

@@ -32,7 +32,7 @@ StudyVocabulary words() {
 
 Study study_of(const std::string& text) {
   const TemporaryFolder folder;
-  return load_study(folder.write("study.yaml", text), words(), {"step_time_s", "efficiency"});
+  return load_study(folder.write("study.yaml", text), words(), {"step_time_s", "efficiency", "measured_s"});
 }
 
 std::string refusal(const std::string& text) {
@@ -125,6 +125,38 @@ TEST_CASE("what is wrong in a study is named with file, line and key", "[study]"
   CHECK_THAT(
       refusal(start + "points: [{grid: {batch: [1]}}]\nskip: [{when: {batch: \"> many\"}, because: x}]\n"),
       Catch::Contains("skip[0].when.batch") && Catch::Contains("found '> many'"));
+}
+
+TEST_CASE("a name is used behind a division with a rest, too", "[study]") {
+  CHECK_THAT(
+      refusal(
+          "study: x\npoints: [{grid: {batch: [3], rate: [1Gb/s]}}, {list: [{cluster: \"star:hosts={batch/2},"
+          "rate={rate}\"}]}]\npredict: {strategy: ddp}\n"),
+      Catch::Contains("no point is left"));
+}
+
+TEST_CASE("what no answer could be is refused before any is asked", "[study]") {
+  const std::string start = "study: x\npredict: {strategy: ddp}\npoints: ", grid = "[{grid: {batch: [1]}}]\n";
+  for (const char* empty : {"[]", "[{grid: {}}]"})
+    CHECK_THAT(refusal(start + empty + "\n"),
+               Catch::Contains("points") && Catch::Contains("world-size: [2, 4]"));
+  for (const char* block :
+       {"grid: {batch: []}", "zip: {batch: [], world-size: [2]}", "draw: {points: 3, from: {batch: []}}"})
+    CHECK_THAT(refusal(start + "[{" + block + "}]\n"), Catch::Contains("batch: expected at least one value"));
+  const auto expectation = [&](const std::string& text) {
+    return refusal(start + grid + "expect: [{" + text + "}]\n");
+  };
+  CHECK_THAT(expectation("where: {batch: 2}, column: step_time_s, at_most: 1"),
+             Catch::Contains("expect[0].where: no point has these values"));
+  CHECK_THAT(expectation("where: {batch: \"> 1s\"}, column: step_time_s, at_most: 1"),
+             Catch::Contains("expect[0].where: '1' cannot be compared"));
+  CHECK_THAT(expectation("column: measured_s, at_most: 1"),
+             Catch::Contains("expect[0].column: 'measured_s' is of studies that run"));
+  CHECK_THAT(expectation("column: step_time_s, below: measured_s"), Catch::Contains("expect[0].below"));
+  CHECK_THAT(refusal(start + grid + "plot: [{file: a.svg, x: batch, y: measured_s}]\n"),
+             Catch::Contains("plot[0].y: 'measured_s' is of studies that run"));
+  CHECK_THAT(refusal(start + grid + "plot: [{file: a.svg, x: batch, y: step_time_s, where: {batch: 3}}]\n"),
+             Catch::Contains("plot[0].where: no point has these values"));
 }
 
 namespace {
