@@ -21,7 +21,7 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
 
 constexpr std::array kEstimateKeys{"compute_efficiency", "memory_efficiency", "attention_efficiency",
                                    "activations",        "process",           "kernel_launch",
-                                   "operation_issue",    "collective_issue"};
+                                   "operation_issue",    "collective_issue",  "collective_traffic"};
 
 KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
@@ -75,9 +75,11 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
     return quantity;
   };
-  std::vector<std::string> known{"activations",        "attention_efficiency", "collective_issue",
-                                 "compute_efficiency", "kernel_launch",        "memory_bandwidth",
-                                 "memory_efficiency",  "operation_issue",      "process"};
+  std::vector<std::string> known{"activations",        "attention_efficiency",
+                                 "collective_issue",   "collective_traffic",
+                                 "compute_efficiency", "kernel_launch",
+                                 "memory_bandwidth",   "memory_efficiency",
+                                 "operation_issue",    "process"};
   for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
   if (device.peak.contains(key)) {
     device.peak[key] = positive(parse_flop_per_second(text, what));
@@ -89,6 +91,8 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     device.operation_issue = parse_seconds(text, what);
   } else if (key == "collective_issue") {
     device.collective_issue = parse_seconds(text, what);
+  } else if (key == "collective_traffic") {
+    device.collective_traffic = number_of(what, text, kMostAttention);
   } else if (key == "process") {
     device.process = parse_bytes(text, what);
   } else if (key == "compute_efficiency" || key == "memory_efficiency") {

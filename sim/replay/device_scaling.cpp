@@ -71,7 +71,7 @@ void sum_steps(TraceEntry& entry) {
 }
 
 /// The time of one layer's forward, backward, or of that for the gradients of its weights.
-using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
+using LayerTime = std::function<KernelTime(const LayerWork&, Phase)>;
 
 /// At the efficiencies of the device: kernels by their shapes where its laws are known, else layers by their roofline.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
@@ -86,7 +86,7 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
                               .multiprocessors = device.multiprocessors,
                               .laws = &device.laws};
     return [samples, times = std::make_shared<KernelTimes>(kernels)](const LayerWork& work, Phase phase) {
-      return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
+      return phase == Phase::kBackwardWeight ? KernelTime{times->of_weights(work, samples)}
                                              : times->of(work, phase == Phase::kForward, samples);
     };
   }
@@ -95,13 +95,16 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_time(work, phase == Phase::kForward, samples, rates);
     const Flop weights = work.weight_gradients(), all = work.backward + work.again;
-    return phase != Phase::kBackwardWeight ? time : (all > Flop(0) ? weights / all : 0.0) * time;
+    return KernelTime{phase != Phase::kBackwardWeight ? time : (all > Flop(0) ? weights / all : 0.0) * time};
   };
 }
 
-Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  Seconds total(0);
-  for (const LayerWork& work : segment.work) total += time(work, phase);
+KernelTime layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
+  KernelTime total;
+  for (const LayerWork& work : segment.work) {
+    const KernelTime one = time(work, phase);
+    total = {total.all + one.all, total.memory + one.memory};
+  }
   return total;
 }
 
@@ -117,7 +120,7 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
     Seconds before(0), all(0);
     const std::vector<LayerWork>& works = model.segments[exchange.segment].work;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
+      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward).all;
       const bool is_earlier = static_cast<int>(i) < exchange.work;
       all += time;
       if (is_earlier != exchange.backward) before += time;
@@ -251,7 +254,7 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
   const LayerTime layer = layer_time_of(device, model, samples, threads);
   StepEstimate result{entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
-    return (of_layers ? layers_time(model.segments[segment], phase, layer)
+    return (of_layers ? layers_time(model.segments[segment], phase, layer).all
                       : roofline_time(model, segment, phase, samples, rates))
         .count();
   })};
@@ -261,11 +264,19 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
     trace.saved_bytes = trace.forward_peak_bytes =
         device.activations * samples * model.segments[i].saved_size.count();
     const double whole = trace.backward_s.front();
-    const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer);
+    const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer).all;
     trace.weight_part = whole > 0.0 ? weights.count() / whole : 0.0;
   }
   result.device.exchange_fraction = exchange_fractions(model, layer);
   if (!device.gpu) return result;
+  result.memory = entry_of(model, samples, threads, [&](int segment, Phase phase) {
+    const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
+    return (of_layers ? layers_time(model.segments[segment], phase, layer).memory
+                      : roofline_time(model, segment, phase, samples, rates))
+        .count();
+  });
+  for (std::size_t i = 0; i < model.segments.size(); ++i)
+    result.memory->segments[i].weight_part = result.device.segments[i].weight_part;
   result.host = entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
     const Seconds each = device.kernel_launch + (eager ? device.operation_issue : Seconds(0));

@@ -44,6 +44,11 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
+/// What kernels take, and how much of it those whose bytes take longer than their flop.
+struct KernelTime {
+  Seconds all{0}, memory{0};
+};
+
 /// All that a layer's kernels take on the device: products and attention as above, and
 ///
 ///     start * (other kernels) + (traffic that is not the products') / W
@@ -54,7 +59,7 @@ Seconds attention_time(const FusedAttention& attention, bool forward, double sam
 class KernelTimes {
  public:
   explicit KernelTimes(const KernelRates& rates) : rates_(rates) {}
-  Seconds of(const LayerWork& work, bool forward, double samples);
+  KernelTime of(const LayerWork& work, bool forward, double samples);
   /// Of a backward, the products that are gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 
