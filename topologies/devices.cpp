@@ -69,7 +69,7 @@ double number_of(const std::string& what, const std::string& text, double most) 
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {
-  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0;
+  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0, kMostTraffic = 10.0;
   const std::string what = "device '" + device.name + "': " + key;
   const auto positive = [&](auto quantity) {
     if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
@@ -92,7 +92,10 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
   } else if (key == "collective_issue") {
     device.collective_issue = parse_seconds(text, what);
   } else if (key == "collective_traffic") {
-    device.collective_traffic = number_of(what, text, kMostAttention);
+    if (!device.gpu)
+      throw InputError(what + ": found '" + text + "' for a CPU, but only a GPU has NCCL's collectives");
+    device.collective_traffic = number_of(what, text, kMostTraffic);
+    device.sets_estimate = true;
   } else if (key == "process") {
     device.process = parse_bytes(text, what);
   } else if (key == "compute_efficiency" || key == "memory_efficiency") {

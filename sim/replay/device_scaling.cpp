@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -92,10 +93,14 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
   }
   rates.peak = device.compute_efficiency * rates.peak;
   rates.memory = device.memory_efficiency * rates.memory;
+  DeviceRates free_of_memory = rates;
+  free_of_memory.memory = BytesPerSecond(std::numeric_limits<double>::infinity());
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_time(work, phase == Phase::kForward, samples, rates);
     const Flop weights = work.weight_gradients(), all = work.backward + work.again;
-    return KernelTime{phase != Phase::kBackwardWeight ? time : (all > Flop(0) ? weights / all : 0.0) * time};
+    const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
+    const bool bound = time > layer_time(work, phase == Phase::kForward, samples, free_of_memory);
+    return KernelTime{part * time, (bound ? part : 0.0) * time};
   };
 }
 
