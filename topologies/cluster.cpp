@@ -11,7 +11,7 @@ const char* to_text(NodeKind kind) {
 }
 
 const char* to_text(LinkKind kind) {
-  constexpr std::array kWords{"network", "NVLink", "PCIe", "SMP", "Ethernet", "InfiniBand"};
+  constexpr std::array kWords{"network", "NVLink", "PCIe", "SMP", "Ethernet", "InfiniBand", "RoCE"};
   return kWords.at(static_cast<std::size_t>(kind));
 }
 

@@ -24,9 +24,10 @@ enum class LinkKind : std::uint8_t {
   kNetwork,  ///< of no stated technology
   kNvLink,
   kPcie,
-  kSmp,  ///< between sockets: QPI, UPI, Infinity Fabric
-  kEthernet,
+  kSmp,       ///< between sockets: QPI, UPI, Infinity Fabric
+  kEthernet,  ///< between GPUs NCCL sends by TCP
   kInfiniband,
+  kRoce,  ///< RDMA over Ethernet, to NCCL the same as InfiniBand
 };
 const char* to_text(LinkKind kind);
 

@@ -58,8 +58,11 @@ struct DeviceModel {
   Seconds kernel_launch{0};     ///< host time per kernel
   Seconds operation_issue{0};   ///< of a GPU's host besides, per operation of an eager framework's forward
   Seconds collective_issue{0};  ///< of a GPU's host, per call of a collective
-  int queued_launches = 0;      ///< of a GPU: more kernels than that do not wait in a stream
-  Watts power;                  ///< that it is rated for (TDP); 0 W: not said
+  /// Bytes of a GPU's memory that a collective moves per byte that the GPU sends, beside what computes there; 0: it does not
+  /// disturb that (docs/measured.md says why).
+  double collective_traffic = 0.0;
+  int queued_launches = 0;  ///< of a GPU: more kernels than that do not wait in a stream
+  Watts power;              ///< that it is rated for (TDP); 0 W: not said
   std::string source;
   std::string specification{};  ///< the name with what is set of it
   std::string hardware{};       ///< the name, or of a device that is like another one that one's

@@ -29,7 +29,7 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
   if (a == b) item.at("between").fail("expected two different nodes");
   const std::string name = item.has("name") ? item.at("name").text() : ends[0].text() + "-" + ends[1].text();
   Link link{prefix + name, a, b, {}, {}};
-  if (item.has("kind")) link.kind = item.at("kind").named("kind of link", kinds_to(LinkKind::kInfiniband));
+  if (item.has("kind")) link.kind = item.at("kind").named("kind of link", kinds_to(LinkKind::kRoce));
   link.bandwidth = settings.bytes_per_second(item.at("bandwidth"));
   link.latency = settings.seconds(item.at("latency"));
   read_port(item, settings, link.queue, link.token_bucket);

@@ -6,7 +6,8 @@
 namespace stepcast {
 
 bool of_network(LinkKind kind) {
-  return kind == LinkKind::kNetwork || kind == LinkKind::kEthernet || kind == LinkKind::kInfiniband;
+  return kind == LinkKind::kNetwork || kind == LinkKind::kEthernet || kind == LinkKind::kInfiniband ||
+         kind == LinkKind::kRoce;
 }
 
 std::vector<int> tiers_of(const Cluster& cluster) {

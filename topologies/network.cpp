@@ -2,26 +2,38 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <string>
 
 namespace stepcast {
 namespace {
 
-constexpr double kInfinibandEfficiency = 0.96;
-constexpr double kEthernetEfficiency = 0.941;
-const Seconds kInfinibandLatency(500e-9);
-const Seconds kEthernetLatency(2e-6);
+/// What a protocol leaves of a rate, and the latency of one link.
+struct Protocol {
+  LinkKind kind;
+  double efficiency;
+  Seconds latency;
+};
+
+const std::map<std::string, Protocol>& protocols() {
+  static const std::map<std::string, Protocol> kKnown{
+      {"ethernet", {LinkKind::kEthernet, 0.941, Seconds(2e-6)}},
+      {"infiniband", {LinkKind::kInfiniband, 0.96, Seconds(500e-9)}},
+      {"roce", {LinkKind::kRoce, 0.96, Seconds(700e-9)}}};
+  return kKnown;
+}
 
 /// `protocol` and `rate`. \throws InputError
 NetworkWire protocol_wire(const YamlNode& node, const ClusterSettings& settings) {
-  const bool infiniband =
-      settings.one_of(node.at("protocol"), "protocol", {"ethernet", "infiniband"}) == "infiniband";
-  double efficiency = infiniband ? kInfinibandEfficiency : kEthernetEfficiency;
+  const Protocol& protocol =
+      protocols().at(settings.one_of(node.at("protocol"), "protocol", names_of(protocols())));
+  double efficiency = protocol.efficiency;
   if (node.has("efficiency")) efficiency = settings.number(node.at("efficiency"));
   if (!(efficiency > 0.0 && efficiency <= 1.0))
     node.at("efficiency").fail("expected a factor above 0 and at most 1");
-  return {.kind = infiniband ? LinkKind::kInfiniband : LinkKind::kEthernet,
+  return {.kind = protocol.kind,
           .bandwidth = efficiency * settings.bytes_per_second(node.at("rate")),
-          .latency = infiniband ? kInfinibandLatency : kEthernetLatency,
+          .latency = protocol.latency,
           .efficiency = efficiency};
 }
 
@@ -85,8 +97,8 @@ NetworkWire uplink_wire(const YamlNode& node, const ClusterSettings& settings, c
 }
 
 BytesPerSecond nominal_rate(const Link& link) {
-  if (link.kind == LinkKind::kEthernet) return link.bandwidth / kEthernetEfficiency;
-  if (link.kind == LinkKind::kInfiniband) return link.bandwidth / kInfinibandEfficiency;
+  for (const auto& [name, protocol] : protocols())
+    if (link.kind == protocol.kind) return link.bandwidth / protocol.efficiency;
   return link.bandwidth;
 }
 

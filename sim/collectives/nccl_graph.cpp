@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kGiga = 1e9;
 constexpr double kCpuRouted = 6.0 / 5.0;        // INTEL_P2P_OVERHEAD
+constexpr BytesPerSecond kTcpCopied{8e9};       // by one proxy thread
 constexpr double kFallbackSpeed = 0.1 * kGiga;  // of one ring in natural order, where none fits
 constexpr double kLeastSplit = 25.0 * kGiga;
 constexpr double kLeastSplitHopper = 50.0 * kGiga;
@@ -358,7 +359,9 @@ class GraphOfGroup {
         const NcclPair& edge = pair(from, to);
         if (edge.hardware == NcclHardware::kNetwork) {
           graph_.network_latency = std::max(graph_.network_latency, edge.latency);
-          graph_.through_socket = graph_.through_socket || edge.through_socket;
+          graph_.tcp = graph_.tcp || edge.tcp;
+          // Sockets take bytes from the host's memory, which to NCCL lies behind the processor.
+          graph_.through_socket = graph_.through_socket || edge.through_socket || edge.tcp;
         } else {
           graph_.intra = std::max(graph_.intra, edge.hardware);
           graph_.sockets_passed = std::max(graph_.sockets_passed, edge.sockets);
@@ -366,14 +369,19 @@ class GraphOfGroup {
         for (const Hop& hop : path(from, to)) used[slot(hop)] += speed * ring.share * edge.overhead;
       }
     }
-    double left = std::numeric_limits<double>::infinity(), scaled = left;  // of the fullest link
+    double left = std::numeric_limits<double>::infinity(), scaled = left, tcp = left;  // of the fullest link
     for (const auto& [where, taken] : used) {
       const Link& link = cluster_.links[where / 2];
       scaled = std::min(scaled, link.bandwidth.count() / taken);
-      left = std::min(left, link.bandwidth.count() / link.scale / taken);
+      const BytesPerSecond wire = link.bandwidth / link.scale;
+      left = std::min(left, wire.count() / taken);
+      const bool adapter = cluster_.node(link.a).host >= 0 || cluster_.node(link.b).host >= 0;
+      if (graph_.tcp && link.kind == LinkKind::kEthernet && adapter)
+        tcp = std::min(tcp, nccl_tcp_rate(wire).count() / taken);
     }
     const double pace = none_fits_ ? left : std::min(1.0, left);
     graph_.bandwidth = pace * graph_.bandwidth;
+    graph_.tcp_part = std::min(1.0, tcp / pace);
     if (!used.empty()) scale_ = scaled / left;
   }
 
@@ -435,6 +443,10 @@ class GraphOfGroup {
 
 }  // namespace
 
+BytesPerSecond nccl_tcp_rate(BytesPerSecond wire) {
+  return BytesPerSecond(1.0 / (1.0 / wire.count() + 1.0 / kTcpCopied.count()));
+}
+
 const NcclGraph& NcclGraphs::of(const std::vector<int>& places) {
   assert(!places.empty());
   const auto found = graphs_.find(places);
@@ -456,10 +468,13 @@ const NcclPair& NcclGraphs::pair(int from, int to) {
   }
   pair.through_socket = pair.sockets > 0;
   pair.laws = &laws(device_model(cluster().node(from).device).compute_capability);
-  if (cluster().node(from).host != cluster().node(to).host)
+  if (cluster().node(from).host != cluster().node(to).host) {
     pair.hardware = NcclHardware::kNetwork;
-  else if (pair.sockets == 1)
+    pair.tcp = std::ranges::any_of(
+        way, [this](const Hop& hop) { return cluster().links[hop.link].kind == LinkKind::kEthernet; });
+  } else if (pair.sockets == 1) {
     pair.overhead = kCpuRouted;
+  }
   pair.bandwidth = bandwidth(cluster(), way) / pair.overhead;
   pair.latency = latency(cluster(), way);
   return pair;

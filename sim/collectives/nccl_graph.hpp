@@ -30,6 +30,8 @@ struct NcclGraph {
   NcclHardware intra = NcclHardware::kNvLink;  ///< inside hosts
   bool through_socket = false;                 ///< some GPU reaches its NIC only through a socket
   Seconds network_latency{0};                  ///< of the wire, the longest edge between hosts
+  bool tcp = false;       ///< some edge between hosts leads over Ethernet: NCCL's sockets
+  double tcp_part = 1.0;  ///< of the bandwidth, that these reach
 
   int channels = 1;
   BytesPerSecond bandwidth;     ///< per channel
@@ -57,6 +59,7 @@ struct NcclPair {
   bool through_socket = false;
   int sockets = 0;                 ///< on the way
   Seconds latency{0};              ///< of the wire
+  bool tcp = false;                ///< between hosts, over Ethernet
   const NcclLaws* laws = nullptr;  ///< of the sender; null of a pair made by hand
   const Path* path = nullptr;      ///< the same
 };
@@ -99,6 +102,18 @@ class NcclGraphs {
   std::map<std::vector<int>, NcclGraph> graphs_;
   std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
 };
+
+/// What NCCL's sockets move over an adapter of Ethernet, of `wire` that TCP leaves of it: bytes go through the host's memory, by
+/// one thread per connection (no NCCL_NSOCKS_PERTHREAD), which copies at 8 GB/s and sends, one after the other:
+///
+///     1 / rate = 1 / wire + 1 / (8 GB/s)
+///
+/// 10, 25, 32 and 100 Gb/s so reach 1.03, 2.15, 2.56 and 4.8 GB/s, of which users report 1.0 to 1.15, 2.0 to 2.6, at most 2.4
+/// (nccl issue 209) and 3 to 6 (issues 450, 465). Collectives of several groups at once have a thread each, and share the wire.
+BytesPerSecond nccl_tcp_rate(BytesPerSecond wire);
+/// Of a message over TCP beside what NCCL counts of InfiniBand's: the kernels of both hosts (10 to 30 us; two hosts add up 1 KB
+/// in 40 to 164 us, nccl issue 527).
+constexpr Seconds kNcclTcpHop{20e-6};
 
 /// What NCCL needs: one GPU for each rank. \throws UsageError that names the cluster and what it lacks
 void check_nccl_places(const Cluster& cluster, const std::vector<int>& place_of_rank);

@@ -49,6 +49,10 @@ NcclCost cost_of(const NcclCost& choice, double latency, double per_byte) {
   return cost;
 }
 
+Seconds tcp_latency(const NcclGraph& graph, const NcclCost& choice) {
+  return (graph.tcp ? choice.network_hops : 0.0) * kNcclTcpHop;
+}
+
 /// Rings and trees.
 class Reached {
  public:
@@ -74,7 +78,7 @@ class Reached {
     const bool pcie = graph_.intra == NcclHardware::kPcie;
     const double hop = hop_of(choice_.protocol) + (pcie ? kPcieHop[index(choice_.protocol)] : 0.0);
     return laws_[NcclLaw::kLaunch] + start() + choice_.hops * hop + fill() +
-           choice_.in_network.count() / kMicro;
+           (choice_.in_network + tcp_latency(graph_, choice_)).count() / kMicro;
   }
   [[nodiscard]] double hop_of(NcclProtocol protocol) const {
     constexpr std::array kHops{NcclLaw::kLlHop, NcclLaw::kLl128Hop, NcclLaw::kSimpleHop};
@@ -98,7 +102,7 @@ class Reached {
   /// Of rings on one host the laws'; else NCCL's.
   [[nodiscard]] double algbw() const {
     const double planned = choice_.algbw.count() / kGiga;
-    if (graph_.nodes > 1 || choice_.algorithm != NcclAlgorithm::kRing) return planned;
+    if (graph_.nodes > 1 || choice_.algorithm != NcclAlgorithm::kRing) return graph_.tcp_part * planned;
     const double bus = bus_of(graph_, message_);
     const double reached = choice_.protocol == NcclProtocol::kLl
                                ? std::min(laws_[NcclLaw::kLlRate], 0.5 * bus)
@@ -120,9 +124,10 @@ class Reached {
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
   const NcclLaws& laws = *graph.laws;
   NcclCost cost = choice;
-  cost.latency =
-      choice.in_network + Seconds(kMicro * (laws[NcclLaw::kLaunch] + laws[NcclLaw::kNvlsStart] +
-                                            laws[NcclLaw::kNvlsFill] * filled(message, kNvlsHalf)));
+  cost.algbw = graph.tcp_part * choice.algbw;
+  cost.latency = choice.in_network + tcp_latency(graph, choice) +
+                 Seconds(kMicro * (laws[NcclLaw::kLaunch] + laws[NcclLaw::kNvlsStart] +
+                                   laws[NcclLaw::kNvlsFill] * filled(message, kNvlsHalf)));
   return cost;
 }
 
@@ -154,6 +159,7 @@ NcclCost nccl_all_to_all(const NcclGraph& graph, Bytes message) {
   double latency = message_latency(*graph.laws, peer, graph.ranks - 1) +
                    (*graph.laws)[NcclLaw::kMessageFill] * filled(bytes, kSimpleHalf);
   if (graph.nodes > 1) latency += kNetworkHop[index(choice.protocol)];
+  if (graph.tcp) latency += kNcclTcpHop.count() / kMicro;
   return cost_of(choice, latency, 1e-3 * near / graph.ranks / bus + own_share(graph));
 }
 
@@ -166,8 +172,9 @@ NcclCost nccl_point_to_point(const NcclPair& pair, Bytes message) {
   if (pair.hardware == NcclHardware::kPcie) hop = kPcieHop[p];
   if (pair.hardware == NcclHardware::kNetwork) hop = kNetworkHop[p];
   hop = std::max(hop, pair.latency.count() / kMicro);
+  if (pair.tcp) hop += kNcclTcpHop.count() / kMicro;
   cost.latency = Seconds(kMicro * (message_latency(*pair.laws, message.count(), 1) + hop));
-  cost.algbw = pair.bandwidth / wire_factor(cost.protocol);
+  cost.algbw = (pair.tcp ? nccl_tcp_rate(pair.bandwidth) : pair.bandwidth) / wire_factor(cost.protocol);
   return cost;
 }
 

@@ -24,6 +24,9 @@ namespace stepcast {
 /// PCIe takes longer by what NCCL's own constants differ by: 0.4, 0.6, 2.3 us. A rank copies its own share of the array, S/n,
 /// at the part `local` of its memory's bandwidth; a broadcast has none.
 ///
+/// Between hosts on Ethernet (nccl_tcp_rate): every hop between them takes 20 us longer, and algbw is the part of it that
+/// sockets move. NCCL does not know that and chooses as ever.
+///
 /// Left out: dtypes (int8 is some 5 % slower where it is added). Of several hosts nothing was measured: what is theirs alone stays
 /// NCCL's. Source: docs/nccl.md.
 NcclCost nccl_reached(const NcclGraph& graph, CollectiveKind kind, Bytes message, const NcclCost& choice);

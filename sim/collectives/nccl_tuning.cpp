@@ -94,30 +94,33 @@ class Tuning {
  private:
   /// `outside` of the latency is neither the base nor hops inside hosts.
   static NcclCost cost(NcclAlgorithm algorithm, NcclProtocol protocol, double latency, double algbw, int hops,
-                       double outside) {
+                       double outside, int network_hops) {
     return {algorithm,
             protocol,
             Seconds(kMicro * latency),
             BytesPerSecond(kGiga * algbw),
             hops,
-            Seconds(kMicro * outside)};
+            Seconds(kMicro * outside),
+            network_hops};
   }
   [[nodiscard]] NcclCost ring(NcclProtocol protocol) const {
     const double latency = ring_latency(protocol);
     const int hops = ring_hops();
     const double inside = kRingBase[index(protocol)] + hops * ring_hop(protocol);
     return cost(NcclAlgorithm::kRing, protocol, latency, ring_bus(protocol) * ratio(), hops,
-                graph_.nodes > 1 ? std::max(0.0, latency - inside) : 0.0);
+                graph_.nodes > 1 ? std::max(0.0, latency - inside) : 0.0,
+                kind_ == CollectiveKind::kBroadcast && graph_.nodes > 1 ? 1 : between());
   }
   [[nodiscard]] NcclCost tree(NcclProtocol protocol) const {
     const std::size_t p = index(protocol);
-    const double outside =
-        2.0 * floor_log2(graph_.nodes) * inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
+    const double outside = tree_levels() * inter(kTreeHop[index(NcclHardware::kNetwork)][p], protocol);
     const int hops = 2 * (graph_.ranks / graph_.nodes - 1);
     return cost(NcclAlgorithm::kTree, protocol,
                 kTreeBase[p] + hops * kTreeHop[index(graph_.intra)][p] + outside, 0.5 * tree_bus(protocol),
-                hops, outside);
+                hops, outside, tree_levels());
   }
+  /// Hops between hosts, up and down.
+  [[nodiscard]] int tree_levels() const { return 2 * floor_log2(graph_.nodes); }
   [[nodiscard]] double row(const ByGeneration& table) const { return table[generation_][hosts_]; }
   /// Messages of LL: on one host by the GPU, on several by the processor.
   [[nodiscard]] double ll_most() const { return kLlMost[graph_.nodes == 1 ? generation_ : 0][hosts_]; }
@@ -192,12 +195,12 @@ class Tuning {
         2.0 * graph_.nvls_bandwidth.count() / kGiga * kNvlsEfficiency[generation_] * (heads - 1.0) / heads;
     if (graph_.nodes == 1)
       return cost(NcclAlgorithm::kNvls, NcclProtocol::kSimple, kNvlsLatency, heads * bandwidth * ratio(), 0,
-                  0.0);
+                  0.0, 0);
     const double network = graph_.nvls_network.count() / kGiga * (graph_.nodes == 2 ? 2.0 : 1.0);
     bandwidth = std::min({bandwidth, network, row(kNvlsTreeMost)});
-    const double outside = 2.0 * floor_log2(graph_.nodes) * inter(kNvlsTreeHop, NcclProtocol::kSimple);
+    const double outside = tree_levels() * inter(kNvlsTreeHop, NcclProtocol::kSimple);
     return cost(NcclAlgorithm::kNvlsTree, NcclProtocol::kSimple, kNvlsLatency + outside,
-                heads * bandwidth * ratio(), 0, outside);
+                heads * bandwidth * ratio(), 0, outside, tree_levels());
   }
 
   const NcclGraph& graph_;

@@ -31,6 +31,7 @@ struct NcclCost {
   BytesPerSecond algbw;
   int hops = 0;           ///< of the latency, inside hosts
   Seconds in_network{0};  ///< of the latency, what is between hosts
+  int network_hops = 0;   ///< in it
   [[nodiscard]] Seconds time(Bytes message) const { return latency + message / algbw; }
 };
 

@@ -63,6 +63,7 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   plan.cost = nccl_reached(*plan.graph, collective.kind, collective.message, choice);
   plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
   plan.flows = &flows_of(plan);
+  for (const NcclFlow& one : *plan.flows) plan.sent += one.payload.count() / plan.call.ranks;
   plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 

@@ -35,6 +35,7 @@ struct CollectivePlan {
   NcclCost cost{};                               ///< of the longest of grouped messages
   const std::vector<NcclFlow>* flows = nullptr;  ///< of a message of 1 B
   int blocks = 0;                                ///< multiprocessors that it occupies
+  double sent = 0.0;                             ///< by a rank in the mean, per byte of the message
   double wire_factor = 1.0;                      ///< what the protocol makes of a byte
 
   /// Ranks begin together and end together.

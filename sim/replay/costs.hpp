@@ -47,7 +47,7 @@ class Costs {
 
   const ReplayInput& input_;
   StepTimes times_;
-  std::optional<StepTimes> issue_;
+  std::optional<StepTimes> issue_, memory_;
 };
 
 }  // namespace stepcast

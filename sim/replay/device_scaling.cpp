@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -44,8 +45,8 @@ Seconds layer_time(const LayerWork& work, bool forward, double samples, const De
 }
 
 /// Of what a backward computes again.
-Seconds time_again(const Segment& segment, const auto& time_of) {
-  Seconds total(0);
+auto time_again(const Segment& segment, const auto& time_of) {
+  decltype(time_of(LayerWork{})) total{};
   for (const LayerWork& work : segment.recomputed) total += time_of(work);
   return total;
 }
@@ -92,7 +93,7 @@ void sum_steps(TraceEntry& entry) {
 }
 
 /// The time of one layer's forward, backward, or of that for the gradients of its weights.
-using LayerTime = std::function<Seconds(const LayerWork&, Phase)>;
+using LayerTime = std::function<KernelTime(const LayerWork&, Phase)>;
 
 /// At the efficiencies of the device: kernels by their shapes where its laws are known, else layers by their roofline.
 LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
@@ -117,22 +118,26 @@ LayerTime layer_time_of(const DeviceModel& device, const Model& model, double sa
     }
     return [samples, times = std::make_shared<KernelTimes>(kernels, float8)](const LayerWork& work,
                                                                              Phase phase) {
-      return phase == Phase::kBackwardWeight ? times->of_weights(work, samples)
+      return phase == Phase::kBackwardWeight ? KernelTime{times->of_weights(work, samples)}
                                              : times->of(work, phase == Phase::kForward, samples);
     };
   }
   rates.peak = device.compute_efficiency * rates.peak;
   rates.float8 = device.compute_efficiency * rates.float8;
   rates.memory = device.memory_efficiency * rates.memory;
+  DeviceRates free_of_memory = rates;
+  free_of_memory.memory = BytesPerSecond(std::numeric_limits<double>::infinity());
   return [=](const LayerWork& work, Phase phase) {
     const Seconds time = layer_time(work, phase == Phase::kForward, samples, rates);
     const Flop weights = work.weight_gradients(), all = work.backward + work.again;
-    return phase != Phase::kBackwardWeight ? time : (all > Flop(0) ? weights / all : 0.0) * time;
+    const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
+    const bool bound = time > layer_time(work, phase == Phase::kForward, samples, free_of_memory);
+    return KernelTime{part * time, (bound ? part : 0.0) * time};
   };
 }
 
-Seconds layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
-  Seconds total(0);
+KernelTime layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
+  KernelTime total;
   for (const LayerWork& work : segment.work) total += time(work, phase);
   if (phase == Phase::kBackward)
     total += time_again(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
@@ -151,11 +156,12 @@ std::vector<double> exchange_fractions(const Model& model, const LayerTime& laye
     const Segment& segment = model.segments[exchange.segment];
     Seconds before(0);  // a backward's exchanges come behind what is computed again
     if (exchange.backward)
-      before = time_again(segment, [&](const LayerWork& work) { return layer_time(work, Phase::kForward); });
+      before =
+          time_again(segment, [&](const LayerWork& work) { return layer_time(work, Phase::kForward); }).all;
     Seconds all = before;
     const std::vector<LayerWork>& works = segment.work;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward);
+      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward).all;
       const bool is_earlier = static_cast<int>(i) < exchange.work;
       all += time;
       if (is_earlier != exchange.backward) before += time;
@@ -291,7 +297,7 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
   const LayerTime layer = layer_time_of(device, model, samples, threads);
   StepEstimate result{entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
-    return (of_layers ? layers_time(model.segments[segment], phase, layer)
+    return (of_layers ? layers_time(model.segments[segment], phase, layer).all
                       : roofline_time(model, segment, phase, samples, rates))
         .count();
   })};
@@ -304,11 +310,19 @@ StepEstimate estimated(const Model& model, const DeviceModel& device, int sample
         RecomputedPart::kCoreAttention)  // which has no weights whose gradients could wait
       trace.backward_peak_bytes = device.activations * samples * model.segments[i].recomputed_size.count();
     const double whole = trace.backward_s.front();
-    const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer);
+    const Seconds weights = layers_time(model.segments[i], Phase::kBackwardWeight, layer).all;
     trace.weight_part = whole > 0.0 ? weights.count() / whole : 0.0;
   }
   result.device.exchange_fraction = exchange_fractions(model, layer);
   if (!device.gpu) return result;
+  result.memory = entry_of(model, samples, threads, [&](int segment, Phase phase) {
+    const bool of_layers = phase == Phase::kForward || phase == Phase::kBackward;
+    return (of_layers ? layers_time(model.segments[segment], phase, layer).memory
+                      : roofline_time(model, segment, phase, samples, rates))
+        .count();
+  });
+  for (std::size_t i = 0; i < model.segments.size(); ++i)
+    result.memory->segments[i].weight_part = result.device.segments[i].weight_part;
   result.host = entry_of(model, samples, threads, [&](int segment, Phase phase) {
     const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
     const Seconds each = device.kernel_launch + (eager ? device.operation_issue : Seconds(0));

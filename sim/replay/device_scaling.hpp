@@ -71,6 +71,8 @@ struct StepEstimate {
   /// What the same phases cost the host of a GPU, which runs ahead: kernel_launch per kernel, and operation_issue per kernel
   /// of the forward and the loss (the framework's own work; autograd replays the backward without it). None of a CPU.
   std::optional<TraceEntry> host{};
+  /// How much of the phases passes in kernels that the memory of a GPU bounds. None of a CPU.
+  std::optional<TraceEntry> memory{};
 };
 
 /// A trace entry of one step from the table of layers alone, at the efficiencies of the device. Gradients are ready at

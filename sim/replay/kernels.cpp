@@ -131,8 +131,12 @@ Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   return time;
 }
 
-Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
-  Seconds time(0);
+KernelTime KernelTimes::of(const LayerWork& work, bool forward, double samples) {
+  KernelTime time;
+  const auto add = [&](Seconds seconds, double flop_seconds, double moved) {
+    time.all += seconds;
+    if (moved / rates_.memory.count() > flop_seconds) time.memory += seconds;
+  };
   double kernels = forward ? work.forward_kernels : work.backward_kernels;
   double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
@@ -140,16 +144,22 @@ Seconds KernelTimes::of(const LayerWork& work, bool forward, double samples) {
     for (const MatrixProduct& product : work.products)
       for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
                       [&](const Shaped& one, double times) {
-                        time += times * of_product({one.m, one.n, one.k, one.count, one.aligned, one.float8});
+                        const KernelRates& rates = one.float8 > 0.0 ? float8_ : rates_;
+                        const double rate = one.aligned * rates.reached * rates.peak.count();
+                        add(times * of_product({one.m, one.n, one.k, one.count, one.aligned, one.float8}),
+                            2.0 * one.m * one.n * one.k * one.count / rate,
+                            traffic(one.m, one.n, one.k, one.count, rates));
                         bytes -= times * traffic(one.m, one.n, one.k, one.count, rates_);
                         kernels -= times;
                       });
   if (work.attention && kernels > 0) {
-    time += attention_time(*work.attention, forward, samples, rates_);
+    time.all += attention_time(*work.attention, forward, samples, rates_);
     bytes -= attention_traffic(*work.attention, forward, samples, rates_);
     kernels -= 1.0;
   }
-  return time + std::max(0.0, kernels) * rates_.laws->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
+  const Seconds rest =
+      std::max(0.0, kernels) * rates_.laws->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
+  return {time.all + rest, time.memory + rest};
 }
 
 }  // namespace stepcast

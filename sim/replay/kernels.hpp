@@ -46,6 +46,17 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);
 
+/// What kernels take, and how much of it those whose bytes take longer than their flop.
+struct KernelTime {
+  Seconds all{0}, memory{0};
+
+  KernelTime& operator+=(const KernelTime& more) {
+    all += more.all;
+    memory += more.memory;
+    return *this;
+  }
+};
+
 /// All that a layer's kernels take on the device: products and attention as above, and
 ///
 ///     start * (other kernels) + (traffic that is not the products') / W
@@ -59,7 +70,7 @@ class KernelTimes {
   /// \param float8 of products in it, where there are any
   explicit KernelTimes(const KernelRates& rates, const std::optional<KernelRates>& float8 = {})
       : rates_(rates), float8_(float8.value_or(rates)) {}
-  Seconds of(const LayerWork& work, bool forward, double samples);
+  KernelTime of(const LayerWork& work, bool forward, double samples);
   /// Of a backward, the products that are gradients of weights.
   Seconds of_weights(const LayerWork& work, double samples);
 

@@ -21,7 +21,8 @@ double latency_after_s(const CollectivePlan& plan, const Load& load) {
   return std::max(0.0, plan.cost.latency.count() - latency_before_s(plan, load) - load.latency_s);
 }
 
-/// A collective as NCCL runs it: occupies a part of every GPU until it ends.
+/// A collective as NCCL runs it: occupies a part of every GPU until it ends, and of its memory, where that is asked for, while the
+/// kernel would run alone.
 ///
 /// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
 /// links, which others may use at the same time. Its chunks keep in step, so that all its flows go on together, as
@@ -40,6 +41,7 @@ class NcclRun : public JointRun {
       const DeviceModel& device = device_model(world_.nccl->cluster().node(node).device);
       const double share = std::min(1.0, static_cast<double>(plan_.blocks) / device.multiprocessors);
       occupied_.emplace_back(node, world_.processors.occupy(node, share, rank(index)));
+      run_kernel(node, index, device.memory_bandwidth);
     }
     if (call_.message > Bytes(0)) start((call_.message / plan_.cost.algbw).count());
   }
@@ -63,6 +65,19 @@ class NcclRun : public JointRun {
   const Load& load_;  ///< of 1 B of the message
 
  private:
+  /// As long as the formulas say, and longer where what the GPU computes wants the memory too.
+  void run_kernel(int node, int index, BytesPerSecond memory) {
+    const double seconds = plan_.cost.time(call_.message).count();
+    const double drawn =
+        world_.collective_traffic * plan_.sent * call_.message.count() / seconds / memory.count();
+    if (drawn <= 0.0) return;
+    part_begins();
+    world_.processors.run(
+        node,
+        {.seconds = seconds, .cores = 0.0, .rank = rank(index), .communication = true, .memory_drawn = drawn},
+        [this] { part_over(); });
+  }
+
   std::vector<std::pair<int, int>> occupied_;  ///< node and job
 };
 

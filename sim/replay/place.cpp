@@ -144,9 +144,9 @@ std::map<std::string, std::string> Place::communication_notes(const std::vector<
                                     [](const Link& link) { return link.kind == LinkKind::kEthernet; });
   if (backend == "nccl" && ethernet && hosts.size() > 1)
     notes["ethernet"] =
-        "NCCL's sockets are not modelled: between hosts it has the latencies and the efficiency of "
-        "InfiniBand, "
-        "and real steps are slower";
+        "between hosts NCCL sends by TCP: 20 us more per message, through the host's memory, one thread per "
+        "connection; RDMA over "
+        "Ethernet is protocol=roce";
   return notes;
 }
 

@@ -67,7 +67,7 @@ struct Place {
   /// What a forecast leaves out of communication, by what it is about:
   ///
   ///     endpoints         several ranks and neither a calibration nor NCCL: only the wire is charged
-  ///     ethernet          NCCL over Ethernet, which has InfiniBand's latencies here
+  ///     ethernet          NCCL over Ethernet, which is by TCP
   [[nodiscard]] std::map<std::string, std::string> communication_notes(
       const std::vector<int>& node_of_rank) const;
 };

@@ -29,6 +29,7 @@ struct Inputs {
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::optional<TraceEntry> issue;               ///< what phases cost a host that runs ahead
+  std::optional<TraceEntry> memory;              ///< what of them the device's memory bounds
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;    ///< that the trace is moved to or estimated for
@@ -116,6 +117,7 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   StepEstimate estimate = estimated(inputs.model, *inputs.device, samples, inputs.threads);
   inputs.trace = std::move(estimate.device);
   inputs.issue = std::move(estimate.host);
+  inputs.memory = std::move(estimate.memory);
   const int threads = inputs.threads;
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
@@ -324,6 +326,10 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
+  if (inputs.memory && inputs.device->collective_traffic > 0.0) {
+    input.memory = &*inputs.memory;
+    input.collective_traffic = inputs.device->collective_traffic;
+  }
   if (inputs.issue) {
     input.issue = &*inputs.issue;
     input.waits_by_phase = request.host_waits_by_phase;

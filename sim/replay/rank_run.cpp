@@ -86,9 +86,21 @@ double RankRun::paced(double seconds, double issue, double now, int index) {
   return issued_until_ - now;
 }
 
-Job RankRun::paced(Job job, double issue, int index) {
-  job.seconds = paced(job.seconds, issue, world_.clock.now(), index);
-  return job;
+bool RankRun::run_paced(const Job& job, double issue, int index, const Callback& ended) {
+  if (world_.input.issue == nullptr) return run_job(job, ended);
+  const double now = world_.clock.now();
+  spend(issue, now);
+  const double earliest = now + (issued_until_ - now);
+  const auto wait = [this, index, ended, earliest] {
+    const double late = earliest - world_.clock.now();
+    if (late <= 0.0) return ended();
+    if (!now_causes_.empty()) now_causes_[index].host += late;
+    world_.clock.at(earliest, ended);
+  };
+  if (run_job(job, wait)) return true;
+  if (earliest <= now) return false;
+  wait();
+  return true;
 }
 
 /// The parameters of the next unit depend on nothing that is computed.
@@ -311,10 +323,10 @@ bool RankRun::run_piece(double until) {
   if (until <= host_done_) return false;
   Job piece = host_job_;
   piece.seconds *= until - host_done_;
-  piece = paced(piece, (until - host_done_) * world_.costs.issue_s(op(host_)), host_);
+  const double issue = (until - host_done_) * world_.costs.issue_s(op(host_));
   host_done_ = until;
   main_busy_ = true;
-  const bool running = run_job(piece, [this] {
+  const bool running = run_paced(piece, issue, host_, [this] {
     main_busy_ = false;
     wake();
   });
@@ -402,8 +414,7 @@ void RankRun::perform(int index) {
                  [&](const Copy& copy) { world_.copies.start(rank_, copy, done); },
                  [&](const OneOf<LoadInput, Compute, CopyIn, CopyOut, Combine, ScaleUnit, UnitMemory,
                                  UpdateUnit, Synchronize> auto&) {
-                   if (!run_job(paced(job(index), world_.costs.issue_s(op(index)), index), done))
-                     finish(index);
+                   if (!run_paced(job(index), world_.costs.issue_s(op(index)), index, done)) finish(index);
                  },
              },
              op(index).action);

@@ -136,7 +136,9 @@ class RankRun {
   /// What of `index` takes `seconds` from `now` on, of which the host has `issue` to issue: it ends no earlier than that
   /// is done.
   [[nodiscard]] double paced(double seconds, double issue, double now, int index);
-  [[nodiscard]] Job paced(Job job, double issue, int index);
+  /// The same of a job, which others may slow on the device, but not while the device waits for the host. False when it takes
+  /// no time.
+  bool run_paced(const Job& job, double issue, int index, const Callback& ended);
   void begin_phase(const Op& op);
   void call_ahead();
 

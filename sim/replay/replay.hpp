@@ -45,8 +45,11 @@ struct ReplayInput {
   const TraceEntry* accumulating = nullptr;
   /// What the same phases cost a host that runs ahead of its device, to issue them; null: nothing runs ahead
   const TraceEntry* issue = nullptr;
-  Seconds call_issue{0};  ///< of that host, for one call of a collective
-  Seconds ahead{0};       ///< how far it gets ahead of the device, at most
+  /// How much of the phases passes in kernels that the device's memory bounds; null: unknown, taken for none
+  const TraceEntry* memory = nullptr;
+  double collective_traffic = 0.0;  ///< of the device; where it is above 0, collectives draw from its memory
+  Seconds call_issue{0};            ///< of that host, for one call of a collective
+  Seconds ahead{0};                 ///< how far it gets ahead of the device, at most
   bool waits_by_phase =
       false;  ///< it waits for the device before every forward, loss and backward of a micro-batch too
   /// null: endpoints are free, one collective in flight, no sharing cost

@@ -238,6 +238,7 @@ class Colouring {
     for (const int each : crossed_) {
       const Link& link = input_.cluster->links[each / 2];
       links_[each] = mixed(mixed(Colour{9}, link.bandwidth.count()), link.latency.count());
+      if (link.kind == LinkKind::kEthernet) links_[each] = mixed(links_[each], 1.0);  // NCCL sends by TCP
     }
   }
 

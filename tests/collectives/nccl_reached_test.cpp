@@ -109,6 +109,47 @@ TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth"
   CHECK(large.time(Bytes(1e9)).count() == Approx(0.1).epsilon(0.001));
 }
 
+TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and every hop takes 20 us more") {
+  struct Reported {
+    double wire, least, most;  // GB/s: of the wire, and what users report
+  };
+  for (const Reported& one : {Reported{1.18, 1.0, 1.15}, {2.94, 2.0, 2.6}, {11.8, 3.0, 6.0}}) {
+    const double rate = 1e-9 * nccl_tcp_rate(BytesPerSecond(1e9 * one.wire)).count();
+    CHECK(rate == Approx(one.wire * 8.0 / (one.wire + 8.0)));
+    CHECK(rate >= one.least);
+    CHECK(rate <= one.most);
+  }
+  for (const int hosts : {2, 4, 16}) {
+    const std::string size = "hosts=" + std::to_string(hosts);
+    World tcp("h100-hosts:rate=100Gb/s," + size), roce("h100-hosts:protocol=roce,rate=100Gb/s," + size);
+    const NcclGraph& graph = tcp.of(hosts);
+    CHECK(graph.tcp);
+    CHECK_FALSE(roce.of(hosts).tcp);
+    const double wire = 0.941 * 12.5e9, large = 1e12, steps = 2.0 * (hosts - 1);
+    const NcclCost ring{.algorithm = NcclAlgorithm::kRing,
+                        .protocol = NcclProtocol::kSimple,
+                        .latency = Seconds(0),
+                        .algbw = BytesPerSecond(wire * hosts / steps),
+                        .network_hops = hosts - 1};
+    const double moved =
+        nccl_reached(graph, CollectiveKind::kAllReduce, Bytes(large), ring).time(Bytes(large)).count();
+    CHECK(moved ==
+          Approx(steps / hosts * large * (1.0 / wire + 1.0 / 8e9) + large / hosts / (0.301 * 3.35e12))
+              .epsilon(1e-3));
+    // Alike in all else: LL from RDMA's graph and from this one.
+    NcclGraph rdma = graph;
+    rdma.tcp = false;
+    const NcclCost small = nccl_choice(graph, CollectiveKind::kAllGather, Bytes(8));
+    const Seconds more = nccl_reached(graph, CollectiveKind::kAllGather, Bytes(8), small).latency -
+                         nccl_reached(rdma, CollectiveKind::kAllGather, Bytes(8), small).latency;
+    CHECK(more.count() == Approx(20e-6 * (hosts - 1)));
+    for (const double bytes : {8.0, 1e6, 1e9})
+      for (const CollectiveKind kind :
+           {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast})
+        CHECK(tcp.time(kind, hosts, bytes) > roce.time(kind, hosts, bytes));
+  }
+}
+
 TEST_CASE("laws are set by name; an unknown one gets the nearest") {
   NcclLaws laws = nccl_laws(90);
   laws.set({{"ll_hop", 3.0}});

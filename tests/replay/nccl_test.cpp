@@ -196,6 +196,37 @@ TEST_CASE(
         Approx(1e-3 + blocks / 132.0 * collective).epsilon(1e-6));
 }
 
+TEST_CASE("compute that the memory bounds is slower by what a collective draws, three times its bytes") {
+  const Cluster cluster = cluster_named("h100x4-nvlink");
+  const double message = 104857600.0;
+  NcclGraphs graphs(cluster);
+  const NcclGraph& graph = graphs.of(cluster.places());
+  const double alone = nccl_reached(graph, CollectiveKind::kAllReduce, Bytes(message),
+                                    nccl_choice(graph, CollectiveKind::kAllReduce, Bytes(message)))
+                           .time(Bytes(message))
+                           .count();
+  const double drawn = 3.0 * 1.5 * message / alone / 3.35e12;  // a ring of four sends 1.5 times the array
+  const Model model = fixed_model(1, 1e-1, 0.0, 4.0);
+  Collective call;
+  call.message = Bytes(message);
+  const Schedule schedule =
+      same_program(4, {operation("reduce", Stream::kComm, call),
+                       operation("forward", Stream::kCompute, Compute{Phase::kForward, 0})});
+  TraceEntry trace;
+  trace.launch = {0};
+  trace.step_s = trace.loss_s = trace.input_s = trace.host_s = {0.0};
+  SegmentTrace& only = trace.segments.emplace_back();
+  only.forward_s = {1e-1};
+  only.backward_s = only.zero_grad_s = only.optimizer_s = {0.0};
+  ReplayInput input = input_of(schedule, model, cluster);
+  input.backend = "nccl";
+  input.trace = input.memory = &trace;  // all of it is bound
+  input.collective_traffic = 3.0;
+  const double slowed = alone * (1.0 + drawn);
+  CHECK(replay(input).median_step_time_s() ==
+        Approx(1e-1 + slowed * (1.0 - 1.0 / (1.0 + drawn))).epsilon(1e-6));
+}
+
 TEST_CASE("collectives of two groups run beside each other on a rank, those of one group follow each other") {
   const Cluster cluster = cluster_named("h100x4-nvlink");
   const auto two_calls = [&cluster](bool same_group) {

@@ -132,7 +132,8 @@ TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") 
 }
 
 TEST_CASE(
-    "NCCL between hosts over Ethernet says that it has InfiniBand's costs; inside one host it does not") {
+    "NCCL between hosts over Ethernet says that it sends by TCP; over RoCE, InfiniBand and inside one host "
+    "it does not") {
   PredictionRequest request;
   request.strategy = "ddp";
   request.model = "synthetic:layers=2";
@@ -140,8 +141,9 @@ TEST_CASE(
   request.warmup_steps = 0;
   request.training.world_size = 2;
   request.cluster = "h100-hosts";
-  CHECK_THAT(predict(request).notes.at("ethernet"), Catch::Contains("InfiniBand"));
-  for (const char* other : {"h100-hosts:protocol=infiniband,rate=100Gb/s", "h100x8-hgx"}) {
+  CHECK_THAT(predict(request).notes.at("ethernet"), Catch::Contains("by TCP"));
+  for (const char* other : {"h100-hosts:protocol=roce,rate=25Gb/s",
+                            "h100-hosts:protocol=infiniband,rate=100Gb/s", "h100x8-hgx"}) {
     request.cluster = other;
     CHECK_FALSE(predict(request).notes.contains("ethernet"));
   }

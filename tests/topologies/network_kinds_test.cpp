@@ -232,6 +232,18 @@ TEST_CASE("the uplinks of a leaf carry its ports' bandwidth divided by the overs
   CHECK(cluster_files::link_named(stated, "leaf1-spine3").bandwidth.count() == Approx(0.941 * 50e9));
 }
 
+TEST_CASE("RoCE has Ethernet's switches and InfiniBand's part of the rate") {
+  const auto link = [](const std::string& protocol) {
+    return cluster_of("name: t\nhosts: {count: 4}\nnetwork: {kind: star, rate: 100Gb/s, protocol: " +
+                      protocol + "}\n")
+        .links.front();
+  };
+  CHECK(link("roce").kind == LinkKind::kRoce);
+  CHECK(link("roce").bandwidth == link("infiniband").bandwidth);
+  CHECK(link("roce").latency > link("infiniband").latency);
+  CHECK(nominal_rate(link("roce")).count() == Approx(12.5e9));
+}
+
 TEST_CASE("mistakes in a network are named with their place and what is valid") {
   const auto about = [](const std::string& network, int hosts = 20) {
     return message_of("name: t\nhosts: {count: " + std::to_string(hosts) + "}\nnetwork: {kind: " + network +
