@@ -11,8 +11,9 @@ void require_trained(const Precision& precision, bool on_gpu) {
     throw CapabilityError(asked +
                           " goes with --device cuda: on processors models are trained in fp32 and bf16");
   if (precision.products != "none")
-    throw CapabilityError(asked +
-                          ": is forecast for --device alone; LibTorch 1.13 multiplies nothing in float8");
+    throw CapabilityError(
+        asked +
+        " is forecast, by 'stepcast predict --device', and not trained: nothing here multiplies in float8");
   Precision standard = Precision::parse(precision.compute);
   if (!on_gpu && precision.reduction == "bf16") standard.reduction = "bf16";
   if (precision == standard) return;

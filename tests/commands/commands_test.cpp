@@ -108,7 +108,8 @@ TEST_CASE("a timeline can be of chosen steps, one after the other, of a predicti
   const Shell shell;
   const auto spans = [&](const std::string& file) {
     std::map<int, std::pair<double, double>> by_step;  // first start and last end of rank 0
-    for (const auto& event : nlohmann::json::parse(shell.read(file))["traceEvents"]) {
+    const nlohmann::json timeline = nlohmann::json::parse(shell.read(file));
+    for (const auto& event : timeline["traceEvents"]) {
       if (event["ph"] != "X" || event["pid"] != 0) continue;
       const double start = event["ts"], end = start + event["dur"].get<double>();
       const auto [step, is_new] = by_step.try_emplace(event["args"]["step"].get<int>(), start, end);

@@ -202,7 +202,8 @@ TEST_CASE("the quick matrix of lab validate is predicted from two hosts' message
   const Outcome outcome = shell.run("stepcast lab validate --quick --launches 1 --name tf --folder lab");
   INFO(outcome.out << outcome.err);
   std::vector<double> errors;
-  for (const nlohmann::json& one : nlohmann::json::parse(shell.read("lab/compare.json"))["cases"])
+  const nlohmann::json compared = nlohmann::json::parse(shell.read("lab/compare.json"));
+  for (const nlohmann::json& one : compared["cases"])
     errors.push_back(std::abs(one["relative_error"].get<double>()));
   REQUIRE(errors.size() == 12);
   CHECK(median(errors) < 0.08);
