@@ -110,7 +110,7 @@ Model recomputing(Model model, RecomputedPart part) {
   model.recomputed_part = part;
   if (part == RecomputedPart::kNothing) return model;
   const auto refuse = [&](const std::string& name, const std::string& why) {
-    throw InputError("recompute " + name + ": '" + model.specification + "' " + why);
+    throw InputError("--recompute " + name + ": '" + model.specification + "' " + why);
   };
   if (model.has_fixed_times())
     refuse("of a part", "declares its times, which say nothing of parts of a block");
