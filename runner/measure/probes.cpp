@@ -238,7 +238,8 @@ class Prober {
       note.machine = look(session_, sharing_, watch_, item.ranks, looks_++);
       if (item.alone) {  // it takes so long where nobody else wants its core
         note.own.time_s -= note.own.waited_s;
-        note.machine.taken = std::min(note.machine.taken, note.machine.stolen);
+        if (note.own.waited_s > 0.0)  // else nothing was taken off, or the system does not say
+          note.machine.taken = std::min(note.machine.taken, note.machine.stolen);
         note.machine.waited = 0.0;
       }
       note.elapsed_s = wall_clock_s() - begin;
