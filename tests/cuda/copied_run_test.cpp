@@ -1,6 +1,7 @@
 #include "runner/execute/copied_run.hpp"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -54,7 +55,9 @@ class LossyCopies final : public DeviceCopies {
     return on_->host_memory(bytes, pinned);
   }
   std::shared_ptr<void> device_memory(int device, std::size_t bytes) override {
-    return on_->device_memory(device, bytes);
+    const std::shared_ptr<void> memory = on_->device_memory(device, bytes);
+    std::memset(memory.get(), 0, bytes);  // of an earlier run's bytes the lost one may be right
+    return memory;
   }
   void copy_now(void* to, const void* from, std::size_t bytes) override { on_->copy_now(to, from, bytes); }
   std::size_t make_queue(int device) override { return on_->make_queue(device); }
