@@ -62,8 +62,13 @@ void set_disturbed_aside(Calibration& calibration);
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
-/// Every time is the median of the samples of one probe and size. Sizes with disturbed samples are left out where
-/// at least half of the probe's sizes do without, but for larger ones whose bytes still cost less than theirs; `sampling` counts what remains and by how much it may be off.
+/// Every time is the median of the samples of one probe and size. Others take a program's time, not its processor time. So of
+/// sizes of which too few samples were undisturbed, where at least half of the probe's sizes have enough,
+///
+///     processor time = median of processor time * speed probe / best speed probe
+///     time = that * the median time per processor second of the three nearest undisturbed sizes, at most its median
+///
+/// and elsewhere the medians stay. `sampling` counts both, and by how much the latter may be off.
 ///
 /// Rates are per second of processor time, not of the clock: when more threads want to run than there are
 /// cores, the share of the cores is the replay's business, and these rates hold what remains (shared caches,

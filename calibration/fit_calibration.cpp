@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "calibration/fit.hpp"
 #include "calibration/judge_hosts.hpp"
@@ -15,35 +17,81 @@ struct Probe {
   std::string path_class{};
 };
 
-/// Disturbed samples are upper bounds of a cost. Beyond the sizes that were not disturbed, where a fit could only go on
-/// as it was, such a bound is worth more where a byte costs less than at the largest of those: wire and processor take
-/// turns in being what counts.
-bool binds(const SampleSet& set, const SampleSet& largest_clean) {
-  const auto of_byte = [](const std::vector<double>& times, const SampleSet& of) {
-    return times.empty() ? 0.0 : median(times) / of.bytes;
-  };
-  return set.bytes > largest_clean.bytes &&
-         (of_byte(set.time_s, set) < of_byte(largest_clean.time_s, largest_clean) ||
-          of_byte(set.cpu_s, set) < of_byte(largest_clean.cpu_s, largest_clean));
-}
-
-/// The sample sets of one probe, ascending in bytes; without the disturbed ones where these are not most, but for bounds
-/// that bind.
+/// The sample sets of one probe, ascending in bytes.
 std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Probe& probe) {
   std::vector<const SampleSet*> sets;
   for (const SampleSet& set : calibration.samples)
     if (set.probe == probe.name && set.path_class == probe.path_class && !set.time_s.empty())
       sets.push_back(&set);
-  const auto disturbed = [](const SampleSet* set) { return set->disturbed; };
-  const SampleSet* largest = nullptr;
-  for (const SampleSet* set : sets)
-    if (!set->disturbed && (largest == nullptr || set->bytes > largest->bytes)) largest = set;
-  if (2 * std::count_if(sets.begin(), sets.end(), disturbed) <= static_cast<std::ptrdiff_t>(sets.size()))
-    std::erase_if(sets, [&](const SampleSet* set) {
-      return disturbed(set) && (largest == nullptr || !binds(*set, *largest));
-    });
   std::sort(sets.begin(), sets.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
   return sets;
+}
+
+/// Whether these sizes of one probe tell what the disturbed ones among them would take: at least half were not disturbed.
+bool tell_of_the_others(const std::vector<const SampleSet*>& sets) {
+  const auto disturbed =
+      std::count_if(sets.begin(), sets.end(), [](const SampleSet* set) { return set->disturbed; });
+  return 2 * disturbed <= static_cast<std::ptrdiff_t>(sets.size());
+}
+
+/// Of all samples, disturbed ones among them. \see best_probe
+double best_probe(const Calibration& calibration) {
+  std::vector<double> probes;
+  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
+    for (const SampleSet& set : *sets)
+      probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
+  return stepcast::best_probe(std::move(probes));
+}
+
+/// What one size takes.
+struct Taken {
+  double bytes = 0.0;
+  double time_s = 0.0;
+  double cpu_s = 0.0;  ///< of one processor
+  int samples = 0;
+};
+
+/// time / cpu_s of what takes processor time; 0 where that is not known.
+double per_processor_second(const SampleSet& set) {
+  const double cpu_s = set.cpu_s.empty() ? 0.0 : median(set.cpu_s);
+  return cpu_s > 0.0 ? median(set.time_s) / cpu_s : 0.0;
+}
+
+/// Median over the three undisturbed sizes nearest to that many bytes, by their ratio; 0 where none is known.
+double per_processor_second_near(double bytes, const std::vector<const SampleSet*>& sets) {
+  constexpr std::size_t kNearest = 3;
+  std::vector<std::pair<double, double>> near;  // how far, and the value
+  for (const SampleSet* set : sets)
+    if (const double value = per_processor_second(*set); !set->disturbed && value > 0.0)
+      near.emplace_back(std::abs(std::log(set->bytes / bytes)), value);
+  std::sort(near.begin(), near.end());
+  near.resize(std::min(near.size(), kNearest));
+  std::vector<double> values;
+  for (const auto& [how_far, value] : near) values.push_back(value);
+  return values.empty() ? 0.0 : median(values);
+}
+
+/// Medians of every size of a probe, ascending. \see fit_calibration for those of which every sample was disturbed
+std::vector<Taken> taken_by(const Calibration& calibration, const Probe& probe) {
+  const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
+  const bool told = tell_of_the_others(sets);
+  const double best = best_probe(calibration);
+  std::vector<Taken> all;
+  for (const SampleSet* set : sets) {
+    Taken taken{.bytes = set->bytes,
+                .time_s = median(set->time_s),
+                .cpu_s = set->cpu_s.empty() ? 0.0 : median(set->cpu_s),
+                .samples = static_cast<int>(set->time_s.size())};
+    if (set->disturbed && told) {
+      std::vector<double> cpu_s = set->cpu_s;
+      for (std::size_t i = 0; i < cpu_s.size(); ++i) cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
+      taken.cpu_s = cpu_s.empty() ? 0.0 : median(cpu_s);
+      if (const double told_s = taken.cpu_s * per_processor_second_near(set->bytes, sets); told_s > 0.0)
+        taken.time_s = std::min(taken.time_s, told_s);
+    }
+    all.push_back(taken);
+  }
+  return all;
 }
 
 const SampleSet* only_set(const Calibration& calibration, const std::string& probe) {
@@ -59,10 +107,9 @@ CostFit fit_points(const std::vector<CostPoint>& points) {
 CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
                   double ends = 1.0) {
   std::vector<CostPoint> points;
-  for (const SampleSet* set : sets_of(calibration, probe)) {
-    const double time = median(processor_time ? set->cpu_s : set->time_s);
-    if (time > 0.0) points.push_back({set->bytes, time / ends, static_cast<int>(set->time_s.size())});
-  }
+  for (const Taken& taken : taken_by(calibration, probe))
+    if (const double time = processor_time ? taken.cpu_s : taken.time_s; time > 0.0)
+      points.push_back({taken.bytes, time / ends, taken.samples});
   return fit_points(points);
 }
 
@@ -71,10 +118,9 @@ CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool proce
 Seconds difference(const Calibration& calibration, const Probe& longer, const Probe& shorter) {
   constexpr double kLargest = 16.0 * 1024.0;
   std::vector<double> differences;
-  for (const SampleSet* slow : sets_of(calibration, longer))
-    for (const SampleSet* fast : sets_of(calibration, shorter))
-      if (slow->bytes == fast->bytes && slow->bytes <= kLargest)
-        differences.push_back(median(slow->time_s) - median(fast->time_s));
+  for (const Taken& slow : taken_by(calibration, longer))
+    for (const Taken& fast : taken_by(calibration, shorter))
+      if (slow.bytes == fast.bytes && slow.bytes <= kLargest) differences.push_back(slow.time_s - fast.time_s);
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
@@ -99,13 +145,11 @@ Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
 CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
-  for (const SampleSet* set : sets_of(calibration, {"ping_pong", path_class})) {
-    const double time = median(set->time_s);
+  for (const auto& [bytes, time, cpu, samples] : taken_by(calibration, {"ping_pong", path_class})) {
     const double least = points.empty() ? 0.0 : points.front().time_s;
-    if (wire.at_once > 0.0 && 2.0 * time < kEnough * wire.s_per_byte * set->bytes) continue;
-    const double on_wire = wire.s_per_byte * std::max(0.0, set->bytes - wire.at_once);
-    if (time > 0.0)
-      points.push_back({set->bytes, std::max(time - on_wire, least), static_cast<int>(set->time_s.size())});
+    if (wire.at_once > 0.0 && 2.0 * time < kEnough * wire.s_per_byte * bytes) continue;
+    const double on_wire = wire.s_per_byte * std::max(0.0, bytes - wire.at_once);
+    if (time > 0.0) points.push_back({bytes, std::max(time - on_wire, least), samples});
   }
   return fit_points(points);
 }
@@ -115,12 +159,9 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
 CostFit fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnds = 2.0;
   std::vector<CostPoint> points;
-  for (const SampleSet* set : sets_of(calibration, {"exchange", path_class})) {
-    const double time = median(set->time_s);
-    const bool waits = 2.0 * wire.s_per_byte * set->bytes > time;
-    if (time > 0.0)
-      points.push_back(
-          {set->bytes, (waits ? median(set->cpu_s) : time) / kEnds, static_cast<int>(set->time_s.size())});
+  for (const auto& [bytes, time, cpu, samples] : taken_by(calibration, {"exchange", path_class})) {
+    const bool waits = 2.0 * wire.s_per_byte * bytes > time;
+    if (time > 0.0) points.push_back({bytes, (waits ? cpu : time) / kEnds, samples});
   }
   return fit_points(points);
 }
@@ -204,15 +245,6 @@ double compute_noise(const Calibration& calibration) {
   return values.empty() ? 0.0 : (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
 }
 
-/// Of the probes beside all samples, disturbed ones among them. \see best_probe
-double best_probe(const Calibration& calibration) {
-  std::vector<double> probes;
-  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
-    for (const SampleSet& set : *sets)
-      probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
-  return stepcast::best_probe(std::move(probes));
-}
-
 /// By how much the median of these samples may be too high: what the machine lacked while they were taken, or
 /// their own spread where that is larger.
 double excess(const SampleSet& set, double best_probe_per_s) {
@@ -228,14 +260,13 @@ void count_sets(Calibration& calibration) {
   Sampling& sampling = calibration.sampling;
   const double best = best_probe(calibration);
   sampling.sets = static_cast<int>(calibration.samples.size());
-  sampling.left_out = sampling.disturbed = 0;
+  sampling.told = sampling.disturbed = 0;
   sampling.excess = 0.0;
   std::vector<double> excesses;
   for (const SampleSet& set : calibration.samples) {
     if (!set.disturbed || set.time_s.empty()) continue;
-    const std::vector<const SampleSet*> used = sets_of(calibration, {set.probe, set.path_class});
-    if (std::find(used.begin(), used.end(), &set) == used.end()) {
-      ++sampling.left_out;
+    if (tell_of_the_others(sets_of(calibration, {set.probe, set.path_class}))) {
+      ++sampling.told;
       continue;
     }
     ++sampling.disturbed;
@@ -253,10 +284,10 @@ void judge_sampling(const Sampling& sampling, std::vector<std::string>& verdicts
                        " undisturbed samples came within " + budget + "; they may be " +
                        percent_text(sampling.excess, 0) +
                        " too high or more; calibrate on a quieter machine, or with a larger --budget");
-  if (sampling.left_out > 0)
-    verdicts.push_back("the machine was disturbed: " + std::to_string(sampling.left_out) + " of " +
-                       std::to_string(sampling.sets) + " sizes were left out, since no " + fewest +
-                       " undisturbed samples of them came within " + budget);
+  if (sampling.told > 0)
+    verdicts.push_back("the machine was disturbed: the times of " + std::to_string(sampling.told) + " of " +
+                       std::to_string(sampling.sets) + " costs are those of their processor time, since no " +
+                       fewest + " undisturbed samples of them came within " + budget);
   if (sampling.largest_bytes_given_up > 0.0)
     verdicts.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
                        " and more were given up: " + budget + " does not last for " + fewest +

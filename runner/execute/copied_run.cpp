@@ -98,10 +98,10 @@ MemoryBytes CopyProgram::peak() const {
 }
 
 void CopyProgram::fill(unsigned seed) {
-  const auto host = memory_.find(kHost);
-  if (host == memory_.end()) return;
-  const std::vector<unsigned char> data = copied_pattern(host->second.bytes, seed);
-  std::copy(data.begin(), data.end(), static_cast<unsigned char*>(host->second.at.get()));
+  for (const auto& [place, memory] : memory_) {
+    const std::vector<unsigned char> data = copied_pattern(memory.bytes, place == kHost ? seed : seed + 1);
+    copies_.copy_now(memory.at.get(), data.data(), memory.bytes);
+  }
 }
 
 void CopyProgram::check(unsigned seed) {

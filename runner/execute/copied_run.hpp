@@ -35,7 +35,8 @@ class CopyProgram final : public SteppedProgram {
   void forget_peak() override {}
   [[nodiscard]] MemoryBytes peak() const override;
 
-  /// Fills the host's memory with copied_pattern(). \pre nothing is under way
+  /// Fills the host's memory with copied_pattern() and the devices' with that of another seed, so that what an earlier run
+  /// left there passes for nothing that has arrived. \pre nothing is under way
   void fill(unsigned seed);
   /// Looks at every byte of every device. \throws RunError that names the first device with another one than fill() wrote
   void check(unsigned seed);

@@ -28,7 +28,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, send_buffer_bytes)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, left_out,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, told,
                                                 disturbed, excess, largest_bytes_given_up)
 STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class, machine, disturbed))
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NcclCosts, device, laws, determined, fit, least_gpus,

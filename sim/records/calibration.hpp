@@ -115,8 +115,8 @@ struct Sampling {
   double spent_s = 0.0;
   int wanted = 0;     ///< undisturbed samples of each probe and size
   int sets = 0;       ///< probes and sizes
-  int left_out = 0;   ///< of them, without enough undisturbed samples, and others of the probe do without
-  int disturbed = 0;  ///< of them, the same, and the fits had to use them
+  int told = 0;       ///< of them, without enough undisturbed samples: their processor time says what they take
+  int disturbed = 0;  ///< of them, the same, and the fits had to use them as they are
   /// By how much these may be too slow, median over them: the larger of 1 - speed / best speed of the machine while
   /// they were taken (median of the samples), and 1 - fastest / median sample.
   double excess = 0.0;
