@@ -124,6 +124,17 @@ Seconds difference(const Calibration& calibration, const Probe& longer, const Pr
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
+/// A round trip of a ping-pong is a send, a receive and a sleep until the message is there; of an exchange it is two sends and
+/// two receives, and no sleep. The median over the sizes up to 16 KiB.
+Seconds wake_cpu(const Calibration& calibration, const std::string& path_class) {
+  constexpr double kLargest = 16.0 * 1024.0;
+  std::vector<double> wakes;
+  for (const Taken& waited : taken_by(calibration, {"ping_pong", path_class}))
+    for (const Taken& busy : taken_by(calibration, {"exchange", path_class}))
+      if (waited.bytes == busy.bytes && waited.bytes <= kLargest) wakes.push_back(2.0 * waited.cpu_s - busy.cpu_s);
+  return Seconds(wakes.empty() ? 0.0 : std::max(0.0, median(wakes)));
+}
+
 /// The links between two ranks that were measured.
 struct Wire {
   double s_per_byte = 0.0;  ///< 0: unknown, or none
@@ -180,6 +191,7 @@ PathCost fit_path(const Calibration& calibration, const std::string& path_class,
   path.notice_s = difference(calibration, {"rendezvous", path_class}, {"ping_pong", path_class}).count();
   path.gap = gap.cost;
   path.cpu = cpu.cost;
+  path.wake_cpu_s = wake_cpu(calibration, path_class).count();
   path.latency_fit = latency.quality;
   path.gap_fit = gap.quality;
   path.cpu_fit = cpu.quality;

@@ -17,7 +17,7 @@ STEPCAST_JSON_MEMBERS(FitQuality,
 STEPCAST_JSON_MEMBERS(PathCost,
                       (path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit, smallest_bytes,
                        largest_bytes),
-                      (wire_bandwidth_bytes_per_s))
+                      (wire_bandwidth_bytes_per_s, wake_cpu_s))
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
@@ -67,8 +67,8 @@ std::string Calibration::problem() const {
   for (const PathCost& path : paths) {
     if (!path.latency.valid() || !path.gap.valid() || !path.cpu.valid())
       return "key 'paths." + path.path_class + "'" + knots;
-    if (!(path.notice_s >= 0.0 && path.wire_bandwidth_bytes_per_s >= 0.0))
-      return "key 'paths." + path.path_class + "': expected notice_s and wire_bandwidth of at least 0";
+    if (!none_negative({path.notice_s, path.wire_bandwidth_bytes_per_s, path.wake_cpu_s}))
+      return "key 'paths." + path.path_class + "': expected notice_s, wire_bandwidth and wake_cpu_s of at least 0";
   }
   if (!reduce.valid() || !copy.valid()) return "keys 'reduce' and 'copy'" + knots;
   if (!(sharing.rate_beside_compute > 0.0 && sharing.rate_beside_communication > 0.0) ||

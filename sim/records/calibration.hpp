@@ -51,8 +51,9 @@ struct FitQuality {
 ///     and for
 ///                                                      gap(n) per message it receives
 ///
-/// `cpu` is the processor time that sending or receiving one message costs its endpoint; beside compute it
-/// competes for cores. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no
+/// `cpu` is the processor time that sending or receiving one message costs its endpoint, and `wake` what a receiver that
+/// waits takes besides, whose threads sleep until the message is there; beside compute, and among ranks that share cores, both
+/// compete for cores, and where they need not they are part of latency and gap. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no
 /// single slope.
 struct PathCost {
   std::string path_class;  ///< `same_host`, `same_switch`, `across_switches`
@@ -60,6 +61,7 @@ struct PathCost {
   double notice_s = 0.0;  ///< until the sender knows that a receive was posted
   PiecewiseCost gap;
   PiecewiseCost cpu;
+  double wake_cpu_s = 0.0;  ///< processor time; 0 in files of older versions
   FitQuality latency_fit, gap_fit, cpu_fit;
   /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs
   /// are those of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth,

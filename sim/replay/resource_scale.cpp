@@ -144,6 +144,7 @@ void scale_place(const ResourceScales& scales, Place& place, bool device) {
       for (PathCost& path : place.calibration->paths) {
         for (PiecewiseCost* cost : {&path.latency, &path.gap, &path.cpu}) quicken(*cost, factor);
         path.notice_s /= factor;
+        path.wake_cpu_s /= factor;
       }
     } else if (resource != "pageable" && !is_of_ranks(resource) &&
                !scale_links(place.cluster, resource, factor)) {

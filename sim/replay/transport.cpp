@@ -126,9 +126,19 @@ void Transport::begin(const MessagePtr& message) {
   engines_[from].waiting.push_back({message, true, false});
   engines_[to].waiting.push_back({message, false, false});
   message->open_parts = 2;
+  if (engines_[to].receives++ == 0) wake(to, message);
   if (network_.in_order() && crosses_wire(*message)) message->open_sends = 2;
   serve(from);
   serve(to);
+}
+
+/// The receiver's threads slept until now.
+void Transport::wake(int rank, const MessagePtr& message) {
+  const double seconds = path(message->transfer.from, message->transfer.to)->wake_cpu_s;
+  if (seconds <= 0.0) return;
+  ++message->open_parts;
+  processors_.run(node(rank), {.seconds = seconds, .rank = rank, .communication = true},
+                  [message] { part_over(*message); });
 }
 
 /// Starts the engine of `rank` on what waits first. A message of no gap holds no engine.
@@ -224,7 +234,10 @@ void Transport::send_first(Connection& connection, double ahead) {
 
 void Transport::engine_done(int rank, const Service& service) {
   if (service.holds_engine) engines_[rank].busy = false;
-  if (service.sending) send_over(*service.message);
+  if (service.sending)
+    send_over(*service.message);
+  else
+    --engines_[rank].receives;
   part_over(*service.message);
   serve(rank);
 }

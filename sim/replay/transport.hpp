@@ -35,6 +35,7 @@ struct Transfer {
 ///
 ///     engine      busy for gap(n) per message and end, with cpu(n) / gap(n) cores of its host; starts on its
 ///                 own
+///     wake        a receiver without another message in its engine sleeps, and takes wake_cpu of a core before the arrival
 ///     arrival     latency(n) after both engines have started on it, and not before both are done
 ///     other host  where the calibration took the wire out of latency: a flow over the links latency(n) after
 ///                 the sender's engine has started on it, because the receiver's kernel takes what comes, and
@@ -82,7 +83,7 @@ class Transport {
   struct Message {
     Transfer transfer;
     int engines_started = 0;
-    int open_parts = 0;  ///< engines, timer and flow that are not over
+    int open_parts = 0;  ///< engines, wake, timer and flow that are not over
     int open_sends = 1;  ///< the sender's engine, and its socket where that has yet to take the array
   };
   using MessagePtr = std::shared_ptr<Message>;
@@ -94,6 +95,7 @@ class Transport {
   struct Engine {
     std::deque<Service> waiting;
     bool busy = false;
+    int receives = 0;  ///< waiting, or being served
   };
   /// One way between two ranks: bytes cross in the order in which they were sent.
   struct Connection {
@@ -105,6 +107,7 @@ class Transport {
   };
   void move_by_nccl(Transfer transfer);
   void begin(const MessagePtr& message);
+  void wake(int rank, const MessagePtr& message);
   void serve(int rank);
   void engine_started(const Service& service);
   [[nodiscard]] bool crosses_wire(const Message& message) const;

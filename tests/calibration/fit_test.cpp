@@ -91,8 +91,8 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   Calibration calibration;
   calibration.world_size = 2;
   calibration.context.cores = 2;
-  calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
-                         samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {6e-6, 6e-6, 6e-6}, kSameHost),
+  calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {9e-6, 9e-6, 9e-6}, kSameHost),
+                         samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {11e-6, 11e-6, 11e-6}, kSameHost),
                          samples("rendezvous", 4, {43e-6, 43e-6, 44e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
                          samples("rendezvous", 1024, {72e-6, 70e-6, 72e-6}, {5e-6, 5e-6, 5e-6}, kSameHost),
                          samples("rendezvous", 1e6, {9e-3, 9e-3, 9e-3}, {5e-6, 5e-6, 5e-6}, kSameHost),
@@ -113,6 +113,8 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   CHECK(path.gap.at(Bytes(4.0)).count() == Approx(10e-6));
   CHECK(path.gap.at(Bytes(1024.0)).count() == Approx(40e-6));
   CHECK(path.cpu.at(Bytes(1024.0)).count() == Approx(7e-6));
+  // 2 * 9 - 12 and 2 * 11 - 14 us.
+  CHECK(path.wake_cpu_s == Approx(7e-6));
   // 43 - 31 and 72 - 62 us: their median; 1 MB is no small message, and has no ping-pong.
   CHECK(path.notice_s == Approx(11e-6));
   CHECK(path.smallest_bytes == 4.0);

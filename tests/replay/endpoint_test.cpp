@@ -121,6 +121,19 @@ Schedule messages_at_once(int ranks, const std::vector<Message>& messages) {
   return schedule;
 }
 
+TEST_CASE("a receiver that sleeps takes a core to wake up, and one that is kept busy does not") {
+  Calibration costs = calibration();
+  costs.paths[0].latency = costs.paths[0].cpu = costs.paths[0].gap;
+  const double gap = 6e-6 + 1e7 / 2e9, notice = 8e-6, wake = 200e-6;
+  const Schedule there_and_back = exchange(1e7, 1, false);
+  const Schedule burst = messages_at_once(2, {{0, 1, 1e7}, {0, 1, 1e7}, {0, 1, 1e7}});
+  const double alone = time_of(there_and_back, costs, one_host(64));
+  costs.paths[0].wake_cpu_s = wake;
+  CHECK(time_of(there_and_back, costs, one_host(64)) == Approx(alone));
+  CHECK(time_of(there_and_back, costs, one_host(1)) == Approx(4.0 * gap + 2.0 * wake + notice));
+  CHECK(time_of(burst, costs, one_host(1)) == Approx(6.0 * gap + wake + notice));
+}
+
 TEST_CASE("over links that were taken out of the costs a message does not wait for its receiver's own send") {
   Calibration costs = calibration();
   costs.paths[0].wire_bandwidth_bytes_per_s = 1e9;
