@@ -44,7 +44,9 @@ double algbw_bytes_per_s(const BenchRow& row) {
 double bus_factor(const std::string& collective, int world_size) {
   const double n = world_size;
   if (collective == "all_reduce") return 2.0 * (n - 1.0) / n;
-  if (collective == "broadcast" || collective == "send_recv" || collective.starts_with("copy_")) return 1.0;
+  if (collective == "broadcast" || collective == "shift" || collective == "send_recv" ||
+      collective.starts_with("copy_"))
+    return 1.0;
   return (n - 1.0) / n;
 }
 

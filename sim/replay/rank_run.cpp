@@ -215,6 +215,7 @@ Team* RankRun::team_of(int index) {
   for (; hook + 1 < count && op(hook).within == index; hook += 2) {
     const auto* collective = std::get_if<Collective>(&op(hook).action);
     const bool simple = collective != nullptr && op(hook).exchange >= 0 && op(hook).after.empty() &&
+                        !is_shift(op(hook)) &&
                         std::holds_alternative<Synchronize>(op(hook + 1).action) &&
                         op(hook + 1).after == std::vector<int>{hook};
     if (!simple) return nullptr;
@@ -303,7 +304,7 @@ void RankRun::advance_host() {
   while (behind_hook && next_ < count && op(next_).stream != Stream::kCompute && op(next_).within < 0)
     issue(next_++);
   int hook = next_;  // the next hook, behind operations of other streams
-  while (hook < count && op(hook).stream != Stream::kCompute) ++hook;
+  while (hook < count && op(hook).stream != Stream::kCompute && !is_shift(op(hook))) ++hook;
   if (hook == count || op(hook).within != host_) {
     if (run_piece(1.0)) return;
     finish(std::exchange(host_, -1));
@@ -311,6 +312,7 @@ void RankRun::advance_host() {
   }
   if (run_piece(world_.costs.hook_fraction(op(hook)))) return;
   while (next_ < hook) issue(next_++);
+  if (is_shift(op(hook))) return issue(next_++);
   if (!ready(hook)) return;
   ++next_;
   begin(hook);

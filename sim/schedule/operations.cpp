@@ -101,6 +101,11 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
       action);
 }
 
+bool is_shift(const Op& op) {
+  const auto* collective = std::get_if<Collective>(&op.action);
+  return collective != nullptr && collective->kind == CollectiveKind::kShift;
+}
+
 int micro_batch_of(const Op& op) {
   const auto* compute = std::get_if<Compute>(&op.action);
   return compute == nullptr ? 0 : compute->micro_batch;
