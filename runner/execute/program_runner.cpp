@@ -211,12 +211,13 @@ void ProgramRunner::run_inline(std::size_t index) {
   Step& step = steps_[index];
   const MemoryScope scope(step.memory);
   const Clock::time_point before_wait = step.stamps_wait ? Clock::now() : Clock::time_point();
+  std::size_t before = latest_mark_;
+  if (device_ != nullptr && step.stamps_wait && step.within >= 0) before = device_->mark();
   for (const std::size_t earlier : step.wait_for) finish(earlier);
   stamps_[index].start = step.stamps_wait ? before_wait : Clock::now();
   hook_host_ = static_cast<int>(index);
-  const bool waited = !step.stamps_wait && !step.wait_for.empty();
-  const std::size_t before =
-      device_ != nullptr && (waited || step.within >= 0) ? device_->mark() : latest_mark_;
+  if (device_ != nullptr && !step.stamps_wait && (step.within >= 0 || !step.wait_for.empty()))
+    before = device_->mark();
   step.op.run();
   if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
   stamps_[index].end = Clock::now();

@@ -313,9 +313,13 @@ void RankRun::advance_host() {
   if (run_piece(world_.costs.hook_fraction(op(hook)))) return;
   while (next_ < hook) issue(next_++);
   if (is_shift(op(hook))) return issue(next_++);
+  if (!hook_reached_) hook_reached_ = world_.clock.now();
   if (!ready(hook)) return;
   ++next_;
   begin(hook);
+  const double reached = *std::exchange(hook_reached_, std::nullopt);
+  if (const auto* wait = std::get_if<Synchronize>(&op(hook).action); wait != nullptr && wait->exposed)
+    now_dates_[hook].waited = world_.clock.now() - reached;
   main_busy_ = true;
   perform(hook);
 }

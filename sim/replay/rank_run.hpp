@@ -34,6 +34,7 @@ struct ReplayWorld {
 struct OpDates {
   double start = 0.0;
   double end = 0.0;
+  double waited = 0.0;  ///< seconds before the start, in which the main thread stood still for a shift
 };
 
 /// What kept an operation.
@@ -161,6 +162,7 @@ class RankRun {
   int host_ = -1;           ///< operation whose hooks run; -1: none
   Job host_job_;
   double host_done_ = 0.0;                              ///< part of its time that has passed
+  std::optional<double> hook_reached_;                  ///< date at which it came to a hook that waits
   double host_date_ = 0.0;                              ///< of a team: when it has
   std::vector<std::optional<Team*>> teams_;             ///< by operation, where known
   int first_queued_ = 0;                                ///< operation of another stream

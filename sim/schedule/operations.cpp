@@ -60,8 +60,8 @@ Operation operation_of(const Action& action) {
                                     .time = TimeSource::kTransfer,
                                     .workspace = MemoryCategory::kCommunication};
                         },
-                        [](const Synchronize&) {
-                          return Is{.span = SpanKind::kWait,
+                        [](const Synchronize& wait) {
+                          return Is{.span = wait.exposed ? SpanKind::kCommunication : SpanKind::kWait,
                                     .time = TimeSource::kNothing,
                                     .workspace = MemoryCategory::kCommunication};
                         },

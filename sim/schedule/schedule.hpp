@@ -215,7 +215,9 @@ struct Copy {
 };
 
 /// Does nothing; joins what it comes after (a `wait()` of the host).
-struct Synchronize {};
+struct Synchronize {
+  bool exposed = false;  ///< of a shift: its wait is communication that nothing hides
+};
 
 using Action = std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, ScaleUnit, UnitMemory,
                             UpdateUnit, Send, Recv, Copy, Synchronize>;

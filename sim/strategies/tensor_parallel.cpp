@@ -132,7 +132,7 @@ class SharedProgram {
     if (exchange.kind != ExchangeKind::kWait) add_call(index, name);
     if (exchange.kind != ExchangeKind::kShift)
       result_.ops.push_back({.name = "wait/" + name,
-                             .action = Synchronize{},
+                             .action = Synchronize{.exposed = exchange.kind == ExchangeKind::kWait},
                              .after = {call_},
                              .within = host_,
                              .exchange = index});
