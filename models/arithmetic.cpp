@@ -210,11 +210,11 @@ class SegmentAccount {
     if (const auto context = layer.sizes.find("context");
         context != layer.sizes.end() && context->second > 1) {
       const std::int64_t heads = layer.sizes.at("kv_heads"), head = layer.output[1] / layer.sizes.at("heads");
-      const Bytes own = float32_bytes(2.0 * static_cast<double>(layer.input[0] * heads * head));
-      const Bytes gathered = static_cast<double>(context->second) * own;
+      const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * heads * head));
+      const Bytes gathered = static_cast<double>(context->second) * part;
       const std::string name = layer.name + ".context";
       if (model_.ring) {
-        note_ring(segment, name, own);
+        note_ring(segment, name, part);
       } else {
         note(name, ExchangeKind::kAllGather, false, gathered, Bytes(0), ExchangeGroup::kContext);
         note(name, ExchangeKind::kReduceScatter, true, gathered, Bytes(0), ExchangeGroup::kContext);

@@ -115,8 +115,9 @@ class ProgramRunner : public SteppedProgram {
     std::vector<std::size_t> wait_for;  ///< those on the communication stream
     bool message = false;               ///< a send or a receive
     bool stamps_wait = false;           ///< the span begins with the wait
-    bool on_demand = false;   ///< a collective that is handed over when the calling thread comes to it, not before
-    int within = -1;          ///< a hook of this operation
+    bool on_demand =
+        false;        ///< a collective that is handed over when the calling thread comes to it, not before
+    int within = -1;  ///< a hook of this operation
     MemoryCategory memory{};  ///< category of what it allocates
     bool done = false;        ///< in this step
     bool held = false;        ///< a message under way whose memory is to be released

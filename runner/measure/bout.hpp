@@ -134,7 +134,8 @@ class Bout {
       return count_wrong(out_, count_,
                          [&](std::size_t i) { return value(i / part_, rank() * part_ + i % part_); });
     if (collective_ == "shift")
-      return count_wrong(out_, count_, [&](std::size_t i) { return value((rank() + world_ - 1) % world_, i); });
+      return count_wrong(out_, count_,
+                         [&](std::size_t i) { return value((rank() + world_ - 1) % world_, i); });
     return count_wrong(out_, rank() < 2 ? count_ : 0, [&](std::size_t i) { return value(1 - rank(), i); });
   }
 

@@ -23,9 +23,7 @@ struct Window {
 };
 
 /// Heads that share a key side by side: [batch, kv_heads, heads / kv_heads, positions, features].
-torch::Tensor by_key(const torch::Tensor& q, std::int64_t kv_heads) {
-  return q.unflatten(1, {kv_heads, -1});
-}
+torch::Tensor by_key(const torch::Tensor& q, std::int64_t kv_heads) { return q.unflatten(1, {kv_heads, -1}); }
 
 /// a b, of which each matrix of b belongs to several of a: [..., m, i, k] and [..., k, j] to [..., m, i, j].
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) {
@@ -52,7 +50,8 @@ struct Ring {
   }
 
   /// q k^T / sqrt(d) of a window.
-  [[nodiscard]] torch::Tensor scores(const torch::Tensor& q, const torch::Tensor& k, const Window& window) const {
+  [[nodiscard]] torch::Tensor scores(const torch::Tensor& q, const torch::Tensor& k,
+                                     const Window& window) const {
     torch::Tensor scores = product(window.of_queries(q), window.of_keys(k).transpose(-1, -2)).to(sums);
     scores = scores.div_(std::sqrt(static_cast<double>(q.size(-1))));
     return window.masked ? scores.masked_fill_(future, -std::numeric_limits<double>::infinity()) : scores;
@@ -106,7 +105,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       if (i == 0) kept = both;
     }
     torch::Tensor output = whole.output.to(q.scalar_type()).flatten(1, 2).transpose(1, 2).flatten(2);
-    context->saved_data["ring"] = reinterpret_cast<std::int64_t>(ring);  // NOLINT: saved_data holds no pointers
+    context->saved_data["ring"] =
+        reinterpret_cast<std::int64_t>(ring);  // NOLINT: saved_data holds no pointers
     context->save_for_backward({q, kept, output, whole.log_sum});
     return output;
   }
@@ -151,15 +151,16 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   };
 
   /// Of one step. \param of_both of the keys and values `both`
-  static void add_gradients(const Ring& ring, const Window& window, const Known& known, const torch::Tensor& both,
-                            torch::Tensor& of_queries, torch::Tensor& of_both) {
+  static void add_gradients(const Ring& ring, const Window& window, const Known& known,
+                            const torch::Tensor& both, torch::Tensor& of_queries, torch::Tensor& of_both) {
     const torch::Tensor q = window.of_queries(known.queries), given = window.of_queries(known.given);
     const torch::Tensor p =
         ring.scores(known.queries, both[0], window).sub_(window.of_queries(known.log_sum)).exp_();
     window.of_keys(of_both[1]).copy_(summed_product(p.to(q.scalar_type()), given));
     torch::Tensor of_scores = product(given, window.of_keys(both[1]).transpose(-1, -2)).to(ring.sums);
-    of_scores = of_scores.sub_(window.of_queries(known.inner)).mul_(p).div_(
-        std::sqrt(static_cast<double>(q.size(-1))));
+    of_scores = of_scores.sub_(window.of_queries(known.inner))
+                    .mul_(p)
+                    .div_(std::sqrt(static_cast<double>(q.size(-1))));
     of_scores = of_scores.to(q.scalar_type());
     window.of_keys(of_both[0]).copy_(summed_product(of_scores, q));
     window.of_queries(of_queries).add_(product(of_scores, window.of_keys(both[0])));

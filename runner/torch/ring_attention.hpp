@@ -15,9 +15,9 @@ struct RingForm {
   int rank = 0;
   std::int64_t positions = 0;  ///< that each rank has
   bool causal = false;
-  const TorchModel* model = nullptr;   ///< outlives the function
-  std::vector<Shift> forward{};        ///< by step; one less than there are ranks
-  std::vector<Shift> backward{};       ///< by step
+  const TorchModel* model = nullptr;  ///< outlives the function
+  std::vector<Shift> forward{};       ///< by step; one less than there are ranks
+  std::vector<Shift> backward{};      ///< by step
 };
 
 /// Attention whose keys and values, those of Model::positions() on every rank, go round a ring of c ranks (Liu et al., "Ring

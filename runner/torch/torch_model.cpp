@@ -312,9 +312,9 @@ class TorchModel::Builder {
     const std::string name = layer.name + ".weight";
     const Model& model = target_.model_;
     const std::int64_t own = layer.input.front();
-    const torch::Tensor positions = torch::tensor(model.positions(target_.part_.context, model.input.front()),
-                                                  on_device(torch::kInt64))
-                                        .narrow(0, model.sequence_parallel ? target_.part_.share * own : 0, own);
+    const torch::Tensor positions =
+        torch::tensor(model.positions(target_.part_.context, model.input.front()), on_device(torch::kInt64))
+            .narrow(0, model.sequence_parallel ? target_.part_.share * own : 0, own);
     const auto table = summed(name, normal(name));
     if (model.ring)
       return [table, positions](const torch::Tensor& x) { return x + table().index_select(0, positions); };
@@ -539,7 +539,8 @@ class TorchModel::Builder {
     const LayerFunction k_norm = says("norms") ? rms_norm(full_name(layer, "k_norm")) : same;
     const std::int64_t ranks = layer.sizes.at("context");
     const std::vector<std::int64_t> positions = target_.model_.positions(target_.part_.context, sequence);
-    const LayerFunction rotate = says("rotary") ? rotation(positions, head, target_.numbers_.options()) : same;
+    const LayerFunction rotate =
+        says("rotary") ? rotation(positions, head, target_.numbers_.options()) : same;
     const bool ring = target_.model_.ring;
     const LayerFunction gather = ranks > 1 && !ring ? of_all_parts(layer, head) : LayerFunction();
     const AttentionFunction weigh =

@@ -113,11 +113,11 @@ const Registration<Algorithm> kAllToAll{
      {CollectiveKind::kAllToAll, kEveryBackend, kEveryBackend, other_ranks, all_to_all_step, at_once_time,
       all_but_own, own_shard}}};
 
-const Registration<Algorithm> kShift{algorithms(),
-                                     {"shift/direct",
-                                      "every rank sends its successor its array",
-                                      {CollectiveKind::kShift, kEveryBackend, kEveryBackend, one_step,
-                                       shift_step, shift_time, shift_sent}}};
+const Registration<Algorithm> kShift{
+    algorithms(),
+    {"shift/direct",
+     "every rank sends its successor its array",
+     {CollectiveKind::kShift, kEveryBackend, kEveryBackend, one_step, shift_step, shift_time, shift_sent}}};
 
 const Registration<Algorithm> kPairwise{
     algorithms(),

@@ -221,7 +221,8 @@ LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
   add_torchtitan_data(plan, lines, launch);
   lines.key("tensor_parallel_degree", plan.number("tensor"));
   lines.key("context_parallel_degree", plan.number("context"));
-  if (plan.number("context") > 1) lines.key("context_parallel_rotate_method", models.whole().ring ? "alltoall" : "allgather");
+  if (plan.number("context") > 1)
+    lines.key("context_parallel_rotate_method", models.whole().ring ? "alltoall" : "allgather");
   add_torchtitan_pipeline(models, plan, lines, launch);
   lines.add("\n[activation_checkpoint]");
   const int blocks = recomputed(plan);

@@ -215,8 +215,7 @@ Team* RankRun::team_of(int index) {
   for (; hook + 1 < count && op(hook).within == index; hook += 2) {
     const auto* collective = std::get_if<Collective>(&op(hook).action);
     const bool simple = collective != nullptr && op(hook).exchange >= 0 && op(hook).after.empty() &&
-                        !is_shift(op(hook)) &&
-                        std::holds_alternative<Synchronize>(op(hook + 1).action) &&
+                        !is_shift(op(hook)) && std::holds_alternative<Synchronize>(op(hook + 1).action) &&
                         op(hook + 1).after == std::vector<int>{hook};
     if (!simple) return nullptr;
     calls.push_back(collective);

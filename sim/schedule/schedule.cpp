@@ -20,7 +20,7 @@ const char* to_text(Phase phase) {
 }
 
 const char* to_text(CollectiveKind kind) {
-  return std::array{"all_reduce", "gather",         "scatter",   "broadcast",
+  return std::array{"all_reduce", "gather",         "scatter",    "broadcast",
                     "all_gather", "reduce_scatter", "all_to_all", "shift"}[static_cast<std::size_t>(kind)];
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sim/replay/trivial_predictors.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
@@ -143,7 +144,10 @@ TEST_CASE("a shift goes on beside its operation, which waits for what is left of
   const Cluster cluster = star(2, 1e9, 0.0);
   for (const double seconds : {1.0, 2.0, 3.0}) {
     INFO(seconds << " s");
-    Op call = operation("shift", Stream::kComm, Collective{CollectiveKind::kShift, Bytes(seconds * 1e9)});
+    Collective shift;
+    shift.kind = CollectiveKind::kShift;
+    shift.message = Bytes(seconds * 1e9);
+    Op call = operation("shift", Stream::kComm, shift);
     Op wait = operation("wait", Stream::kCompute, Synchronize{.exposed = true}, {1});
     call.within = wait.within = 0;
     call.exchange = 0;

@@ -230,8 +230,9 @@ TEST_CASE("a shift is waited for behind the step of the ring beside which it goe
 
 TEST_CASE("around a ring every rank sees as many pairs of causal positions, and all ranks all of them") {
   for (const int ranks : {2, 3, 4}) {
-    const Model model = load_model("llama:layers=1,hidden=64,heads=4,vocabulary=512,sequence=" +
-                                   std::to_string(8 * ranks) + ",context=" + std::to_string(ranks) + ",ring=1");
+    const Model model =
+        load_model("llama:layers=1,hidden=64,heads=4,vocabulary=512,sequence=" + std::to_string(8 * ranks) +
+                   ",context=" + std::to_string(ranks) + ",ring=1");
     std::vector<std::int64_t> all;
     std::vector<std::int64_t> pairs;
     for (int part = 0; part < ranks; ++part) {
