@@ -89,7 +89,6 @@ class Bout {
     if (collective_ == "all_gather") return backend_.all_gather(part, whole_out);
     if (collective_ == "reduce_scatter") return backend_.reduce_scatter(whole, part_out);
     if (collective_ == "all_to_all") return backend_.all_to_all(whole, whole_out);
-    if (collective_ == "shift") return backend_.shift(whole, whole_out);
     return backend_.scatter(parts_of(whole), part_out, 0);
   }
 
@@ -133,9 +132,6 @@ class Bout {
     if (collective_ == "all_to_all")
       return count_wrong(out_, count_,
                          [&](std::size_t i) { return value(i / part_, rank() * part_ + i % part_); });
-    if (collective_ == "shift")
-      return count_wrong(out_, count_,
-                         [&](std::size_t i) { return value((rank() + world_ - 1) % world_, i); });
     return count_wrong(out_, rank() < 2 ? count_ : 0, [&](std::size_t i) { return value(1 - rank(), i); });
   }
 

@@ -35,7 +35,7 @@ torch::Tensor summed_product(const torch::Tensor& a, const torch::Tensor& b) {
   return torch::matmul(a.flatten(2, 3).transpose(-1, -2), b.flatten(2, 3));
 }
 
-struct Ring {
+struct AttentionRing {
   RingForm form;
   torch::Tensor future;  ///< what an own position must not see
   torch::ScalarType sums;
@@ -66,11 +66,12 @@ struct Ring {
 };
 
 /// A step's part: its output, and the logarithm of the sum of its exponentials.
-struct Part {
+struct AttendedPart {
   torch::Tensor output, log_sum;
 };
 
-Part part_of(const Ring& ring, const torch::Tensor& q, const torch::Tensor& both, const Window& window) {
+AttendedPart part_of(const AttentionRing& ring, const torch::Tensor& q, const torch::Tensor& both,
+                     const Window& window) {
   torch::Tensor scores = ring.scores(q, both[0], window);
   torch::Tensor log_sum = scores.logsumexp(-1, true);
   const torch::Tensor probabilities = scores.sub_(log_sum).exp_().to(q.scalar_type());
@@ -78,7 +79,7 @@ Part part_of(const Ring& ring, const torch::Tensor& q, const torch::Tensor& both
 }
 
 /// Into the whole, of the window's positions.
-void add(const Part& part, const Window& window, Part& whole) {
+void add(const AttendedPart& part, const Window& window, AttendedPart& whole) {
   torch::Tensor output = window.of_queries(whole.output), log_sum = window.of_queries(whole.log_sum);
   const torch::Tensor both = torch::logaddexp(log_sum, part.log_sum);
   output.mul_(log_sum.sub(both).exp_()).add_(part.output.mul(part.log_sum.sub(both).exp_()));
@@ -88,15 +89,15 @@ void add(const Part& part, const Window& window, Part& whole) {
 /// q [batch, heads, positions, features], k and v [batch, kv_heads, positions, features] to [batch, positions, heads x features].
 struct RingAttention : torch::autograd::Function<RingAttention> {
   static torch::Tensor forward(Context* context, const torch::Tensor& q, const torch::Tensor& k,
-                               const torch::Tensor& v, const Ring* ring) {
+                               const torch::Tensor& v, const AttentionRing* ring) {
     const torch::Tensor queries = by_key(q, k.size(1));
     torch::Tensor both = torch::stack({k, v}), kept;
-    Part whole;
+    AttendedPart whole;
     for (int i = 0; i < ring->ranks(); ++i) {
       const bool goes_on = i + 1 < ring->ranks();
       torch::Tensor next = goes_on ? ring->begin(ring->form.forward[i], both) : torch::Tensor();
       const Window window = ring->window(ring->owner(i), q.size(2));
-      Part part = part_of(*ring, queries, both, window);
+      AttendedPart part = part_of(*ring, queries, both, window);
       if (i == 0)
         whole = std::move(part);
       else
@@ -112,7 +113,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 
   static tensor_list backward(Context* context, const tensor_list& gradients) {
-    const auto* ring = reinterpret_cast<const Ring*>(context->saved_data["ring"].toInt());  // NOLINT
+    const auto* ring = reinterpret_cast<const AttentionRing*>(context->saved_data["ring"].toInt());  // NOLINT
     const tensor_list saved = context->get_saved_variables();
     torch::Tensor both = saved[1];
     const torch::Tensor queries = by_key(saved[0], both.size(2));
@@ -151,7 +152,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   };
 
   /// Of one step. \param of_both of the keys and values `both`
-  static void add_gradients(const Ring& ring, const Window& window, const Known& known,
+  static void add_gradients(const AttentionRing& ring, const Window& window, const Known& known,
                             const torch::Tensor& both, torch::Tensor& of_queries, torch::Tensor& of_both) {
     const torch::Tensor q = window.of_queries(known.queries), given = window.of_queries(known.given);
     const torch::Tensor p =
@@ -170,7 +171,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 }  // namespace
 
 AttentionFunction ring_attention(const RingForm& form, const torch::TensorOptions& options) {
-  const auto ring = std::make_shared<Ring>();
+  const auto ring = std::make_shared<AttentionRing>();
   ring->form = form;
   if (form.causal)
     ring->future = torch::ones({form.positions, form.positions}, options.dtype(torch::kBool)).triu(1);

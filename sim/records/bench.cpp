@@ -16,7 +16,8 @@ STEPCAST_JSON_MEMBERS(Bench, (context, origin, lineage, backend, world_size, row
 const std::vector<std::string>& bench_names() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names{"send_recv"};
-    for (const CollectiveKind kind : kCollectiveKinds) names.emplace_back(to_text(kind));
+    for (const CollectiveKind kind : kCollectiveKinds)
+      if (kind != CollectiveKind::kShift) names.emplace_back(to_text(kind));  // send_recv says what one takes
     return names;
   }();
   return kNames;
@@ -44,9 +45,7 @@ double algbw_bytes_per_s(const BenchRow& row) {
 double bus_factor(const std::string& collective, int world_size) {
   const double n = world_size;
   if (collective == "all_reduce") return 2.0 * (n - 1.0) / n;
-  if (collective == "broadcast" || collective == "shift" || collective == "send_recv" ||
-      collective.starts_with("copy_"))
-    return 1.0;
+  if (collective == "broadcast" || collective == "send_recv" || collective.starts_with("copy_")) return 1.0;
   return (n - 1.0) / n;
 }
 

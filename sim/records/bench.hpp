@@ -62,7 +62,7 @@ double algbw_bytes_per_s(const BenchRow& row);
 ///
 ///     all_reduce                                      f = 2 (n - 1)/n
 ///     all_gather, reduce_scatter, gather, scatter, all_to_all     f = (n - 1)/n
-///     broadcast, shift, send_recv, copies             f = 1
+///     broadcast, send_recv, copies                    f = 1
 double bus_factor(const std::string& collective, int world_size);
 
 void to_json(nlohmann::json& json, const Bench& bench);
