@@ -146,7 +146,18 @@ class SegmentAccount {
     LayerWork& noisy = has_aside ? aside : work;
     noisy.forward_spared = cost.forward_spared;
     if (computes_backward) noisy.backward_spared = cost.backward_spared;
+    for (const LayerWork& step : cost.steps) {
+      work.forward -= step.forward;
+      work.backward -= gradients * step.forward;
+      work.again -= step.again;
+      work.forward_traffic -= step.forward_traffic;
+      work.backward_traffic -= step.backward_traffic;
+    }
     segment.work.push_back(work);
+    for (LayerWork step : cost.steps) {
+      step.backward = gradients * step.forward;
+      segment.work.push_back(step);
+    }
     if (!has_aside) return;
     aside.forward_traffic = cost.forward_aside;
     if (computes_backward) aside.backward_traffic = cost.backward_aside;
@@ -199,14 +210,36 @@ class SegmentAccount {
     if (const auto context = layer.sizes.find("context");
         context != layer.sizes.end() && context->second > 1) {
       const std::int64_t heads = layer.sizes.at("kv_heads"), head = layer.output[1] / layer.sizes.at("heads");
-      const Bytes gathered =
-          float32_bytes(2.0 * static_cast<double>(context->second * layer.input[0] * heads * head));
-      note(layer.name + ".context", ExchangeKind::kAllGather, false, gathered, Bytes(0),
-           ExchangeGroup::kContext);
-      note(layer.name + ".context", ExchangeKind::kReduceScatter, true, gathered, Bytes(0),
-           ExchangeGroup::kContext);
+      const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * heads * head));
+      const Bytes gathered = static_cast<double>(context->second) * part;
+      const std::string name = layer.name + ".context";
+      if (model_.ring) {
+        note_ring(segment, name, part);
+      } else {
+        note(name, ExchangeKind::kAllGather, false, gathered, Bytes(0), ExchangeGroup::kContext);
+        note(name, ExchangeKind::kReduceScatter, true, gathered, Bytes(0), ExchangeGroup::kContext);
+      }
     }
     registered_ = before;
+  }
+
+  /// Around a ring of c ranks. Forward, keys and values go on in all steps but the last, `own` bytes, to be there for the next.
+  /// In the backward they are sent again from the second step's on, so that each rank's own are the last, and gradients of
+  /// those of a step go with the next: 1, 2, ..., 2 and 1 times `own` in c steps.
+  void note_ring(const Segment& segment, const std::string& name, Bytes own) {
+    const auto step = [&](int index, bool backward, Bytes sent, int from, int to) {
+      const std::string full = name + "." + std::to_string(index);
+      note(segment, full, ExchangeKind::kShift, backward, sent, Bytes(0), ExchangeGroup::kContext);
+      noted_.back().work += 1 + from;  // behind the projections
+      note(segment, full + ".end", ExchangeKind::kWait, backward, Bytes(0), Bytes(0),
+           ExchangeGroup::kContext);
+      noted_.back().work += 1 + to;
+      if (backward) std::swap(noted_.back(), *(noted_.end() - 2));  // read from the last to the first
+    };
+    const int steps = model_.context;
+    for (int i = 0; i + 1 < steps; ++i) step(i, false, own, i, i + 1);
+    for (int i = steps; i-- > 0;)
+      step(i, true, ((i > 0 ? 1.0 : 0.0) + (i + 1 < steps ? 1.0 : 0.0)) * own, steps - i, steps - i - 1);
   }
 
   /// Norms of heads, of which each rank has some; and whatever sees parts of the sequence.

@@ -18,6 +18,8 @@ AttentionWidths widths(const Layer& layer) {
   return {head, heads * head, layer.sizes.at("kv_heads") * head};
 }
 
+bool goes_round(const Layer& layer) { return says(layer, "ring") && layer.sizes.at("context") > 1; }
+
 Shape attention_output(const Layer& layer) {
   expect_percent(layer, "dropout");
   const std::int64_t heads = layer.sizes.at("heads"), kv_heads = layer.sizes.at("kv_heads");
@@ -30,6 +32,11 @@ Shape attention_output(const Layer& layer) {
   const AttentionWidths width = widths(layer);
   if (says(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
     throw InputError("a fused projection has q, k and v of the input's width");
+  if (goes_round(layer) && (!says(layer, "flash") || layer.sizes.at("dropout") != 0))
+    throw InputError("a ring stores no probabilities: it needs flash=1, and no dropout of them");
+  if (goes_round(layer) && layer.input[0] % 2 != 0)
+    throw InputError("a ring deals out two equal chunks to each rank; " + std::to_string(layer.input[0]) +
+                     " positions of a rank are odd");
   if (says(layer, "rotary") && width.head % 2 != 0)
     throw InputError("rotary positions need heads of an even size, got " + std::to_string(width.head));
   return {layer.input[0], width.q};
@@ -97,6 +104,47 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
            .forward_kernels = matrices.kernels}};
 }
 
+/// What lies between q, k, v and the output around a ring of c ranks (Liu et al., "Ring Attention", 2023), each of which has two
+/// of 2c chunks of the sequence, s positions (zigzag, as Megatron's `p2p`): `flash` in c steps. In the first one the
+/// rank's own keys and values are attended to, in the others those that have come from the rank before meanwhile; causal ones
+/// of a rank further down are seen by half, from all positions (of one further up all, from half of them), so that every
+/// step takes 2 s^2 q flop, or 4 s^2 q. Then parts are put together by the logarithms of their sums of exponentials; in the
+/// backward gradients of q, and those of k and v that came, are summed. Traffic of that in elements, c - 1 times:
+///
+///     forward   3 s q + 3 s a        backward   3 s q + 6 s w
+///
+/// as two kernels each. Kept: x, q, those numbers, and one rank's k and v, s w each. Left out: the parts are in fp32 whatever
+/// the precision.
+void add_ring(const Layer& layer, LayerCost& cost) {
+  const auto s = static_cast<double>(layer.input[0]);
+  const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
+  const double heads = number(layer, "heads"), head = q / heads, rows = heads * s;
+  const bool causal = says(layer, "causal");
+  const int steps = static_cast<int>(layer.sizes.at("context"));
+  for (int i = 0; i < steps; ++i) {
+    const double keys = causal && i > 0 ? s / 2.0 : s;
+    const Flop flop(4.0 * s * keys * q * (causal && i == 0 ? 0.5 : 1.0));
+    cost.steps.push_back({.forward = flop,
+                          .again = 0.5 * flop,
+                          .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+                          .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
+                          .forward_kernels = 1,
+                          .backward_kernels = 2,
+                          .attention = FusedAttention{heads, s, keys, head, head, causal && i == 0}});
+  }
+  cost.steps.push_back({.forward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + rows)),
+                        .backward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + 2.0 * s * w)),
+                        .forward_kernels = 2 * (steps - 1),
+                        .backward_kernels = 2 * (steps - 1)});
+  for (const LayerWork& step : cost.steps) {
+    cost.forward += step.forward;
+    cost.again += step.again;
+    cost.forward_traffic += step.forward_traffic;
+    cost.backward_traffic += step.backward_traffic;
+  }
+  cost.saved_besides = float32_bytes(s * q + 2.0 * s * w + rows);
+}
+
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
 /// of queries and of keys.
 ///
@@ -115,7 +163,7 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
 /// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
 /// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
 ///
-/// With `context` c, keys and values are those of c s positions.
+/// With `context` c, keys and values are those of c s positions; or they go round a ring: see add_ring().
 ///
 /// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
 /// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
@@ -138,6 +186,12 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   for (const LayerPart& part : projections(layer))
     cost.products.push_back({s, static_cast<double>(part.count), h});
   const double heads = number(layer, "heads"), head = q / heads;
+  if (goes_round(layer)) {
+    cost.forward = cost.forward - Flop(scores);
+    cost.forward_traffic = float32_bytes(around);
+    cost.backward_traffic = float32_bytes(2.0 * around);
+    return add_ring(layer, cost);
+  }
   if (flash) {
     cost.attention = FusedAttention{heads, s, keys, head, head, says(layer, "causal")};
     cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
@@ -311,6 +365,7 @@ std::vector<LayerKind> attention_kinds() {
                       {"fused_softmax", Unit::kFlag, 0, 0},
                       {"dropout", Unit::kCount, 0, 0},
                       {"context", Unit::kCount, 1, 1},
+                      {"ring", Unit::kFlag, 0, 0},
                       {"query", Unit::kName, {}, 0, "", "query"},
                       {"key", Unit::kName, {}, 0, "", "key"},
                       {"value", Unit::kName, {}, 0, "", "value"}},

@@ -29,7 +29,7 @@
 /// | `rms_norm`          | –                                                                 | RMSNorm           |
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1, `ring` = false; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
 /// | `latent_attention`  | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`, `rope`, `value` (sizes of a head's parts), `flash` = false | Linear and RMSNorm: those of DeepSeek-V3 |
 /// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1, `sigmoid` = false, `groups` = 1, `chosen_groups` = groups; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
@@ -45,7 +45,8 @@
 /// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
 /// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored; `context`: the input is
 /// one of so many ranks' parts of the sequence, and keys and values of all parts are gathered (Llama 3; the work of causal
-/// ones is taken to be balanced over the ranks).
+/// ones is taken to be balanced over the ranks); with `ring` each part goes round the ranks instead, while they attend to the
+/// one before: it needs `flash`, and no dropout of probabilities.
 /// Experts: of each token the router chooses `active` of `experts` feed-forward layers with SiLU gates; one of width
 /// `shared` sees every token. The choice is taken to be even. With `capacity` an expert takes of each sequence s no more than
 /// that part of its even share, ceil(capacity s active/experts), the first ones that chose it; the others pass it by, and
@@ -117,6 +118,9 @@ struct LayerCost {
   /// Of attention, what lies between q, k, v and its output: what it computes, keeps, and of that dropout's noise.
   std::vector<LayerWork> core{};
   Bytes core_saved{}, core_masks{};
+  /// Of attention around a ring, its steps in the order of the forward, the last ones of the layer: their flop and traffic are
+  /// among the above, their kernels are not.
+  std::vector<LayerWork> steps{};
 };
 
 /// The order in which autograd accumulates the gradients of one layer's parameters.

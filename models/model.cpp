@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -84,6 +85,14 @@ std::int64_t Model::parameter_count(const Segment& segment) const {
 std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
 
 Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
+
+std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
+  const std::int64_t chunk = ring ? count / 2 : count;
+  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+  std::iota(result.begin(), result.end(), part * chunk);
+  if (ring) std::iota(result.begin() + chunk, result.end(), (2 * context - 1 - part) * chunk);
+  return result;
+}
 
 int Model::ranks_of(const LayerExchange& exchange) const {
   switch (exchange.group) {

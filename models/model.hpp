@@ -107,13 +107,24 @@ struct LayerWork {
   [[nodiscard]] double product_outputs() const;
 };
 
-/// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements.
-enum class ExchangeKind : std::uint8_t { kAllReduce, kMaximum, kAllGather, kReduceScatter, kAllToAll };
+/// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements. A
+/// kShift sends to the next rank around a ring and receives from the one before, beside what is computed until the kWait
+/// that comes after it.
+enum class ExchangeKind : std::uint8_t {
+  kAllReduce,
+  kMaximum,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kShift,
+  kWait
+};
 
 /// Who does: those that share layers, have parts of the sequence all the way, or have some of the experts each.
 enum class ExchangeGroup : std::uint8_t { kTensor, kContext, kExpert };
 
-/// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it, among
+/// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it but for a
+/// shift, among
 /// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), among those that
 /// have parts of the sequence all the way (context parallelism), or among those that have some of the experts each (expert
 /// parallelism: Lepikhin et al., "GShard", 2020).
@@ -123,7 +134,7 @@ struct LayerExchange {
   int segment = -1;  ///< -1: of the loss
   bool backward = false;
   Bytes
-      per_sample{};  ///< the whole array, as in nccl-tests; of an all-to-all what one rank sends, its own block too
+      per_sample{};  ///< the whole array, as in nccl-tests; of an all-to-all and a shift what one rank sends, its own block too
   Bytes fixed{};  ///< the same, of what does not grow with the samples
   int work = 0;   ///< how many of Segment::work lie before it in forward order
   int ready = 0;  ///< of a backward: how many of Segment::parameters have their gradients before it
@@ -213,8 +224,9 @@ struct Model {
   /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
   int tensor = 1;
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
-  /// Ranks that have equal parts of every sequence, one after the other, and whole parameters; `input` is a part.
+  /// Ranks that have equal parts of every sequence, and whole parameters; `input` is a part.
   int context = 1;
+  bool ring = false;  ///< where keys and values go round among them, instead of being gathered
   /// Ranks that have so many different parts of the experts each, and everything else whole; each has its own samples.
   int expert = 1;
 
@@ -231,6 +243,9 @@ struct Model {
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
+  /// Which positions of a sequence rank `part` of `context` has, `count` of them in order: those from part * count on; around a
+  /// ring the chunks `part` and 2c - 1 - part of 2c, so that causal attention is as much work on every rank.
+  [[nodiscard]] std::vector<std::int64_t> positions(int part, std::int64_t count) const;
   [[nodiscard]] int ranks_of(const LayerExchange& exchange) const;
   /// Of `ranks` that train beside each other, those that have this parameter.
   [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {

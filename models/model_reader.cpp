@@ -314,8 +314,11 @@ class ModelReader {
     if (has_attention_ && ranks != model_.context)
       node.at("context").fail("must be " + std::to_string(model_.context) +
                               ", as in the layers before, found " + std::to_string(ranks));
+    const bool ring = ranks > 1 && layer.sizes.at("ring") != 0;
+    if (has_attention_ && ring != model_.ring) node.at("ring").fail("must be as in the layers before");
     has_attention_ = true;
     model_.context = ranks;
+    model_.ring = ring;
   }
 
   void note_experts(const YamlNode& node, const Layer& layer) {

@@ -114,6 +114,7 @@ Model recomputing(Model model, RecomputedPart part) {
   };
   if (model.has_fixed_times())
     refuse("of a part", "declares its times, which say nothing of parts of a block");
+  if (model.ring) refuse("of a part", "attends around a ring, of which no part runs again alone; full does");
   if (part == RecomputedPart::kCoreAttention) {
     bool any = false;
     for (Segment& segment : model.segments) any = recompute_attention(segment, segment.layers) || any;

@@ -106,6 +106,8 @@ class Backend {
   virtual WorkPtr reduce_scatter(Array in, Array out) = 0;
   /// Both hold one block per rank: block r of `in` goes to rank r, block r of `out` comes from it.
   virtual WorkPtr all_to_all(Array in, Array out) = 0;
+  /// Around a ring: `in` goes to the next rank, `out` comes from the one before, the last rank's from the first's.
+  virtual WorkPtr shift(Array in, Array out) = 0;
   /// Sends and receives occupy no communication thread and end in any order: many receives may be posted
   /// early. Messages with equal tag between two ranks arrive in order. Gloo tells messages by their tags, and a
   /// send ends only once the peer has posted the receive. NCCL has no tags: what one rank sends another is received

@@ -86,6 +86,7 @@ ProgramRunner::Launch ProgramRunner::array_launch(const Collective& collective, 
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kShift:
       break;
   }
   throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(collective.kind) +
@@ -115,6 +116,7 @@ ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& g
     case CollectiveKind::kScatter:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kShift:
       break;
   }
   throw CapabilityError(std::string(to_text(kind)) + " of an FSDP unit is not executed, only predicted");
@@ -127,6 +129,7 @@ ProgramRunner::Launch ProgramRunner::exchange_launch(CollectiveKind kind, Backen
     if (kind == CollectiveKind::kAllGather) return group.all_gather(own, other);
     if (kind == CollectiveKind::kReduceScatter) return group.reduce_scatter(own, other);
     if (kind == CollectiveKind::kAllToAll) return group.all_to_all(own, other);
+    if (kind == CollectiveKind::kShift) return group.shift(own, other);
     return which.maximum ? group.all_reduce_maximum(own) : group.all_reduce(own);
   };
 }
@@ -154,6 +157,7 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   step.memory = operation_of(op).workspace;
   if (collective) {
     collectives_.push_back(index);
+    if (is_shift(op)) exchange_hooks_[op.exchange].push_back(index);
   } else if (op.exchange >= 0) {
     exchange_hooks_[op.exchange].push_back(index);
   } else if (op.within >= 0) {
@@ -207,12 +211,13 @@ void ProgramRunner::run_inline(std::size_t index) {
   Step& step = steps_[index];
   const MemoryScope scope(step.memory);
   const Clock::time_point before_wait = step.stamps_wait ? Clock::now() : Clock::time_point();
+  std::size_t before = latest_mark_;
+  if (device_ != nullptr && step.stamps_wait && step.within >= 0) before = device_->mark();
   for (const std::size_t earlier : step.wait_for) finish(earlier);
   stamps_[index].start = step.stamps_wait ? before_wait : Clock::now();
   hook_host_ = static_cast<int>(index);
-  const bool waited = !step.stamps_wait && !step.wait_for.empty();
-  const std::size_t before =
-      device_ != nullptr && (waited || step.within >= 0) ? device_->mark() : latest_mark_;
+  if (device_ != nullptr && !step.stamps_wait && (step.within >= 0 || !step.wait_for.empty()))
+    before = device_->mark();
   step.op.run();
   if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
   stamps_[index].end = Clock::now();
@@ -229,7 +234,7 @@ void ProgramRunner::exchange_ready(int exchange) { run_hooks(exchange_hooks_[exc
 void ProgramRunner::run_hooks(const std::vector<std::size_t>& hooks) {
   const int host = hook_host_;
   for (const std::size_t index : hooks)
-    if (steps_[index].within == host) run_inline(index);
+    if (steps_[index].within == host) steps_[index].op.run ? run_inline(index) : hand_over(steps_[index]);
   hook_host_ = host;
 }
 
@@ -249,9 +254,8 @@ void ProgramRunner::launch_ready() {
   }
 }
 
-/// Waits for a communication operation, or has the device do it, after handing over whatever is before it in the stream.
-void ProgramRunner::finish(std::size_t index) {
-  Step& step = steps_[index];
+/// After whatever is before it in the stream.
+void ProgramRunner::hand_over(const Step& step) {
   while (step.work == nullptr) {
     Step& next = steps_[collectives_.at(launched_)];
     if (next.on_demand && &next != &step)
@@ -260,6 +264,12 @@ void ProgramRunner::finish(std::size_t index) {
     for (const std::size_t earlier : next.wait_for) finish(earlier);
     launch(next);
   }
+}
+
+/// Waits for a communication operation, or has the device do it.
+void ProgramRunner::finish(std::size_t index) {
+  Step& step = steps_[index];
+  hand_over(step);
   if (!step.done && device_ != nullptr)
     step.work->precede(nullptr);
   else if (!step.done)

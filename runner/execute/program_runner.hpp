@@ -55,7 +55,7 @@ class ProgramRunner : public SteppedProgram {
   /// accumulated in every micro-batch; hooks belong to one backward.
   void gradient_ready(int tensor);
   /// Runs the hooks of the operation that runs now which stand at this exchange of the model: its collective, on what
-  /// `exchange()` says, and the wait for it.
+  /// `exchange()` says, and the wait for it; of a shift one of the two.
   void exchange_ready(int exchange);
 
  protected:
@@ -115,8 +115,9 @@ class ProgramRunner : public SteppedProgram {
     std::vector<std::size_t> wait_for;  ///< those on the communication stream
     bool message = false;               ///< a send or a receive
     bool stamps_wait = false;           ///< the span begins with the wait
-    bool on_demand = false;   ///< a collective that is handed over when it is waited for, not before
-    int within = -1;          ///< a hook of this operation
+    bool on_demand =
+        false;        ///< a collective that is handed over when the calling thread comes to it, not before
+    int within = -1;  ///< a hook of this operation
     MemoryCategory memory{};  ///< category of what it allocates
     bool done = false;        ///< in this step
     bool held = false;        ///< a message under way whose memory is to be released
@@ -134,6 +135,7 @@ class ProgramRunner : public SteppedProgram {
   void run_inline(std::size_t index);
   void launch(Step& step);
   void launch_ready();
+  void hand_over(const Step& step);
   void finish(std::size_t index);
   static void release(Step& step);
 

@@ -191,7 +191,8 @@ std::pair<Array, Array> ReplayedProgram::exchange(int index) {
   const auto whole = static_cast<std::size_t>(message.count()) / sizeof(float);
   const std::size_t own = whole / static_cast<std::size_t>(model_.ranks_of(of));
   const std::string name = "exchange of " + std::to_string(whole);
-  if (of.kind == ExchangeKind::kAllToAll) return {memory(name, whole), memory(name + ", theirs", whole)};
+  if (of.kind == ExchangeKind::kAllToAll || of.kind == ExchangeKind::kShift)
+    return {memory(name, whole), memory(name + ", theirs", whole)};
   if (of.kind == ExchangeKind::kAllGather) return {memory(name + ", own", own), memory(name, whole)};
   return {memory(name, whole), memory(name + ", own", own)};
 }

@@ -15,7 +15,7 @@ namespace stepcast {
 namespace {
 
 /// Gloo's own collectives use 0x01 to 0x08.
-enum SlotPrefix : std::uint64_t { kRing = 0x41, kSteps = 0x42 };
+enum SlotPrefix : std::uint64_t { kRing = 0x41, kSteps = 0x42, kShift = 0x43 };
 
 std::uint64_t slot_of(SlotPrefix prefix, std::uint32_t tag) {
   return prefix << 56U | static_cast<std::uint64_t>(tag) << 24U;
@@ -258,6 +258,20 @@ void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const vo
   run_algorithm(context, algorithm, {turned.data(), ranks, block_bytes}, tag, sent);
   for (std::size_t j = 0; j < ranks; ++j)
     std::memcpy(static_cast<char*>(out) + (rank + ranks - j) % ranks * block_bytes, block(j), block_bytes);
+}
+
+void ring_shift(gloo::Context& context, const void* in, void* out, std::size_t bytes, std::uint32_t tag) {
+  if (context.size == 1) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  // Gloo takes a mutable pointer for sends too, and only reads there.
+  const auto sent = context.createUnboundBuffer(const_cast<void*>(in), bytes);
+  const auto received = context.createUnboundBuffer(out, bytes);
+  received->recv((context.rank + context.size - 1) % context.size, slot_of(kShift, tag));
+  sent->send((context.rank + 1) % context.size, slot_of(kShift, tag));
+  received->waitRecv();
+  sent->waitSend();
 }
 
 void ring_reduce_scatter(gloo::Context& context, const ArrayInPlace& out, const Array& in, DataType type,

@@ -33,6 +33,9 @@ void run_algorithm(gloo::Context& context, const Algorithm& algorithm, const Arr
 void run_all_to_all(gloo::Context& context, const Algorithm& algorithm, const void* in, void* out,
                     std::size_t block_bytes, std::uint32_t tag, SentBytes& sent);
 
+/// Sends `bytes` at `in` to the next rank while as many arrive at `out` from the one before. \throws gloo::IoException
+void ring_shift(gloo::Context& context, const void* in, void* out, std::size_t bytes, std::uint32_t tag);
+
 /// Ring reduce-scatter of `in`, one part per rank as long as `out`, which Gloo has not among its functions:
 ///
 ///     n - 1 steps; in step s rank r sends its partial sum of part (r - 1 - s) mod n to rank r + 1 and adds

@@ -181,6 +181,12 @@ class GlooBackend : public Backend {
     });
   }
 
+  WorkPtr shift(Array in, Array out) override {
+    return push({CollectiveKind::kShift, in.bytes()}, [c = connection_, in, out](std::uint32_t tag) {
+      ring_shift(*c->context(), in.data, out.data, in.bytes(), tag);
+    });
+  }
+
   WorkPtr send(Array data, int peer, std::uint32_t tag) override { return post(true, data, peer, tag); }
   WorkPtr recv(Array data, int peer, std::uint32_t tag) override { return post(false, data, peer, tag); }
 

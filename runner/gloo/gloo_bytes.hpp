@@ -23,12 +23,13 @@ struct GlooMessage {
 ///                              blocks
 ///     reduce_scatter           (n - 1)/n S
 ///     all_gather, all_to_all   (n - 1)/n S
+///     shift                    S
 ///     gather                   S/n, root 0
 ///     scatter                  root (n - 1)/n S, others 0
 ///     broadcast                S per child in gloo's tree
 ///
 /// Holds: summed over the ranks 2 (n - 1) S for all_reduce, (n - 1) S for reduce_scatter, all_gather, all_to_all
-/// and broadcast, (n - 1)/n S for gather and scatter.
+/// and broadcast, n S for shift, (n - 1)/n S for gather and scatter.
 std::uint64_t gloo_bytes_sent(const GlooMessage& message, int rank, int ranks);
 
 }  // namespace stepcast

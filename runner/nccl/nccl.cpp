@@ -183,6 +183,13 @@ class NcclBackend : public Backend {
     });
   }
 
+  WorkPtr shift(Array in, Array out) override {
+    return push_grouped(CollectiveKind::kShift, in.bytes(), 0, [=, this](ncclComm_t communicator) {
+      const ncclResult_t result = send_part(in, (rank() + 1) % world_size(), communicator);
+      return worse(result, receive_part(out, (rank() + world_size() - 1) % world_size(), communicator));
+    });
+  }
+
   WorkPtr send(Array data, int peer, std::uint32_t /*tag*/) override {
     sent_->add(data.bytes());
     return post({rank(), peer}, "send to rank " + std::to_string(rank_of_job(peer)), data);

@@ -8,13 +8,12 @@
 
 namespace stepcast {
 
-LayerFunction rotation(std::int64_t first, std::int64_t sequence, std::int64_t head,
+LayerFunction rotation(const std::vector<std::int64_t>& positions, std::int64_t head,
                        const torch::TensorOptions& options) {
   constexpr double kBase = 10'000.0;
   const torch::Tensor frequency =
       torch::pow(kBase, -torch::arange(0, head, 2, torch::kFloat64) / static_cast<double>(head));
-  const torch::Tensor angle =
-      torch::outer(torch::arange(first, first + sequence, torch::kFloat64), frequency);
+  const torch::Tensor angle = torch::outer(torch::tensor(positions, torch::kFloat64), frequency);
   const auto of_both = [&](const torch::Tensor& half) { return torch::cat({half, half}, -1).to(options); };
   return [cosine = of_both(angle.cos()), sine = of_both(angle.sin())](const torch::Tensor& x) {
     const std::vector<torch::Tensor> halves = x.chunk(2, -1);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "runner/torch/torch_model.hpp"
 
@@ -11,8 +12,8 @@
 namespace stepcast {
 
 /// Turns pairs of features, half a head apart, by an angle of position times base^(-2i/d) (Su et al., "RoFormer", 2021).
-/// \param first position of this rank's part of the sequence
-LayerFunction rotation(std::int64_t first, std::int64_t sequence, std::int64_t head,
+/// \param positions of this rank's part of the sequence
+LayerFunction rotation(const std::vector<std::int64_t>& positions, std::int64_t head,
                        const torch::TensorOptions& options);
 
 struct AttentionForm {

@@ -90,7 +90,8 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
                  per_position ? chains.narrow(1, 1, length).contiguous()
                               : tokens.select(1, 0).remainder(model.classes),
                  seed);
-    data.parts_ = model.context;
+    for (int part = 0; model.context > 1 && part < model.context; ++part)
+      data.parts_.push_back(torch::tensor(model.positions(part, model.input.at(0)), torch::kInt64));
     return data;
   }
   if (model.input_kind != "image")
@@ -134,6 +135,7 @@ Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, uns
 
 void Dataset::to(torch::Device device) {
   for (torch::Tensor* tensor : {&inputs_, &targets_, &order_}) *tensor = tensor->to(device);
+  for (torch::Tensor& part : parts_) part = part.to(device);
 }
 
 Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype,
@@ -149,11 +151,9 @@ Batch Dataset::batch(std::int64_t step, int rank, int world_size, int size, torc
   }
   const torch::Tensor chosen = parts.size() == 1 ? parts.front() : torch::cat(parts);
   Batch batch{inputs_.index_select(0, chosen), targets_.index_select(0, chosen)};
-  if (parts_ > 1)
-    for (torch::Tensor* whole : {&batch.input, &batch.target}) {
-      const std::int64_t length = whole->size(1) / parts_;
-      *whole = whole->narrow(1, part * length, length).contiguous();
-    }
+  if (!parts_.empty())
+    for (torch::Tensor* whole : {&batch.input, &batch.target})
+      *whole = whole->index_select(1, parts_[static_cast<std::size_t>(part)]);
   if (batch.input.scalar_type() == torch::kUInt8) {
     // From 0 ... 255 to mean 0 and standard deviation 1, roughly those of CIFAR-10.
     batch.input = batch.input.to(dtype).mul_(1.0 / 64.0).sub_(2.0);

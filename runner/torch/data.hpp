@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/model.hpp"
 
@@ -54,7 +55,8 @@ class Dataset {
   torch::Tensor inputs_;   ///< uint8 images, float32 features or int64 tokens, one row per sample
   torch::Tensor targets_;  ///< int64 (tokens: perhaps x sequence), or float32 x 1
   torch::Tensor order_;    ///< int64 permutation
-  int parts_ = 1;          ///< of every sequence
+  /// Where ranks have parts of every sequence: their positions, int64.
+  std::vector<torch::Tensor> parts_{};
 };
 
 }  // namespace stepcast

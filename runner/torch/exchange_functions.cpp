@@ -102,6 +102,7 @@ torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor&
   const int ranks = model.ranks_of(exchange);
   if (exchange.kind == ExchangeKind::kAllGather)
     return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
+  if (exchange.kind == ExchangeKind::kShift) return own.clone();
   if (exchange.kind == ExchangeKind::kReduceScatter) return own.narrow(1, 0, own.size(1) / ranks).clone();
   return own;
 }

@@ -335,6 +335,11 @@ class CompiledProgram final : public ProgramRunner {
     const ExchangeKind kind = exchange.kind;
     const std::int64_t parts = model_.model().ranks_of(exchange);
     const std::int64_t samples = own.size(0);
+    if (kind == ExchangeKind::kWait) {
+      exchange_ready(index);
+      own_part_.reset();
+      return own;
+    }
     own_part_ = own.contiguous();
     if (kind == ExchangeKind::kAllGather) {
       std::vector<std::int64_t> shape = own.sizes().vec();
@@ -346,6 +351,11 @@ class CompiledProgram final : public ProgramRunner {
     if (kind == ExchangeKind::kReduceScatter) {
       if (samples > 1) own_part_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
       whole_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
+      exchange_ready(index);
+      return std::exchange(whole_, {});
+    }
+    if (kind == ExchangeKind::kShift) {  // what is sent stays until the wait
+      whole_ = torch::empty_like(own_part_);
       exchange_ready(index);
       return std::exchange(whole_, {});
     }

@@ -18,6 +18,7 @@
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/attention_functions.hpp"
 #include "runner/torch/exchange_functions.hpp"
+#include "runner/torch/ring_attention.hpp"
 #include "runner/torch/tensor_memory.hpp"
 
 namespace stepcast {
@@ -310,9 +311,14 @@ class TorchModel::Builder {
   LayerFunction add_positions(const Layer& layer) {
     const std::string name = layer.name + ".weight";
     const Model& model = target_.model_;
-    const std::int64_t first = target_.part_.context * model.input.front() +
-                               (model.sequence_parallel ? target_.part_.share * layer.input.front() : 0);
-    return [table = summed(name, normal(name)), first](const torch::Tensor& x) {
+    const std::int64_t own = layer.input.front();
+    const torch::Tensor positions =
+        torch::tensor(model.positions(target_.part_.context, model.input.front()), on_device(torch::kInt64))
+            .narrow(0, model.sequence_parallel ? target_.part_.share * own : 0, own);
+    const auto table = summed(name, normal(name));
+    if (model.ring)
+      return [table, positions](const torch::Tensor& x) { return x + table().index_select(0, positions); };
+    return [table, first = positions[0].item<std::int64_t>()](const torch::Tensor& x) {
       return x + table().narrow(0, first, x.size(1));
     };
   }
@@ -499,6 +505,20 @@ class TorchModel::Builder {
     };
   }
 
+  AttentionFunction ring_of(const Layer& layer) const {
+    RingForm form{.rank = target_.part_.context,
+                  .positions = layer.input.at(0),
+                  .causal = layer.sizes.at("causal") != 0,
+                  .model = &target_};
+    for (const bool backward : {false, true})
+      for (std::int64_t step = 0; step + (backward ? 0 : 1) < layer.sizes.at("context"); ++step) {
+        const std::string name = layer.name + ".context." + std::to_string(step);
+        (backward ? form.backward : form.forward)
+            .push_back({exchange_index(name, backward), exchange_index(name + ".end", backward)});
+      }
+    return ring_attention(form, target_.numbers_.options());
+  }
+
   /// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this order, by three
   /// projections or by one that gives them side by side, so that gradients of value become ready first and those of
   /// query last. Probabilities are stored, `flash` or not, but by LibTorch 2 on a GPU.
@@ -517,18 +537,21 @@ class TorchModel::Builder {
     const LayerFunction same = [](const torch::Tensor& x) { return x; };
     const LayerFunction q_norm = says("norms") ? rms_norm(full_name(layer, "q_norm")) : same;
     const LayerFunction k_norm = says("norms") ? rms_norm(full_name(layer, "k_norm")) : same;
-    const std::int64_t ranks = layer.sizes.at("context"), first = target_.part_.context * sequence;
+    const std::int64_t ranks = layer.sizes.at("context");
+    const std::vector<std::int64_t> positions = target_.model_.positions(target_.part_.context, sequence);
     const LayerFunction rotate =
-        says("rotary") ? rotation(first, sequence, head, target_.numbers_.options()) : same;
-    const LayerFunction gather = ranks > 1 ? of_all_parts(layer, head) : LayerFunction();
+        says("rotary") ? rotation(positions, head, target_.numbers_.options()) : same;
+    const bool ring = target_.model_.ring;
+    const LayerFunction gather = ranks > 1 && !ring ? of_all_parts(layer, head) : LayerFunction();
     const AttentionFunction weigh =
-        attention({.queries = sequence,
-                   .keys = ranks * sequence,
-                   .first = first,
-                   .causal = says("causal"),
-                   .fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0,
-                   .drop = dropout(layer.sizes.at("dropout"), masks_)},
-                  target_.numbers_.options());
+        ring ? ring_of(layer)
+             : attention({.queries = sequence,
+                          .keys = ranks * sequence,
+                          .first = positions.front(),
+                          .causal = says("causal"),
+                          .fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0,
+                          .drop = dropout(layer.sizes.at("dropout"), masks_)},
+                         target_.numbers_.options());
     return [=](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
@@ -538,7 +561,7 @@ class TorchModel::Builder {
         return parts[part].view({x.size(0), x.size(1), -1, head}).transpose(1, 2);
       };
       const auto for_all = [&](const torch::Tensor& shared) {
-        return sharing > 1 ? shared.repeat_interleave(sharing, 1) : shared;
+        return sharing > 1 && !ring ? shared.repeat_interleave(sharing, 1) : shared;
       };
       const torch::Tensor queries = rotate(q_norm(by_head(0)));
       torch::Tensor keys = rotate(k_norm(by_head(1)));
@@ -569,7 +592,7 @@ class TorchModel::Builder {
     const LayerFunction down = part("kv_a_proj_with_mqa"), latent_norm = norm("kv_a_layernorm"),
                         up = part("kv_b_proj");
     const torch::TensorOptions options = target_.numbers_.options();
-    const LayerFunction rotate = rotation(0, sequence, rope, options);
+    const LayerFunction rotate = rotation(target_.model_.positions(0, sequence), rope, options);
     const AttentionFunction weigh = attention({.queries = sequence,
                                                .keys = sequence,
                                                .causal = true,

@@ -19,7 +19,8 @@ namespace stepcast {
 using LayerFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 
 /// Puts together what the ranks that share a model have of something: Model::exchanges[index], its number, on the own part.
-/// What it is given may be overwritten.
+/// What it is given may be overwritten; but of a shift it stays as it is, and stays there, until the wait for it, which is
+/// given what is arriving.
 using ExchangeFunction = std::function<torch::Tensor(int index, const torch::Tensor& own)>;
 
 /// As if the others had the same to gather and nothing to add: what one rank alone can do.

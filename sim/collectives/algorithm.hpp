@@ -28,6 +28,7 @@ enum class NcclAlgorithm : std::uint8_t;
 ///     gather           in block r its own part             root: everybody's parts
 ///     scatter          root: the array                     in block r root's block r
 ///     all_to_all       in block j what is for rank r + j   in block j what rank r - j had for r
+///     shift            its own array                       that of rank r - 1
 struct CollectiveCall {
   Bytes message;
   int ranks = 1;

@@ -76,6 +76,23 @@ Exchange all_to_all_step(const CollectiveCall& call, int rank, int index) {
   return step;
 }
 
+/// Around a ring, every rank sends its successor all that it has:
+///
+///     T(n, S) = alpha + S * beta,  T(1, S) = 0
+///
+/// Holds: T never falls when S grows, and is the same for all n > 1. Source: nccl-tests, sendrecv.cu.
+int one_step(const CollectiveCall& call, int /*rank*/) { return call.ranks > 1 ? 1 : 0; }
+Exchange shift_step(const CollectiveCall& call, int rank, int /*index*/) {
+  return {.to = rank_at(call, rank + 1),
+          .sent = call.message,
+          .from = rank_at(call, rank - 1),
+          .received = call.message};
+}
+Seconds shift_time(const CollectiveCall& call, const LinkCost& link) {
+  return one_step(call, 0) * (link.latency + call.message / link.bandwidth);
+}
+Bytes shift_sent(const CollectiveCall& call, int /*rank*/) { return one_step(call, 0) * call.message; }
+
 const Registration<Algorithm> kGather{algorithms(),
                                       {"gather/direct",
                                        "every rank sends its part straight to root",
@@ -95,6 +112,12 @@ const Registration<Algorithm> kAllToAll{
      "every rank sends every other its block, all at once",
      {CollectiveKind::kAllToAll, kEveryBackend, kEveryBackend, other_ranks, all_to_all_step, at_once_time,
       all_but_own, own_shard}}};
+
+const Registration<Algorithm> kShift{
+    algorithms(),
+    {"shift/direct",
+     "every rank sends its successor its array",
+     {CollectiveKind::kShift, kEveryBackend, kEveryBackend, one_step, shift_step, shift_time, shift_sent}}};
 
 const Registration<Algorithm> kPairwise{
     algorithms(),

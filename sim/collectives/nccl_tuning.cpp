@@ -231,7 +231,7 @@ std::vector<NcclCost> nccl_costs(const NcclGraph& graph, CollectiveKind kind, By
 
 bool nccl_tunes(CollectiveKind kind) {
   return kind != CollectiveKind::kGather && kind != CollectiveKind::kScatter &&
-         kind != CollectiveKind::kAllToAll;
+         kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kShift;
 }
 
 NcclCost nccl_choice(const NcclGraph& graph, CollectiveKind kind, Bytes message,

@@ -428,8 +428,10 @@ std::map<int, std::vector<Waiting>> waiting_times(const Recording& recording) {
         if (const OpPlace one{rank, each};
             !world.on_main(one) && std::abs(world.dates(one).end_s - start) <= world.same())
           cause = one;
-      // A hook stands still from when what it waits for was issued, since its operation could go no further.
-      if (world.is_hook(place)) free_from = cause.op < 0 ? start : world.dates(cause).issued_s;
+      // A hook stands still from when what it waits for was issued, since its operation could go no further; but behind a
+      // shift it could, nobody says how far.
+      const bool known = cause.op >= 0 && !is_shift(world.op(cause));
+      if (world.is_hook(place)) free_from = known ? world.dates(cause).issued_s : start;
       const auto last = cause.op < 0 ? std::nullopt : world.last_to_come(cause);
       if (last && last->rank != rank) {
         const Waiting one{std::max(free_from, world.dates(cause).start_s),

@@ -175,6 +175,8 @@ double PlanBounds::message_s(int from, int to, Bytes message) {
 }
 
 double PlanBounds::exchange_s(const View& view, const LayerExchange& exchange, int first_rank) {
+  if (exchange.kind == ExchangeKind::kShift || exchange.kind == ExchangeKind::kWait)
+    return 0.0;  // beside work
   Ranks ranks{first_rank, view.tensor, 1};
   if (exchange.group == ExchangeGroup::kContext) ranks = {first_rank, view.context, view.batch_stride};
   if (exchange.group == ExchangeGroup::kExpert) ranks = {first_rank, view.expert, view.batch_stride};

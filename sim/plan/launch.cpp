@@ -65,6 +65,11 @@ std::string layout_of(const Plan& plan) {
   return "E" + joined(parts, "|") + "L";
 }
 
+bool is_ring(PlanModels& models) {
+  const auto found = models.whole().settings.find("ring");
+  return found != models.whole().settings.end() && found->second != 0;
+}
+
 void add_megatron_data(const Plan& plan, LaunchLines& lines, LaunchText& launch) {
   static const std::map<std::string, std::string> kSharding{{"full_shard", "optim_grads_params"},
                                                             {"shard_grad_op", "optim_grads"}};
@@ -121,7 +126,7 @@ LaunchText megatron_flags(PlanModels& models, const Plan& plan) {
     lines.add("# the layout has the parts of all ranks in the order of the model");
   if (plan.stages_inside()) lines.flag("use-tp-pp-dp-mapping");
   lines.flag("context-parallel-size", plan.number("context"));
-  if (plan.number("context") > 1) lines.flag("cp-comm-type", "all_gather");
+  if (plan.number("context") > 1) lines.flag("cp-comm-type", is_ring(models) ? "p2p" : "all_gather");
   lines.size("expert-model-parallel-size", plan.number("expert"));
   lines.flag("micro-batch-size", plan.micro_batch(problem));
   lines.flag("global-batch-size", problem.samples);
@@ -221,7 +226,8 @@ LaunchText torchtitan_toml(PlanModels& models, const Plan& plan) {
   add_torchtitan_data(plan, lines, launch);
   lines.key("tensor_parallel_degree", plan.number("tensor"));
   lines.key("context_parallel_degree", plan.number("context"));
-  if (plan.number("context") > 1) lines.key("context_parallel_rotate_method", "allgather");
+  if (plan.number("context") > 1)
+    lines.key("context_parallel_rotate_method", is_ring(models) ? "alltoall" : "allgather");
   add_torchtitan_pipeline(models, plan, lines, launch);
   lines.add("\n[activation_checkpoint]");
   const int blocks = recomputed(plan);

@@ -16,7 +16,8 @@ STEPCAST_JSON_MEMBERS(Bench, (context, origin, lineage, backend, world_size, row
 const std::vector<std::string>& bench_names() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names{"send_recv"};
-    for (const CollectiveKind kind : kCollectiveKinds) names.emplace_back(to_text(kind));
+    for (const CollectiveKind kind : kCollectiveKinds)
+      if (kind != CollectiveKind::kShift) names.emplace_back(to_text(kind));  // send_recv says what one takes
     return names;
   }();
   return kNames;

@@ -61,7 +61,7 @@ Span span_of(int rank, const Op& op, double start_s, double end_s) {
                         [&](const OneOf<Collective, Copy> auto& moved) { message(moved.message, 0); },
                         [](const auto&) {}},
              op.action);
-  if (op.exchange >= 0) span.stream = Stream::kCompute;  // which does nothing else
+  if (op.exchange >= 0 && !is_shift(op)) span.stream = Stream::kCompute;  // which does nothing else
   return span;
 }
 

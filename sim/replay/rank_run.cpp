@@ -215,7 +215,7 @@ Team* RankRun::team_of(int index) {
   for (; hook + 1 < count && op(hook).within == index; hook += 2) {
     const auto* collective = std::get_if<Collective>(&op(hook).action);
     const bool simple = collective != nullptr && op(hook).exchange >= 0 && op(hook).after.empty() &&
-                        std::holds_alternative<Synchronize>(op(hook + 1).action) &&
+                        !is_shift(op(hook)) && std::holds_alternative<Synchronize>(op(hook + 1).action) &&
                         op(hook + 1).after == std::vector<int>{hook};
     if (!simple) return nullptr;
     calls.push_back(collective);
@@ -303,7 +303,7 @@ void RankRun::advance_host() {
   while (behind_hook && next_ < count && op(next_).stream != Stream::kCompute && op(next_).within < 0)
     issue(next_++);
   int hook = next_;  // the next hook, behind operations of other streams
-  while (hook < count && op(hook).stream != Stream::kCompute) ++hook;
+  while (hook < count && op(hook).stream != Stream::kCompute && !is_shift(op(hook))) ++hook;
   if (hook == count || op(hook).within != host_) {
     if (run_piece(1.0)) return;
     finish(std::exchange(host_, -1));
@@ -311,9 +311,14 @@ void RankRun::advance_host() {
   }
   if (run_piece(world_.costs.hook_fraction(op(hook)))) return;
   while (next_ < hook) issue(next_++);
+  if (is_shift(op(hook))) return issue(next_++);
+  if (!hook_reached_) hook_reached_ = world_.clock.now();
   if (!ready(hook)) return;
   ++next_;
   begin(hook);
+  const double reached = *std::exchange(hook_reached_, std::nullopt);
+  if (const auto* wait = std::get_if<Synchronize>(&op(hook).action); wait != nullptr && wait->exposed)
+    now_dates_[hook].waited = world_.clock.now() - reached;
   main_busy_ = true;
   perform(hook);
 }

@@ -34,6 +34,7 @@ struct ReplayWorld {
 struct OpDates {
   double start = 0.0;
   double end = 0.0;
+  double waited = 0.0;  ///< seconds before the start, in which the main thread stood still for a shift
 };
 
 /// What kept an operation.
@@ -54,8 +55,9 @@ struct OpCause {
 ///   after is done. Copies do the same, but to issue one takes the main thread a while, and one that is
 ///   staged keeps it until the copy ends.
 /// - Hooks (`Op::within`) run inside their operation, each when the time of that operation has advanced to
-///   where the trace saw the gradient ready or the exchange; the rest of it waits. What is issued behind a hook
-///   is issued right after it; no copies, which would keep the main thread.
+///   where the trace saw the gradient ready or the exchange; the rest of it waits, but of a shift, which goes on beside
+///   it until another hook waits. What is issued behind a hook is issued right after it; no copies, which would keep the
+///   main thread.
 /// - A GPU's host runs ahead: the compute stream is then the device's. The host issues its operations one after the other,
 ///   and calls of collectives, each in its own time; an operation ends no earlier than it was issued, so that a step of
 ///   small kernels goes at the host's pace, and what communicates meanwhile hides behind it. It gets `ahead` of the device
@@ -160,6 +162,7 @@ class RankRun {
   int host_ = -1;           ///< operation whose hooks run; -1: none
   Job host_job_;
   double host_done_ = 0.0;                              ///< part of its time that has passed
+  std::optional<double> hook_reached_;                  ///< date at which it came to a hook that waits
   double host_date_ = 0.0;                              ///< of a team: when it has
   std::vector<std::optional<Team*>> teams_;             ///< by operation, where known
   int first_queued_ = 0;                                ///< operation of another stream

@@ -356,8 +356,8 @@ class Replay {
     std::vector<Span> result;
     const std::vector<OpDates>& dates = rank(number).dates(step);
     for (std::size_t i = 0; i < dates.size(); ++i)
-      result.push_back(
-          span_of(number, rank(number).program().ops[i], dates[i].start - origin, dates[i].end - origin));
+      result.push_back(span_of(number, rank(number).program().ops[i],
+                               dates[i].start - dates[i].waited - origin, dates[i].end - origin));
     return result;
   }
 

@@ -108,6 +108,7 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
       const double ready = start[op.within] + paused + costs.hook_fraction(op) * work[op.within];
       start[i] = std::max(start[i], ready);
       end[i] = start[i] + work[i];
+      if (is_shift(op)) continue;
       free[op.stream] = end[op.within] += end[i] - ready;
     } else {
       start[i] = std::max(start[i], free[op.stream]);

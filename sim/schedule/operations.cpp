@@ -60,8 +60,8 @@ Operation operation_of(const Action& action) {
                                     .time = TimeSource::kTransfer,
                                     .workspace = MemoryCategory::kCommunication};
                         },
-                        [](const Synchronize&) {
-                          return Is{.span = SpanKind::kWait,
+                        [](const Synchronize& wait) {
+                          return Is{.span = wait.exposed ? SpanKind::kCommunication : SpanKind::kWait,
                                     .time = TimeSource::kNothing,
                                     .workspace = MemoryCategory::kCommunication};
                         },
@@ -99,6 +99,11 @@ LocalPass local_pass(const Action& action, const Schedule& schedule, const Model
                          Synchronize> auto&) { return LocalPass{}; },
       },
       action);
+}
+
+bool is_shift(const Op& op) {
+  const auto* collective = std::get_if<Collective>(&op.action);
+  return collective != nullptr && collective->kind == CollectiveKind::kShift;
 }
 
 int micro_batch_of(const Op& op) {

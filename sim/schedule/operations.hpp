@@ -51,6 +51,9 @@ struct LocalPass {
 /// \pre the operation's indices are those of `schedule` and `model`; 0 B for every other operation
 LocalPass local_pass(const Action& action, const Schedule& schedule, const Model& model);
 
+/// Whether it is a collective that its host goes on beside, until what waits for it: a shift.
+bool is_shift(const Op& op);
+
 /// Micro-batch whose measured times an operation takes; 0 for what belongs to none.
 int micro_batch_of(const Op& op);
 

@@ -20,8 +20,8 @@ const char* to_text(Phase phase) {
 }
 
 const char* to_text(CollectiveKind kind) {
-  return std::array{"all_reduce", "gather",         "scatter",   "broadcast",
-                    "all_gather", "reduce_scatter", "all_to_all"}[static_cast<std::size_t>(kind)];
+  return std::array{"all_reduce", "gather",         "scatter",    "broadcast",
+                    "all_gather", "reduce_scatter", "all_to_all", "shift"}[static_cast<std::size_t>(kind)];
 }
 
 const char* to_text(MemoryCategory category) {

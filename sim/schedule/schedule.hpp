@@ -49,12 +49,13 @@ enum class CollectiveKind : std::uint8_t {
   kBroadcast,
   kAllGather,
   kReduceScatter,
-  kAllToAll
+  kAllToAll,
+  kShift
 };
 inline constexpr std::array kCollectiveKinds{CollectiveKind::kAllReduce, CollectiveKind::kGather,
                                              CollectiveKind::kScatter,   CollectiveKind::kBroadcast,
                                              CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                             CollectiveKind::kAllToAll};
+                                             CollectiveKind::kAllToAll,  CollectiveKind::kShift};
 
 const char* to_text(Stream stream);
 const char* to_text(Phase phase);
@@ -122,7 +123,7 @@ using Payload =
     std::variant<GradientArray, BucketArray, BufferArray, UnitParameters, UnitGradients, ExchangeArray>;
 
 /// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and
-/// scatter world_size times what one rank contributes.
+/// scatter world_size times what one rank contributes; of a shift what each rank sends its successor.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes message;
@@ -214,7 +215,9 @@ struct Copy {
 };
 
 /// Does nothing; joins what it comes after (a `wait()` of the host).
-struct Synchronize {};
+struct Synchronize {
+  bool exposed = false;  ///< of a shift: its wait is communication that nothing hides
+};
 
 using Action = std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, ScaleUnit, UnitMemory,
                             UpdateUnit, Send, Recv, Copy, Synchronize>;
@@ -251,7 +254,7 @@ struct Op {
   /// A hook: this operation runs in the middle of the operation `within` (an index), on its thread; the rest of
   /// `within` waits for it. Of a backward: at the instant when the gradient of `ready_tensor` is accumulated; of any
   /// phase of a segment: where the `exchange` of the model stands: its collective, which is issued there, and what waits for
-  /// it. -1: not a hook, or not one of this kind.
+  /// it, or for a shift that was issued before. -1: not a hook, or not one of this kind.
   int within = -1;
   int ready_tensor = -1;
   int exchange = -1;

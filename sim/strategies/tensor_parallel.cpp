@@ -25,7 +25,10 @@ CollectiveKind kind_of(ExchangeKind kind) {
       return CollectiveKind::kAllGather;
     case ExchangeKind::kAllToAll:
       return CollectiveKind::kAllToAll;
+    case ExchangeKind::kShift:
+      return CollectiveKind::kShift;
     case ExchangeKind::kReduceScatter:
+    case ExchangeKind::kWait:  // which calls nothing
       break;
   }
   return CollectiveKind::kReduceScatter;
@@ -125,10 +128,20 @@ class SharedProgram {
     const int index = pending_.front();
     pending_.erase(pending_.begin());
     const LayerExchange& exchange = model_.exchanges[index];
+    const std::string name = exchange.name + " in " + result_.ops[host_].name;
+    if (exchange.kind != ExchangeKind::kWait) add_call(index, name);
+    if (exchange.kind != ExchangeKind::kShift)
+      result_.ops.push_back({.name = "wait/" + name,
+                             .action = Synchronize{.exposed = exchange.kind == ExchangeKind::kWait},
+                             .after = {call_},
+                             .within = host_,
+                             .exchange = index});
+  }
+
+  void add_call(int index, const std::string& name) {
+    const LayerExchange& exchange = model_.exchanges[index];
     const CollectiveKind kind = kind_of(exchange.kind);
-    const std::string host = result_.ops[host_].name;
-    const std::string name = exchange.name + " in " + host;
-    const auto call = static_cast<int>(result_.ops.size());
+    call_ = static_cast<int>(result_.ops.size());
     Op collective{
         .name = to_text(kind) + std::string("/") + name,
         .action = Collective{.kind = kind,
@@ -139,11 +152,6 @@ class SharedProgram {
         .exchange = index};
     collective.stream = operation_of(collective).stream;
     result_.ops.push_back(std::move(collective));
-    result_.ops.push_back({.name = "wait/" + name,
-                           .action = Synchronize{},
-                           .after = {call},
-                           .within = host_,
-                           .exchange = index});
   }
 
   const Program& base_;
@@ -154,6 +162,7 @@ class SharedProgram {
   std::vector<int> place_;    ///< by operation of the base
   std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
   int host_ = -1;
+  int call_ = -1;  ///< the latest exchange's
 };
 
 /// What a Collective of the base names, in the new Schedule. \param experts where the same ranks are in groups that have the

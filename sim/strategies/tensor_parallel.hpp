@@ -22,7 +22,9 @@ namespace stepcast {
 ///
 /// With model.context c, c ranks of the Schedule that would train on batches of their own have parts of the sequences of
 /// one: keys and values are gathered in the middle of every attention, and their gradients scattered, 2 s w each of them for
-/// s positions and keys of width w (group `context`). Gradients are averaged over these ranks as over all others.
+/// s positions and keys of width w (group `context`); or they go round a ring, in c - 1 shifts forward and c in the backward
+/// of 2 s w/c each, twice that while gradients go with them, beside the steps of attention. Gradients are averaged over these
+/// ranks as over all others.
 ///
 /// With model.expert e, e ranks of the Schedule that train beside each other have an equal part of the experts each
 /// (DeepSpeed-MoE, Rajbhandari et al., 2022; Megatron). Per layer of experts two all-to-alls forward and two backward take

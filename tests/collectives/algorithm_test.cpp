@@ -184,6 +184,7 @@ struct Meaning {
       case CollectiveKind::kScatter:
         return rank == call.root ? mark(rank, element) : 0;
       case CollectiveKind::kAllToAll:
+      case CollectiveKind::kShift:
         return mark(rank, element);
     }
     return 0;
@@ -213,6 +214,8 @@ struct Meaning {
         return mark(call.root, element);
       case CollectiveKind::kAllToAll:
         return mark((rank - block(element) + call.ranks) % call.ranks, element);
+      case CollectiveKind::kShift:
+        return mark((rank - 1 + call.ranks) % call.ranks, element);
     }
     return 0;
   }
@@ -293,6 +296,7 @@ TEST_CASE("a collective moves the bytes that its result needs, and only rings of
       if (entry.thing.kind == CollectiveKind::kAllReduce) least *= 2.0;
       if (entry.thing.kind == CollectiveKind::kGather || entry.thing.kind == CollectiveKind::kScatter)
         least /= n;
+      if (entry.thing.kind == CollectiveKind::kShift) least = n * message;
       const bool detours = entry.name == "all_to_all/ring";
       CHECK(all == Approx(detours ? n / 2.0 * least : least));
     }

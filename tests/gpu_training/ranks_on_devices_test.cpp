@@ -102,6 +102,9 @@ class LateBackend final : public Backend {
   WorkPtr all_to_all(Array in, Array out) override {
     return late([&] { return on_->all_to_all(in, out); });
   }
+  WorkPtr shift(Array in, Array out) override {
+    return late([&] { return on_->shift(in, out); });
+  }
   WorkPtr send(Array data, int peer, std::uint32_t tag) override {
     return late([&] { return on_->send(data, peer, tag); });
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sim/replay/trivial_predictors.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/replay/small_world.hpp"
 
@@ -133,6 +134,40 @@ TEST_CASE("a hook runs inside its backward where the gradient is ready, and the 
   CHECK(span_of(result, 0, "backward/0").start_s == 0.0);
   CHECK(span_of(result, 0, "backward/0").end_s == Approx(2.5));
   CHECK(result.median_step_time_s() == Approx(2.5 + 0.75));  // and the host time of the step
+}
+
+TEST_CASE("a shift goes on beside its operation, which waits for what is left of it") {
+  Model model = fixed_model(1, 0.0, 0.0, 4.0);
+  model.exchanges = {{"shift", ExchangeKind::kShift}, {"shift.end", ExchangeKind::kWait}};
+  TraceEntry trace = trace_of(1, 4.0 / 1.5, 0.0, 1.0);  // median of 1 and 2 times: 1.5
+  trace.exchange_fraction = {0.25, 0.75};               // of 4 s
+  const Cluster cluster = star(2, 1e9, 0.0);
+  for (const double seconds : {1.0, 2.0, 3.0}) {
+    INFO(seconds << " s");
+    Collective shift;
+    shift.kind = CollectiveKind::kShift;
+    shift.message = Bytes(seconds * 1e9);
+    Op call = operation("shift", Stream::kComm, shift);
+    Op wait = operation("wait", Stream::kCompute, Synchronize{.exposed = true}, {1});
+    call.within = wait.within = 0;
+    call.exchange = 0;
+    wait.exchange = 1;
+    const Schedule schedule = same_program(2, {forward(0), call, wait});
+    validate(schedule);
+    ReplayInput input = input_of(schedule, model, cluster);
+    input.trace = &trace;
+    const Result result = replay(input);
+    const double left = std::max(0.0, seconds - 2.0);
+    CHECK(span_of(result, 1, "shift").start_s == Approx(1.0));
+    CHECK(span_of(result, 1, "shift").end_s == Approx(1.0 + seconds));
+    CHECK(span_of(result, 1, "wait").start_s == Approx(3.0));
+    CHECK(span_of(result, 1, "wait").end_s == Approx(3.0 + left));
+    CHECK(span_of(result, 1, "forward/0").end_s == Approx(4.0 + left));
+    CHECK(result.breakdown[1].exposed_communication_s == Approx(left).margin(1e-12));
+    CHECK(result.breakdown[1].overlapped_communication_s == Approx(seconds - left));
+    CHECK(result.bytes_sent_per_rank == Approx(seconds * 1e9));
+    CHECK(overlap_step_time(input, {0.0, 1e-9})->count() == Approx(4.0 + left + 0.75));
+  }
 }
 
 TEST_CASE("without a trace a hook runs at the end of its backward") {

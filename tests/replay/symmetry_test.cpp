@@ -202,6 +202,7 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
     training.micro_batches = stages > 1 ? 4 : draw.from(std::vector<int>{1, 2});
     training.tensor = tensor;
     training.context = context;
+    if (context > 1 && seed % 2 == 0) request.model += ",ring=1";
     if (stages > 1) {
       training.options["mesh"] =
           "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);

@@ -130,6 +130,11 @@ void check_collectives(Backend& backend, std::size_t count) {
     mine.insert(mine.end(), from, from + static_cast<std::ptrdiff_t>(count));
   }
   expect_equal(blocks.values(), mine, "all_to_all");
+
+  const Placed<T> passed_on(backend, contributions<T>(rank, count));
+  const Placed<T> before(backend, count);
+  backend.shift(passed_on.array(), before.array())->wait();
+  expect_equal(before.values(), contributions<T>((rank + world_size - 1) % world_size, count), "shift");
 }
 
 /// The same over counts around what libraries cut messages at, and over types.

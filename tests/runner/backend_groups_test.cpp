@@ -120,6 +120,9 @@ TEST_CASE("bytes_sent is what each algorithm sends: all_reduce 2 (n - 1)/n of th
     std::vector<float> blocks(kCount * n);
     expect_equal(sent_by(backend, [&] { backend.all_to_all(array(joined), array(blocks))->wait(); }),
                  (n - 1) * kBytes, "all_to_all");
+    std::vector<float> theirs(kCount);
+    expect_equal(sent_by(backend, [&] { backend.shift(array(own), array(theirs))->wait(); }),
+                 n > 1 ? kBytes : 0, "shift");
     expect_equal(sent_by(backend, [&] { backend.gather(array(own), array(joined), last)->wait(); }),
                  root ? 0 : kBytes, "gather");
     std::vector<Array> pieces(root ? n : 0, array(own));

@@ -35,6 +35,7 @@ class WrongBackend : public Backend {
   WorkPtr all_gather(Array in, Array out) override { return right_.all_gather(in, out); }
   WorkPtr reduce_scatter(Array in, Array out) override { return right_.reduce_scatter(in, out); }
   WorkPtr all_to_all(Array in, Array out) override { return right_.all_to_all(in, out); }
+  WorkPtr shift(Array in, Array out) override { return right_.shift(in, out); }
   WorkPtr send(Array data, int peer, std::uint32_t tag) override { return right_.send(data, peer, tag); }
   WorkPtr recv(Array data, int peer, std::uint32_t tag) override { return right_.recv(data, peer, tag); }
   WorkPtr submit(std::function<void()> task) override { return right_.submit(std::move(task)); }

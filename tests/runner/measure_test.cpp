@@ -181,6 +181,7 @@ TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
   options.steps = 3;
   for (const char* name :
        {"llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,tensor=2,sequence_parallel=1",
+        "llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,context=2,ring=1",
         "moe:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50,experts=4,capacity=125,shared=32,expert="
         "2"}) {
     const Model model = load_model(name);

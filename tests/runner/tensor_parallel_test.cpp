@@ -175,6 +175,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("ranks whose keys and values go round a ring train as one process does") {
+  const auto longer = [](std::string whole) {
+    const std::string sequence = "sequence=8";
+    return whole.replace(whole.find(sequence), sequence.size(), "sequence=24");
+  };
+  for (const std::string& whole : {longer(kLlama), longer(kGpt)}) {
+    for (const char* strategy : {"ddp", "fsdp", "all_reduce"})
+      check_training(whole, ",context=2,ring=1", strategy, 2, kSamples);
+    check_training(whole, ",context=2,ring=1", "ddp", 4, kSamples / 2, {{"bucket-cap", "3000B"}}, 2);
+    check_training(whole, ",context=3,ring=1", "ddp", 3, kSamples);
+    check_training(whole, ",context=4,ring=1", "fsdp", 4, kSamples, {}, 2);
+    check_training(whole, ",context=4,ring=1", "ddp", 4, kSamples, {}, 2, 1);
+    for (const char* sequence : {"0", "1"})
+      check_training(whole, std::string(",context=2,ring=1,tensor=2,sequence_parallel=") + sequence, "ddp", 4,
+                     kSamples);
+    for (const char* schedule : {"1f1b", "zb-h1"})
+      check_training(whole + (whole.starts_with("gpt") ? ",tied=0" : ""), ",context=2,ring=1", "pipeline", 4,
+                     kSamples, {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}, {"schedule", schedule}}, 2);
+  }
+}
+
 TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipelines, recomputed") {
   // With 200 % of an even share each of two experts in four has a place for every token; with 100 % some find none.
   for (const auto& [whole, settings] :

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -166,6 +168,88 @@ TEST_CASE("context parallelism gathers keys and values, scatters their gradients
                     Catch::Contains("context 2 does not divide the 1"));
 }
 
+TEST_CASE("around a ring keys and values go c - 1 hops forward, and as far backward with their gradients") {
+  const std::string whole = "llama:layers=3,hidden=64,heads=4,kv_heads=2,sequence=32,vocabulary=512";
+  for (const int ranks : {2, 4}) {
+    INFO(ranks << " ranks");
+    const std::string parts = whole + ",context=" + std::to_string(ranks);
+    const Schedule schedule = shared(parts + ",ring=1", "ddp", ranks);
+    // Two arrays of a rank's positions, kv_heads of 16 features each.
+    const double own = 4.0 * kBatch / kMicroBatches * kSequence / ranks * 2.0 * 32.0;
+    const auto forward = calls(schedule, "in forward/layer1");
+    REQUIRE(forward.size() == 1);
+    CHECK(forward.at(CollectiveKind::kShift) ==
+          std::pair(kMicroBatches * (ranks - 1), kMicroBatches * (ranks - 1) * own));
+    const auto backward = calls(schedule, "in backward/layer1");
+    REQUIRE(backward.size() == 1);
+    CHECK(backward.at(CollectiveKind::kShift) ==
+          std::pair(kMicroBatches * ranks, kMicroBatches * 2 * (ranks - 1) * own));
+  }
+}
+
+TEST_CASE("a shift is waited for behind the step of the ring beside which it goes") {
+  const std::string parts = "llama:layers=3,hidden=64,heads=4,sequence=32,vocabulary=512,context=4";
+  const Model ring = load_model(parts + ",ring=1"), gathered = load_model(parts);
+  // Projections, four steps, and what puts them together, where else one work is.
+  const Segment &block = ring.segments[1], &other = gathered.segments[1];
+  CHECK(block.work.size() == other.work.size() + 5);
+  CHECK(block.forward == other.forward);
+  CHECK(block.backward == other.backward);
+  Flop flop{}, again{}, again_gathered{};
+  for (const LayerWork& work : block.work) {
+    flop += work.forward;
+    again += work.again;
+  }
+  for (const LayerWork& work : other.work) again_gathered += work.again;
+  CHECK(flop.count() == Approx(block.forward.count()));
+  CHECK(again.count() == Approx(again_gathered.count()));
+  // Of keys and values one part of four stays.
+  const double width = 64.0, own = 4.0 * kSequence / 4.0;
+  CHECK(other.saved_size - block.saved_size == Bytes(3.0 * 2.0 * own * width));
+  const auto steps_beside = [&](bool backward) {
+    std::vector<int> steps;
+    for (std::size_t i = 0; i < block.exchanges.size(); ++i) {
+      const LayerExchange& shift = ring.exchanges[static_cast<std::size_t>(block.exchanges[i])];
+      if (shift.kind != ExchangeKind::kShift || shift.backward != backward) continue;
+      const LayerExchange& wait = ring.exchanges[static_cast<std::size_t>(block.exchanges[i + 1])];
+      CHECK(wait.kind == ExchangeKind::kWait);
+      CHECK(std::abs(wait.work - shift.work) == 1);
+      const int beside = std::min(wait.work, shift.work);
+      CHECK(block.work[static_cast<std::size_t>(beside)].attention);
+      steps.push_back(beside);
+    }
+    return steps;
+  };
+  const std::vector<int> forward = steps_beside(false), backward = steps_beside(true);
+  REQUIRE(forward.size() == 3);
+  CHECK(std::is_sorted(forward.begin(), forward.end()));
+  REQUIRE(backward.size() == 4);
+  CHECK(std::is_sorted(backward.rbegin(), backward.rend()));
+  CHECK(block.work[static_cast<std::size_t>(backward.back())].attention->causal);  // the own keys, the last
+}
+
+TEST_CASE("around a ring every rank sees as many pairs of causal positions, and all ranks all of them") {
+  for (const int ranks : {2, 3, 4}) {
+    const Model model =
+        load_model("llama:layers=1,hidden=64,heads=4,vocabulary=512,sequence=" + std::to_string(8 * ranks) +
+                   ",context=" + std::to_string(ranks) + ",ring=1");
+    std::vector<std::int64_t> all;
+    std::vector<std::int64_t> pairs;
+    for (int part = 0; part < ranks; ++part) {
+      std::int64_t seen = 0;
+      for (const std::int64_t position : model.positions(part, 8)) {
+        all.push_back(position);
+        seen += position + 1;
+      }
+      pairs.push_back(seen);
+    }
+    CHECK(std::count(pairs.begin(), pairs.end(), pairs.front()) == ranks);
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i] == static_cast<std::int64_t>(i));
+    CHECK(all.size() == static_cast<std::size_t>(8 * ranks));
+  }
+}
+
 TEST_CASE("--mesh says which ranks share, beside the dimensions that a strategy knows") {
   const auto taken = [](const std::string& strategy, const std::string& mesh) {
     TrainingConfig config;
@@ -199,6 +283,12 @@ TEST_CASE("what cannot be shared is refused") {
   refused("gpt:vocabulary=50257,tensor=2", "vocabulary 50257 cannot be divided among 2 ranks");
   refused("gpt:sequence=33,tensor=2,sequence_parallel=1", "sequence 33 cannot be divided among 2 ranks");
   refused("bert-base:tensor=2", "tensor");
+  refused("gpt:context=2,ring=1,flash=0", "a ring stores no probabilities: it needs flash=1");
+  refused("gpt:context=2,ring=1,dropout=10", "and no dropout of them");
+  refused("gpt:context=2,ring=1,sequence=10", "two equal chunks to each rank; 5 positions of a rank are odd");
+  CHECK(load_model("gpt:ring=1,flash=0").exchanges.empty());  // one rank has no ring
+  CHECK_THROWS_WITH(recomputing(load_model("gpt:context=2,ring=1"), RecomputedPart::kCoreAttention),
+                    Catch::Contains("attends around a ring, of which no part runs again alone"));
   CHECK_THROWS_WITH(shared(llama(2, 0), "ddp", 3),
                     Catch::Contains("world size 3 cannot be divided among the 2 ranks"));
 }
