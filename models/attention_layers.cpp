@@ -105,7 +105,7 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
 /// Traffic in elements, forward, beside that of p (see stored_scores):
 ///
 ///     projections      s (3 h + q + 2 w), or fused s (h + q + 2 w)
-///     norms, rotary    2 s (q + w) each, as one kernel each
+///     norms, rotary    2 s (q + w) each, as one kernel each, or `eager`
 ///     split by heads   2 s (q + 2 w)                 (q, k and v are copied head by head)
 ///     repeated heads   s (2 w + 2 q)                 (where several queries share a key)
 ///     q k^T            2 s q
@@ -115,7 +115,8 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
 /// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
 /// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
 ///
-/// With `context` c, keys and values are those of c s positions.
+/// With `context` c, keys and values are those of c s positions. With `repeat_kv` keys and values of a position are copied for
+/// each query before they are gathered, 2 s (w + q), and added up again in the backward.
 ///
 /// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
 /// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
@@ -126,10 +127,11 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const double keys = s * number(layer, "context");
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
-  const bool flash = says(layer, "flash"), repeats = w < q;
+  const bool flash = says(layer, "flash"), eager = says(layer, "eager"), repeats = w < q;
+  const bool copies = says(layer, "repeat_kv") && flash && repeats;
   const double rows = number(layer, "heads") * s;
   const auto products = static_cast<int>(projections(layer).size());
-  const int in_place = (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
+  const int in_place = eager ? 0 : (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
   const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
   const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
   cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
@@ -138,15 +140,19 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   for (const LayerPart& part : projections(layer))
     cost.products.push_back({s, static_cast<double>(part.count), h});
   const double heads = number(layer, "heads"), head = q / heads;
+  if (eager && says(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
+  if (eager && says(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
   if (flash) {
-    cost.attention = FusedAttention{heads, s, keys, head, head, says(layer, "causal")};
-    cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
-    cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * (s * q + keys * w) + rows);
-    cost.saved_besides += float32_bytes(rows);
+    const double kv = copies ? q : w, copied = copies ? 2.0 * s * (w + q) : 0.0;
+    const double vectors = s * q + keys * kv;
+    cost.attention = FusedAttention{heads, kv / head, s, keys, head, head, says(layer, "causal")};
+    cost.forward_traffic += float32_bytes(around + copied + 2.0 * vectors + rows);
+    cost.backward_traffic += float32_bytes(2.0 * around + copied + 4.0 * vectors + rows);
+    cost.saved_besides += float32_bytes(2.0 * keys * (kv - w) + rows);
     cost.again = Flop(0.5 * scores);
-    cost.kernels += 1;
+    cost.kernels += copies ? 3 : 1;
     cost.core = {{.forward = Flop(scores),
-                  .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+                  .forward_traffic = float32_bytes(2.0 * vectors + rows),
                   .forward_kernels = 1,
                   .attention = cost.attention}};
     cost.core_saved = float32_bytes(rows);
@@ -156,8 +162,8 @@ void add_attention(const Layer& layer, LayerCost& cost) {
                                             says(layer, "fused_softmax"), rows * keys);
   const double copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0));
   const double vectors = around + copied + 4.0 * s * q;
-  cost.forward_traffic = float32_bytes(vectors + matrices.forward);
-  cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
+  cost.forward_traffic += float32_bytes(vectors + matrices.forward);
+  cost.backward_traffic += float32_bytes(2.0 * vectors + matrices.backward);
   cost.saved_besides += float32_bytes(matrices.kept);
   cost.masks += float32_bytes(matrices.masks);
   cost.products.push_back({s, keys, head, heads});
@@ -266,7 +272,7 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.saved_besides = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   if (flash) {
-    cost.attention = FusedAttention{heads, s, s, d, w, true};
+    cost.attention = FusedAttention{heads, heads, s, s, d, w, true};
     cost.forward_traffic = float32_bytes(around + 2.0 * vectors + heads * s);
     cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * vectors + heads * s);
     cost.saved_besides += float32_bytes(heads * s);
@@ -308,6 +314,8 @@ std::vector<LayerKind> attention_kinds() {
                       {"norms", Unit::kFlag, 0, 0},
                       {"fused", Unit::kFlag, 0, 0},
                       {"flash", Unit::kFlag, 0, 0},
+                      {"eager", Unit::kFlag, 0, 0},
+                      {"repeat_kv", Unit::kFlag, 0, 0},
                       {"fused_softmax", Unit::kFlag, 0, 0},
                       {"dropout", Unit::kCount, 0, 0},
                       {"context", Unit::kCount, 1, 1},
