@@ -210,6 +210,7 @@ struct Model {
   std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
   bool loss_in_place =
       false;  ///< softmax and gradient of a cross entropy overwrite the fp32 copy of the outputs
+  bool loss_eager = false;  ///< a cross entropy of PyTorch's kernels one by one, not compiled or fused
   Optimizer optimizer;
   Precision precision;  ///< of all bytes below
   RecomputedPart recomputed_part = RecomputedPart::kNothing;
