@@ -225,6 +225,7 @@ struct Model {
   /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
   int tensor = 1;
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
+  bool batch_first = false;        ///< which is copied where it is gathered or scattered
   /// Ranks that have equal parts of every sequence, one after the other, and whole parameters; `input` is a part.
   int context = 1;
   /// Ranks that have so many different parts of the experts each, and everything else whole; each has its own samples.

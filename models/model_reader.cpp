@@ -169,12 +169,12 @@ class ModelReader {
 
   /// Layers that ranks share, with what stands around them.
   std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
-    node.allow_only({"ranks", "sequence", "again", "output", "layers"});
+    node.allow_only({"ranks", "sequence", "again", "batch_first", "output", "layers"});
     const auto ranks = static_cast<int>(read_count(node.at("ranks"), 1, kMostElements));
     const auto flag = [&](const char* key) {
       return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
     };
-    const bool sequence = flag("sequence"), again = flag("again");
+    const bool sequence = flag("sequence"), again = flag("again"), batch_first = sequence && flag("batch_first");
     const bool stays_split =
         node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
     const YamlNode list = node.at("layers");
@@ -188,6 +188,7 @@ class ModelReader {
           "nothing is gathered where ranks have whole sequences; set sequence_parallel=1 too");
     model_.tensor = ranks;
     model_.sequence_parallel = sequence;
+    model_.batch_first = batch_first;
     std::vector<YamlNode> items;
     for (const YamlNode& item : list.items())
       if (is_there(item)) items.push_back(item);
@@ -200,6 +201,7 @@ class ModelReader {
       border.sizes = {{"ranks", ranks},
                       {"sequence", sequence ? 1 : 0},
                       {"again", again && !stays_split && input.size() > 1 ? 1 : 0},
+                      {"batch_first", batch_first ? 1 : 0},
                       {"bias", bias ? 1 : 0}};
       border.output = node.placed([&] { return output_of(border); });
       layers.push_back(std::move(border));

@@ -95,8 +95,16 @@ void recompute_operations(Model& model, std::size_t index) {
   const std::size_t end = works_again(segment.work);
   Bytes kept = segment.output_size;
   int number = 0;
+  const auto is_scattered = [&](std::size_t work) {
+    return std::ranges::any_of(segment.exchanges, [&](int which) {
+      const LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(which)];
+      return !exchange.backward && exchange.kind == ExchangeKind::kReduceScatter &&
+             exchange.work == static_cast<int>(work);
+    });
+  };
   for (std::size_t i = 0; i < end; ++i)
-    segment.recomputed.push_back(without_kept(segment.work[i], number, kept));
+    if (LayerWork work = without_kept(segment.work[i], number, kept); !is_scattered(i))
+      segment.recomputed.push_back(std::move(work));
   // What runs again makes all that a backward needs and was not kept. Outputs behind it are kept for nothing.
   segment.recomputed_size = std::max(Bytes(0), segment.saved_size - kept);
   for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
