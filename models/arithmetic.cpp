@@ -101,6 +101,7 @@ class SegmentAccount {
     segment.backward_traffic += cost.backward_traffic;
     segment.saved_size += cost.saved_besides;
     segment.mask_size += cost.masks;
+    segment.float32_size += float32_bytes(cost.in_float32.kept);
     if (Activation& taken = activations_[static_cast<std::size_t>(input)]; cost.saves_input)
       (is_multiplied_alone(cost) ? taken.multiplied : taken.kept) = true;
     if (layer.kind == "tied_linear") segment.tied.push_back(parameter_index(layer.texts.at("to")));
@@ -141,6 +142,8 @@ class SegmentAccount {
     work.products = cost.products;
     work.needs_input_gradient = gradients > 1.0;
     work.attention = cost.attention;
+    work.in_float32 = cost.in_float32;
+    if (!computes_backward) work.in_float32.backward = work.in_float32.backward_casts = 0.0;
     const bool has_aside = cost.forward_aside > Bytes(0);
     LayerWork aside;  // its kernels are among those of the layer
     LayerWork& noisy = has_aside ? aside : work;
@@ -209,8 +212,10 @@ class SegmentAccount {
     // Its backward comes before those of the norms of heads.
     if (const auto context = layer.sizes.find("context");
         context != layer.sizes.end() && context->second > 1) {
-      const std::int64_t heads = layer.sizes.at("kv_heads"), head = layer.output[1] / layer.sizes.at("heads");
-      const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * heads * head));
+      const bool copied = layer.sizes.at("repeat_kv") != 0;
+      const std::int64_t head = layer.output[1] / layer.sizes.at("heads");
+      const std::int64_t width = copied ? layer.output[1] : layer.sizes.at("kv_heads") * head;
+      const Bytes part = float32_bytes(2.0 * static_cast<double>(layer.input[0] * width));
       const Bytes gathered = static_cast<double>(context->second) * part;
       const std::string name = layer.name + ".context";
       if (model_.ring) {

@@ -114,10 +114,10 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
 ///     forward   3 s q + 3 s a        backward   3 s q + 6 s w
 ///
 /// as two kernels each. Kept: x, q, those numbers, and one rank's k and v, s w each. Left out: the parts are in fp32 whatever
-/// the precision.
-void add_ring(const Layer& layer, LayerCost& cost) {
+/// the precision. \param w width of keys and values, copied for each query or not
+void add_ring(const Layer& layer, double w, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
-  const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
+  const auto q = static_cast<double>(widths(layer).q);
   const double heads = number(layer, "heads"), head = q / heads, rows = heads * s;
   const bool causal = says(layer, "causal");
   const int steps = static_cast<int>(layer.sizes.at("context"));
@@ -130,7 +130,7 @@ void add_ring(const Layer& layer, LayerCost& cost) {
                           .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
                           .forward_kernels = 1,
                           .backward_kernels = 2,
-                          .attention = FusedAttention{heads, s, keys, head, head, causal && i == 0}});
+                          .attention = FusedAttention{heads, w / head, s, keys, head, head, causal && i == 0}});
   }
   cost.steps.push_back({.forward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + rows)),
                         .backward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + 2.0 * s * w)),
@@ -142,7 +142,7 @@ void add_ring(const Layer& layer, LayerCost& cost) {
     cost.forward_traffic += step.forward_traffic;
     cost.backward_traffic += step.backward_traffic;
   }
-  cost.saved_besides = float32_bytes(s * q + 2.0 * s * w + rows);
+  cost.saved_besides += float32_bytes(s * q + 2.0 * s * w + rows);
 }
 
 /// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
@@ -153,7 +153,7 @@ void add_ring(const Layer& layer, LayerCost& cost) {
 /// Traffic in elements, forward, beside that of p (see stored_scores):
 ///
 ///     projections      s (3 h + q + 2 w), or fused s (h + q + 2 w)
-///     norms, rotary    2 s (q + w) each, as one kernel each
+///     norms, rotary    2 s (q + w) each, as one kernel each, or `eager`
 ///     split by heads   2 s (q + 2 w)                 (q, k and v are copied head by head)
 ///     repeated heads   s (2 w + 2 q)                 (where several queries share a key)
 ///     q k^T            2 s q
@@ -163,7 +163,8 @@ void add_ring(const Layer& layer, LayerCost& cost) {
 /// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
 /// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
 ///
-/// With `context` c, keys and values are those of c s positions; or they go round a ring: see add_ring().
+/// With `context` c, keys and values are those of c s positions; or they go round a ring: see add_ring(). With `repeat_kv` keys
+/// and values of a position are copied for each query before that, 2 s (w + q), and added up again in the backward.
 ///
 /// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
 /// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
@@ -174,33 +175,39 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const double keys = s * number(layer, "context");
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
-  const bool flash = says(layer, "flash"), repeats = w < q;
+  const bool flash = says(layer, "flash"), eager = says(layer, "eager"), repeats = w < q;
+  const bool copies = says(layer, "repeat_kv") && flash && repeats;
   const double rows = number(layer, "heads") * s;
   const auto products = static_cast<int>(projections(layer).size());
-  const int in_place = (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
+  const int in_place = eager ? 0 : (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
   const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
   const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
   cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
-  cost.saved_besides = float32_bytes(s * q + 2.0 * keys * w);
+  cost.saved_besides = goes_round(layer) ? Bytes(0) : float32_bytes(s * q + 2.0 * keys * w);
   cost.kernels = products + 2 * in_place;
   for (const LayerPart& part : projections(layer))
     cost.products.push_back({s, static_cast<double>(part.count), h});
   const double heads = number(layer, "heads"), head = q / heads;
+  if (eager && says(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
+  if (eager && says(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
+  const double kv = copies ? q : w, copies_kv = copies ? 2.0 * s * (w + q) : 0.0;
   if (goes_round(layer)) {
     cost.forward = cost.forward - Flop(scores);
-    cost.forward_traffic = float32_bytes(around);
-    cost.backward_traffic = float32_bytes(2.0 * around);
-    return add_ring(layer, cost);
+    cost.forward_traffic += float32_bytes(around + copies_kv);
+    cost.backward_traffic += float32_bytes(2.0 * around + copies_kv);
+    cost.kernels += copies ? 2 : 0;
+    return add_ring(layer, kv, cost);
   }
   if (flash) {
-    cost.attention = FusedAttention{heads, s, keys, head, head, says(layer, "causal")};
-    cost.forward_traffic = float32_bytes(around + 2.0 * (s * q + keys * w) + rows);
-    cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * (s * q + keys * w) + rows);
-    cost.saved_besides += float32_bytes(rows);
+    const double vectors = s * q + keys * kv;
+    cost.attention = FusedAttention{heads, kv / head, s, keys, head, head, says(layer, "causal")};
+    cost.forward_traffic += float32_bytes(around + copies_kv + 2.0 * vectors + rows);
+    cost.backward_traffic += float32_bytes(2.0 * around + copies_kv + 4.0 * vectors + rows);
+    cost.saved_besides += float32_bytes(2.0 * keys * (kv - w) + rows);
     cost.again = Flop(0.5 * scores);
-    cost.kernels += 1;
+    cost.kernels += copies ? 3 : 1;
     cost.core = {{.forward = Flop(scores),
-                  .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+                  .forward_traffic = float32_bytes(2.0 * vectors + rows),
                   .forward_kernels = 1,
                   .attention = cost.attention}};
     cost.core_saved = float32_bytes(rows);
@@ -210,8 +217,8 @@ void add_attention(const Layer& layer, LayerCost& cost) {
                                             says(layer, "fused_softmax"), rows * keys);
   const double copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0));
   const double vectors = around + copied + 4.0 * s * q;
-  cost.forward_traffic = float32_bytes(vectors + matrices.forward);
-  cost.backward_traffic = float32_bytes(2.0 * vectors + matrices.backward);
+  cost.forward_traffic += float32_bytes(vectors + matrices.forward);
+  cost.backward_traffic += float32_bytes(2.0 * vectors + matrices.backward);
   cost.saved_besides += float32_bytes(matrices.kept);
   cost.masks += float32_bytes(matrices.masks);
   cost.products.push_back({s, keys, head, heads});
@@ -320,7 +327,7 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.saved_besides = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
   if (flash) {
-    cost.attention = FusedAttention{heads, s, s, d, w, true};
+    cost.attention = FusedAttention{heads, heads, s, s, d, w, true};
     cost.forward_traffic = float32_bytes(around + 2.0 * vectors + heads * s);
     cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * vectors + heads * s);
     cost.saved_besides += float32_bytes(heads * s);
@@ -362,6 +369,8 @@ std::vector<LayerKind> attention_kinds() {
                       {"norms", Unit::kFlag, 0, 0},
                       {"fused", Unit::kFlag, 0, 0},
                       {"flash", Unit::kFlag, 0, 0},
+                      {"eager", Unit::kFlag, 0, 0},
+                      {"repeat_kv", Unit::kFlag, 0, 0},
                       {"fused_softmax", Unit::kFlag, 0, 0},
                       {"dropout", Unit::kCount, 0, 0},
                       {"context", Unit::kCount, 1, 1},

@@ -17,8 +17,18 @@ bool fits(const MatrixProduct& product) {
          std::fmod(product.depth, kGranule) == 0.0;
 }
 
+/// Bytes moved to cast an element, by which width it has. Where ranks gather `hidden` features of all positions, each casts its
+/// own positions, by rows, and of what is gathered a copy by columns is made.
+struct CastBytes {
+  double hidden, others;
+  std::int64_t width;
+  [[nodiscard]] double of(double features) const {
+    return features == static_cast<double>(width) ? hidden : others;
+  }
+};
+
 /// Casts of the input, of weights where they do not come in float8, and of the gradients of the outputs.
-void cast(LayerWork& work, bool weights) {
+void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
   const MatrixProduct* before = nullptr;
   for (MatrixProduct& product : work.products) {
     if (!fits(product)) continue;
@@ -26,7 +36,7 @@ void cast(LayerWork& work, bool weights) {
     const double inputs = product.rows * product.depth * product.times;
     const bool is_cast = before != nullptr && before->rows == product.rows && before->depth == product.depth;
     if (!is_cast) {
-      work.forward_traffic += Bytes(kCast * inputs);
+      work.forward_traffic += Bytes(bytes.of(product.depth) * inputs);
       work.forward_kernels += static_cast<int>(product.times);
     }
     before = &product;
@@ -35,7 +45,7 @@ void cast(LayerWork& work, bool weights) {
       work.forward_kernels += static_cast<int>(product.times);
     }
     if (work.backward_kernels == 0) continue;
-    work.backward_traffic += Bytes(kCast * product.rows * product.columns * product.times);
+    work.backward_traffic += Bytes(bytes.of(product.columns) * product.rows * product.columns * product.times);
     work.backward_kernels += static_cast<int>(product.times);
   }
 }
@@ -58,15 +68,22 @@ void multiply_in_float8(Model& model) {
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
+    const bool in_parts = model.tensor > 1 && model.sequence_parallel;
+    const CastBytes bytes{in_parts ? 3.0 / model.tensor + 2.0 : kCast, kCast, segment.output.back()};
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed})
-      for (LayerWork& work : *works) cast(work, !gathered);
+      for (LayerWork& work : *works) cast(work, !gathered, bytes);
     Bytes& inputs =
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed_size : segment.saved_size;
     inputs = inputs - (1.0 - part) * segment.linear_size;
     for (const int index : segment.exchanges)
       if (LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(index)];
-          exchange.kind == ExchangeKind::kAllGather && exchange.group == ExchangeGroup::kTensor)
+          exchange.kind == ExchangeKind::kAllGather && exchange.group == ExchangeGroup::kTensor) {
         exchange.per_sample = part * exchange.per_sample;
+        if (!model.batch_first || exchange.work == static_cast<int>(segment.work.size())) continue;
+        LayerWork& copied = segment.work[static_cast<std::size_t>(exchange.work)];
+        Bytes& traffic = exchange.backward ? copied.backward_traffic : copied.forward_traffic;
+        traffic = part * traffic;
+      }
     for (const int index : segment.parameters) {
       Parameter& parameter = model.parameters[static_cast<std::size_t>(index)];
       parameter.float8 = is_weight(parameter, segment);

@@ -26,10 +26,10 @@
 /// | `embedding`         | `vocabulary`, `positions` (0: no table of them), `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
 /// | `position_embedding` | `positions`                                                      | Embedding         |
 /// | `layer_norm`        | `bias` = true                                                     | LayerNorm         |
-/// | `rms_norm`          | –                                                                 | RMSNorm           |
+/// | `rms_norm`          | `eager` = false                                                   | RMSNorm           |
 /// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
 /// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1, `ring` = false; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
+/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `eager`, `repeat_kv`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1, `ring` = false; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
 /// | `latent_attention`  | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`, `rope`, `value` (sizes of a head's parts), `flash` = false | Linear and RMSNorm: those of DeepSeek-V3 |
 /// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1, `sigmoid` = false, `groups` = 1, `chosen_groups` = groups; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
 /// | `first_token`       | –                                                                 | a view            |
@@ -43,7 +43,9 @@
 /// scatters its sums (Korthikanti et al., "Reducing Activation Recomputation", 2023). Of one rank it is its layers.
 ///
 /// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
-/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored; `context`: the input is
+/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored; `eager`: norms and rotary
+/// positions are PyTorch's kernels one by one (so is an `rms_norm`); `repeat_kv`: with `flash`, keys and values are copied for
+/// every head of q that reads them; `context`: the input is
 /// one of so many ranks' parts of the sequence, and keys and values of all parts are gathered (Llama 3; the work of causal
 /// ones is taken to be balanced over the ranks); with `ring` each part goes round the ranks instead, while they attend to the
 /// one before: it needs `flash`, and no dropout of probabilities.
@@ -115,6 +117,7 @@ struct LayerCost {
   Bytes forward_spared{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
   std::vector<MatrixProduct> products{};      ///< whose flop and traffic are among the above
   std::optional<FusedAttention> attention{};
+  InFloat32 in_float32{};
   /// Of attention, what lies between q, k, v and its output: what it computes, keeps, and of that dropout's noise.
   std::vector<LayerWork> core{};
   Bytes core_saved{}, core_masks{};

@@ -75,6 +75,33 @@ inline LayerKind element_wise(const std::string& name, const std::string& torch_
           .saves_output = !keeps_input};
 }
 
+/// PyTorch's kernels one by one, as without a compiler that fuses them: in fp32, so that in other dtypes x is cast and what
+/// comes of it is cast back. Elements of x:
+///
+///     RMS norm, ATen's until 2.8    forward: square 2, mean 1, times 1/rms 2, times the weight 2; backward: times weight and
+///                                   1/rms 4, their gradients 4 + 4, of the mean 1, of the square 2 + 2 + 3, their sum 3
+///     rotary positions              one complex product each way, 2
+///
+/// Kept of a norm: x and x/rms.
+struct EagerCost {
+  double forward, backward, kept;
+  int kernels;
+};
+inline constexpr EagerCost kEagerRmsNorm{7.0, 23.0, 2.0, 8}, kEagerRotary{2.0, 2.0, 0.0, 3};
+
+inline void add_eager(const EagerCost& each, double elements, LayerCost& cost) {
+  cost.forward_traffic += float32_bytes(each.forward * elements);
+  cost.backward_traffic += float32_bytes(each.backward * elements);
+  cost.saved_besides += float32_bytes(each.kept * elements);
+  cost.kernels += each.kernels;
+  InFloat32& wide = cost.in_float32;
+  wide.forward += each.forward * elements;
+  wide.backward += each.backward * elements;
+  wide.forward_casts += 2.0 * elements;
+  wide.backward_casts += 2.0 * elements;
+  wide.kept += each.kept * elements;
+}
+
 inline std::vector<LayerTensor> weight_and_bias(const Layer& layer, Shape weight) {
   std::vector<LayerTensor> result{{"weight", std::move(weight)}};
   if (layer.sizes.at("bias") != 0) result.push_back({"bias", {layer.sizes.at("out")}});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -135,12 +136,18 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     exchange.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * exchange.fixed;
   }
   const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
+  const double cast = part < 1.0 ? bytes_of(precision.compute) + bytes_of("fp32") : 0.0;
+  const auto narrow = [&](Bytes& traffic, double in_float32, double casts) {
+    const Bytes stays(bytes_of("fp32") * in_float32);
+    traffic = part * (traffic - stays) + stays + Bytes(cast * casts);
+  };
   for (Segment& segment : model.segments) {
-    for (const auto& [size, mask_size] : {std::pair{&segment.saved_size, &segment.mask_size},
-                                          {&segment.recomputed_size, &segment.recomputed_mask_size}}) {
+    for (const auto& [size, mask_size, float32_size] :
+         {std::tuple{&segment.saved_size, &segment.mask_size, segment.float32_size},
+          {&segment.recomputed_size, &segment.recomputed_mask_size, segment.recomputed_float32_size}}) {
       const Bytes masks = *mask_size;
       *mask_size = mask_part * masks;
-      *size = part * (*size + (mask_part / part - 1.0) * masks);
+      *size = part * (*size - float32_size + (mask_part / part - 1.0) * masks) + float32_size;
     }
     for (Bytes* bytes :
          {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.linear_size})
@@ -151,9 +158,10 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
           work.forward_traffic = work.forward_traffic - std::exchange(work.forward_spared, Bytes(0));
           work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
         }
-        for (Bytes* bytes :
-             {&work.forward_traffic, &work.backward_traffic, &work.forward_weights, &work.backward_weights})
-          *bytes = part * *bytes;
+        const InFloat32& wide = work.in_float32;
+        narrow(work.forward_traffic, wide.forward, wide.forward_casts);
+        narrow(work.backward_traffic, wide.backward, wide.backward_casts);
+        for (Bytes* bytes : {&work.forward_weights, &work.backward_weights}) *bytes = part * *bytes;
       }
   }
   if (precision.products == "fp8") multiply_in_float8(model);

@@ -82,9 +82,17 @@ struct MatrixProduct {
 
 /// Attention in one kernel, of each sample: softmax(q k^T / sqrt(d)) v of every head.
 struct FusedAttention {
-  double heads = 0.0, rows = 0.0, keys = 0.0;  ///< q is rows x d, k keys x d, v keys x w
-  double head_size = 0.0, value_size = 0.0;    ///< d, w
-  bool causal = false;                         ///< half of the products are computed
+  double heads = 0.0, kv_heads = 0.0;        ///< of q, and of k and v, each of which several heads may read
+  double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
+  double head_size = 0.0, value_size = 0.0;  ///< d, w
+  bool causal = false;                       ///< half of the products are computed
+};
+
+/// What kernels of PyTorch's eager code move and keep in fp32 whatever activations are: numbers per sample.
+struct InFloat32 {
+  double forward = 0.0, backward = 0.0;              ///< moved; in the traffic too
+  double forward_casts = 0.0, backward_casts = 0.0;  ///< read in one dtype and written in the other, unless that is fp32 too
+  double kept = 0.0;                                 ///< for the backward; in what is saved too
 };
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.
@@ -99,6 +107,7 @@ struct LayerWork {
   std::vector<MatrixProduct> products{};      ///< among the kernels; flop and traffic are counted above
   bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
   std::optional<FusedAttention> attention{};
+  InFloat32 in_float32{};
 
   /// Of the products of activations with weights, those without heads: how many, flop per sample of the gradients of their
   /// weights, which a pipeline may put off, and elements per sample of the output's gradients that it keeps for that.
@@ -164,8 +173,10 @@ struct Segment {
   Bytes output_size;  ///< per sample: what a pipeline boundary sends
   Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
   Bytes mask_size;    ///< of that, dropout's noise
+  Bytes float32_size;  ///< of that, what is fp32 in every precision
   Bytes linear_size;  ///< of that, inputs that nothing keeps but products with weights
-  Bytes recomputed_size, recomputed_mask_size;  ///< per sample: what `recomputed` makes anew for the backward
+  Bytes recomputed_size, recomputed_mask_size,
+      recomputed_float32_size;  ///< per sample: what `recomputed` makes anew for the backward
   /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
   std::optional<Seconds> fixed_forward, fixed_backward;
 
@@ -210,6 +221,7 @@ struct Model {
   std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
   bool loss_in_place =
       false;  ///< softmax and gradient of a cross entropy overwrite the fp32 copy of the outputs
+  bool loss_eager = false;  ///< a cross entropy of PyTorch's kernels one by one, not compiled or fused
   Optimizer optimizer;
   Precision precision;  ///< of all bytes below
   RecomputedPart recomputed_part = RecomputedPart::kNothing;
@@ -224,6 +236,7 @@ struct Model {
   /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
   int tensor = 1;
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
+  bool batch_first = false;        ///< which is copied where it is gathered or scattered
   /// Ranks that have equal parts of every sequence, and whole parameters; `input` is a part.
   int context = 1;
   bool ring = false;  ///< where keys and values go round among them, instead of being gathered

@@ -16,6 +16,7 @@
 /// input: {kind: features, shape: [30]}          # kind image, features or tokens (with `vocabulary`); or just `none`
 /// loss: binary_cross_entropy                    # cross_entropy (with `classes`), binary_cross_entropy, none
 /// loss_in_place: true                           # softmax and gradient overwrite the fp32 copy of the outputs: Megatron's
+/// loss_eager: true                              # of PyTorch's kernels one by one, not compiled or fused
 /// optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum, weight_decay), adam (weight_decay), or `none`
 /// segments:
 ///   - name: fc1
@@ -53,7 +54,7 @@ class ModelReader {
   /// Everything that the file says; costs and tensors are added by `complete()`.
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
-    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "classes", "optimizer",
+    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "classes", "optimizer",
                      "per", "segments"});
     model_ = Model{};
     model_.settings = settings_.values();
@@ -98,10 +99,11 @@ class ModelReader {
     } else if (file.has("classes")) {
       file.at("classes").fail("only loss cross_entropy has classes");
     }
-    model_.loss_in_place =
-        file.has("loss_in_place") && settings_.evaluate(file.at("loss_in_place"), Unit::kFlag) != 0;
-    if (model_.loss_in_place && model_.loss != "cross_entropy")
-      file.at("loss_in_place").fail("only loss cross_entropy has classes");
+    for (const auto& [key, flag] :
+         {std::pair{"loss_in_place", &model_.loss_in_place}, {"loss_eager", &model_.loss_eager}}) {
+      *flag = file.has(key) && settings_.evaluate(file.at(key), Unit::kFlag) != 0;
+      if (*flag && model_.loss != "cross_entropy") file.at(key).fail("only loss cross_entropy has classes");
+    }
     if ((model_.loss == "none") != (model_.input_kind == "none"))
       node.fail("loss and input are both none (a model with declared times) or both given");
   }
@@ -167,12 +169,12 @@ class ModelReader {
 
   /// Layers that ranks share, with what stands around them.
   std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
-    node.allow_only({"ranks", "sequence", "again", "output", "layers"});
+    node.allow_only({"ranks", "sequence", "again", "batch_first", "output", "layers"});
     const auto ranks = static_cast<int>(read_count(node.at("ranks"), 1, kMostElements));
     const auto flag = [&](const char* key) {
       return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
     };
-    const bool sequence = flag("sequence"), again = flag("again");
+    const bool sequence = flag("sequence"), again = flag("again"), batch_first = sequence && flag("batch_first");
     const bool stays_split =
         node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
     const YamlNode list = node.at("layers");
@@ -186,6 +188,7 @@ class ModelReader {
           "nothing is gathered where ranks have whole sequences; set sequence_parallel=1 too");
     model_.tensor = ranks;
     model_.sequence_parallel = sequence;
+    model_.batch_first = batch_first;
     std::vector<YamlNode> items;
     for (const YamlNode& item : list.items())
       if (is_there(item)) items.push_back(item);
@@ -198,6 +201,7 @@ class ModelReader {
       border.sizes = {{"ranks", ranks},
                       {"sequence", sequence ? 1 : 0},
                       {"again", again && !stays_split && input.size() > 1 ? 1 : 0},
+                      {"batch_first", batch_first ? 1 : 0},
                       {"bias", bias ? 1 : 0}};
       border.output = node.placed([&] { return output_of(border); });
       layers.push_back(std::move(border));

@@ -6,6 +6,15 @@ namespace {
 
 bool splits_sequence(const Layer& layer) { return layer.sizes.at("sequence") != 0; }
 
+/// What is gathered comes rank by rank, and is scattered so. Where sequences are not the first dimension of a tensor, one more
+/// kernel copies the whole (torch/distributed/_functional_collectives.py: chunks, and their concatenation).
+void add_copy(const Layer& layer, double whole, LayerCost& cost) {
+  if (layer.sizes.at("batch_first") == 0) return;
+  cost.forward_traffic += float32_bytes(2.0 * whole);
+  cost.backward_traffic += float32_bytes(2.0 * whole);
+  cost.kernels += 1;
+}
+
 void expect_divisible(const Layer& layer) {
   if (splits_sequence(layer) && layer.kind == "tensor_leave" && layer.input[0] % layer.sizes.at("ranks") != 0)
     throw InputError("sequence " + std::to_string(layer.input[0]) + " cannot be divided among " +
@@ -29,7 +38,8 @@ std::vector<LayerKind> parallel_kinds() {
       {.name = "tensor_enter",
        .attributes = {{"ranks", Unit::kCount, {}, 2},
                       {"sequence", Unit::kFlag, 0, 0},
-                      {"again", Unit::kFlag, 0, 0}},
+                      {"again", Unit::kFlag, 0, 0},
+                      {"batch_first", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .output =
            [](const Layer& l) {
@@ -39,6 +49,7 @@ std::vector<LayerKind> parallel_kinds() {
            [](const Layer& l, LayerCost& cost) {
              cost.is_view = !splits_sequence(l);
              cost.kernels = 0;
+             add_copy(l, out(l), cost);
              cost.gathers_again = cost.saves_input = l.sizes.at("again") != 0;
            }},
       // Its reduce_from_tensor_model_parallel_region, in place; with `sequence` reduce_scatter_to_sequence_parallel_region.
@@ -47,6 +58,7 @@ std::vector<LayerKind> parallel_kinds() {
        .attributes = {{"ranks", Unit::kCount, {}, 2},
                       {"sequence", Unit::kFlag, 0, 0},
                       {"again", Unit::kFlag, 0, 0},
+                      {"batch_first", Unit::kFlag, 0, 0},
                       {"bias", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .output =
@@ -68,6 +80,7 @@ std::vector<LayerKind> parallel_kinds() {
              cost.forward_traffic = float32_bytes(2.0 * added);
              cost.backward_traffic = float32_bytes(added);
              cost.kernels = added > 0.0 ? 1 : 0;
+             add_copy(l, in(l), cost);
            }},
   };
 }

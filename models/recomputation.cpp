@@ -55,7 +55,7 @@ LayerWork without_kept(LayerWork work, int& product_number, Bytes& kept) {
   });
   if (const auto attention = std::exchange(work.attention, {})) {
     const double d = attention->head_size, w = attention->value_size;
-    const double rows = attention->heads * attention->rows, keys = attention->heads * attention->keys;
+    const double rows = attention->heads * attention->rows, keys = attention->kv_heads * attention->keys;
     take(Flop((attention->causal ? 1.0 : 2.0) * rows * attention->keys * (d + w)), 0.0, rows * (w + 1.0),
          0.0);
     work.forward_traffic =
@@ -63,6 +63,7 @@ LayerWork without_kept(LayerWork work, int& product_number, Bytes& kept) {
   }
   work.backward = work.again = Flop(0);
   work.backward_traffic = work.backward_weights = work.backward_spared = Bytes(0);
+  work.in_float32.backward = work.in_float32.backward_casts = 0.0;
   work.backward_kernels = 0;
   return work;
 }
@@ -94,13 +95,22 @@ void recompute_operations(Model& model, std::size_t index) {
   const std::size_t end = works_again(segment.work);
   Bytes kept = segment.output_size;
   int number = 0;
+  const auto is_scattered = [&](std::size_t work) {
+    return std::ranges::any_of(segment.exchanges, [&](int which) {
+      const LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(which)];
+      return !exchange.backward && exchange.kind == ExchangeKind::kReduceScatter &&
+             exchange.work == static_cast<int>(work);
+    });
+  };
   for (std::size_t i = 0; i < end; ++i)
-    segment.recomputed.push_back(without_kept(segment.work[i], number, kept));
+    if (LayerWork work = without_kept(segment.work[i], number, kept); !is_scattered(i))
+      segment.recomputed.push_back(std::move(work));
   // What runs again makes all that a backward needs and was not kept. Outputs behind it are kept for nothing.
   segment.recomputed_size = std::max(Bytes(0), segment.saved_size - kept);
   for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
   repeat_exchanges(model, index, end, kept);
   segment.recomputed_mask_size = std::exchange(segment.mask_size, Bytes(0));
+  segment.recomputed_float32_size = std::exchange(segment.float32_size, Bytes(0));
   segment.saved_size = kept;
 }
 

@@ -222,9 +222,10 @@ std::vector<LayerKind> transformer_kinds() {
            [](const Layer& l, LayerCost& cost) {
              cost.saved_besides = float32_bytes(2.0 * static_cast<double>(l.input[0]));
            }},
-      // As one kernel. Keeps x, and one number of every position.
+      // As one kernel, unless `eager`. Keeps x, and one number of every position.
       {.name = "rms_norm",
        .torch_class = "RMSNorm",
+       .attributes = {{"eager", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .parameters =
            [](const Layer& l) {
@@ -237,6 +238,11 @@ std::vector<LayerKind> transformer_kinds() {
        .adjust =
            [](const Layer& l, LayerCost& cost) {
              cost.saved_besides = float32_bytes(static_cast<double>(l.input[0]));
+             if (!says(l, "eager")) return;
+             cost.forward_traffic = cost.backward_traffic = Bytes(0);
+             cost.kernels = 0;
+             cost.saves_input = false;
+             add_eager(kEagerRmsNorm, out(l), cost);
            }},
       element_wise("gelu", "GELU", true),
       element_wise("silu", "SiLU", true),

@@ -17,7 +17,13 @@ namespace stepcast {
 namespace {
 
 constexpr double kElement = 4.0;  // bytes of a float32
+/// How often a loss in fp32 reads or writes an element of the outputs, by a compiler's or Megatron's fused kernels.
 constexpr double kLossAccesses = 6.0;
+/// By PyTorch's one by one (ATen/native/cuda/SoftMax.cu): a vocabulary does not fit into a multiprocessor, so that log-softmax
+/// reads it for the maximum, for the sum and to write, 4; zeros for the gradient, 1; its sum, and with it and the output the
+/// gradient of the input, 4. Where ranks share the classes (torch/distributed/tensor/parallel/loss.py): maximum 1, difference 2,
+/// exp 2, sum 1, difference 2; zeros 1, exp 2, sum 3, product 2. Half precision is cast there and back besides.
+constexpr double kEagerLossAccesses = 9.0, kEagerSharedLossAccesses = 16.0;
 /// Arrays of a cross entropy in fp32, as large as the outputs and beside them: log-softmax and the gradients of its output
 /// and of its input; where ranks share the classes, log-softmax, zeros with the targets, their sum with the softmax, and its
 /// product with the gradient (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py); in place one.
@@ -49,6 +55,14 @@ auto time_again(const Segment& segment, const auto& time_of) {
   decltype(time_of(LayerWork{})) total{};
   for (const LayerWork& work : segment.recomputed) total += time_of(work);
   return total;
+}
+
+/// Bytes that the loss moves per output.
+double loss_traffic(const Model& model) {
+  if (!model.loss_eager) return kLossAccesses * kElement;
+  const double compute = bytes_of(model.precision.compute);
+  return (model.shares_classes() ? kEagerSharedLossAccesses : kEagerLossAccesses) * kElement +
+         (compute < kElement ? 2.0 * (compute + kElement) : 0.0);
 }
 
 double kernels_again(const Segment& segment) {
@@ -193,7 +207,7 @@ Seconds roofline_time(const Model& model, int segment, Phase phase, double sampl
                       const DeviceRates& rates) {
   if (phase == Phase::kLoss) {
     const auto outputs = static_cast<double>(numel(model.segments.back().output));
-    return Bytes(kLossAccesses * kElement * samples * outputs) / rates.memory;
+    return Bytes(loss_traffic(model) * samples * outputs) / rates.memory;
   }
   const Segment& all = model.segments[segment];
   if (phase == Phase::kZeroGrad) return model.gradient_bytes(all) / rates.memory;

@@ -38,7 +38,7 @@ DeviceRates rates_of(const DeviceModel& device, const std::string& dtype, int th
 ///
 /// Zeroing writes gradients once; the optimizer moves `Model::update_traffic` of its
 /// parameters. The loss reads and writes the model's output three times each, forward and backward
-/// together.
+/// together, unless it is eager.
 Seconds roofline_time(const Model& model, int segment, Phase phase, double samples, const DeviceRates& rates);
 
 /// Kernels that the phase launches: one per forward layer, two per layer with weights in the backward (dx and

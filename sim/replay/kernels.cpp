@@ -54,7 +54,7 @@ void for_each_kernel(const MatrixProduct& product, bool forward, bool input_grad
 }
 
 double attention_traffic(const FusedAttention& a, bool forward, double samples, const KernelRates& rates) {
-  const double once = a.heads * (a.rows + a.keys) * (a.head_size + a.value_size);
+  const double once = (a.heads * a.rows + a.kv_heads * a.keys) * (a.head_size + a.value_size);
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 

@@ -75,7 +75,7 @@ TEST_CASE(
     "if causal") {
   const KernelRates rates = alone("a100-sxm");
   const auto flops = [&](double s, bool causal) {
-    const FusedAttention attention{16, s, s, 128, 128, causal};
+    const FusedAttention attention{16, 16, s, s, 128, 128, causal};
     const double flop = (causal ? 2.0 : 4.0) * 3.5 * 16 * s * s * 128;
     const Seconds both =
         attention_time(attention, true, 4, rates) + attention_time(attention, false, 4, rates);
