@@ -178,28 +178,31 @@ TEST_CASE("resampled steps differ, are those of the trace and the same for the s
   CHECK(slow_steps() == first);
 }
 
-TEST_CASE("ranks that share experts send what the schedule says, with real compute and replayed",
+TEST_CASE("ranks that share experts or sequences send what the schedule says, with real compute and replayed",
           "[replayed][expert]") {
-  const Model model = load_model(
-      "moe:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,experts=4,feed_forward=48,capacity=125,"
-      "expert=2");
-  TraceEntry trace = even_trace(model, 8, 0.2 * kMillisecond);
-  trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
   ReplayedRunOptions options = few_steps();
   options.samples = 8;
-  for (const char* strategy : {"ddp", "fsdp"}) {
-    INFO(strategy);
-    const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 4));
-    double expected = 0.0;
-    for (const Op& op : schedule.program(0).ops)
-      if (const auto* call = std::get_if<Collective>(&op.action)) {
-        const auto group = static_cast<std::size_t>(schedule.group_index(call->group, 0));
-        const auto bytes = static_cast<std::size_t>(call->message.count());
-        expected += static_cast<double>(gloo_bytes_sent(
-            {call->kind, bytes, 0}, 0, static_cast<int>(schedule.groups[group].ranks.size())));
-      }
-    CHECK(replay_on_ranks(model, schedule, trace, options).bytes_sent_per_rank == expected);
-    CHECK(run_for_real(model, schedule).bytes_sent_per_rank == expected);
+  for (const char* name :
+       {"moe:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,experts=4,feed_forward=48,capacity=125,"
+        "expert=2",
+        "llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,context=4,ring=1"}) {
+    const Model model = load_model(name);
+    TraceEntry trace = even_trace(model, 8, 0.2 * kMillisecond);
+    trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
+    for (const char* strategy : {"ddp", "fsdp"}) {
+      INFO(strategy << " of " << name);
+      const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 4));
+      double expected = 0.0;
+      for (const Op& op : schedule.program(0).ops)
+        if (const auto* call = std::get_if<Collective>(&op.action)) {
+          const auto group = static_cast<std::size_t>(schedule.group_index(call->group, 0));
+          const auto bytes = static_cast<std::size_t>(call->message.count());
+          expected += static_cast<double>(gloo_bytes_sent(
+              {call->kind, bytes, 0}, 0, static_cast<int>(schedule.groups[group].ranks.size())));
+        }
+      CHECK(replay_on_ranks(model, schedule, trace, options).bytes_sent_per_rank == expected);
+      CHECK(run_for_real(model, schedule).bytes_sent_per_rank == expected);
+    }
   }
 }
 
