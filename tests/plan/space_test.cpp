@@ -120,6 +120,17 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
     CHECK(torchtitan_toml(models, shared).missing.size() == 5);
   }
 
+  for (const bool ring : {false, true}) {
+    PlanProblem other = asked;
+    other.model += ring ? ",ring=1" : ",ring=0";
+    PlanModels round(other);
+    Plan parts = plan;
+    parts.values["context"] = "2";
+    CHECK_THAT(megatron_flags(round, parts).text,
+               Catch::Contains(ring ? "--cp-comm-type p2p\n" : "--cp-comm-type all_gather\n"));
+    CHECK_THAT(torchtitan_toml(round, parts).text, Catch::Contains(ring ? "\"alltoall\"" : "\"allgather\""));
+  }
+
   Plan inside = plan;
   inside.values["rank-order"] = kStagesInside;
   CHECK_THAT(megatron_flags(models, inside).text, Catch::Contains("--use-tp-pp-dp-mapping\n"));
