@@ -84,7 +84,8 @@ std::vector<Taken> taken_by(const Calibration& calibration, const Probe& probe) 
                 .samples = static_cast<int>(set->time_s.size())};
     if (set->disturbed && told) {
       std::vector<double> cpu_s = set->cpu_s;
-      for (std::size_t i = 0; i < cpu_s.size(); ++i) cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
+      for (std::size_t i = 0; i < cpu_s.size(); ++i)
+        cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
       taken.cpu_s = cpu_s.empty() ? 0.0 : median(cpu_s);
       if (const double told_s = taken.cpu_s * per_processor_second_near(set->bytes, sets); told_s > 0.0)
         taken.time_s = std::min(taken.time_s, told_s);
@@ -120,7 +121,8 @@ Seconds difference(const Calibration& calibration, const Probe& longer, const Pr
   std::vector<double> differences;
   for (const Taken& slow : taken_by(calibration, longer))
     for (const Taken& fast : taken_by(calibration, shorter))
-      if (slow.bytes == fast.bytes && slow.bytes <= kLargest) differences.push_back(slow.time_s - fast.time_s);
+      if (slow.bytes == fast.bytes && slow.bytes <= kLargest)
+        differences.push_back(slow.time_s - fast.time_s);
   return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
 }
 
@@ -131,7 +133,8 @@ Seconds wake_cpu(const Calibration& calibration, const std::string& path_class) 
   std::vector<double> wakes;
   for (const Taken& waited : taken_by(calibration, {"ping_pong", path_class}))
     for (const Taken& busy : taken_by(calibration, {"exchange", path_class}))
-      if (waited.bytes == busy.bytes && waited.bytes <= kLargest) wakes.push_back(2.0 * waited.cpu_s - busy.cpu_s);
+      if (waited.bytes == busy.bytes && waited.bytes <= kLargest)
+        wakes.push_back(2.0 * waited.cpu_s - busy.cpu_s);
   return Seconds(wakes.empty() ? 0.0 : std::max(0.0, median(wakes)));
 }
 

@@ -124,13 +124,14 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
   for (int i = 0; i < steps; ++i) {
     const double keys = causal && i > 0 ? s / 2.0 : s;
     const Flop flop(4.0 * s * keys * q * (causal && i == 0 ? 0.5 : 1.0));
-    cost.steps.push_back({.forward = flop,
-                          .again = 0.5 * flop,
-                          .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
-                          .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
-                          .forward_kernels = 1,
-                          .backward_kernels = 2,
-                          .attention = FusedAttention{heads, w / head, s, keys, head, head, causal && i == 0}});
+    cost.steps.push_back(
+        {.forward = flop,
+         .again = 0.5 * flop,
+         .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
+         .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
+         .forward_kernels = 1,
+         .backward_kernels = 2,
+         .attention = FusedAttention{heads, w / head, s, keys, head, head, causal && i == 0}});
   }
   cost.steps.push_back({.forward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + rows)),
                         .backward_traffic = float32_bytes((steps - 1) * 3.0 * (s * q + 2.0 * s * w)),

@@ -45,7 +45,8 @@ void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
       work.forward_kernels += static_cast<int>(product.times);
     }
     if (work.backward_kernels == 0) continue;
-    work.backward_traffic += Bytes(bytes.of(product.columns) * product.rows * product.columns * product.times);
+    work.backward_traffic +=
+        Bytes(bytes.of(product.columns) * product.rows * product.columns * product.times);
     work.backward_kernels += static_cast<int>(product.times);
   }
 }

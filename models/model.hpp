@@ -90,9 +90,10 @@ struct FusedAttention {
 
 /// What kernels of PyTorch's eager code move and keep in fp32 whatever activations are: numbers per sample.
 struct InFloat32 {
-  double forward = 0.0, backward = 0.0;              ///< moved; in the traffic too
-  double forward_casts = 0.0, backward_casts = 0.0;  ///< read in one dtype and written in the other, unless that is fp32 too
-  double kept = 0.0;                                 ///< for the backward; in what is saved too
+  double forward = 0.0, backward = 0.0;  ///< moved; in the traffic too
+  double forward_casts = 0.0,
+         backward_casts = 0.0;  ///< read in one dtype and written in the other, unless that is fp32 too
+  double kept = 0.0;            ///< for the backward; in what is saved too
 };
 
 /// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.
@@ -170,11 +171,11 @@ struct Segment {
   Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient
   /// Per sample: activations read and written; parameters come on top.
   Bytes forward_traffic, backward_traffic;
-  Bytes output_size;  ///< per sample: what a pipeline boundary sends
-  Bytes saved_size;   ///< per sample: kept for the backward, estimated; `measure` observes it
-  Bytes mask_size;    ///< of that, dropout's noise
+  Bytes output_size;   ///< per sample: what a pipeline boundary sends
+  Bytes saved_size;    ///< per sample: kept for the backward, estimated; `measure` observes it
+  Bytes mask_size;     ///< of that, dropout's noise
   Bytes float32_size;  ///< of that, what is fp32 in every precision
-  Bytes linear_size;  ///< of that, inputs that nothing keeps but products with weights
+  Bytes linear_size;   ///< of that, inputs that nothing keeps but products with weights
   Bytes recomputed_size, recomputed_mask_size,
       recomputed_float32_size;  ///< per sample: what `recomputed` makes anew for the backward
   /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.

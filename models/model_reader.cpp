@@ -54,8 +54,8 @@ class ModelReader {
   /// Everything that the file says; costs and tensors are added by `complete()`.
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
-    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "classes", "optimizer",
-                     "per", "segments"});
+    file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "classes",
+                     "optimizer", "per", "segments"});
     model_ = Model{};
     model_.settings = settings_.values();
     read_input(file);
@@ -174,7 +174,8 @@ class ModelReader {
     const auto flag = [&](const char* key) {
       return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
     };
-    const bool sequence = flag("sequence"), again = flag("again"), batch_first = sequence && flag("batch_first");
+    const bool sequence = flag("sequence"), again = flag("again"),
+               batch_first = sequence && flag("batch_first");
     const bool stays_split =
         node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
     const YamlNode list = node.at("layers");

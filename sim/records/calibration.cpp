@@ -28,8 +28,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, send_buffer_bytes)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, told,
-                                                disturbed, excess, largest_bytes_given_up)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, told, disturbed,
+                                                excess, largest_bytes_given_up)
 STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class, machine, disturbed))
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NcclCosts, device, laws, determined, fit, least_gpus,
                                                 most_gpus, smallest_bytes, largest_bytes)
@@ -68,7 +68,8 @@ std::string Calibration::problem() const {
     if (!path.latency.valid() || !path.gap.valid() || !path.cpu.valid())
       return "key 'paths." + path.path_class + "'" + knots;
     if (!none_negative({path.notice_s, path.wire_bandwidth_bytes_per_s, path.wake_cpu_s}))
-      return "key 'paths." + path.path_class + "': expected notice_s, wire_bandwidth and wake_cpu_s of at least 0";
+      return "key 'paths." + path.path_class +
+             "': expected notice_s, wire_bandwidth and wake_cpu_s of at least 0";
   }
   if (!reduce.valid() || !copy.valid()) return "keys 'reduce' and 'copy'" + knots;
   if (!(sharing.rate_beside_compute > 0.0 && sharing.rate_beside_communication > 0.0) ||

@@ -115,9 +115,9 @@ struct SampleSet {
 struct Sampling {
   double budget_s = 0.0;  ///< 0 in files of older versions
   double spent_s = 0.0;
-  int wanted = 0;     ///< undisturbed samples of each probe and size
-  int sets = 0;       ///< probes and sizes
-  int told = 0;       ///< of them, without enough undisturbed samples: their processor time says what they take
+  int wanted = 0;  ///< undisturbed samples of each probe and size
+  int sets = 0;    ///< probes and sizes
+  int told = 0;    ///< of them, without enough undisturbed samples: their processor time says what they take
   int disturbed = 0;  ///< of them, the same, and the fits had to use them as they are
   /// By how much these may be too slow, median over them: the larger of 1 - speed / best speed of the machine while
   /// they were taken (median of the samples), and 1 - fastest / median sample.

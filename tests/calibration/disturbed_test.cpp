@@ -91,7 +91,9 @@ TEST_CASE("files that do not know their machine stand on medians, which are with
   check_close(refitted, fitted(sampled(kQuiet)), 0.1);
 }
 
-TEST_CASE("sizes of which every sample was disturbed take what their processor time says, of others at least half") {
+TEST_CASE(
+    "sizes of which every sample was disturbed take what their processor time says, of others at least "
+    "half") {
   const int alone = GENERATE(6, 8, 11);  // sizes up to this one had quiet samples
   const Calibration calibration =
       fitted(sampled([alone](int i, int size) { return size > alone || kSome(i, size); }));
@@ -104,11 +106,13 @@ TEST_CASE("sizes of which every sample was disturbed take what their processor t
   CHECK((verdicts.find("are those of their processor time") != std::string::npos) == (alone < kSizes - 1));
 }
 
-TEST_CASE("where most sizes were disturbed all the time, nothing tells what they would take, and medians stay") {
+TEST_CASE(
+    "where most sizes were disturbed all the time, nothing tells what they would take, and medians stay") {
   const Calibration calibration = fitted(sampled([](int, int size) { return size > 4; }));
   CHECK_FALSE(calibration.sampling.converged());
   const double most = std::pow(4.0, kSizes);
-  CHECK(calibration.path(kSameHost).latency.at(Bytes(most)).count() == Approx(2.0 * cost_of(most)).epsilon(0.05));
+  CHECK(calibration.path(kSameHost).latency.at(Bytes(most)).count() ==
+        Approx(2.0 * cost_of(most)).epsilon(0.05));
 }
 
 TEST_CASE(

@@ -56,7 +56,8 @@ class LossyCopies final : public DeviceCopies {
   }
   std::shared_ptr<void> device_memory(int device, std::size_t bytes) override {
     const std::shared_ptr<void> memory = on_->device_memory(device, bytes);
-    const std::vector<unsigned char> left = copied_pattern(bytes, 1);  // as an earlier run does: all bytes are right
+    const std::vector<unsigned char> left =
+        copied_pattern(bytes, 1);  // as an earlier run does: all bytes are right
     std::memcpy(memory.get(), left.data(), bytes);
     return memory;
   }
