@@ -59,7 +59,7 @@ void set_disturbed_aside(Calibration& calibration);
 ///                  with token buckets max(0, n - B) for n, B being what they let pass at once
 ///     cpu(n)     = the processor time of exchange(n), per message and end
 ///     gap(n)     = exchange(n) per message and end; where the wire takes most of that, cpu(n)
-///     wake       = 2 * processor time of ping_pong - that of exchange, per round trip and message of both ways
+///     wake       = processor time of a round trip of ping_pong - that of a message each way of exchange, median up to 16 KiB
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///

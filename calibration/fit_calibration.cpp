@@ -44,7 +44,7 @@ double best_probe(const Calibration& calibration) {
 }
 
 /// What one size takes.
-struct Taken {
+struct SizeCost {
   double bytes = 0.0;
   double time_s = 0.0;
   double cpu_s = 0.0;  ///< of one processor
@@ -72,25 +72,25 @@ double per_processor_second_near(double bytes, const std::vector<const SampleSet
 }
 
 /// Medians of every size of a probe, ascending. \see fit_calibration for those of which every sample was disturbed
-std::vector<Taken> taken_by(const Calibration& calibration, const Probe& probe) {
+std::vector<SizeCost> cost_by_size(const Calibration& calibration, const Probe& probe) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
   const bool told = tell_of_the_others(sets);
   const double best = best_probe(calibration);
-  std::vector<Taken> all;
+  std::vector<SizeCost> all;
   for (const SampleSet* set : sets) {
-    Taken taken{.bytes = set->bytes,
-                .time_s = median(set->time_s),
-                .cpu_s = set->cpu_s.empty() ? 0.0 : median(set->cpu_s),
-                .samples = static_cast<int>(set->time_s.size())};
+    SizeCost cost{.bytes = set->bytes,
+                  .time_s = median(set->time_s),
+                  .cpu_s = set->cpu_s.empty() ? 0.0 : median(set->cpu_s),
+                  .samples = static_cast<int>(set->time_s.size())};
     if (set->disturbed && told) {
       std::vector<double> cpu_s = set->cpu_s;
       for (std::size_t i = 0; i < cpu_s.size(); ++i)
         cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
-      taken.cpu_s = cpu_s.empty() ? 0.0 : median(cpu_s);
-      if (const double told_s = taken.cpu_s * per_processor_second_near(set->bytes, sets); told_s > 0.0)
-        taken.time_s = std::min(taken.time_s, told_s);
+      cost.cpu_s = cpu_s.empty() ? 0.0 : median(cpu_s);
+      if (const double told_s = cost.cpu_s * per_processor_second_near(set->bytes, sets); told_s > 0.0)
+        cost.time_s = std::min(cost.time_s, told_s);
     }
-    all.push_back(taken);
+    all.push_back(cost);
   }
   return all;
 }
@@ -108,34 +108,37 @@ CostFit fit_points(const std::vector<CostPoint>& points) {
 CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool processor_time = false,
                   double ends = 1.0) {
   std::vector<CostPoint> points;
-  for (const Taken& taken : taken_by(calibration, probe))
-    if (const double time = processor_time ? taken.cpu_s : taken.time_s; time > 0.0)
-      points.push_back({taken.bytes, time / ends, taken.samples});
+  for (const SizeCost& cost : cost_by_size(calibration, probe))
+    if (const double time = processor_time ? cost.cpu_s : cost.time_s; time > 0.0)
+      points.push_back({cost.bytes, time / ends, cost.samples});
   return fit_points(points);
 }
 
-/// How much longer messages of `longer` take than those of `shorter`: the median over the sizes up to 16 KiB,
-/// where the time hardly depends on the size.
-Seconds difference(const Calibration& calibration, const Probe& longer, const Probe& shorter) {
+/// Median of of(longer, shorter) over the sizes up to 16 KiB that both probes have, where costs hardly depend on the size; at
+/// least 0.
+template <class Of>
+Seconds of_small_sizes(const Calibration& calibration, const Probe& longer, const Probe& shorter, Of of) {
   constexpr double kLargest = 16.0 * 1024.0;
-  std::vector<double> differences;
-  for (const Taken& slow : taken_by(calibration, longer))
-    for (const Taken& fast : taken_by(calibration, shorter))
-      if (slow.bytes == fast.bytes && slow.bytes <= kLargest)
-        differences.push_back(slow.time_s - fast.time_s);
-  return Seconds(differences.empty() ? 0.0 : std::max(0.0, median(differences)));
+  const std::vector<SizeCost> others = cost_by_size(calibration, shorter);
+  std::vector<double> values;
+  for (const SizeCost& slow : cost_by_size(calibration, longer))
+    for (const SizeCost& fast : others)
+      if (slow.bytes == fast.bytes && slow.bytes <= kLargest) values.push_back(of(slow, fast));
+  return Seconds(values.empty() ? 0.0 : std::max(0.0, median(values)));
 }
 
-/// A round trip of a ping-pong is a send, a receive and a sleep until the message is there; of an exchange it is two sends and
-/// two receives, and no sleep. The median over the sizes up to 16 KiB.
+/// How much longer messages of `longer` take than those of `shorter`.
+Seconds difference(const Calibration& calibration, const Probe& longer, const Probe& shorter) {
+  return of_small_sizes(calibration, longer, shorter,
+                        [](const SizeCost& slow, const SizeCost& fast) { return slow.time_s - fast.time_s; });
+}
+
+/// A round trip of a ping-pong is a send, a receive and a sleep until the message is there; a message of an exchange is a send
+/// and a receive, and no sleep.
 Seconds wake_cpu(const Calibration& calibration, const std::string& path_class) {
-  constexpr double kLargest = 16.0 * 1024.0;
-  std::vector<double> wakes;
-  for (const Taken& waited : taken_by(calibration, {"ping_pong", path_class}))
-    for (const Taken& busy : taken_by(calibration, {"exchange", path_class}))
-      if (waited.bytes == busy.bytes && waited.bytes <= kLargest)
-        wakes.push_back(2.0 * waited.cpu_s - busy.cpu_s);
-  return Seconds(wakes.empty() ? 0.0 : std::max(0.0, median(wakes)));
+  return of_small_sizes(
+      calibration, {"ping_pong", path_class}, {"exchange", path_class},
+      [](const SizeCost& waited, const SizeCost& busy) { return 2.0 * waited.cpu_s - busy.cpu_s; });
 }
 
 /// The links between two ranks that were measured.
@@ -159,7 +162,7 @@ Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
 CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
-  for (const auto& [bytes, time, cpu, samples] : taken_by(calibration, {"ping_pong", path_class})) {
+  for (const auto& [bytes, time, cpu, samples] : cost_by_size(calibration, {"ping_pong", path_class})) {
     const double least = points.empty() ? 0.0 : points.front().time_s;
     if (wire.at_once > 0.0 && 2.0 * time < kEnough * wire.s_per_byte * bytes) continue;
     const double on_wire = wire.s_per_byte * std::max(0.0, bytes - wire.at_once);
@@ -173,7 +176,7 @@ CostFit fit_latency(const Calibration& calibration, const std::string& path_clas
 CostFit fit_gap(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnds = 2.0;
   std::vector<CostPoint> points;
-  for (const auto& [bytes, time, cpu, samples] : taken_by(calibration, {"exchange", path_class})) {
+  for (const auto& [bytes, time, cpu, samples] : cost_by_size(calibration, {"exchange", path_class})) {
     const bool waits = 2.0 * wire.s_per_byte * bytes > time;
     if (time > 0.0) points.push_back({bytes, (waits ? cpu : time) / kEnds, samples});
   }

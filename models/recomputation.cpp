@@ -95,6 +95,7 @@ void recompute_operations(Model& model, std::size_t index) {
   const std::size_t end = works_again(segment.work);
   Bytes kept = segment.output_size;
   int number = 0;
+  // What a reduce-scatter gives is kept (repeat_exchanges), and with it what its layer makes of that.
   const auto is_scattered = [&](std::size_t work) {
     return std::ranges::any_of(segment.exchanges, [&](int which) {
       const LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(which)];

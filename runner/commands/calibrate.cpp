@@ -78,8 +78,9 @@ void print_messages(const Calibration& calibration) {
            to_text(path.cpu.at(size))});
     }
     std::cout << table.text();
-    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s)) << "\nsamples: latency "
-              << path.latency_fit.samples << ", gap " << path.gap_fit.samples
+    std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s))
+              << "\nprocessor time to wake a receiver up: " << to_text(Seconds(path.wake_cpu_s))
+              << "\nsamples: latency " << path.latency_fit.samples << ", gap " << path.gap_fit.samples
               << "\nresiduals, median and worst: latency " << residuals(path.latency_fit) << "; gap "
               << residuals(path.gap_fit) << "\n\n";
   }

@@ -52,9 +52,9 @@ struct FitQuality {
 ///                                                      gap(n) per message it receives
 ///
 /// `cpu` is the processor time that sending or receiving one message costs its endpoint, and `wake` what a receiver that
-/// waits takes besides, whose threads sleep until the message is there; beside compute, and among ranks that share cores, both
-/// compete for cores, and where they need not they are part of latency and gap. Alexandrov et al., "LogGP", SPAA 1995; L(n) and g(n) are tables here, since TCP has no
-/// single slope.
+/// waits takes besides, whose threads sleep until the message is there. Beside compute, and among ranks that share cores, both
+/// compete for cores; where they need not, they are part of latency and gap. Alexandrov et al., "LogGP", SPAA 1995; L(n) and
+/// g(n) are tables here, since TCP has no single slope.
 struct PathCost {
   std::string path_class;  ///< `same_host`, `same_switch`, `across_switches`
   PiecewiseCost latency;

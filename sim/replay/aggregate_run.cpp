@@ -24,7 +24,7 @@ struct LockstepCost {
 /// Time and processor work of the first rank in a ring whose ranks keep step, with the endpoint costs of one
 /// path class: the recurrence that MessageRun and Transport would go through if nobody disturbed them, for
 /// one rank instead of all. Exact when all messages of a step are equal, on all ranks, and the host has cores
-/// to spare.
+/// to spare; where it has not, one of the steps in flight finds its receiver asleep.
 class Lockstep {
  public:
   Lockstep(const PathCost& path, const WireCost& wire)
@@ -42,7 +42,7 @@ class Lockstep {
       thread_free = std::max(posted, thread_free);
       if (bytes > Bytes(0)) {
         thread_free = std::max(thread_free, arrival(posted, bytes));
-        cost.cpu_seconds += 2.0 * path_.cpu.at(bytes).count();
+        cost.cpu_seconds += 2.0 * path_.cpu.at(bytes).count() + path_.wake_cpu_s / (k - step.after);
         if (step.reduce) {
           const double reduce = calibration.reduce.at(bytes).count();
           thread_free += reduce;

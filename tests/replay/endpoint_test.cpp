@@ -192,5 +192,24 @@ TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups 
   }
 }
 
+TEST_CASE(
+    "on crowded cores both levels charge every hop of a ring of small messages for waking its receiver") {
+  constexpr int kRanks = 17;
+  constexpr double kWake = 100e-6;
+  const Schedule schedule = one_collective(CollectiveKind::kAllReduce, kRanks, 64'000.0);
+  const Cluster cluster = one_host(2);
+  for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
+    Calibration costs = calibration();
+    ReplayInput input = input_of(schedule, kNoModel, cluster);
+    input.calibration = &costs;
+    input.fidelity = fidelity;
+    const double without = replay(input).median_step_time_s();
+    costs.paths[0].wake_cpu_s = kWake;
+    constexpr double kHops = 2.0 * (kRanks - 1), kCores = 2.0;
+    CHECK(replay(input).median_step_time_s() - without ==
+          Approx(kHops * kRanks * kWake / kCores).epsilon(0.1));
+  }
+}
+
 }  // namespace
 }  // namespace stepcast::endpoint_test
