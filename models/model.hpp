@@ -205,6 +205,9 @@ enum class RecomputedPart : std::uint8_t {
   kOperations      ///< `per-op`: all but attention and every second product with weights
 };
 
+/// `none`, `selective` or `per-op`.
+std::string to_text(RecomputedPart part);
+
 struct Model {
   std::string name;  ///< `netflix-mlp`
   /// Canonical, with the values that differ from the defaults: `netflix-mlp:hidden=256`.

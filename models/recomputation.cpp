@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "core/error.hpp"
@@ -116,6 +117,18 @@ void recompute_operations(Model& model, std::size_t index) {
 }
 
 }  // namespace
+
+std::string to_text(RecomputedPart part) {
+  switch (part) {
+    case RecomputedPart::kCoreAttention:
+      return "selective";
+    case RecomputedPart::kOperations:
+      return "per-op";
+    case RecomputedPart::kNothing:
+      break;
+  }
+  return "none";
+}
 
 Model recomputing(Model model, RecomputedPart part) {
   model.recomputed_part = part;

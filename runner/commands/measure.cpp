@@ -41,6 +41,8 @@ void declare(po::options_description& options) {
        "of each launch, for repeating steps that were disturbed: others took processor time, or the machine was slow")
       ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
       ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
+      ("recompute", text_value("none")->value_name("WHAT"),
+       "selective: backwards compute attention again from q, k and v; replays know of whole blocks without")
       ("accumulating", po::bool_switch(),
        "also micro-batches that follow another one, for predictions with --micro-batches")
       ("allow-reference-blas", po::bool_switch(), "measure although matrix products are many times too slow")
@@ -56,6 +58,16 @@ std::string model_of(const po::variables_map& values) {
   config.context = int_option(values, "context", 1);
   config.expert = int_option(values, "expert", 1);
   return shared_by(values["model"].as<std::string>(), config);
+}
+
+/// One rank's part, as it is measured.
+Model load_part(const po::variables_map& values) {
+  const Recomputation asked = parse_recompute(values["recompute"].as<std::string>());
+  if (asked != Recomputation{} && asked.part != RecomputedPart::kCoreAttention)
+    throw UsageError("--recompute " + to_text(asked) +
+                     ": measure takes none or selective; forwards that run again as a whole are in every trace, "
+                     "and per-op is forecast for --device alone");
+  return recomputing(load_model(model_of(values)), asked.part);
 }
 
 [[noreturn]] void refuse_list(const std::string& name, const std::string& text) {
@@ -129,6 +141,8 @@ Trace earlier_launches(const po::variables_map& values, const std::string& path,
   if (trace.precision != to_text(precision_option(values)))
     throw InputError(path + ": was measured in " + trace.precision + ", and this is " +
                      to_text(precision_option(values)));
+  if (const std::string asked = to_text(model.recomputed_part); trace.recompute != asked)
+    throw InputError(path + ": was measured with --recompute " + trace.recompute + ", and this is " + asked);
   const std::string here = computing_device(values);
   if (trace.device != here)
     throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
@@ -168,7 +182,7 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
 Trace measure_anew(const po::variables_map& values, int threads) {
   std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
                                  std::to_string(threads), "--model", model_of(values)};
-  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit", "stage"})
+  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit", "stage", "recompute"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})
@@ -271,7 +285,7 @@ void finish(const po::variables_map& values, Trace& trace, const Model& model) {
 
 ExitCode run(const po::variables_map& values) {
   if (values.count("model") == 0) throw UsageError("--model is missing; see 'stepcast help measure'");
-  const Model model = load_model(model_of(values));
+  const Model model = load_part(values);
   const std::vector<int> segments = stage_segments(values, model);
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);

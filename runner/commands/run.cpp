@@ -221,12 +221,13 @@ ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints
 }
 
 Model model_to_run(const po::variables_map& values, bool replayed) {
-  if (training_config(values).recomputed_part != RecomputedPart::kNothing)
+  const TrainingConfig training = training_config(values);
+  if (training.recomputed_part == RecomputedPart::kOperations)
     throw CapabilityError(
-        "--recompute " + values["recompute"].as<std::string>() +
-        ": runs recompute whole blocks, full or every:N; parts of them are forecast for --device alone");
-  Model model = in_precision(load_model(shared_by(required(values, "model"), training_config(values))),
-                             precision_option(values), values["device"].as<std::string>() == "cuda");
+        "--recompute per-op: runs recompute whole blocks, full or every:N, or attention alone, selective; "
+        "per-op is forecast for --device alone");
+  Model model = recomputing(load_model(shared_by(required(values, "model"), training)), training.recomputed_part);
+  model = in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted, or run with --compute replayed");

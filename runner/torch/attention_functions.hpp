@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "runner/torch/torch_model.hpp"
@@ -18,6 +19,7 @@ LayerFunction rotation(const std::vector<std::int64_t>& positions, std::int64_t 
 
 struct AttentionForm {
   std::int64_t queries = 0, keys = 0;  ///< positions
+  std::int64_t sharing = 1;            ///< heads of q to one of k and v
   std::int64_t first = 0;              ///< position of the first query among the keys
   bool causal = false;                 ///< a position does not see those after it
   bool fuses =
@@ -30,5 +32,9 @@ using AttentionFunction =
 
 /// softmax(q k^T / sqrt(d)) v per head, the heads side by side: [batch, positions, heads x features of v].
 AttentionFunction attention(const AttentionForm& form, const torch::TensorOptions& options);
+
+/// The same, of which a graph keeps q, k and v alone: its backward computes it again, with the same dropout (`--recompute
+/// selective`). \param masks where it draws from; none: it draws nothing \pre the function outlives its graphs
+AttentionFunction computed_again(AttentionFunction attention, const std::optional<at::Generator>& masks);
 
 }  // namespace stepcast

@@ -548,6 +548,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   trace.model = model.specification;
   trace.dtype = device_dtype(options.precision.compute);
   trace.precision = to_text(options.precision);
+  trace.recompute = to_text(model.recomputed_part);
   const double best = best_probe_of(benches);
   for (BatchBench& bench : benches) add_undisturbed(bench.finish(foreign), best, options.steps, trace);
   return trace;

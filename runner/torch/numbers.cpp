@@ -32,6 +32,22 @@ at::Generator Numbers::generator(unsigned seed) const {
   return own;
 }
 
+torch::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void from_state(at::Generator generator, const torch::Tensor& state, const std::function<void()>& action) {
+  const auto stand = [&](const torch::Tensor& at) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(at);
+  };
+  const torch::Tensor now = state_of(generator);
+  stand(state);
+  action();
+  stand(now);
+}
+
 void use_numbers(const Precision& precision, const DeviceQueue* queue) {
   if (queue == nullptr || torch::Device(queue->torch_name()).is_cpu()) return;
   if (!torch::cuda::is_available())

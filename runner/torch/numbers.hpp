@@ -1,6 +1,9 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/torch.h>
+
+#include <functional>
 
 #include "models/precision.hpp"
 #include "runner/execute/device_queue.hpp"
@@ -29,6 +32,12 @@ struct Numbers {
   bool master = false;        ///< the optimizer has float32 copies
   torch::Device device = torch::kCPU;
 };
+
+/// Where a generator, from which several threads may draw, stands.
+torch::Tensor state_of(at::Generator generator);
+
+/// Does something again that began when the generator stood there; then the generator goes on from where it stands now.
+void from_state(at::Generator generator, const torch::Tensor& state, const std::function<void()>& action);
 
 /// Makes LibTorch multiply so. \throws CapabilityError when this LibTorch drives no GPUs
 void use_numbers(const Precision& precision, const DeviceQueue* queue);

@@ -1,6 +1,5 @@
 #include "runner/torch/segmented_pass.hpp"
 
-#include <ATen/core/Generator.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -85,16 +84,6 @@ class UsedParameters {
   std::map<Node*, bool> reaches_;
 };
 
-torch::Tensor state_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const torch::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
 }  // namespace
 
 void SegmentedPass::receive(std::size_t segment, torch::Tensor input) {
@@ -125,10 +114,7 @@ void SegmentedPass::forward(std::size_t segment, bool checkpointed, bool keeps_i
 void SegmentedPass::recompute(std::size_t segment) {
   Boundary& boundary = segments_[segment];
   if (boundary.kept.defined()) inputs_[segment] = std::exchange(boundary.kept, {});
-  const torch::Tensor now = state_of(model_.masks());
-  set_state(model_.masks(), std::exchange(boundary.random_state, {}));
-  forward(segment);
-  set_state(model_.masks(), now);
+  from_state(model_.masks(), std::exchange(boundary.random_state, {}), [&] { forward(segment); });
 }
 
 torch::Tensor SegmentedPass::loss(const torch::Tensor& target, double scale) {

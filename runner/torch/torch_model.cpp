@@ -519,6 +519,14 @@ class TorchModel::Builder {
     return ring_attention(form, target_.numbers_.options());
   }
 
+  /// What `--recompute selective` computes again. \param percent dropped of the probabilities
+  AttentionFunction core_attention(AttentionForm form, std::int64_t percent) const {
+    form.drop = dropout(percent, masks_);
+    AttentionFunction attend = attention(form, target_.numbers_.options());
+    if (target_.model_.recomputed_part != RecomputedPart::kCoreAttention) return attend;
+    return computed_again(std::move(attend), percent > 0 ? std::optional(masks_) : std::nullopt);
+  }
+
   /// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this order, by three
   /// projections or by one that gives them side by side, so that gradients of value become ready first and those of
   /// query last. Probabilities are stored, `flash` or not, but by LibTorch 2 on a GPU.
@@ -545,13 +553,13 @@ class TorchModel::Builder {
     const LayerFunction gather = ranks > 1 && !ring ? of_all_parts(layer, head) : LayerFunction();
     const AttentionFunction weigh =
         ring ? ring_of(layer)
-             : attention({.queries = sequence,
-                          .keys = ranks * sequence,
-                          .first = positions.front(),
-                          .causal = says("causal"),
-                          .fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0,
-                          .drop = dropout(layer.sizes.at("dropout"), masks_)},
-                         target_.numbers_.options());
+             : core_attention({.queries = sequence,
+                               .keys = ranks * sequence,
+                               .sharing = sharing,
+                               .first = positions.front(),
+                               .causal = says("causal"),
+                               .fuses = says("flash") && ranks == 1 && layer.sizes.at("dropout") == 0},
+                              layer.sizes.at("dropout"));
     return [=](const torch::Tensor& x) {
       std::vector<torch::Tensor> parts;
       for (const LayerFunction& project : projections) parts.push_back(project(x));
@@ -559,9 +567,6 @@ class TorchModel::Builder {
       // [batch, sequence, heads * head] to [batch, heads, sequence, head]
       const auto by_head = [&](std::size_t part) {
         return parts[part].view({x.size(0), x.size(1), -1, head}).transpose(1, 2);
-      };
-      const auto for_all = [&](const torch::Tensor& shared) {
-        return sharing > 1 && !ring ? shared.repeat_interleave(sharing, 1) : shared;
       };
       const torch::Tensor queries = rotate(q_norm(by_head(0)));
       torch::Tensor keys = rotate(k_norm(by_head(1)));
@@ -571,7 +576,7 @@ class TorchModel::Builder {
         keys = both[0];
         values = both[1];
       }
-      return weigh(queries, for_all(keys), for_all(values));
+      return weigh(queries, keys, values);
     };
   }
 
@@ -591,14 +596,10 @@ class TorchModel::Builder {
       queries = {part("q_proj")};
     const LayerFunction down = part("kv_a_proj_with_mqa"), latent_norm = norm("kv_a_layernorm"),
                         up = part("kv_b_proj");
-    const torch::TensorOptions options = target_.numbers_.options();
-    const LayerFunction rotate = rotation(target_.model_.positions(0, sequence), rope, options);
-    const AttentionFunction weigh = attention({.queries = sequence,
-                                               .keys = sequence,
-                                               .causal = true,
-                                               .fuses = size("flash") != 0,
-                                               .drop = dropout(0, masks_)},
-                                              options);
+    const LayerFunction rotate =
+        rotation(target_.model_.positions(0, sequence), rope, target_.numbers_.options());
+    const AttentionFunction weigh = core_attention(
+        {.queries = sequence, .keys = sequence, .causal = true, .fuses = size("flash") != 0}, 0);
     return [=](const torch::Tensor& x) {
       const auto by_head = [&](const torch::Tensor& all) {
         return all.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);

@@ -169,7 +169,7 @@ const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
   const std::string& recompute = plan.text("recompute");
   const RecomputedPart again = recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
-  key += "/" + to_text(Recomputation{.part = again});
+  key += "/" + to_text(again);
   for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {

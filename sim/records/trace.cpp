@@ -24,7 +24,7 @@ STEPCAST_JSON_MEMBERS(TraceEntry,
                       (machine, disturbed, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
                        first_segment))
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
-                      (precision, set_aside, has_exchanges))
+                      (precision, recompute, set_aside, has_exchanges))
 
 namespace {
 
@@ -298,6 +298,9 @@ TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Mod
 Trace of_whole_model(const Trace& trace, const Model& model) {
   if (trace.model != model.specification)
     throw InputError("is a trace of '" + trace.model + "', but the model is '" + model.specification + "'");
+  if (const std::string asked = to_text(model.recomputed_part); trace.recompute != asked)
+    throw InputError("was measured with --recompute " + trace.recompute + ", and this is " + asked +
+                     "; stepcast measure --recompute " + asked + " times it");
   Trace result = trace;
   result.entries.clear();
   for (std::size_t i = 0; i < trace.entries.size();) {

@@ -108,6 +108,7 @@ struct Trace {
   std::string device;
   std::string dtype = "float32";      ///< of products, as devices call it
   std::string precision = "fp32";     ///< see models/precision.hpp
+  std::string recompute = "none";     ///< in the times of backwards, see recomputing()
   std::vector<TraceEntry> entries;    ///< sorted by (threads, batch, pace, first segment)
   std::vector<TraceEntry> set_aside;  ///< disturbed steps of these; nothing is forecast from them
   /// Times contain what ranks that share layers exchange, which a replay then does not add.
@@ -129,7 +130,8 @@ struct Trace {
 /// step k is the k-th of each, the input's time the first one's, the loss's and the host's rest the last one's, and the step as
 /// long as its phases and that rest. As many steps as the stage with the fewest has; none of the whole graph.
 /// What a stage's neighbours do to it (shared caches, power, and memory) is in none of them.
-/// \throws InputError that names the segments that are missing, those of another model, and for another model's trace
+/// \throws InputError that names the segments that are missing, those of another model, and for the trace of another model or
+/// of other parts that run again
 Trace of_whole_model(const Trace& trace, const Model& model);
 
 /// The steps of an entry that are marked, or those that are not.

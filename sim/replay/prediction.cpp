@@ -156,17 +156,14 @@ Precision traced_precision(const Trace& trace, const std::string& path) {
 }
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
-  if (request.training.recomputed_part != RecomputedPart::kNothing)
-    throw UsageError("--recompute " + to_text(Recomputation{.part = request.training.recomputed_part}) +
-                     ": " + request.trace +
-                     " times whole blocks; parts of them are forecast with --device and without --trace");
   const bool profile = is_profile(request.trace);
   if (profile && request.model.empty())
     throw UsageError("--model is missing; " + request.trace + " is a profile, which does not say of which");
   if (profile) inputs.model = in_precision(std::move(inputs.model), {}, true);
   const Trace& trace = inputs.traced.emplace(profile ? trace_of_profile(request.trace, inputs.model)
                                                      : load_trace(request.trace));
-  if (request.model.empty()) inputs.model = load_model(trace.model);
+  if (request.model.empty())
+    inputs.model = recomputing(load_model(trace.model), request.training.recomputed_part);
   for (const auto& [name, asked, traced] :
        {std::tuple{"tensor", request.training.tensor, inputs.model.tensor},
         {"context", request.training.context, inputs.model.context},

@@ -129,16 +129,9 @@ Recomputation parse_recompute(const std::string& text) {
 }
 
 std::string to_text(const Recomputation& recomputation) {
-  switch (recomputation.part) {
-    case RecomputedPart::kCoreAttention:
-      return "selective";
-    case RecomputedPart::kOperations:
-      return "per-op";
-    case RecomputedPart::kNothing:
-      break;
-  }
   const int blocks = recomputation.blocks;
-  return blocks == 0 ? "none" : blocks == 1 ? "full" : "every:" + std::to_string(blocks);
+  if (blocks == 0) return to_text(recomputation.part);
+  return blocks == 1 ? "full" : "every:" + std::to_string(blocks);
 }
 
 Configuration configuration_of(const Schedule& schedule, const Model& model, const TrainingConfig& config) {

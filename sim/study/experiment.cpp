@@ -84,11 +84,21 @@ Assignment with_columns(const StudyPoint& point, const StudyRow& row) {
 
 std::string precision_of(const StudyPoint& point) { return value_of(point, "precision", "fp32"); }
 
-/// A model with its settings, and its precision where that is another than fp32: each has a trace of its own.
+/// Whether backwards of its traces compute attention again.
+bool is_selective(const StudyPoint& point) { return value_of(point, "recompute", "none") == "selective"; }
+
+/// So that a trace of this point is of what runs.
+std::vector<std::string> recomputing_words(const StudyPoint& point) {
+  return is_selective(point) ? std::vector<std::string>{"--recompute", "selective"} : std::vector<std::string>{};
+}
+
+/// A model with its settings, and its precision and what runs again where they are others than fp32 and whole blocks: each has
+/// a trace of its own.
 std::string file_stem(const StudyPoint& point) {
   std::string model = point.model;
   std::replace(model.begin(), model.end(), '/', '_');
-  return model + (precision_of(point) == "fp32" ? "" : "." + precision_of(point));
+  return model + (precision_of(point) == "fp32" ? "" : "." + precision_of(point)) +
+         (is_selective(point) ? ".selective" : "");
 }
 
 /// Of one batch and number of threads, undisturbed or not.
@@ -196,6 +206,7 @@ void StudyExperiment::measure(const Points& points) {
   struct Wanted {
     std::string file, model;
     Assignment point;
+    Words more;
     std::set<int> batches;
     bool accumulating = false;
   };
@@ -207,7 +218,8 @@ void StudyExperiment::measure(const Points& points) {
   for (const StudyPoint* point : points) {
     if (point->model.empty())
       throw InputError(study_.path + ": point '" + point->name + "' has no model to measure");
-    if (of_trace(*point) == all.end()) all.push_back({trace_path(*point), point->model, point->assigned, {}});
+    if (of_trace(*point) == all.end()) 
+      all.push_back({trace_path(*point), point->model, point->assigned, recomputing_words(*point), {}});
   }
   for (const StudyPoint& point : study_.points) {
     const auto found = of_trace(point);
@@ -222,6 +234,7 @@ void StudyExperiment::measure(const Points& points) {
       [&](const Wanted& one, const std::vector<int>& batches) {
         Words words = joined_words({"measure", "--model", one.model, "--batch", joined(batches, ",")},
                                    words_of_part(*parts_.measure, one.point));
+        words = joined_words(words, one.more);
         if (one.accumulating) words.emplace_back("--accumulating");
         words = joined_words(words, {"--append", "-o", one.file});
         const ProgramOutput output = start("", words);
@@ -337,6 +350,7 @@ void StudyExperiment::take_reference_steps(const Points& points, int launch) {
       words = joined_words(words, {"--threads", fill_in(*threads, point->assigned).text});
     if (const std::string precision = precision_of(*point); precision != "fp32")
       words = joined_words(words, {"--precision", precision});
+    words = joined_words(words, recomputing_words(*point));
     ask("", joined_words(words, {"-o", file}));
   }
 }

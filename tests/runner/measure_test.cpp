@@ -92,9 +92,15 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
                            "gpt:hidden=64,layers=1,sequence=16,heads=2,vocabulary=50,flash=0,tensor=2,"
                            "sequence_parallel=1"}) {
     INFO(name);
-    const Model model = load_model(name);
-    const TraceEntry entry = measure_trace(model, options).entries.front();
-    CHECK(Bytes(entry.segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size);
+    const Model whole = load_model(name);
+    for (const RecomputedPart part : {RecomputedPart::kNothing, RecomputedPart::kCoreAttention}) {
+      INFO(to_text(part));
+      const Model model = recomputing(whole, part);
+      const Trace trace = measure_trace(model, options);
+      CHECK(trace.recompute == to_text(part));
+      CHECK(Bytes(trace.entries.front().segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size);
+    }
+    CHECK(recomputing(whole, RecomputedPart::kCoreAttention).segments[1].saved_size < whole.segments[1].saved_size);
   }
 }
 

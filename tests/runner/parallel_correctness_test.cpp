@@ -307,6 +307,24 @@ TEST_CASE("blocks that are recomputed train as those that keep everything, with 
   CHECK(kept == train_on_ranks("single", noisy, config));
 }
 
+TEST_CASE("attention that is computed again gives the same gradients and draws the same masks, to the last bit") {
+  for (const Model& model :
+       {small_bert(2, 10), small_bert(2),
+        with_sgd("gpt:layers=2,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=10"),
+        with_sgd("llama:layers=2,hidden=16,heads=4,kv_heads=2,feed_forward=24,sequence=8,vocabulary=40"),
+        with_sgd("deepseek:layers=2,hidden=16,heads=2,kv_rank=8,nope=4,rope=4,value=4,dense_feed_forward=24,"
+                 "experts=4,active=2,feed_forward=8,groups=2,chosen_groups=1,sequence=8,vocabulary=40")}) {
+    INFO(model.specification);
+    TrainingConfig config;
+    config.batch = 4;
+    const std::vector<Values> kept = train_on_ranks("single", model, config);
+    config.recomputed_part = RecomputedPart::kCoreAttention;
+    const Model again = recomputing(model, config.recomputed_part);
+    CHECK(kept == train_on_ranks("single", again, config));
+    CHECK(largest_difference(train_natively(again, 4)[0], kept[0][0]) < 1e-12);
+  }
+}
+
 TEST_CASE("a recomputed forward draws the same dropout masks, so that checkpointing changes nothing") {
   const Model model = small_bert(4, 10);
   const std::vector<Values> kept = train_on_ranks("pipeline", model, pipeline(2, "2-2", "1f1b", 4));

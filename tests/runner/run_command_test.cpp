@@ -216,6 +216,33 @@ TEST_CASE("launches are added to those of an earlier call, and only to those of 
   CHECK(load_trace(folder.file("a.json")).entries.front().launch == launches);
 }
 
+TEST_CASE("a trace says whether its backwards compute attention again, and serves that alone") {
+  const Folder folder;
+  const std::string model = " --model gpt:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50";
+  const std::string trace = folder.file("a.json");
+  REQUIRE(call("measure --steps 2 --warmup 1 --batch 2 --budget 0s --launches 2 --recompute selective -o " + trace +
+               model)
+              .code == 0);
+  CHECK(load_trace(trace).recompute == "selective");
+  const std::string predict = "predict --strategy single --steps 1 --warmup 0 --trace " + trace;
+  CHECK(call(predict + " --recompute selective").code == 0);
+  for (const char* other : {"", " --recompute full"}) {
+    const Outcome outcome = call(predict + other);
+    INFO(outcome.text);
+    CHECK(outcome.code == 3);
+    CHECK_THAT(outcome.text, Catch::Contains("a.json: was measured with --recompute selective, and this is none"));
+  }
+  const std::string run = "run --strategy single --steps 1 --warmup 0 --batch 2" + model;
+  CHECK(call(run + " --recompute selective").code == 0);
+  const std::string replayed = run + " --compute replayed --trace " + trace;
+  CHECK(call(replayed + " --recompute selective").code == 0);
+  CHECK(call(replayed).code == 3);
+  CHECK(call("measure --steps 2 --batch 2 --append -o " + trace + model).code == 3);
+  const Outcome whole = call("measure --recompute full" + model);
+  CHECK(whole.code == 2);
+  CHECK_THAT(whole.text, Catch::Contains("--recompute full: measure takes none or selective"));
+}
+
 TEST_CASE("stages are measured one at a time into one file, of one split, and it says what it lacks",
           "[stages]") {
   const Folder folder;

@@ -73,18 +73,19 @@ std::string name_in_whole(const Parameter& parameter, const Model& model, int pa
 /// Trains and compares every parameter that a rank holds in the end with its part of the expected one.
 void check_training(const std::string& whole, const std::string& settings, const std::string& strategy,
                     int ranks, int batch, const OptionTexts& options = {}, int micro_batches = 1,
-                    int recompute = 0) {
+                    const Recomputation& recompute = {}) {
   INFO(whole << settings << " " << strategy << " on " << ranks);
   const Model alone = with_sgd(whole);
   const std::vector<torch::Tensor> trained = train_natively(alone);
   std::map<std::string, torch::Tensor> expected;
   for (std::size_t i = 0; i < trained.size(); ++i) expected[alone.parameters[i].name] = trained[i].detach();
-  const Model model = with_sgd(whole + settings);
+  const Model model = recomputing(with_sgd(whole + settings), recompute.part);
   TrainingConfig config;
   config.world_size = ranks;
   config.batch = batch;
   config.micro_batches = micro_batches;
-  config.recompute = recompute;
+  config.recompute = recompute.blocks;
+  config.recomputed_part = recompute.part;
   config.options = options;
   take_mesh(strategy, config);
   const Schedule schedule = build_schedule(strategy, model, config);
@@ -175,6 +176,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("ranks that compute attention again train as one process that keeps its scores does") {
+  const Recomputation selective{.part = RecomputedPart::kCoreAttention};
+  for (const std::string& whole : {kLlama, kGpt}) {
+    check_training(whole, "", "single", 1, kSamples, {}, 2, selective);
+    for (const char* strategy : {"ddp", "fsdp"})
+      check_training(whole, ",context=2", strategy, 2, kSamples, {}, 1, selective);
+    for (const char* shared : {",tensor=2", ",tensor=2,sequence_parallel=1,gather_again=1"}) {
+      check_training(whole, shared, "ddp", 4, kSamples / 2, {}, 1, selective);
+      for (const char* schedule : {"1f1b", "zb-h1"})
+        check_training(whole, shared, "pipeline", 4, kSamples, {{"split", "1-1"}, {"schedule", schedule}}, 4,
+                       selective);
+    }
+  }
+}
+
 TEST_CASE("ranks whose keys and values go round a ring train as one process does") {
   const auto longer = [](std::string whole) {
     const std::string sequence = "sequence=8";
@@ -186,7 +202,7 @@ TEST_CASE("ranks whose keys and values go round a ring train as one process does
     check_training(whole, ",context=2,ring=1", "ddp", 4, kSamples / 2, {{"bucket-cap", "3000B"}}, 2);
     check_training(whole, ",context=3,ring=1", "ddp", 3, kSamples);
     check_training(whole, ",context=4,ring=1", "fsdp", 4, kSamples, {}, 2);
-    check_training(whole, ",context=4,ring=1", "ddp", 4, kSamples, {}, 2, 1);
+    check_training(whole, ",context=4,ring=1", "ddp", 4, kSamples, {}, 2, {.blocks = 1});
     for (const char* sequence : {"0", "1"})
       check_training(whole, std::string(",context=2,ring=1,tensor=2,sequence_parallel=") + sequence, "ddp", 4,
                      kSamples);
@@ -203,10 +219,10 @@ TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipeli
     for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"})
       check_training(whole, settings, strategy, 2, kSamples / 2);
     check_training(whole, settings, "ddp", 4, kSamples / 4, {{"bucket-cap", "3000B"}});
-    check_training(whole, settings, "ddp", 4, kSamples / 4, {}, 2, 1);
+    check_training(whole, settings, "ddp", 4, kSamples / 4, {}, 2, {.blocks = 1});
     for (const char* sharding : {"full_shard", "shard_grad_op", "no_shard"})
       check_training(whole, settings, "fsdp", 4, kSamples / 4, {{"sharding", sharding}}, 2);
-    check_training(whole, settings, "fsdp", 4, kSamples / 4, {{"wrap", "root"}}, 1, 1);
+    check_training(whole, settings, "fsdp", 4, kSamples / 4, {{"wrap", "root"}}, 1, {.blocks = 1});
     check_training(whole, settings, "gather_scatter", 4, kSamples / 4);
     for (const char* mesh : {"pipeline=2,data=2", "data=2,pipeline=2"})
       check_training(whole, settings, "pipeline", 4, kSamples / 2, {{"split", "1-1"}, {"mesh", mesh}}, 2);
@@ -218,7 +234,7 @@ TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipeli
 TEST_CASE("ranks that share the experts of a small DeepSeek-V3 train as one process does") {
   for (const char* strategy : {"ddp", "fsdp"})
     check_training(kDeepseek + ",capacity=150", ",expert=2", strategy, 2, kSamples / 2);
-  check_training(kDeepseek + ",capacity=100", ",expert=2", "fsdp", 4, kSamples / 4, {}, 2, 1);
+  check_training(kDeepseek + ",capacity=100", ",expert=2", "fsdp", 4, kSamples / 4, {}, 2, {.blocks = 1});
   check_training(kDeepseek + ",capacity=100", ",expert=2", "pipeline", 4, kSamples / 2,
                  {{"split", "1-1"}, {"mesh", "pipeline=2,data=2"}}, 2);
 }

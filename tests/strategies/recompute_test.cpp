@@ -182,7 +182,7 @@ TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers agai
       const Model model =
           recomputing(load_model("gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=64"), part);
       const Schedule schedule = recomputing(model, strategy, ranks, 0, 2);
-      CHECK(schedule.options.at("recompute") == to_text(Recomputation{.part = part}));
+      CHECK(schedule.options.at("recompute") == to_text(part));
       if (std::string(strategy) != "pipeline")
         CHECK(activations(schedule, model).left == Approx(0.0).margin(1e-3));
     }
