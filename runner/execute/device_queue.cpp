@@ -1,6 +1,9 @@
 #include "runner/execute/device_queue.hpp"
 
+#include <algorithm>
+
 #include "core/error.hpp"
+#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -34,12 +37,14 @@ std::unique_ptr<DeviceQueue> open_device(const std::string& name, int number) {
 void StepMarks::restart() {
   issued_.clear();
   done_.clear();
+  ran_s_.clear();
   if (device_ != nullptr) device_->restart();
 }
 
 std::size_t StepMarks::mark() {
   if (device_ != nullptr) device_->mark();
   issued_.push_back(Clock::now());
+  if (counts_processor_) ran_s_.push_back(process_ran_s());
   return issued_.size() - 1;
 }
 
@@ -53,6 +58,9 @@ void StepMarks::settle() {
 double StepMarks::issued_s(std::size_t from, std::size_t to) const {
   return seconds(issued_[from], issued_[to]);
 }
-double StepMarks::done_s(std::size_t from, std::size_t to) const { return seconds(done_[from], done_[to]); }
+double StepMarks::done_s(std::size_t from, std::size_t to) const {
+  const double wall_s = seconds(done_[from], done_[to]);
+  return counts_processor_ ? std::min(wall_s, ran_s_[to] - ran_s_[from]) : wall_s;
+}
 
 }  // namespace stepcast

@@ -73,6 +73,11 @@ class StepMarks {
   /// \param device null: this host computes \pre it outlives this
   explicit StepMarks(DeviceQueue* device) : device_(device) {}
 
+  /// Of what runs between two marks only the time that this process ran counts, and none that others took: for a host that
+  /// computes in one thread and waits for nobody. \pre no device
+  void count_processor_time(bool counts) { counts_processor_ = counts; }
+  [[nodiscard]] bool counts_processor_time() const { return counts_processor_; }
+
   /// Before what is timed.
   void restart();
   /// From any thread, but not at once from several. \return its number
@@ -89,7 +94,9 @@ class StepMarks {
 
  private:
   DeviceQueue* device_;
+  bool counts_processor_ = false;
   std::vector<Clock::time_point> issued_, done_;
+  std::vector<double> ran_s_;  ///< by mark, where processor time counts
 };
 
 }  // namespace stepcast

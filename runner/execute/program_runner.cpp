@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "runner/execute/memory_account.hpp"
+#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -186,6 +187,7 @@ const std::vector<Stamp>& ProgramRunner::step() {
   if (device_ != nullptr) latest_mark_ = device_->mark();
   for (Step& step : steps_) step.done = false;
   launched_ = 0;
+  computing_ = waiting_ = {};
   for (const std::size_t index : inline_) {
     if (steps_[index].message) {
       for (const std::size_t earlier : steps_[index].wait_for) finish(earlier);
@@ -207,6 +209,27 @@ const std::vector<Stamp>& ProgramRunner::step() {
   return stamps_;
 }
 
+/// Adds what something takes, and how long this process did not run meanwhile.
+template <class Action>
+void ProgramRunner::watch(ComputingTime& sum, const Action& action) {
+  if (!watches_processor_) return action();
+  const double ran_before_s = process_ran_s();
+  const Clock::time_point before = Clock::now();
+  action();
+  const double wall_s = std::chrono::duration<double>(Clock::now() - before).count();
+  sum.wall_s += wall_s;
+  sum.taken_s += std::max(0.0, wall_s - (process_ran_s() - ran_before_s));
+}
+
+/// An operation that computes, without what it waits for other ranks in between.
+void ProgramRunner::compute(Step& step) {
+  if (step.within >= 0 || step.stamps_wait) return step.op.run();  // in another one, or after a wait
+  const ComputingTime waited_before = waiting_;
+  watch(computing_, step.op.run);
+  computing_.wall_s -= waiting_.wall_s - waited_before.wall_s;
+  computing_.taken_s = std::max(0.0, computing_.taken_s - (waiting_.taken_s - waited_before.taken_s));
+}
+
 void ProgramRunner::run_inline(std::size_t index) {
   Step& step = steps_[index];
   const MemoryScope scope(step.memory);
@@ -218,7 +241,7 @@ void ProgramRunner::run_inline(std::size_t index) {
   hook_host_ = static_cast<int>(index);
   if (device_ != nullptr && !step.stamps_wait && (step.within >= 0 || !step.wait_for.empty()))
     before = device_->mark();
-  step.op.run();
+  compute(step);
   if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
   stamps_[index].end = Clock::now();
   step.done = true;
@@ -273,7 +296,7 @@ void ProgramRunner::finish(std::size_t index) {
   if (!step.done && device_ != nullptr)
     step.work->precede(nullptr);
   else if (!step.done)
-    step.work->wait();
+    watch(waiting_, [&] { step.work->wait(); });
   step.done = true;
 }
 

@@ -51,6 +51,10 @@ class ProgramRunner : public SteppedProgram {
   void prepare() override;
   const std::vector<Stamp>& step() override;
   void settle() override;
+  void watch_processor() override { watches_processor_ = device_ == nullptr; }
+  [[nodiscard]] std::optional<ComputingTime> computing() const override {
+    return watches_processor_ ? std::optional(computing_) : std::nullopt;
+  }
   /// Runs the hooks of the backward that runs now which wait for the gradient of `tensor`. Gradients are
   /// accumulated in every micro-batch; hooks belong to one backward.
   void gradient_ready(int tensor);
@@ -132,6 +136,9 @@ class ProgramRunner : public SteppedProgram {
   Launch exchange_launch(CollectiveKind kind, Backend& group, const ExchangeArray& which);
   void run_hooks(const std::vector<std::size_t>& hooks);
   void add(std::size_t index, CompiledOp compiled);
+  template <class Action>
+  void watch(ComputingTime& sum, const Action& action);
+  void compute(Step& step);
   void run_inline(std::size_t index);
   void launch(Step& step);
   void launch_ready();
@@ -153,6 +160,10 @@ class ProgramRunner : public SteppedProgram {
       marks_;  ///< of the device: before and after what the thread did
   std::size_t latest_mark_ = 0;
   std::size_t launched_ = 0;  ///< how many of `collectives_`
+
+  bool watches_processor_ = false;
+  ComputingTime computing_;                        ///< in this step
+  ComputingTime waiting_;                          ///< in this step, for other ranks
 };
 
 }  // namespace stepcast

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -52,7 +53,9 @@ class RankLog {
     before_ = compare_clocks(session);
   }
 
-  void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss) {
+  /// \param computing where the program tells
+  void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss,
+           const std::optional<ComputingTime>& computing) {
     const double length = to_seconds(whole.end) - to_seconds(whole.start);
     if (step < 0) {
       warmup_step_time_s_.push_back(length);
@@ -61,6 +64,7 @@ class RankLog {
     start_s_.push_back(to_seconds(whole.start));
     step_time_s_.push_back(length);
     loss_.push_back(loss);
+    if (computing) computing_.push_back(*computing);
     stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
   }
 
@@ -109,6 +113,27 @@ class RankLog {
     if (!shown_steps_.empty())
       result.shown.spans =
           shown(session, clock, all.front()[steps + 2 + static_cast<std::size_t>(*shown_steps_.begin())]);
+    return result;
+  }
+
+  /// By step; empty where some rank does not know. All ranks call it.
+  [[nodiscard]] std::vector<double> undisturbed_steps(RankSession& session) const {
+    std::vector<double> mine;
+    if (computing_.size() == step_time_s_.size())
+      for (std::size_t step = 0; step < computing_.size(); ++step)
+        mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s});
+    const auto all = session.control->all_gather_numbers("computing times", mine);
+    std::vector<double> result;
+    for (std::size_t i = 0; i < mine.size(); i += 3) {
+      std::vector<double> step_s;
+      std::vector<ComputingTime> computing;
+      for (const std::vector<double>& theirs : all) {
+        if (theirs.size() != mine.size()) return {};
+        step_s.push_back(theirs[i]);
+        computing.push_back({theirs[i + 1], theirs[i + 2]});
+      }
+      result.push_back(undisturbed_step_s(step_s, computing));
+    }
     return result;
   }
 
@@ -182,6 +207,7 @@ class RankLog {
   std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
   std::vector<double> step_time_s_;  ///< by step
   std::vector<double> loss_;         ///< by step
+  std::vector<ComputingTime> computing_;  ///< by step; empty where the program does not tell
   std::vector<Stamp> stamps_;        ///< step after step
 };
 
@@ -202,7 +228,11 @@ class StepWatch {
     if (loop_.watches_machine && !sharing_.crowded && step_s > 0.0)
       block = static_cast<int>(std::clamp(std::ceil(kBetween / step_s), 1.0, static_cast<double>(block)));
     block_ = std::stoi(session_.control->broadcast("steps between looks", std::to_string(block)));
+    const bool tells = loop_.watches_machine && !sharing_.crowded && loop_.threads == 1 && step_s >= kLongStepS;
+    tells_taken_ = session_.control->broadcast("steps are long", tells ? "1" : "0") == "1";
   }
+  /// Whether what others take from a step is to be told apart: on all ranks or on none.
+  [[nodiscard]] bool tells_taken() const { return tells_taken_; }
   void restart() { watch_.restart(); }
   void after(int step) {
     if (step < 0 || ((step + 1) % block_ != 0 && step + 1 != loop_.steps)) return;
@@ -233,11 +263,23 @@ class StepWatch {
   CoreSharing sharing_;
   MachineWatch watch_;
   int block_ = 1;
+  bool tells_taken_ = false;
   int looks_ = 0;
   std::vector<double> own_;  ///< probe and part taken, look after look
 };
 
 }  // namespace
+
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
+  double longest = 0.0, least_waiting = std::numeric_limits<double>::infinity(), left = 1.0;
+  for (std::size_t rank = 0; rank < step_s.size(); ++rank) {
+    const ComputingTime& own = computing[rank];
+    longest = std::max(longest, own.wall_s - own.taken_s);
+    least_waiting = std::min(least_waiting, step_s[rank] - own.wall_s);
+    if (own.wall_s > 0.0) left *= 1.0 - own.taken_s / own.wall_s;
+  }
+  return longest + std::max(0.0, least_waiting) * left;
+}
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
                  const StepLoop& loop) {
@@ -250,6 +292,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
     if (step == 0) {
       sent_before = backend.bytes_sent();
       watch.begin(latest_s);
+      if (watch.tells_taken()) program.watch_processor();
       backend.barrier();
       program.forget_peak();
       watch.restart();
@@ -260,7 +303,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
     const Stamp whole{start, std::chrono::steady_clock::now()};
     program.settle();
     latest_s = to_seconds(whole.end) - to_seconds(whole.start);
-    log.add(step, whole, stamps, program.loss());
+    log.add(step, whole, stamps, program.loss(), program.computing());
     watch.after(step);
     loop.on_step(step, program.loss());
   }
@@ -268,6 +311,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
   const std::optional<std::uint64_t> known = program.bytes_sent();
   Result result = log.report(session, known ? static_cast<double>(*known) : counted, program.peak());
   result.machine = watch.report();
+  if (watch.tells_taken()) result.machine.undisturbed_s = log.undisturbed_steps(session);
   return result;
 }
 

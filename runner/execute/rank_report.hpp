@@ -23,6 +23,22 @@ struct Stamp {
   std::chrono::steady_clock::time_point end;
 };
 
+/// What the thread that computes did in a step.
+struct ComputingTime {
+  double wall_s = 0.0;   ///< operations that compute, without what they wait for other ranks
+  double taken_s = 0.0;  ///< of it, when this process did not run: others took the core
+};
+
+/// What a step would have taken had others left the cores alone, from what each rank's thread did in it:
+///
+///     max_i (wall_i - taken_i)  +  min_i (step_i - wall_i) * prod_i (1 - taken_i / wall_i)
+///
+/// The rank with most to compute waits least, and only for messages, which need all ranks at once; of a part of the time that
+/// others take from each core at random, messages lose what is taken from any. With nothing taken it is the longest step of a
+/// rank. Where ranks meet more than once in a step, it says too much: waiting for a rank that was held up between two meetings
+/// counts as messages. \pre a step and a computing time per rank
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing);
+
 /// What a rank does in every step.
 class SteppedProgram {
  public:
@@ -32,6 +48,10 @@ class SteppedProgram {
   virtual void settle() {}
   /// Runs the next step and returns its stamps, one per operation. Complete after settle(), valid until the next call.
   virtual const std::vector<Stamp>& step() = 0;
+  /// From the next step on computing() is known, where this program can tell; it takes some microseconds per operation.
+  virtual void watch_processor() {}
+  /// In the latest step.
+  [[nodiscard]] virtual std::optional<ComputingTime> computing() const { return std::nullopt; }
   /// Of the latest step, mean over the micro-batches; 0 on a rank that computes no loss.
   [[nodiscard]] virtual double loss() const { return 0.0; }
   /// What this rank sends in one step, where that is not what the session's backend counts.
@@ -59,7 +79,8 @@ struct StepLoop {
 /// Returns the Result without context, lineage and configuration, complete at rank 0: the step times of all
 /// ranks, the spans of the step whose slowest rank is the median, the median over the steps of every part of
 /// the breakdown, the peak memory of the measured steps, and the loss averaged over the ranks that compute it.
-/// The machine beside the steps is that of the rank that was given least: its slowest probe, and what others took.
+/// The machine beside the steps is that of the rank that was given least: its slowest probe, and what others took; and of
+/// steps from kLongStepS on what they would have taken had others left the cores alone.
 /// Other ranks receive the step times alone. Spans of a step count from its start at rank 0; clocks of other
 /// hosts are compared with rank 0's before the first and after the last step (clock_alignment.hpp), and the
 /// Result's note `clocks` tells how well they are known. \param schedule names the operations of the stamps

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <semaphore>
@@ -218,6 +219,7 @@ class BatchBench {
   void warmup_step() {
     segmented_step(Kept::kNothing);
     native_step(false);
+    marks_.count_processor_time(device_ == nullptr && entry_.threads == 1 && shortest_s_ >= kLongStepS);
   }
   /// What comes before a kept step is what will come before the next: a whole-graph step, or a step that
   /// waits.
@@ -235,7 +237,9 @@ class BatchBench {
 
   /// The machine as it was during the steps since the last call.
   void note(const MachineState& machine) {
-    while (entry_.machine.size() < entry_.steps()) entry_.machine.add(machine.probe_per_s, machine.taken);
+    const double apart = marks_.counts_processor_time() ? std::max(0.0, machine.taken - machine.stolen) : 0.0;
+    while (entry_.machine.size() < entry_.steps())
+      entry_.machine.add(machine.probe_per_s, machine.taken, apart);
   }
   [[nodiscard]] const MachineLog& machine() const { return entry_.machine; }
 
@@ -329,10 +333,11 @@ class BatchBench {
     model_.set_gradient_hook({});
     model_.set_exchange({});
     marks_.settle();
+    shortest_s_ = std::min(shortest_s_, seconds_between(marks_.issued(start), over));
     if (keep == Kept::kWhole || keep == Kept::kAll) {
       entry_.launch.push_back(0);
       entry_.host_s.push_back(std::max(0.0, seconds_between(marks_.done(last_), over)));
-      entry_.step_s.push_back(seconds_between(marks_.issued(start), over) -
+      entry_.step_s.push_back(marks_.done_s(start, last_) + entry_.host_s.back() -
                               marks_.done_s(uncounted.from, uncounted.to));
     }
     if (keep != Kept::kPhases && keep != Kept::kAll) return;
@@ -378,6 +383,7 @@ class BatchBench {
 
   void native_step(bool keep) {
     const Clock::time_point start = Clock::now();
+    const double ran_before_s = process_ran_s();
     {
       const Arrival arrival = next_arrival();
       model_.zero_grad();
@@ -392,7 +398,8 @@ class BatchBench {
       else if (device_ != nullptr)
         device_->drain();
     }
-    if (keep) entry_.native_step_s.push_back(seconds_between(start, Clock::now()));
+    const double wall_s = seconds_between(start, Clock::now()), ran_s = process_ran_s() - ran_before_s;
+    if (keep) entry_.native_step_s.push_back(marks_.counts_processor_time() ? std::min(wall_s, ran_s) : wall_s);
   }
 
   TorchModel& model_;
@@ -401,6 +408,7 @@ class BatchBench {
   DeviceQueue* device_;
   StepMarks marks_;
   std::size_t last_ = 0;  ///< mark
+  double shortest_s_ = std::numeric_limits<double>::infinity();  ///< step so far
   SegmentedPass pass_;
   std::int64_t step_ = 0;
   TraceEntry entry_;

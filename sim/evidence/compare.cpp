@@ -95,7 +95,7 @@ void add_equal_speed(Case& one) {
   std::vector<double> times;
   for (const CaseFile& launch : one.launches)
     if (launch.result->machine.slowdown > 0.0)
-      times.push_back(launch.step_time_s / launch.result->machine.slowdown);
+      times.push_back(launch.result->undisturbed_step_time_s() / launch.result->machine.slowdown);
   if (times.size() == one.launches.size()) {
     one.measured_at_equal_speed = estimate_of(times);
     return;

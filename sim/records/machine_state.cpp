@@ -16,8 +16,8 @@
 
 namespace stepcast {
 
-STEPCAST_JSON_REQUIRED(MachineLog, probe_per_s, taken)
-STEPCAST_JSON_REQUIRED(MachineSpeed, cpu, probe_per_s, taken)
+STEPCAST_JSON_MEMBERS(MachineLog, (probe_per_s, taken), (apart))
+STEPCAST_JSON_MEMBERS(MachineSpeed, (cpu, probe_per_s, taken), (apart))
 
 namespace {
 
@@ -43,14 +43,29 @@ double process_waited_s() {
   return sum;
 }
 
+double process_ran_s() { return seconds_of(CLOCK_PROCESS_CPUTIME_ID); }
+
 double thread_waited_s() { return waited_s_in("/proc/thread-self/schedstat"); }
 
+void MachineLog::add(double probe, double taken_part, double apart_part) {
+  apart.resize(probe_per_s.size());
+  probe_per_s.push_back(probe);
+  taken.push_back(taken_part);
+  apart.push_back(std::min(apart_part, taken_part));
+}
+
 void MachineLog::append(const MachineLog& more) {
+  apart.resize(probe_per_s.size());
   probe_per_s.insert(probe_per_s.end(), more.probe_per_s.begin(), more.probe_per_s.end());
   taken.insert(taken.end(), more.taken.begin(), more.taken.end());
+  apart.insert(apart.end(), more.apart.begin(), more.apart.end());
+  apart.resize(probe_per_s.size());
 }
 
 bool MachineLog::valid() const {
+  if (!apart.empty() && (apart.size() != taken.size() || !none_negative(apart))) return false;
+  for (std::size_t i = 0; i < apart.size(); ++i)
+    if (apart[i] > taken[i]) return false;
   return probe_per_s.size() == taken.size() && none_negative(taken) &&
          std::all_of(taken.begin(), taken.end(), [](double part) { return part <= 1.0; }) &&
          std::all_of(probe_per_s.begin(), probe_per_s.end(), [](double probe) { return probe > 0.0; });
@@ -65,8 +80,10 @@ MachineSpeed speed_of(const std::vector<const MachineLog*>& logs, const std::str
   MachineLog all;
   for (const MachineLog* log : logs) all.append(*log);
   if (all.empty()) return {};
-  return {cpu, median(all.probe_per_s),
-          std::accumulate(all.taken.begin(), all.taken.end(), 0.0) / static_cast<double>(all.size())};
+  const auto mean = [&](const std::vector<double>& parts) {
+    return std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(all.size());
+  };
+  return {cpu, median(all.probe_per_s), mean(all.taken), mean(all.apart)};
 }
 
 double slowest_probe(const std::vector<double>& probe_per_s) {
@@ -102,7 +119,9 @@ std::vector<char> least_disturbed(const MachineLog& log, double best_probe_per_s
 }
 
 MachineLog marked(const MachineLog& log, const std::vector<char>& marks, bool wanted) {
-  return {marked(log.probe_per_s, marks, wanted), marked(log.taken, marks, wanted)};
+  MachineLog result{marked(log.probe_per_s, marks, wanted), marked(log.taken, marks, wanted), {}};
+  if (!log.apart.empty()) result.apart = marked(log.apart, marks, wanted);
+  return result;
 }
 
 CoreTimes parse_core_times(const std::string& stat, const std::vector<int>& cores, double ticks_per_s) {

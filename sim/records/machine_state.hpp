@@ -8,6 +8,9 @@
 /// How fast the machine was, and how much of it others had, while something was measured.
 namespace stepcast {
 
+/// From here on a step is long enough to be watched operation by operation, and too long to be left alone by a busy neighbour.
+inline constexpr double kLongStepS = 5e-3;
+
 /// How the machine was over one interval.
 struct MachineState {
   double probe_per_s =
@@ -25,17 +28,18 @@ struct MachineState {
 struct MachineLog {
   std::vector<double> probe_per_s;
   std::vector<double> taken;
+  /// Of `taken`, what no sample contains, since it was told apart from the program's own time; empty in older files.
+  std::vector<double> apart{};
 
   [[nodiscard]] std::size_t size() const { return probe_per_s.size(); }
   [[nodiscard]] bool empty() const { return probe_per_s.empty(); }
-  void add(double probe, double taken_part) {
-    probe_per_s.push_back(probe);
-    taken.push_back(taken_part);
-  }
+  void add(double probe, double taken_part, double apart_part = 0.0);
   void append(const MachineLog& more);
-  /// What the machine gave at entry i: probe_per_s * (1 - taken).
-  [[nodiscard]] double speed(std::size_t i) const { return probe_per_s[i] * (1.0 - taken[i]); }
-  /// As many of both, probes above 0, parts of [0, 1].
+  /// What the machine gave at entry i: probe_per_s * (1 - taken + apart).
+  [[nodiscard]] double speed(std::size_t i) const {
+    return probe_per_s[i] * (1.0 - taken[i] + (apart.empty() ? 0.0 : apart[i]));
+  }
+  /// As many of all, probes above 0, parts of [0, 1], those apart no more than those taken.
   [[nodiscard]] bool valid() const;
 };
 
@@ -44,9 +48,10 @@ struct MachineSpeed {
   std::string cpu;           ///< speeds of other processors are not compared
   double probe_per_s = 0.0;  ///< median
   double taken = 0.0;        ///< mean
+  double apart = 0.0;        ///< mean, see MachineLog
 
   [[nodiscard]] bool known() const { return probe_per_s > 0.0; }
-  [[nodiscard]] double speed() const { return probe_per_s * (1.0 - taken); }
+  [[nodiscard]] double speed() const { return probe_per_s * (1.0 - taken + apart); }
 };
 /// `speed probe 258000 per second, 12 % of the processor time taken by others`
 std::string describe(const MachineSpeed& speed);
@@ -103,6 +108,8 @@ double taken_part(double wall_s, std::size_t cores, int threads, double unused_s
 /// they began; 0 where the system does not say. Source: /proc/PID/task/TID/schedstat, the second number (ns)
 double process_waited_s();
 double thread_waited_s();
+/// Seconds that threads of this process ran, since it began.
+double process_ran_s();
 
 /// The speed probe: 4 times 120 passes over 128 KiB, x = a x + b, bound by arithmetic and a core's own caches; 1 to
 /// 2 ms in all. \return passes per second of the clock, of the fastest quarter: what takes the core away for a moment

@@ -76,6 +76,9 @@ struct RunMachine {
   MachineLog log;
   /// Of the traced model's own steps, taken right before on one rank, over those of the trace; 0: unknown.
   double slowdown = 0.0;
+  /// By step, what it would have taken had others left the cores alone (undisturbed_step_s in runner/execute/rank_report.hpp);
+  /// empty where the run did not tell.
+  std::vector<double> undisturbed_s{};
 };
 
 /// What was run or predicted: equal configurations are comparable.
@@ -141,6 +144,8 @@ struct Result {
   [[nodiscard]] std::string problem() const;
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
+  /// The same of what steps would have taken had others left the cores alone, where the run told that apart.
+  [[nodiscard]] double undisturbed_step_time_s() const;
   /// Of a run: the machine over all measured steps.
   [[nodiscard]] MachineSpeed machine_speed() const { return speed_of({&machine.log}, context.cpu_model); }
   /// The measured step on a machine that gives `speed`:

@@ -108,6 +108,39 @@ TEST_CASE(
   CHECK(slowest_probe({0.0, 7.0, 5.0}) == 5.0);
 }
 
+TEST_CASE("what others took and no sample contains makes no sample a disturbed one") {
+  MachineLog log;
+  log.add(100.0, 0.5, 0.45);
+  log.add(100.0, 0.5);
+  log.add(100.0, 0.1, 0.3);  // no more than was taken
+  CHECK(log.speed(0) == Approx(95.0));
+  CHECK(undisturbed(log, 100.0) == std::vector<char>{1, 0, 1});
+  const MachineSpeed speed = speed_of({&log}, "cpu");
+  CHECK(speed.taken == Approx(1.1 / 3));
+  CHECK(speed.speed() == Approx(100.0 * (1.0 - 1.1 / 3 + 0.55 / 3)));
+  CHECK(marked(log, {1, 0, 1}).apart == std::vector<double>{0.45, 0.1});
+  const MachineLog older{{100.0}, {0.5}};
+  MachineLog both = log;
+  both.append(older);
+  CHECK(both.apart == std::vector<double>{0.45, 0.0, 0.1, 0.0});
+  CHECK(both.valid());
+  both.apart[1] = 0.6;
+  CHECK_FALSE(both.valid());
+}
+
+TEST_CASE("where a run told apart what others took, its undisturbed steps count") {
+  Result run = run_of({0.3, 0.5, 0.7}, 2, {{90.0, 90.0}, {0.4, 0.4}});
+  CHECK(run.undisturbed_step_time_s() == run.median_step_time_s());
+  run.machine.undisturbed_s = {0.3, 0.2, 0.25};
+  CHECK(run.undisturbed_step_time_s() == 0.25);
+  CHECK(*run.step_time_at_speed(100.0) == Approx(0.25 * 0.9));
+  const nlohmann::json json = run;
+  CHECK(json.get<Result>().machine.undisturbed_s == run.machine.undisturbed_s);
+  CHECK(run.problem().empty());
+  run.machine.undisturbed_s.pop_back();
+  CHECK_THAT(run.problem(), Catch::Contains("an undisturbed time for every step"));
+}
+
 TEST_CASE("a step at another speed: the time that others took is taken off, the probe's ratio applied") {
   // Entries of two steps; others took half of the second one's.
   const Result run = run_of({0.3, 0.3, 0.5, 0.7, 0.3}, 2, {{90.0, 90.0, 45.0}, {0.0, 0.5, 0.0}});
