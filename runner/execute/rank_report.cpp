@@ -117,13 +117,13 @@ class RankLog {
   }
 
   /// By step; empty where some rank does not know. All ranks call it.
-  [[nodiscard]] std::vector<double> undisturbed_steps(RankSession& session) const {
+  [[nodiscard]] std::vector<UndisturbedStep> undisturbed_steps(RankSession& session) const {
     std::vector<double> mine;
     if (computing_.size() == step_time_s_.size())
       for (std::size_t step = 0; step < computing_.size(); ++step)
         mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s});
     const auto all = session.control->all_gather_numbers("computing times", mine);
-    std::vector<double> result;
+    std::vector<UndisturbedStep> result;
     for (std::size_t i = 0; i < mine.size(); i += 3) {
       std::vector<double> step_s;
       std::vector<ComputingTime> computing;
@@ -132,7 +132,7 @@ class RankLog {
         step_s.push_back(theirs[i]);
         computing.push_back({theirs[i + 1], theirs[i + 2]});
       }
-      result.push_back(undisturbed_step_s(step_s, computing));
+      result.push_back(undisturbed_step(step_s, computing));
     }
     return result;
   }
@@ -270,7 +270,7 @@ class StepWatch {
 
 }  // namespace
 
-double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
+UndisturbedStep undisturbed_step(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
   double longest = 0.0, least_waiting = std::numeric_limits<double>::infinity(), left = 1.0;
   for (std::size_t rank = 0; rank < step_s.size(); ++rank) {
     const ComputingTime& own = computing[rank];
@@ -278,7 +278,7 @@ double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<C
     least_waiting = std::min(least_waiting, step_s[rank] - own.wall_s);
     if (own.wall_s > 0.0) left *= 1.0 - own.taken_s / own.wall_s;
   }
-  return longest + std::max(0.0, least_waiting) * left;
+  return {longest + std::max(0.0, least_waiting) * left, 1.0 - left};
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
@@ -311,7 +311,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
   const std::optional<std::uint64_t> known = program.bytes_sent();
   Result result = log.report(session, known ? static_cast<double>(*known) : counted, program.peak());
   result.machine = watch.report();
-  if (watch.tells_taken()) result.machine.undisturbed_s = log.undisturbed_steps(session);
+  if (watch.tells_taken()) result.machine.undisturbed = log.undisturbed_steps(session);
   return result;
 }
 
