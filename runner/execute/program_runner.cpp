@@ -10,7 +10,6 @@
 
 #include "core/error.hpp"
 #include "runner/execute/memory_account.hpp"
-#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -187,7 +186,7 @@ const std::vector<Stamp>& ProgramRunner::step() {
   if (device_ != nullptr) latest_mark_ = device_->mark();
   for (Step& step : steps_) step.done = false;
   launched_ = 0;
-  computing_ = waiting_ = {};
+  computing_ = {};
   for (const std::size_t index : inline_) {
     if (steps_[index].message) {
       for (const std::size_t earlier : steps_[index].wait_for) finish(earlier);
@@ -209,25 +208,32 @@ const std::vector<Stamp>& ProgramRunner::step() {
   return stamps_;
 }
 
-/// Adds what something takes, and how long this process did not run meanwhile.
+/// What something takes, and how long of it this process did not run.
 template <class Action>
-void ProgramRunner::watch(ComputingTime& sum, const Action& action) {
-  if (!watches_processor_) return action();
+std::pair<double, double> ProgramRunner::watched(const Action& action) {
   const double ran_before_s = process_ran_s();
   const Clock::time_point before = Clock::now();
   action();
   const double wall_s = std::chrono::duration<double>(Clock::now() - before).count();
-  sum.wall_s += wall_s;
-  sum.taken_s += std::max(0.0, wall_s - (process_ran_s() - ran_before_s));
+  return {wall_s, std::max(0.0, wall_s - (process_ran_s() - ran_before_s))};
 }
 
 /// An operation that computes, without what it waits for other ranks in between.
 void ProgramRunner::compute(Step& step) {
-  if (step.within >= 0 || step.stamps_wait) return step.op.run();  // in another one, or after a wait
-  const ComputingTime waited_before = waiting_;
-  watch(computing_, step.op.run);
-  computing_.wall_s -= waiting_.wall_s - waited_before.wall_s;
-  computing_.taken_s = std::max(0.0, computing_.taken_s - (waiting_.taken_s - waited_before.taken_s));
+  if (!threads_ || step.within >= 0 || step.stamps_wait) return step.op.run();  // in another one, or after a wait
+  waited_s_ = idle_s_ = 0.0;
+  const auto [wall_s, idle_s] = watched(step.op.run);
+  computing_.wall_s += wall_s - waited_s_;
+  computing_.taken_s += std::max(0.0, idle_s - idle_s_);
+}
+
+void ProgramRunner::wait(Step& step) {
+  if (!threads_) return step.work->wait();
+  const double before_s = threads_->waited_s();
+  const auto [wall_s, idle_s] = watched([&] { step.work->wait(); });
+  waited_s_ += wall_s;
+  idle_s_ += idle_s;
+  computing_.in_line_s += std::min(threads_->waited_s() - before_s, idle_s);
 }
 
 void ProgramRunner::run_inline(std::size_t index) {
@@ -296,7 +302,7 @@ void ProgramRunner::finish(std::size_t index) {
   if (!step.done && device_ != nullptr)
     step.work->precede(nullptr);
   else if (!step.done)
-    watch(waiting_, [&] { step.work->wait(); });
+    wait(step);
   step.done = true;
 }
 

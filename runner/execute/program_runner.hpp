@@ -12,6 +12,7 @@
 #include "runner/backend/backend.hpp"
 #include "runner/execute/device_queue.hpp"
 #include "runner/execute/rank_report.hpp"
+#include "sim/records/machine_state.hpp"
 #include "sim/schedule/operations.hpp"
 #include "sim/schedule/schedule.hpp"
 
@@ -51,9 +52,11 @@ class ProgramRunner : public SteppedProgram {
   void prepare() override;
   const std::vector<Stamp>& step() override;
   void settle() override;
-  void watch_processor() override { watches_processor_ = device_ == nullptr; }
+  void watch_processor() override {
+    if (device_ == nullptr) threads_.emplace();
+  }
   [[nodiscard]] std::optional<ComputingTime> computing() const override {
-    return watches_processor_ ? std::optional(computing_) : std::nullopt;
+    return threads_ ? std::optional(computing_) : std::nullopt;
   }
   /// Runs the hooks of the backward that runs now which wait for the gradient of `tensor`. Gradients are
   /// accumulated in every micro-batch; hooks belong to one backward.
@@ -137,8 +140,9 @@ class ProgramRunner : public SteppedProgram {
   void run_hooks(const std::vector<std::size_t>& hooks);
   void add(std::size_t index, CompiledOp compiled);
   template <class Action>
-  void watch(ComputingTime& sum, const Action& action);
+  static std::pair<double, double> watched(const Action& action);
   void compute(Step& step);
+  void wait(Step& step);
   void run_inline(std::size_t index);
   void launch(Step& step);
   void launch_ready();
@@ -161,9 +165,10 @@ class ProgramRunner : public SteppedProgram {
   std::size_t latest_mark_ = 0;
   std::size_t launched_ = 0;  ///< how many of `collectives_`
 
-  bool watches_processor_ = false;
-  ComputingTime computing_;                        ///< in this step
-  ComputingTime waiting_;                          ///< in this step, for other ranks
+  std::optional<ThreadsInLine> threads_;  ///< where the processor is watched
+  ComputingTime computing_;               ///< in this step
+  double waited_s_ = 0.0;                 ///< in this step, for other ranks, within what computes
+  double idle_s_ = 0.0;                   ///< of that, when this process did not run
 };
 
 }  // namespace stepcast

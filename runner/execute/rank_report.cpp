@@ -121,16 +121,17 @@ class RankLog {
     std::vector<double> mine;
     if (computing_.size() == step_time_s_.size())
       for (std::size_t step = 0; step < computing_.size(); ++step)
-        mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s});
+        mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s,
+                                 computing_[step].in_line_s});
     const auto all = session.control->all_gather_numbers("computing times", mine);
     std::vector<UndisturbedStep> result;
-    for (std::size_t i = 0; i < mine.size(); i += 3) {
+    for (std::size_t i = 0; i < mine.size(); i += 4) {
       std::vector<double> step_s;
       std::vector<ComputingTime> computing;
       for (const std::vector<double>& theirs : all) {
         if (theirs.size() != mine.size()) return {};
         step_s.push_back(theirs[i]);
-        computing.push_back({theirs[i + 1], theirs[i + 2]});
+        computing.push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
       }
       result.push_back(undisturbed_step(step_s, computing));
     }
@@ -272,13 +273,19 @@ class StepWatch {
 
 UndisturbedStep undisturbed_step(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
   double longest = 0.0, least_waiting = std::numeric_limits<double>::infinity(), left = 1.0;
+  double free = 1.0;  // part of the waiting in which all cores are
+  const auto without = [](double part, double whole) {
+    return whole > 0.0 ? std::clamp(1.0 - part / whole, 0.0, 1.0) : 1.0;
+  };
   for (std::size_t rank = 0; rank < step_s.size(); ++rank) {
     const ComputingTime& own = computing[rank];
+    const double waiting_s = std::max(0.0, step_s[rank] - own.wall_s);
     longest = std::max(longest, own.wall_s - own.taken_s);
-    least_waiting = std::min(least_waiting, step_s[rank] - own.wall_s);
-    if (own.wall_s > 0.0) left *= 1.0 - own.taken_s / own.wall_s;
+    least_waiting = std::min(least_waiting, waiting_s);
+    free *= without(own.in_line_s, waiting_s);
+    left *= without(own.taken_s + own.in_line_s, step_s[rank]);
   }
-  return {longest + std::max(0.0, least_waiting) * left, 1.0 - left};
+  return {longest + least_waiting * free, 1.0 - left};
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,

@@ -27,16 +27,17 @@ struct Stamp {
 struct ComputingTime {
   double wall_s = 0.0;   ///< operations that compute, without what they wait for other ranks
   double taken_s = 0.0;  ///< of it, when this process did not run: others took the core
+  /// Of what it waits for other ranks, what threads of this process that were ready stood in line for the core.
+  double in_line_s = 0.0;
 };
 
 /// What a step would have taken had others left the cores alone, from what each rank's thread did in it, and how much they took:
 ///
-///     lost = 1 - prod_i (1 - taken_i / wall_i)
-///     max_i (wall_i - taken_i)  +  min_i (step_i - wall_i) * (1 - lost)
+///     max_i (wall_i - taken_i)  +  min_i (step_i - wall_i) * prod_i (1 - in_line_i / (step_i - wall_i))
+///     lost = 1 - prod_i (1 - (taken_i + in_line_i) / step_i)
 ///
-/// The rank with most to compute waits least, and only for messages, which need all ranks at once; of a part of the time that
-/// others take from each core at random, messages lose what is taken from any. With nothing taken it is the longest step of a
-/// rank. Where ranks meet more than once in a step, it says too much: waiting for a rank that was held up between two meetings
+/// The rank with most to compute waits least, and only for messages, which need all ranks at once: where others take parts of
+/// each core at random, messages lose what is taken from any. With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much: waiting for a rank that was held up between two meetings
 /// counts as messages. \pre a step and a computing time per rank
 UndisturbedStep undisturbed_step(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing);
 

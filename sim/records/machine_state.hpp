@@ -111,6 +111,19 @@ double thread_waited_s();
 /// Seconds that threads of this process ran, since it began.
 double process_ran_s();
 
+/// process_waited_s() of the threads that there are when it is made, in a microsecond each.
+class ThreadsInLine {
+ public:
+  ThreadsInLine();
+  ~ThreadsInLine();
+  ThreadsInLine(const ThreadsInLine&) = delete;
+  ThreadsInLine& operator=(const ThreadsInLine&) = delete;
+  [[nodiscard]] double waited_s() const;
+
+ private:
+  std::vector<int> files_;
+};
+
 /// The speed probe: 4 times 120 passes over 128 KiB, x = a x + b, bound by arithmetic and a core's own caches; 1 to
 /// 2 ms in all. \return passes per second of the clock, of the fastest quarter: what takes the core away for a moment
 /// is not its speed, and counts as taken
