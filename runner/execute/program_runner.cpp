@@ -187,6 +187,7 @@ const std::vector<Stamp>& ProgramRunner::step() {
   for (Step& step : steps_) step.done = false;
   launched_ = 0;
   computing_ = {};
+  if (threads_) computed_ = now();
   for (const std::size_t index : inline_) {
     if (steps_[index].message) {
       for (const std::size_t earlier : steps_[index].wait_for) finish(earlier);
@@ -205,35 +206,42 @@ const std::vector<Stamp>& ProgramRunner::step() {
       step.work.reset();
       release(step);
     }
+  if (threads_) add_waiting(computed_, now());
   return stamps_;
 }
 
-/// What something takes, and how long of it this process did not run.
-template <class Action>
-std::pair<double, double> ProgramRunner::watched(const Action& action) {
-  const double ran_before_s = process_ran_s();
-  const Clock::time_point before = Clock::now();
-  action();
-  const double wall_s = std::chrono::duration<double>(Clock::now() - before).count();
-  return {wall_s, std::max(0.0, wall_s - (process_ran_s() - ran_before_s))};
+ProgramRunner::Instant ProgramRunner::now() const {
+  return {std::chrono::duration<double>(Clock::now().time_since_epoch()).count(), process_ran_s(),
+          threads_->waited_s()};
+}
+
+/// What ranks wait for others, and stand in line for meanwhile.
+void ProgramRunner::add_waiting(const Instant& from, const Instant& to) {
+  computing_.in_line_s += std::min(to.in_line_s - from.in_line_s, to.idle_since(from));
 }
 
 /// An operation that computes, without what it waits for other ranks in between.
 void ProgramRunner::compute(Step& step) {
   if (!threads_ || step.within >= 0 || step.stamps_wait) return step.op.run();  // in another one, or after a wait
   waited_s_ = idle_s_ = 0.0;
-  const auto [wall_s, idle_s] = watched(step.op.run);
-  computing_.wall_s += wall_s - waited_s_;
-  computing_.taken_s += std::max(0.0, idle_s - idle_s_);
+  const Instant begin = now();
+  add_waiting(computed_, begin);
+  computes_ = true;
+  step.op.run();
+  computes_ = false;
+  computed_ = now();
+  computing_.wall_s += computed_.time_s - begin.time_s - waited_s_;
+  computing_.taken_s += std::max(0.0, computed_.idle_since(begin) - idle_s_);
 }
 
 void ProgramRunner::wait(Step& step) {
-  if (!threads_) return step.work->wait();
-  const double before_s = threads_->waited_s();
-  const auto [wall_s, idle_s] = watched([&] { step.work->wait(); });
-  waited_s_ += wall_s;
-  idle_s_ += idle_s;
-  computing_.in_line_s += std::min(threads_->waited_s() - before_s, idle_s);
+  if (!computes_) return step.work->wait();
+  const Instant begin = now();
+  step.work->wait();
+  const Instant end = now();
+  add_waiting(begin, end);
+  waited_s_ += end.time_s - begin.time_s;
+  idle_s_ += end.idle_since(begin);
 }
 
 void ProgramRunner::run_inline(std::size_t index) {

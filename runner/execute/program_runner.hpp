@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -139,8 +140,15 @@ class ProgramRunner : public SteppedProgram {
   Launch exchange_launch(CollectiveKind kind, Backend& group, const ExchangeArray& which);
   void run_hooks(const std::vector<std::size_t>& hooks);
   void add(std::size_t index, CompiledOp compiled);
-  template <class Action>
-  static std::pair<double, double> watched(const Action& action);
+  /// Since something began: time, how long this process ran, and how long its threads stood in line.
+  struct Instant {
+    double time_s = 0.0, ran_s = 0.0, in_line_s = 0.0;
+    [[nodiscard]] double idle_since(const Instant& earlier) const {
+      return std::max(0.0, time_s - earlier.time_s - (ran_s - earlier.ran_s));
+    }
+  };
+  [[nodiscard]] Instant now() const;
+  void add_waiting(const Instant& from, const Instant& to);
   void compute(Step& step);
   void wait(Step& step);
   void run_inline(std::size_t index);
@@ -167,7 +175,9 @@ class ProgramRunner : public SteppedProgram {
 
   std::optional<ThreadsInLine> threads_;  ///< where the processor is watched
   ComputingTime computing_;               ///< in this step
-  double waited_s_ = 0.0;                 ///< in this step, for other ranks, within what computes
+  Instant computed_;                      ///< when the step began, or what computes was last over
+  bool computes_ = false;                 ///< now, and is watched
+  double waited_s_ = 0.0;                 ///< for other ranks within what computes now
   double idle_s_ = 0.0;                   ///< of that, when this process did not run
 };
 

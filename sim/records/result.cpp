@@ -125,7 +125,7 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
 double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
 
 double Result::undisturbed_step_time_s() const {
-  constexpr double kNothing = 0.02;
+  constexpr double kNothing = 0.05;
   if (machine.undisturbed.empty()) return median_step_time_s();
   std::vector<UndisturbedStep> steps = machine.undisturbed;
   std::ranges::stable_sort(steps, {}, &UndisturbedStep::lost);

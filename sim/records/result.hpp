@@ -149,7 +149,7 @@ struct Result {
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
   /// The same of what steps would have taken had others left the cores alone, where the run told that apart: of those that lost
-  /// less than 2 %, or where they are fewer than a third of all, of the third that lost least.
+  /// less than 5 %, or where they are fewer than a third of all, of the third that lost least.
   [[nodiscard]] double undisturbed_step_time_s() const;
   /// Of a run: the machine over all measured steps.
   [[nodiscard]] MachineSpeed machine_speed() const { return speed_of({&machine.log}, context.cpu_model); }
