@@ -117,14 +117,14 @@ class RankLog {
   }
 
   /// By step; empty where some rank does not know. All ranks call it.
-  [[nodiscard]] std::vector<UndisturbedStep> undisturbed_steps(RankSession& session) const {
+  [[nodiscard]] std::vector<double> undisturbed_steps(RankSession& session) const {
     std::vector<double> mine;
     if (computing_.size() == step_time_s_.size())
       for (std::size_t step = 0; step < computing_.size(); ++step)
         mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s,
                                  computing_[step].in_line_s});
     const auto all = session.control->all_gather_numbers("computing times", mine);
-    std::vector<UndisturbedStep> result;
+    std::vector<double> result;
     for (std::size_t i = 0; i < mine.size(); i += 4) {
       std::vector<double> step_s;
       std::vector<ComputingTime> computing;
@@ -133,7 +133,7 @@ class RankLog {
         step_s.push_back(theirs[i]);
         computing.push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
       }
-      result.push_back(undisturbed_step(step_s, computing));
+      result.push_back(undisturbed_step_s(step_s, computing));
     }
     return result;
   }
@@ -271,21 +271,15 @@ class StepWatch {
 
 }  // namespace
 
-UndisturbedStep undisturbed_step(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
-  double longest = 0.0, least_waiting = std::numeric_limits<double>::infinity(), left = 1.0;
-  double free = 1.0;  // part of the waiting in which all cores are
-  const auto without = [](double part, double whole) {
-    return whole > 0.0 ? std::clamp(1.0 - part / whole, 0.0, 1.0) : 1.0;
-  };
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
+  double longest_s = 0.0, least_waiting_s = std::numeric_limits<double>::infinity(), in_line_s = 0.0;
   for (std::size_t rank = 0; rank < step_s.size(); ++rank) {
     const ComputingTime& own = computing[rank];
-    const double waiting_s = std::max(0.0, step_s[rank] - own.wall_s);
-    longest = std::max(longest, own.wall_s - own.taken_s);
-    least_waiting = std::min(least_waiting, waiting_s);
-    free *= without(own.in_line_s, waiting_s);
-    left *= without(own.taken_s + own.in_line_s, step_s[rank]);
+    longest_s = std::max(longest_s, own.wall_s - own.taken_s);
+    least_waiting_s = std::min(least_waiting_s, step_s[rank] - own.wall_s);
+    in_line_s += own.in_line_s;
   }
-  return {longest + least_waiting * free, 1.0 - left};
+  return longest_s + std::max(0.0, least_waiting_s - in_line_s);
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
@@ -318,7 +312,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
   const std::optional<std::uint64_t> known = program.bytes_sent();
   Result result = log.report(session, known ? static_cast<double>(*known) : counted, program.peak());
   result.machine = watch.report();
-  if (watch.tells_taken()) result.machine.undisturbed = log.undisturbed_steps(session);
+  if (watch.tells_taken()) result.machine.undisturbed_s = log.undisturbed_steps(session);
   return result;
 }
 

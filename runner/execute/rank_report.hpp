@@ -31,15 +31,15 @@ struct ComputingTime {
   double in_line_s = 0.0;
 };
 
-/// What a step would have taken had others left the cores alone, from what each rank's thread did in it, and how much they took:
+/// What a step would have taken had others left the cores alone, from what each rank's thread did in it:
 ///
-///     max_i (wall_i - taken_i)  +  min_i (step_i - wall_i) * prod_i (1 - in_line_i / (step_i - wall_i))
-///     lost = 1 - prod_i (1 - (taken_i + in_line_i) / step_i)
+///     max_i (wall_i - taken_i)  +  max(0, min_i (step_i - wall_i) - sum_i in_line_i)
 ///
-/// The rank with most to compute waits least, and only for messages, which need all ranks at once: where others take parts of
-/// each core at random, messages lose what is taken from any. With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much: waiting for a rank that was held up between two meetings
-/// counts as messages. \pre a step and a computing time per rank
-UndisturbedStep undisturbed_step(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing);
+/// The rank with most to compute waits least, and only for messages, which stop while a thread of any rank that they need stands
+/// in line. With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much:
+/// waiting for a rank that was held up between two meetings counts as messages; what the kernel's own threads stand in line for
+/// is not seen. \pre a step and a computing time per rank
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing);
 
 /// What a rank does in every step.
 class SteppedProgram {

@@ -22,8 +22,7 @@ STEPCAST_JSON_MEMBERS(Configuration,
                       (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
                        cluster, steps, warmup_steps, options, label),
                       (device, compute, engine))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UndisturbedStep, time_s, lost)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log, slowdown, undisturbed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log, slowdown, undisturbed_s)
 
 /// What no message has is left out: files hold thousands of spans.
 void to_json(nlohmann::json& json, const Span& span) {
@@ -96,12 +95,9 @@ std::string Result::problem() const {
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
-  if (!machine.undisturbed.empty() && machine.undisturbed.size() != step_time_s.front().size())
+  if (!none_negative(machine.undisturbed_s) ||
+      (!machine.undisturbed_s.empty() && machine.undisturbed_s.size() != step_time_s.front().size()))
     return "key 'machine': expected an undisturbed time for every step";
-  if (std::ranges::any_of(machine.undisturbed, [](const UndisturbedStep& step) {
-        return !(step.time_s >= 0.0 && step.lost >= 0.0 && step.lost <= 1.0);
-      }))
-    return "key 'machine': expected undisturbed times of at least 0, and parts of [0, 1]";
   if (machine.slowdown < 0.0) return "key 'machine': expected a slowdown of at least 0";
   if (machine.steps < 0 || !machine.log.valid())
     return "key 'machine': expected a speed above 0 and a part of [0, 1] for so many steps each";
@@ -125,21 +121,12 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
 double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
 
 double Result::undisturbed_step_time_s() const {
-  constexpr double kNothing = 0.05;
-  if (machine.undisturbed.empty()) return median_step_time_s();
-  std::vector<UndisturbedStep> steps = machine.undisturbed;
-  std::ranges::stable_sort(steps, {}, &UndisturbedStep::lost);
-  const auto clean = std::ranges::count_if(
-      steps, [](const UndisturbedStep& step) { return step.lost < kNothing; });
-  steps.resize(std::max(static_cast<std::size_t>(clean), (steps.size() + 2) / 3));
-  std::vector<double> times;
-  for (const UndisturbedStep& step : steps) times.push_back(step.time_s);
-  return median(times);
+  return machine.undisturbed_s.empty() ? median_step_time_s() : median(machine.undisturbed_s);
 }
 
 std::optional<double> Result::step_time_at_speed(double speed) const {
   if (machine.steps < 1 || !(speed > 0.0) || configuration.compute != "real") return std::nullopt;
-  if (!machine.undisturbed.empty())
+  if (!machine.undisturbed_s.empty())
     return undisturbed_step_time_s() * median(machine.log.probe_per_s) / speed;
   const std::vector<double> slowest = slowest_steps(step_time_s);
   const auto block = static_cast<std::size_t>(machine.steps);

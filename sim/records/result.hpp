@@ -69,12 +69,6 @@ struct MemoryUse {
   std::vector<double> live_bytes;  ///< from that time on
 };
 
-/// A step as it would have been had others left the cores alone (undisturbed_step in runner/execute/rank_report.hpp).
-struct UndisturbedStep {
-  double time_s = 0.0;
-  double lost = 0.0;  ///< part of the step in which one of the cores at least was taken
-};
-
 /// The machine beside the measured steps of a run: entry i holds for the steps [i k, (i + 1) k), k being `steps`,
 /// of the rank that was given least.
 struct RunMachine {
@@ -82,7 +76,9 @@ struct RunMachine {
   MachineLog log;
   /// Of the traced model's own steps, taken right before on one rank, over those of the trace; 0: unknown.
   double slowdown = 0.0;
-  std::vector<UndisturbedStep> undisturbed{};  ///< by step; empty where the run did not tell
+  /// By step, what it would have taken had others left the cores alone (undisturbed_step_s in runner/execute/rank_report.hpp);
+  /// empty where the run did not tell.
+  std::vector<double> undisturbed_s{};
 };
 
 /// What was run or predicted: equal configurations are comparable.
@@ -148,8 +144,7 @@ struct Result {
   [[nodiscard]] std::string problem() const;
   /// Median over the steps of the slowest rank's step time.
   [[nodiscard]] double median_step_time_s() const;
-  /// The same of what steps would have taken had others left the cores alone, where the run told that apart: of those that lost
-  /// less than 5 %, or where they are fewer than a third of all, of the third that lost least.
+  /// The same of what steps would have taken had others left the cores alone, where the run told that apart.
   [[nodiscard]] double undisturbed_step_time_s() const;
   /// Of a run: the machine over all measured steps.
   [[nodiscard]] MachineSpeed machine_speed() const { return speed_of({&machine.log}, context.cpu_model); }

@@ -131,15 +131,13 @@ TEST_CASE("what others took and no sample contains makes no sample a disturbed o
 TEST_CASE("where a run told apart what others took, its undisturbed steps count") {
   Result run = run_of({0.3, 0.5, 0.7}, 2, {{90.0, 90.0}, {0.4, 0.4}});
   CHECK(run.undisturbed_step_time_s() == run.median_step_time_s());
-  run.machine.undisturbed = {{0.3, 0.0}, {0.2, 0.01}, {0.25, 0.6}};
-  CHECK(run.undisturbed_step_time_s() == 0.25);  // of the first two
+  run.machine.undisturbed_s = {0.3, 0.2, 0.25};
+  CHECK(run.undisturbed_step_time_s() == 0.25);
   CHECK(*run.step_time_at_speed(100.0) == Approx(0.25 * 0.9));
   const nlohmann::json json = run;
-  CHECK(json.get<Result>().machine.undisturbed[2].lost == 0.6);
+  CHECK(json.get<Result>().machine.undisturbed_s == run.machine.undisturbed_s);
   CHECK(run.problem().empty());
-  for (UndisturbedStep& step : run.machine.undisturbed) step.lost += 0.1;
-  CHECK(run.undisturbed_step_time_s() == 0.3);  // the third that lost least
-  run.machine.undisturbed.pop_back();
+  run.machine.undisturbed_s.pop_back();
   CHECK_THAT(run.problem(), Catch::Contains("an undisturbed time for every step"));
 }
 
