@@ -64,9 +64,10 @@ std::string model_of(const po::variables_map& values) {
 Model load_part(const po::variables_map& values) {
   const Recomputation asked = parse_recompute(values["recompute"].as<std::string>());
   if (asked != Recomputation{} && asked.part != RecomputedPart::kCoreAttention)
-    throw UsageError("--recompute " + to_text(asked) +
-                     ": measure takes none or selective; forwards that run again as a whole are in every trace, "
-                     "and per-op is forecast for --device alone");
+    throw UsageError(
+        "--recompute " + to_text(asked) +
+        ": measure takes none or selective; forwards that run again as a whole are in every trace, "
+        "and per-op is forecast for --device alone");
   return recomputing(load_model(model_of(values)), asked.part);
 }
 
@@ -182,7 +183,8 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
 Trace measure_anew(const po::variables_map& values, int threads) {
   std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
                                  std::to_string(threads), "--model", model_of(values)};
-  for (const char* name : {"batch", "data", "budget", "device", "precision", "time-limit", "stage", "recompute"})
+  for (const char* name :
+       {"batch", "data", "budget", "device", "precision", "time-limit", "stage", "recompute"})
     if (const std::string value = values[name].as<std::string>(); !value.empty())
       words.insert(words.end(), {std::string("--") + name, value});
   for (const char* name : {"steps", "warmup"})

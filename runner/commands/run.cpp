@@ -226,8 +226,10 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
     throw CapabilityError(
         "--recompute per-op: runs recompute whole blocks, full or every:N, or attention alone, selective; "
         "per-op is forecast for --device alone");
-  Model model = recomputing(load_model(shared_by(required(values, "model"), training)), training.recomputed_part);
-  model = in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
+  Model model =
+      recomputing(load_model(shared_by(required(values, "model"), training)), training.recomputed_part);
+  model =
+      in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
                      "' declares its times; it can only be predicted, or run with --compute replayed");

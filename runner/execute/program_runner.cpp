@@ -217,12 +217,13 @@ ProgramRunner::Instant ProgramRunner::now() const {
 
 /// What ranks wait for others, and stand in line for meanwhile.
 void ProgramRunner::add_waiting(const Instant& from, const Instant& to) {
-  computing_.in_line_s += std::min(to.in_line_s - from.in_line_s, to.idle_since(from));
+  computing_.in_line_s += std::clamp(to.in_line_s - from.in_line_s, 0.0, to.idle_since(from));
 }
 
 /// An operation that computes, without what it waits for other ranks in between.
 void ProgramRunner::compute(Step& step) {
-  if (!threads_ || step.within >= 0 || step.stamps_wait) return step.op.run();  // in another one, or after a wait
+  if (!threads_ || step.within >= 0 || step.stamps_wait)
+    return step.op.run();  // in another one, or after a wait
   waited_s_ = idle_s_ = 0.0;
   const Instant begin = now();
   add_waiting(computed_, begin);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -205,11 +204,11 @@ class RankLog {
   std::set<int> shown_steps_;
   ClockOffset before_;  ///< before the first step
   std::vector<double> warmup_step_time_s_;
-  std::vector<double> start_s_;      ///< by step, in seconds of the steady clock
-  std::vector<double> step_time_s_;  ///< by step
-  std::vector<double> loss_;         ///< by step
+  std::vector<double> start_s_;           ///< by step, in seconds of the steady clock
+  std::vector<double> step_time_s_;       ///< by step
+  std::vector<double> loss_;              ///< by step
   std::vector<ComputingTime> computing_;  ///< by step; empty where the program does not tell
-  std::vector<Stamp> stamps_;        ///< step after step
+  std::vector<Stamp> stamps_;             ///< step after step
 };
 
 /// The machine beside the measured steps of a rank.
@@ -229,7 +228,8 @@ class StepWatch {
     if (loop_.watches_machine && !sharing_.crowded && step_s > 0.0)
       block = static_cast<int>(std::clamp(std::ceil(kBetween / step_s), 1.0, static_cast<double>(block)));
     block_ = std::stoi(session_.control->broadcast("steps between looks", std::to_string(block)));
-    const bool tells = loop_.watches_machine && !sharing_.crowded && loop_.threads == 1 && step_s >= kLongStepS;
+    const bool tells =
+        loop_.watches_machine && !sharing_.crowded && loop_.threads == 1 && step_s >= kLongStepS;
     tells_taken_ = session_.control->broadcast("steps are long", tells ? "1" : "0") == "1";
   }
   /// Whether what others take from a step is to be told apart: on all ranks or on none.
@@ -272,14 +272,14 @@ class StepWatch {
 }  // namespace
 
 double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
-  double longest_s = 0.0, least_waiting_s = std::numeric_limits<double>::infinity(), in_line_s = 0.0;
-  for (std::size_t rank = 0; rank < step_s.size(); ++rank) {
-    const ComputingTime& own = computing[rank];
-    longest_s = std::max(longest_s, own.wall_s - own.taken_s);
-    least_waiting_s = std::min(least_waiting_s, step_s[rank] - own.wall_s);
+  double ran_s = 0.0, computing_s = 0.0, in_line_s = 0.0;
+  for (const ComputingTime& own : computing) {
+    ran_s = std::max(ran_s, own.wall_s - own.taken_s);
+    computing_s = std::max(computing_s, own.wall_s);
     in_line_s += own.in_line_s;
   }
-  return longest_s + std::max(0.0, least_waiting_s - in_line_s);
+  const double waiting_s = *std::max_element(step_s.begin(), step_s.end()) - computing_s;
+  return ran_s + std::max(0.0, waiting_s - in_line_s);
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,

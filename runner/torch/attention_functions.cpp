@@ -87,7 +87,8 @@ AttentionFunction attention(const AttentionForm& form, const torch::TensorOption
 }
 
 AttentionFunction computed_again(AttentionFunction attention, const std::optional<at::Generator>& masks) {
-  const auto repeated = std::make_shared<const RepeatedAttention>(RepeatedAttention{std::move(attention), masks});
+  const auto repeated =
+      std::make_shared<const RepeatedAttention>(RepeatedAttention{std::move(attention), masks});
   return [repeated](const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
     return torch::GradMode::is_enabled() ? AttendAgain::apply(q, k, v, repeated.get())
                                          : repeated->attend(q, k, v);

@@ -237,7 +237,9 @@ class BatchBench {
 
   /// The machine as it was during the steps since the last call.
   void note(const MachineState& machine) {
-    const double apart = marks_.counts_processor_time() ? std::max(0.0, machine.taken - machine.stolen) : 0.0;
+    // What the hypervisor stole, at worst all of it from the one core that computes, is in the processor's time.
+    const double stolen = machine.stolen * static_cast<double>(usable_cores().size());
+    const double apart = marks_.counts_processor_time() ? std::max(0.0, machine.taken - stolen) : 0.0;
     while (entry_.machine.size() < entry_.steps())
       entry_.machine.add(machine.probe_per_s, machine.taken, apart);
   }
@@ -399,7 +401,8 @@ class BatchBench {
         device_->drain();
     }
     const double wall_s = seconds_between(start, Clock::now()), ran_s = process_ran_s() - ran_before_s;
-    if (keep) entry_.native_step_s.push_back(marks_.counts_processor_time() ? std::min(wall_s, ran_s) : wall_s);
+    if (keep)
+      entry_.native_step_s.push_back(marks_.counts_processor_time() ? std::min(wall_s, ran_s) : wall_s);
   }
 
   TorchModel& model_;
@@ -407,7 +410,7 @@ class BatchBench {
   OtherThread& other_;
   DeviceQueue* device_;
   StepMarks marks_;
-  std::size_t last_ = 0;  ///< mark
+  std::size_t last_ = 0;                                         ///< mark
   double shortest_s_ = std::numeric_limits<double>::infinity();  ///< step so far
   SegmentedPass pass_;
   std::int64_t step_ = 0;

@@ -125,7 +125,8 @@ double Result::undisturbed_step_time_s() const {
 }
 
 std::optional<double> Result::step_time_at_speed(double speed) const {
-  if (machine.steps < 1 || !(speed > 0.0) || configuration.compute != "real") return std::nullopt;
+  if (machine.steps < 1 || machine.log.empty() || !(speed > 0.0) || configuration.compute != "real")
+    return std::nullopt;
   if (!machine.undisturbed_s.empty())
     return undisturbed_step_time_s() * median(machine.log.probe_per_s) / speed;
   const std::vector<double> slowest = slowest_steps(step_time_s);

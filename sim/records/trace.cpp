@@ -299,8 +299,8 @@ Trace of_whole_model(const Trace& trace, const Model& model) {
   if (trace.model != model.specification)
     throw InputError("is a trace of '" + trace.model + "', but the model is '" + model.specification + "'");
   if (const std::string asked = to_text(model.recomputed_part); trace.recompute != asked)
-    throw InputError("was measured with --recompute " + trace.recompute + ", and this is " + asked +
-                     "; stepcast measure --recompute " + asked + " times it");
+    throw InputError("was measured with --recompute " + trace.recompute + "; stepcast measure --recompute " +
+                     asked + " times what this trains with");
   Trace result = trace;
   result.entries.clear();
   for (std::size_t i = 0; i < trace.entries.size();) {

@@ -157,6 +157,10 @@ Precision traced_precision(const Trace& trace, const std::string& path) {
 
 void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const bool profile = is_profile(request.trace);
+  if (request.training.recomputed_part == RecomputedPart::kOperations ||
+      (profile && request.training.recomputed_part != RecomputedPart::kNothing))
+    throw UsageError("--recompute " + to_text(request.training.recomputed_part) + ": " + request.trace +
+                     " times whole blocks; parts of them are forecast with --device and without --trace");
   if (profile && request.model.empty())
     throw UsageError("--model is missing; " + request.trace + " is a profile, which does not say of which");
   if (profile) inputs.model = in_precision(std::move(inputs.model), {}, true);

@@ -89,7 +89,8 @@ bool is_selective(const StudyPoint& point) { return value_of(point, "recompute",
 
 /// So that a trace of this point is of what runs.
 std::vector<std::string> recomputing_words(const StudyPoint& point) {
-  return is_selective(point) ? std::vector<std::string>{"--recompute", "selective"} : std::vector<std::string>{};
+  return is_selective(point) ? std::vector<std::string>{"--recompute", "selective"}
+                             : std::vector<std::string>{};
 }
 
 /// A model with its settings, and its precision and what runs again where they are others than fp32 and whole blocks: each has
@@ -218,7 +219,7 @@ void StudyExperiment::measure(const Points& points) {
   for (const StudyPoint* point : points) {
     if (point->model.empty())
       throw InputError(study_.path + ": point '" + point->name + "' has no model to measure");
-    if (of_trace(*point) == all.end()) 
+    if (of_trace(*point) == all.end())
       all.push_back({trace_path(*point), point->model, point->assigned, recomputing_words(*point), {}});
   }
   for (const StudyPoint& point : study_.points) {

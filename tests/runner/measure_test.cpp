@@ -102,9 +102,11 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
       // What dropout is drawn with again: where the generator stood.
       const bool draws = part != RecomputedPart::kNothing && whole.segments[1].mask_size > Bytes(0);
       const Bytes state(draws ? state_of(Numbers().generator(1)).nbytes() : 0);
-      CHECK(Bytes(trace.entries.front().segments[1].saved_bytes) == 2.0 * model.segments[1].saved_size + state);
+      CHECK(Bytes(trace.entries.front().segments[1].saved_bytes) ==
+            2.0 * model.segments[1].saved_size + state);
     }
-    CHECK(recomputing(whole, RecomputedPart::kCoreAttention).segments[1].saved_size < whole.segments[1].saved_size);
+    CHECK(recomputing(whole, RecomputedPart::kCoreAttention).segments[1].saved_size <
+          whole.segments[1].saved_size);
   }
 }
 

@@ -307,7 +307,8 @@ TEST_CASE("blocks that are recomputed train as those that keep everything, with 
   CHECK(kept == train_on_ranks("single", noisy, config));
 }
 
-TEST_CASE("attention that is computed again gives the same gradients and draws the same masks, to the last bit") {
+TEST_CASE(
+    "attention that is computed again gives the same gradients and draws the same masks, to the last bit") {
   for (const Model& model :
        {small_bert(2, 10), small_bert(2),
         with_sgd("gpt:layers=2,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=10"),

@@ -220,8 +220,8 @@ TEST_CASE("a trace says whether its backwards compute attention again, and serve
   const Folder folder;
   const std::string model = " --model gpt:hidden=32,heads=2,layers=2,sequence=16,vocabulary=50";
   const std::string trace = folder.file("a.json");
-  REQUIRE(call("measure --steps 2 --warmup 1 --batch 2 --budget 0s --launches 2 --recompute selective -o " + trace +
-               model)
+  REQUIRE(call("measure --steps 2 --warmup 1 --batch 2 --budget 0s --launches 2 --recompute selective -o " +
+               trace + model)
               .code == 0);
   CHECK(load_trace(trace).recompute == "selective");
   const std::string run = "run --strategy single --steps 1 --warmup 0 --batch 2" + model;
@@ -232,8 +232,10 @@ TEST_CASE("a trace says whether its backwards compute attention again, and serve
     const Outcome outcome = call(replayed + other);
     INFO(outcome.text);
     CHECK(outcome.code == 3);
-    CHECK_THAT(outcome.text,
-               Catch::Contains("a.json: was measured with --recompute selective, and this is none"));
+    CHECK_THAT(
+        outcome.text,
+        Catch::Contains("a.json: was measured with --recompute selective; stepcast measure --recompute "
+                        "none times what this trains with"));
   }
   CHECK(call("measure --steps 2 --batch 2 --append -o " + trace + model).code == 3);
   const Outcome whole = call("measure --recompute full" + model);
