@@ -9,12 +9,14 @@
 #include <thread>
 #include <tuple>
 
+#include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
+#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -239,9 +241,9 @@ class BatchBench {
   void note(const MachineState& machine) {
     // What the hypervisor stole, at worst all of it from the one core that computes, is in the processor's time.
     const double stolen = machine.stolen * static_cast<double>(usable_cores().size());
-    const double apart = marks_.counts_processor_time() ? std::max(0.0, machine.taken - stolen) : 0.0;
-    while (entry_.machine.size() < entry_.steps())
-      entry_.machine.add(machine.probe_per_s, machine.taken, apart);
+    const double others = std::max(0.0, machine.taken - stolen);
+    for (std::size_t step = entry_.machine.size(); step < entry_.steps(); ++step)
+      entry_.machine.add(machine.probe_per_s, machine.taken, left_alone_[step] != 0 ? others : 0.0);
   }
   [[nodiscard]] const MachineLog& machine() const { return entry_.machine; }
 
@@ -310,6 +312,7 @@ class BatchBench {
       return exchange_alone(model_.model(), index, own);
     });
     marks_.restart();
+    const double ran_before_s = process_ran_s();
     const std::size_t start = last_ = marks_.mark();
     {
       Arrival arrival;
@@ -332,12 +335,21 @@ class BatchBench {
         device_->drain();
     }
     const Clock::time_point over = Clock::now();
+    const double ran_s = process_ran_s() - ran_before_s;
     model_.set_gradient_hook({});
     model_.set_exchange({});
     marks_.settle();
-    shortest_s_ = std::min(shortest_s_, seconds_between(marks_.issued(start), over));
+    const double whole_s = seconds_between(marks_.issued(start), over);
+    shortest_s_ = std::min(shortest_s_, whole_s);
     if (keep == Kept::kWhole || keep == Kept::kAll) {
       entry_.launch.push_back(0);
+      // Nobody else has anything of a step in which this process ran all the time, or is counted by how long it did.
+      constexpr double kAllTheTime = 0.98;
+      const double asleep_s =
+          entry_.pace == Pace::kWaiting ? marks_.issued_s(uncounted.from, uncounted.to) : 0.0;
+      const bool one_thread = device_ == nullptr && entry_.threads == 1;
+      left_alone_.push_back(marks_.counts_processor_time() ||
+                            (one_thread && ran_s >= kAllTheTime * (whole_s - asleep_s)));
       entry_.host_s.push_back(std::max(0.0, seconds_between(marks_.done(last_), over)));
       entry_.step_s.push_back(marks_.done_s(start, last_) + entry_.host_s.back() -
                               marks_.done_s(uncounted.from, uncounted.to));
@@ -410,7 +422,8 @@ class BatchBench {
   OtherThread& other_;
   DeviceQueue* device_;
   StepMarks marks_;
-  std::size_t last_ = 0;                                         ///< mark
+  std::size_t last_ = 0;          ///< mark
+  std::vector<char> left_alone_;  ///< by step: what others took is no part of it
   double shortest_s_ = std::numeric_limits<double>::infinity();  ///< step so far
   SegmentedPass pass_;
   std::int64_t step_ = 0;

@@ -97,6 +97,20 @@ TEST_CASE("a trace of long steps is of the time that they ran, whoever else take
   }
 }
 
+TEST_CASE("of short steps beside a neighbour those that it leaves alone are kept") {
+  MeasureOptions options;
+  options.batches = {256};
+  options.steps = 100;
+  options.warmup_steps = 5;
+  const Model model = load_model("netflix-mlp");
+  const Trace alone = measure_trace(model, options);
+  const BusyNeighbour neighbour;
+  const Trace beside = measure_trace(model, options);
+  REQUIRE(median(alone.entries.front().step_s) < kLongStepS);
+  CHECK_FALSE(beside.entries.front().disturbed);
+  CHECK(median(beside.entries.front().step_s) < 1.4 * median(alone.entries.front().step_s));
+}
+
 TEST_CASE("a run tells apart what others take from its steps") {
   TrainingConfig config;
   config.batch = 2;
