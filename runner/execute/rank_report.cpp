@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -123,17 +124,24 @@ class RankLog {
         mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s,
                                  computing_[step].in_line_s});
     const auto all = session.control->all_gather_numbers("computing times", mine);
-    std::vector<double> result;
+    std::vector<std::vector<double>> step_s;
+    std::vector<std::vector<ComputingTime>> computing;
+    double own_in_line_s = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < mine.size(); i += 4) {
-      std::vector<double> step_s;
-      std::vector<ComputingTime> computing;
+      double in_line_s = 0.0;
+      step_s.emplace_back();
+      computing.emplace_back();
       for (const std::vector<double>& theirs : all) {
         if (theirs.size() != mine.size()) return {};
-        step_s.push_back(theirs[i]);
-        computing.push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
+        step_s.back().push_back(theirs[i]);
+        computing.back().push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
+        in_line_s += theirs[i + 3];
       }
-      result.push_back(undisturbed_step_s(step_s, computing));
+      own_in_line_s = std::min(own_in_line_s, in_line_s);
     }
+    std::vector<double> result;
+    for (std::size_t step = 0; step < step_s.size(); ++step)
+      result.push_back(undisturbed_step_s(step_s[step], computing[step], own_in_line_s));
     return result;
   }
 
@@ -271,7 +279,8 @@ class StepWatch {
 
 }  // namespace
 
-double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing) {
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing,
+                          double own_in_line_s) {
   double ran_s = 0.0, computing_s = 0.0, in_line_s = 0.0;
   for (const ComputingTime& own : computing) {
     ran_s = std::max(ran_s, own.wall_s - own.taken_s);
@@ -279,7 +288,7 @@ double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<C
     in_line_s += own.in_line_s;
   }
   const double waiting_s = *std::max_element(step_s.begin(), step_s.end()) - computing_s;
-  return ran_s + std::max(0.0, waiting_s - in_line_s);
+  return ran_s + std::max(0.0, waiting_s - std::max(0.0, in_line_s - own_in_line_s));
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,

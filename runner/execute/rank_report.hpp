@@ -33,14 +33,16 @@ struct ComputingTime {
 
 /// What a step would have taken had others left the cores alone, from what each rank's thread did in it:
 ///
-///     max_i (wall_i - taken_i)  +  max(0, max_i step_i - max_i wall_i - sum_i in_line_i)
+///     max_i (wall_i - taken_i)  +  max(0, max_i step_i - max_i wall_i - max(0, sum_i in_line_i - own))
 ///
 /// The rank with most to compute waits least, and only for messages, which stop while a thread of any rank that they need stands
-/// in line. With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much:
-/// waiting for a rank that was held up between two meetings counts as messages; what the kernel's own threads stand in line for
-/// is not seen, nor what others take from computing while a thread of the same process communicates on another core. Where many
-/// stand in line at once it says too little. \pre a step and a computing time per rank
-double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing);
+/// in line behind others. Threads of one rank stand behind each other too: `own`, the least that a step of the run has of it.
+/// With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much: waiting for
+/// a rank that was held up between two meetings counts as messages; what the kernel's own threads stand in line for is not seen,
+/// nor what others take from computing while a thread of the same process communicates on another core. Where many stand in line
+/// at once it says too little. \pre a step and a computing time per rank
+double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing,
+                          double own_in_line_s = 0.0);
 
 /// What a rank does in every step.
 class SteppedProgram {

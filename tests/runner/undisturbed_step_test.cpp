@@ -63,6 +63,9 @@ TEST_CASE("of a step that others disturb counts what ranks ran, and waiting when
   // Rank 0 has more to compute without others; rank 1 was held up and waits least, 4 ms, in 3 of which one stood in line.
   CHECK(undisturbed_step_s({0.056, 0.056}, {{0.040, 0.010, 0.001}, {0.052, 0.026, 0.002}}) == Approx(0.031));
   CHECK(undisturbed_step_s({0.056, 0.056}, {{0.040, 0.010, 0.004}, {0.052, 0.026, 0.002}}) == Approx(0.030));
+  // Threads of the ranks stand behind each other for 2 ms in any step.
+  CHECK(undisturbed_step_s({0.056, 0.056}, {{0.040, 0.010, 0.001}, {0.052, 0.026, 0.002}}, 0.002) ==
+        Approx(0.033));
   CHECK(undisturbed_step_s({0.010}, {{}}) == Approx(0.010));
 }
 
