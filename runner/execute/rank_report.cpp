@@ -126,6 +126,8 @@ class RankLog {
     const auto all = session.control->all_gather_numbers("computing times", mine);
     std::vector<std::vector<double>> step_s;
     std::vector<std::vector<ComputingTime>> computing;
+    // Of a step that lasts for longer than neighbours rest, no less than what they cost it is ever seen.
+    constexpr double kMostOwn = 0.04;
     double own_in_line_s = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < mine.size(); i += 4) {
       double in_line_s = 0.0;
@@ -137,7 +139,8 @@ class RankLog {
         computing.back().push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
         in_line_s += theirs[i + 3];
       }
-      own_in_line_s = std::min(own_in_line_s, in_line_s);
+      const double longest_s = *std::max_element(step_s.back().begin(), step_s.back().end());
+      own_in_line_s = std::min({own_in_line_s, in_line_s, kMostOwn * longest_s});
     }
     std::vector<double> result;
     for (std::size_t step = 0; step < step_s.size(); ++step)

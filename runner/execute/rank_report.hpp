@@ -36,7 +36,8 @@ struct ComputingTime {
 ///     max_i (wall_i - taken_i)  +  max(0, max_i step_i - max_i wall_i - max(0, sum_i in_line_i - own))
 ///
 /// The rank with most to compute waits least, and only for messages, which stop while a thread of any rank that they need stands
-/// in line behind others. Threads of one rank stand behind each other too: `own`, the least that a step of the run has of it.
+/// in line behind others. Threads of one rank stand behind each other too: `own`, the least that a step of the run has of it,
+/// and no more than 4 % of a step (without others 2 to 4 % were seen, of VGG-11 on two ranks that are a core each).
 /// With nothing taken it is the longest step of a rank. Where ranks meet more than once in a step, it says too much: waiting for
 /// a rank that was held up between two meetings counts as messages; what the kernel's own threads stand in line for is not seen,
 /// nor what others take from computing while a thread of the same process communicates on another core. Where many stand in line
