@@ -10,7 +10,8 @@ namespace {
 constexpr double kSequence = 64, kHidden = 256, kHeads = 8, kKvHeads = 2, kHead = kHidden / kHeads;
 
 Model block_of(const std::string& settings, const std::string& precision) {
-  Model model = load_model("llama:layers=1,hidden=256,heads=8,kv_heads=2,sequence=64,vocabulary=512" + settings);
+  Model model =
+      load_model("llama:layers=1,hidden=256,heads=8,kv_heads=2,sequence=64,vocabulary=512" + settings);
   return in_precision(std::move(model), Precision::parse(precision), true);
 }
 
@@ -42,8 +43,8 @@ const LayerExchange& context_gather(const Model& model) {
 }  // namespace
 
 TEST_CASE("eager RMSNorms and rotary positions move what ATen's kernels do, in fp32 with casts", "[models]") {
-  const double normed = 2.0 * kSequence * kHidden;                      // elements of both norms of a block
-  const double turned = kSequence * (kHidden + kKvHeads * kHead);       // of queries and keys
+  const double normed = 2.0 * kSequence * kHidden;                 // elements of both norms of a block
+  const double turned = kSequence * (kHidden + kKvHeads * kHead);  // of queries and keys
   struct Case {
     const char* precision;
     double norm, norm_back, turn, turn_back;  ///< bytes of an element, eager less fused
@@ -60,7 +61,8 @@ TEST_CASE("eager RMSNorms and rotary positions move what ATen's kernels do, in f
   }
 }
 
-TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its root mean square", "[models]") {
+TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its root mean square",
+          "[models]") {
   const auto kept = [](const char* precision) { return block_of(",eager=1", precision).segments.at(1); };
   CHECK(kept("bf16").float32_size.count() == Approx(2.0 * 8.0 * kSequence * kHidden));
   CHECK(kept("fp32").float32_size == kept("bf16").float32_size);
@@ -68,7 +70,8 @@ TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its
         Approx(0.5 * (kept("fp32").saved_size - kept("fp32").float32_size).count()));
 }
 
-TEST_CASE("keys and values that are copied for each query are as wide as queries where they are gathered", "[models]") {
+TEST_CASE("keys and values that are copied for each query are as wide as queries where they are gathered",
+          "[models]") {
   for (const char* way : {"", ",ring=1"}) {
     INFO(way);
     const Model shared = block_of(std::string(",context=2") + way, "bf16");
@@ -78,17 +81,19 @@ TEST_CASE("keys and values that are copied for each query are as wide as queries
   }
   const Moved more = moved(block_of(",repeat_kv=1", "bf16")) - moved(block_of("", "bf16"));
   const double widened = kSequence * (kHidden - kKvHeads * kHead);
-  const double copies = 2.0 * 2.0 * kSequence * (kHidden + kKvHeads * kHead);  // bytes: read one width, write the other
-  CHECK(more.forward == Approx(copies + 2.0 * 2.0 * widened));                 // attention reads both, wider
+  const double copies =
+      2.0 * 2.0 * kSequence * (kHidden + kKvHeads * kHead);     // bytes: read one width, write the other
+  CHECK(more.forward == Approx(copies + 2.0 * 2.0 * widened));  // attention reads both, wider
   CHECK(more.backward == Approx(copies + 2.0 * 4.0 * widened));
   CHECK(more.kernels == Approx(2.0));
 }
 
-TEST_CASE("where the batch comes first, what is gathered or scattered by sequence is copied once more", "[models]") {
+TEST_CASE("where the batch comes first, what is gathered or scattered by sequence is copied once more",
+          "[models]") {
   const std::string parts = ",tensor=2,sequence_parallel=1";
   const Moved more = moved(block_of(parts + ",batch_first=1", "bf16")) - moved(block_of(parts, "bf16"));
   const double copy = 2.0 * 2.0 * kSequence * kHidden;  // bytes, read and written
-  CHECK(more.forward == Approx(4.0 * copy));            // into attention and out of it, and of the feed-forward layers
+  CHECK(more.forward == Approx(4.0 * copy));  // into attention and out of it, and of the feed-forward layers
   CHECK(more.backward == Approx(4.0 * copy));
   CHECK(moved(block_of(",tensor=2,batch_first=1", "bf16")).forward ==
         Approx(moved(block_of(",tensor=2", "bf16")).forward));
