@@ -152,8 +152,9 @@ struct Result {
   ///
   ///     median over the entries of `machine` (mean step of the slowest rank * (1 - taken)) * median probe / speed
   ///
-  /// or, where the run told apart what others took, undisturbed_step_time_s() for that median over the entries. Means, because what takes time from a few steps alone is taken off all of them. Nothing where the run does
-  /// not know its machine, and where ranks only waited.
+  /// or, where the run told apart what others took, undisturbed_step_time_s() for that median over the entries. Means,
+  /// because what takes time from a few steps alone is taken off all of them. Nothing where the run does not know its
+  /// machine, and where ranks only waited.
   [[nodiscard]] std::optional<double> step_time_at_speed(double speed) const;
   /// Samples of all batches over the median step time.
   [[nodiscard]] double throughput_samples_per_s() const;
