@@ -19,15 +19,15 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
   device.nvlink_bandwidth = node.at("nccl").bytes_per_second();
 }
 
-constexpr std::array kEstimateKeys{"compute_efficiency", "memory_efficiency", "attention_efficiency",
-                                   "activations",        "process",           "kernel_launch",
-                                   "operation_issue",    "collective_issue",  "collective_traffic"};
+constexpr std::array kEstimateKeys{
+    "compute_efficiency", "memory_efficiency", "attention_efficiency", "activations",        "process",
+    "kernel_launch",      "operation_issue",   "collective_issue",     "collective_traffic", "rate_spread"};
 
 KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
   const YamlNode products = node.at("products");
-  products.allow_only({"start", "reached", "sustained", "depth", "tile", "waves", "droop", "droop_flop",
-                       "split", "misaligned", "float8"});
+  products.allow_only(
+      {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
   KernelLaws laws{.generation = generation,
                   .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
                   .start = products.at("start").seconds(),
@@ -36,9 +36,7 @@ KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
                   .depth = products.at("depth").number(),
                   .tile = products.at("tile").number(),
                   .waves = products.at("waves").number(),
-                  .droop = products.at("droop").number(),
-                  .split = products.at("split").number(),
-                  .droop_flop = Flop(products.at("droop_flop").number())};
+                  .split = products.at("split").number()};
   if (products.has("float8")) laws.float8 = products.at("float8").number();
   const YamlNode misaligned = products.at("misaligned");
   for (const YamlNode& part : misaligned.items()) laws.misaligned.push_back(part.number());
@@ -70,7 +68,7 @@ double number_of(const std::string& what, const std::string& text, double most) 
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {
-  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0, kMostTraffic = 10.0;
+  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0, kMostTraffic = 10.0, kMostSpread = 0.2;
   const std::string what = "device '" + device.name + "': " + key;
   const auto positive = [&](auto quantity) {
     if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
@@ -80,7 +78,8 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
                                  "collective_issue",   "collective_traffic",
                                  "compute_efficiency", "kernel_launch",
                                  "memory_bandwidth",   "memory_efficiency",
-                                 "operation_issue",    "process"};
+                                 "operation_issue",    "process",
+                                 "rate_spread"};
   for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
   if (device.peak.contains(key)) {
     device.peak[key] = positive(parse_flop_per_second(text, what));
@@ -96,6 +95,13 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     if (!device.gpu)
       throw InputError(what + ": found '" + text + "' for a CPU, but only a GPU has NCCL's collectives");
     device.collective_traffic = number_of(what, text, kMostTraffic);
+    device.sets_estimate = true;
+  } else if (key == "rate_spread") {
+    if (!device.gpu) throw InputError(what + ": found '" + text + "' for a CPU, but only GPUs have one");
+    const auto value = number_in<double>(text);
+    if (!value || !(*value >= 0.0 && *value <= kMostSpread))
+      throw InputError(what + ": found '" + text + "', expected a number from 0 to 0.2");
+    device.rate_spread = *value;
     device.sets_estimate = true;
   } else if (key == "process") {
     device.process = parse_bytes(text, what);
@@ -163,6 +169,7 @@ DeviceModel read_device(const std::string& name, const YamlNode& node) {
         Seconds(6e-6);  // eager operations take 5 to 8 us of a host, linear layers 15 to 25
     device.collective_issue = Seconds(25e-6);
     device.queued_launches = 1000;
+    device.rate_spread = 0.0175;
   }
   if (device.gpu && node.has("compute_capability")) {
     constexpr int kHopper = 90;

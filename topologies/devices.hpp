@@ -25,8 +25,7 @@ struct KernelLaws {
   Seconds start{0};  ///< of one kernel on the device
   double reached = 1.0, sustained = 1.0;
   double float8 = 1.0;  ///< part of `reached` of products in float8, of their own peak rate
-  double depth = 0.0, tile = 0.0, waves = 0.0, droop = 0.0, split = 0.0;
-  Flop droop_flop{1.0};
+  double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
   /// Part of `reached` of rows of 2^i times an odd number of elements, for i = 0, 1, ...; longer ones reach all of it.
   std::vector<double> misaligned{};
   std::map<int, AttentionLaw> attention{};  ///< by head size
@@ -61,6 +60,9 @@ struct DeviceModel {
   /// Bytes of a GPU's memory that a collective moves per byte that the GPU sends, beside what computes there; 0: it does not
   /// disturb that (docs/measured.md says why).
   double collective_traffic = 0.0;
+  /// Standard deviation of the rates of GPUs of one kind, as a part of them: a step waits for its slowest GPU. Eight of a node
+  /// were measured 5 % apart (stas00/ml-engineering), which is 2.85 of normal ones.
+  double rate_spread = 0.0;
   int queued_launches = 0;  ///< of a GPU: more kernels than that do not wait in a stream
   Watts power;              ///< that it is rated for (TDP); 0 W: not said
   std::string source;
@@ -103,7 +105,7 @@ const DeviceModel& add_device(const std::string& path);
 /// `h100-sxm`, or with settings in place of the data sheet's and the estimate's:
 ///
 ///     h100-sxm:float32=60TFLOP/s,memory_bandwidth=3TB/s,kernel_launch=3us,compute_efficiency=0.4,
-///              memory_efficiency=0.9,attention_efficiency=1.2,activations=1.1,process=500MiB
+///              memory_efficiency=0.9,attention_efficiency=1.2,rate_spread=0,activations=1.1,process=500MiB
 ///
 /// \throws InputError that lists the known names, or settings, and the nearest one; for a value that is not positive
 /// (an efficiency above 1)

@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numbers>
+#include <numeric>
 #include <utility>
 
 #include "core/error.hpp"
@@ -295,6 +297,22 @@ TraceEntry entry_of(const Model& model, int samples, int threads, const auto& ti
 }
 
 }  // namespace
+
+DeviceModel slowest_of(DeviceModel device, int count) {
+  if (device.rate_spread == 0.0) return device;
+  constexpr double kFar = 10.0;  // standard deviations: of more GPUs than there are
+  constexpr int kHalvings = 60;
+  const double each = std::pow(0.5, 1.0 / count);
+  double low = 0.0, high = kFar;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double x = std::midpoint(low, high);
+    (0.5 * std::erfc(-x / std::numbers::sqrt2) < each ? low : high) = x;
+  }
+  const double slower = 1.0 + device.rate_spread * low;
+  device.compute_efficiency /= slower;
+  device.attention_efficiency /= slower;
+  return device;
+}
 
 double loss_bytes(const Model& model, int samples) {
   if (model.loss != "cross_entropy") return 0.0;

@@ -82,6 +82,11 @@ struct StepEstimate {
 /// InputError as `moved`
 StepEstimate estimated(const Model& model, const DeviceModel& device, int samples, int threads);
 
+/// The device as the slowest of so many that are alike but for their rates: efficiencies of products and attention over
+/// 1 + rate_spread x, x the median of the largest of `count` standard normals, Phi(x)^count = 1/2 (1 GPU 0, 8 1.38, 256 2.78).
+/// What memory bounds is taken to be alike on all.
+DeviceModel slowest_of(DeviceModel device, int count);
+
 /// Bytes that a cross entropy of these samples holds; 0 of another loss.
 double loss_bytes(const Model& model, int samples);
 

@@ -74,8 +74,6 @@ AttentionLaw law_of(const KernelLaws& laws, double head_size) {
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
   const KernelLaws& laws = *rates.laws;
-  const double flop = 2.0 * m * n * k * count;
-  const double theta = 1.0 - laws.droop * flop / (flop + laws.droop_flop.count());
   const double read = traffic(m, n, k, count, rates) / rates.memory.count();
   const auto gain = [&](double a) { return a / (a + laws.tile); };
   double best = std::numeric_limits<double>::infinity();
@@ -87,7 +85,7 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
       const double u = parts * tiles / rates.multiprocessors;
       const double waves = std::max(1.0, (1.0 - laws.waves) * u + laws.waves * std::ceil(u));
       const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + laws.depth) *
-                             rates.multiprocessors / (reached * rates.peak.count() * theta);
+                             rates.multiprocessors / (reached * rates.peak.count());
       const double summed = parts > 1.0 ? 4.0 * output_element(rates) * laws.split * parts * m * n * count /
                                               rates.memory_peak.count()
                                         : 0.0;

@@ -27,17 +27,16 @@ struct KernelRates {
 /// One product C[m,n] = A[m,k] B[k,n], or `count` alike of them in one kernel:
 ///
 ///     t = start + min over tiles T = Tm x Tn and parts s in {1, 2, 4, 8} of |compute, memory|_4
-///     compute = w 2 Tm Tn (k/s + depth) SM / (e_T P theta)
+///     compute = w 2 Tm Tn (k/s + depth) SM / (e_T P)
 ///     w = max(1, (1 - waves) u + waves ceil(u)),  u = count s ceil(m/Tm) ceil(n/Tn) / SM
 ///     e_T = e g(a) / g(85.3),  a = Tm Tn / (Tm + Tn),  g(a) = a / (a + tile)
-///     theta = 1 - droop F / (F + droop_flop),  F = 2 m n k count
 ///     memory = count (element (m k + k n) + output m n) / W + [s > 1] 4 output split s m n count / W_peak
 ///
 /// with tiles of 256x128 down to 64x64, SM multiprocessors, P the peak rate, e the part of it that large products reach, W the
 /// memory bandwidth that kernels reach, and |a, b|_4 = (a^4 + b^4)^(1/4). The waves of tiles over the multiprocessors, the
 /// start of a tile's pipeline (depth) and what a small tile loses to reading (tile) are what small and skinny products cost;
-/// splitting k fills the device where there are few tiles; theta is the clock that falls in long ones. The constants are in
-/// topologies/devices/kernels.yaml. Left out: shapes for which the library picks a bad kernel (up to 30 % slower).
+/// splitting k fills the device where there are few tiles. The constants are in topologies/devices/kernels.yaml. Left out:
+/// shapes for which the library picks a bad kernel (up to 30 % slower).
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates);
 
 /// Attention in one kernel (FlashAttention 2): forward 4 rows keys d flop per head, half of them if causal; backward 2.5

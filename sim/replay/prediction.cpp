@@ -28,8 +28,9 @@ struct Inputs {
   std::optional<TraceEntry> trace;
   std::optional<TraceEntry> waiting_trace;
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
-  std::optional<TraceEntry> issue;               ///< what phases cost a host that runs ahead
-  std::optional<TraceEntry> memory;              ///< what of them the device's memory bounds
+  std::optional<TraceEntry> alone;   ///< of one GPU that is no slower than others; none: as `trace`
+  std::optional<TraceEntry> issue;   ///< what phases cost a host that runs ahead
+  std::optional<TraceEntry> memory;  ///< what of them the device's memory bounds
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;    ///< that the trace is moved to or estimated for
@@ -105,6 +106,7 @@ void estimate_phases(Inputs& inputs, const PredictionRequest& request) {
     inputs.trace = shares_by_flop(inputs.model, std::max(1, inputs.batch / request.training.micro_batches),
                                   inputs.threads);
   apply(request.phases, *inputs.trace);
+  if (inputs.alone) apply(request.phases, *inputs.alone);
   inputs.waiting_trace = inputs.trace;
   inputs.notes["phase times"] = to_text(request.phases);
 }
@@ -114,7 +116,10 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!request.batch) throw UsageError("--batch is missing; an estimate without a trace has none of its own");
   inputs.model = in_precision(std::move(inputs.model), request.precision, inputs.device->gpu);
   const int samples = std::max(1, inputs.batch / request.training.micro_batches);
-  StepEstimate estimate = estimated(inputs.model, *inputs.device, samples, inputs.threads);
+  const DeviceModel slowest = slowest_of(*inputs.device, request.training.world_size);
+  StepEstimate estimate = estimated(inputs.model, slowest, samples, inputs.threads);
+  if (!request.brief && slowest.compute_efficiency != inputs.device->compute_efficiency)
+    inputs.alone = estimated(inputs.model, *inputs.device, samples, inputs.threads).device;
   inputs.trace = std::move(estimate.device);
   inputs.issue = std::move(estimate.host);
   inputs.memory = std::move(estimate.memory);
@@ -327,6 +332,8 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
+  if (inputs.device != nullptr && inputs.device->gpu)
+    input.device_memory = inputs.device->memory_efficiency * inputs.device->memory_bandwidth;
   if (inputs.memory && inputs.device->collective_traffic > 0.0) {
     input.memory = &*inputs.memory;
     input.collective_traffic = inputs.device->collective_traffic;
@@ -409,6 +416,7 @@ double single_step_time_s(Inputs& inputs, const PredictionRequest& request, cons
   part.tensor = part.context = part.expert = 1;
   const Schedule schedule = build_schedule("single", part, alone);
   ReplayInput input = replay_input(inputs, request, schedule);
+  if (inputs.alone) input.trace = &*inputs.alone;
   input.record_spans = false;
   input.shown_steps.clear();
   return replay_steps(input, inputs.device).median_step_time_s();
@@ -504,6 +512,7 @@ Result predict(const PredictionRequest& request) {
   if (request.gradients_freed) free_gradients(schedule, inputs.model);
   if (request.phases.stage > Seconds(0)) {
     add_stage_times(request.phases.stage, schedule, *inputs.trace);
+    if (inputs.alone) add_stage_times(request.phases.stage, schedule, *inputs.alone);
     inputs.waiting_trace = inputs.trace;
   }
   check_outputs(inputs.model, schedule);

@@ -47,6 +47,8 @@ struct ReplayInput {
   const TraceEntry* issue = nullptr;
   /// How much of the phases passes in kernels that the device's memory bounds; null: unknown, taken for none
   const TraceEntry* memory = nullptr;
+  BytesPerSecond device_memory{
+      0};  ///< bandwidth that kernels of a GPU reach, for passes over arrays; 0 of a CPU
   double collective_traffic = 0.0;  ///< of the device; where it is above 0, collectives draw from its memory
   Seconds call_issue{0};            ///< of that host, for one call of a collective
   Seconds ahead{0};                 ///< how far it gets ahead of the device, at most

@@ -24,8 +24,8 @@ enum class Start : std::uint8_t {
 
 /// Where an operation's time comes from.
 enum class TimeSource : std::uint8_t {
-  kTrace,     ///< what the rank computes or reads: measured, or declared by the model (`StepTimes`)
-  kPass,      ///< a pass over arrays of the rank (`local_pass`), at the calibrated rate of copies
+  kTrace,  ///< what the rank computes or reads: measured, or declared by the model (`StepTimes`)
+  kPass,   ///< a pass over arrays of the rank (`local_pass`), as fast as calibrated copies or a GPU's memory
   kTransfer,  ///< the links it crosses
   kNothing,
 };

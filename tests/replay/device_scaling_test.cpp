@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "core/error.hpp"
 #include "sim/replay/prediction.hpp"
@@ -99,6 +100,48 @@ TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and n
   CHECK(kernels_of(model, 0, Phase::kOptimizer) == Approx(3.0).epsilon(1e-6));  // elements
   CHECK(seconds("none", 0.0) == 0.0);
   CHECK(kernels_of(model, 0, Phase::kOptimizer) == 0);
+}
+
+TEST_CASE("a step waits for the slowest of GPUs that are alike but for the spread of their rates") {
+  DeviceModel gpu = device_model("h100-sxm");
+  REQUIRE(gpu.rate_spread == 0.0175);
+  gpu.rate_spread = 0.1;
+  gpu.compute_efficiency = 0.8;
+  gpu.attention_efficiency = 1.0;
+  const double memory = gpu.memory_efficiency;
+  // The median of the largest of n standard normals: Phi(x)^n = 1/2, Phi from another program.
+  for (const auto& [count, deviations] :
+       std::map<int, double>{{1, 0.0}, {2, 0.5450}, {8, 1.3852}, {256, 2.7817}}) {
+    INFO(count);
+    const DeviceModel slowest = slowest_of(gpu, count);
+    CHECK(slowest.compute_efficiency == Approx(0.8 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
+    CHECK(slowest.attention_efficiency == Approx(1.0 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
+    CHECK(slowest.memory_efficiency == memory);
+  }
+  CHECK(slowest_of(gpu, 100000).compute_efficiency < slowest_of(gpu, 10000).compute_efficiency);
+}
+
+TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have no spread") {
+  PredictionRequest request = estimate_of("gpt:layers=4,hidden=2048,heads=16,sequence=1024", "h100-sxm", 8);
+  request.strategy = "ddp";
+  request.cluster = "h100x8-hgx";
+  const auto compute = [&](const std::string& device, int ranks) {
+    request.device = device;
+    request.training.world_size = ranks;
+    return predict(request).breakdown.front().compute_s;
+  };
+  CHECK(compute("h100-sxm", 8) > 1.01 * compute("h100-sxm:rate_spread=0", 8));
+  CHECK(compute("h100-sxm", 1) == Approx(compute("h100-sxm:rate_spread=0", 1)));
+  // A step of one rank alone, to which speed-ups are told, is that of a GPU like the others.
+  request.device = "h100-sxm";
+  const auto alone = [&](int ranks) {
+    request.training.world_size = ranks;
+    return predict(request).trivial_step_time_s.at("ideal_scaling");
+  };
+  CHECK(alone(8) == Approx(alone(1)).epsilon(1e-9));
+  for (const char* bad :
+       {"h100-sxm:rate_spread=-0.1", "h100-sxm:rate_spread=0.3", "xeon-gold-6148:rate_spread=0.01"})
+    CHECK_THROWS_AS(device_model(bad), InputError);
 }
 
 TEST_CASE("a trace keeps its measured distance from the roofline on another device") {
@@ -238,7 +281,7 @@ TEST_CASE(
       for (const double time : large.zero_grad_s()) CHECK(time == 0.0);  // gradients are freed
       CHECK(small.step_s[0] > 0.0);
       CHECK(large.step_s[0] >= small.step_s[0]);
-      CHECK(large.step_s[0] <= 8.0 / (1.0 - one.laws.droop) * small.step_s[0]);  // clocks fall
+      CHECK(large.step_s[0] <= 8.0 * small.step_s[0]);
     }
   }
 }
@@ -299,9 +342,9 @@ TEST_CASE("every row of device-errors.json still is what an estimate says") {
 }
 
 TEST_CASE("errors of estimates are read as percent, or as a factor where they are far too fast") {
-  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-5.1 %"));
+  CHECK_THAT(known_errors_note(device_model("h100-sxm")), Catch::StartsWith("-4.6 %"));
   CHECK_THAT(known_errors_note(device_model("p100-pcie-12gb")),
-             Catch::StartsWith("18 times") && Catch::Contains("times too fast"));
+             Catch::StartsWith("19 times") && Catch::Contains("times too fast"));
   CHECK_THAT(known_errors_note(device_model("a100-sxm")), Catch::Contains("not known"));
 }
 

@@ -35,21 +35,23 @@ PredictionRequest fsdp_of(const std::string& model, const std::string& device, i
 
 }  // namespace
 
-// Values that whoever fitted the laws printed of them.
+// Values that whoever fitted the laws printed of them, at the clock of a rested GPU, and what they took it to have fallen by:
+// 1 - droop F / (F + f), F = 2 m n k; droop and f were 0.101 and 1.04e12 of A100, 0.142 and 3.29e12 of H100.
 TEST_CASE("products of matrices take what their law says") {
   struct Known {
     const char* device;
-    double m, n, k, us;
+    double m, n, k, us, clock;
   };
-  const std::vector<Known> known{{"a100-sxm", 256, 4096, 4096, 55.6},   {"a100-sxm", 4096, 1024, 4096, 157.4},
-                                 {"a100-sxm", 4096, 4096, 4096, 524.4}, {"a100-sxm", 8192, 8192, 8192, 4129},
-                                 {"h100-sxm", 256, 4096, 4096, 17.7},   {"h100-sxm", 4096, 1024, 4096, 46.5},
-                                 {"h100-sxm", 4096, 4096, 4096, 176.3}, {"h100-sxm", 8192, 8192, 8192, 1410},
-                                 {"h100-sxm", 2048, 1536, 12288, 99.9}};
+  const std::vector<Known> known{
+      {"a100-sxm", 256, 4096, 4096, 55.6, 0.9992},   {"a100-sxm", 4096, 1024, 4096, 157.4, 0.9968},
+      {"a100-sxm", 4096, 4096, 4096, 524.4, 0.9882}, {"a100-sxm", 8192, 8192, 8192, 4129, 0.9481},
+      {"h100-sxm", 256, 4096, 4096, 17.7, 0.9996},   {"h100-sxm", 4096, 1024, 4096, 46.5, 0.9985},
+      {"h100-sxm", 4096, 4096, 4096, 176.3, 0.9943}, {"h100-sxm", 8192, 8192, 8192, 1410, 0.9644},
+      {"h100-sxm", 2048, 1536, 12288, 99.9, 0.9967}};
   for (const Known& one : known) {
     INFO(one.device << " " << one.m << " " << one.n << " " << one.k);
     CHECK(1e6 * product_time(one.m, one.n, one.k, 1, alone(one.device)).count() ==
-          Approx(one.us).epsilon(0.005));
+          Approx(one.clock * one.us).epsilon(0.005));
   }
 }
 
