@@ -28,7 +28,8 @@ std::string describe_devices() {
       "estimate it "
       "from the model's layers alone. Settings: a rate by its dtype, memory_bandwidth, kernel_launch, "
       "process (bytes that a "
-      "rank holds besides), and of an estimate compute_efficiency, memory_efficiency, activations";
+      "rank holds besides), and of an estimate compute_efficiency, memory_efficiency, attention_efficiency, "
+      "rate_spread (by which GPUs of a kind differ; a step waits for the slowest), activations";
   for (const DeviceModel& device : device_models()) text += "\n" + device.name + ": " + device.description;
   return text;
 }

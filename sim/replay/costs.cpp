@@ -50,16 +50,14 @@ std::vector<double> Costs::places(int rank) const {
 }
 
 /// Of a pass over arrays, each addition costs a reduction. A GPU reads and writes the array, and per addition reads two and
-/// writes one; its gradients are taken to be views of DDP's buckets, into which nothing is copied.
+/// writes one, whatever is calibrated: calibrations of NCCL know no passes.
 double Costs::seconds(const Op& op, double place, bool follows) const {
   const TimeSource source = operation_of(op).time;
   if (source == TimeSource::kTrace) return times_.seconds(*input_.schedule, op, place, follows);
   if (source != TimeSource::kPass) return 0.0;
   const LocalPass pass = local_pass(op.action, *input_.schedule, *input_.model);
-  if (input_.device_memory.count() > 0.0) {
-    if (std::holds_alternative<CopyIn>(op.action) || std::holds_alternative<CopyOut>(op.action)) return 0.0;
+  if (input_.device_memory.count() > 0.0)
     return ((2.0 + 3.0 * pass.additions) * pass.size / input_.device_memory).count();
-  }
   if (input_.calibration == nullptr) return 0.0;
   const double added =
       pass.additions == 0 ? 0.0 : pass.additions * input_.calibration->reduce.at(pass.size).count();

@@ -10,8 +10,8 @@
 
 namespace stepcast {
 
-/// What the operations of a Schedule cost alone, from the trace, the calibration or the model's declared
-/// times.
+/// What the operations of a Schedule cost alone, from the trace, the calibration, the memory of a GPU or the model's
+/// declared times.
 class Costs {
  public:
   explicit Costs(const ReplayInput& input);

@@ -128,6 +128,11 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!inputs.device->gpu) inputs.threads = threads;
   if (request.brief) return;
   inputs.notes["estimate"] = estimate_note(request.precision, *inputs.device);
+  if (inputs.alone)
+    inputs.notes["slowest GPU"] =
+        "of " + std::to_string(request.training.world_size) + ", its products and attention take " +
+        percent_text(inputs.device->compute_efficiency / slowest.compute_efficiency - 1.0, 1) +
+        " longer than those of most; --device " + inputs.device->name + ":rate_spread=0 has all alike";
   inputs.notes["known errors"] = known_errors_note(*inputs.device);
   if (inputs.device->fitted)
     inputs.notes["fitted"] = fitted_note(*inputs.device->fitted, request.training.world_size);
@@ -332,8 +337,10 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   const std::optional<TraceEntry>& trace = communicates(schedule) ? inputs.waiting_trace : inputs.trace;
   input.trace = trace ? &*trace : nullptr;
   input.accumulating = inputs.accumulating_trace ? &*inputs.accumulating_trace : nullptr;
-  if (inputs.device != nullptr && inputs.device->gpu)
-    input.device_memory = inputs.device->memory_efficiency * inputs.device->memory_bandwidth;
+  const DeviceModel* device = inputs.device;
+  if (device == nullptr && inputs.traced) device = reported_device(inputs.traced->device);
+  if (device != nullptr && device->gpu)
+    input.device_memory = device->memory_efficiency * device->memory_bandwidth;
   if (inputs.memory && inputs.device->collective_traffic > 0.0) {
     input.memory = &*inputs.memory;
     input.collective_traffic = inputs.device->collective_traffic;

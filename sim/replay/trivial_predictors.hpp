@@ -40,7 +40,7 @@ Seconds alpha_beta_step_time(const Schedule& schedule, const AlphaBeta& line, Se
 ///
 /// ready_k being the end of what it comes after: of a DDP bucket the copy of its last gradient, at that gradient's
 /// measured place in its backward. Compute that comes after a collective (a gathered unit, the optimizer) waits for
-/// its end; the step ends with its last operation and the host's rest. Passes over arrays cost what is calibrated.
+/// its end; the step ends with its last operation and the host's rest. Passes over arrays cost what is calibrated, or a GPU's memory.
 /// Ranks never wait for each other, nothing shares a link or a core, several collectives in flight queue.
 /// Nothing where ranks exchange messages or copies between memories, or nothing at all.
 std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBeta& line);

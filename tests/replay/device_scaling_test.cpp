@@ -130,7 +130,9 @@ TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have 
     request.training.world_size = ranks;
     return predict(request).breakdown.front().compute_s;
   };
-  CHECK(compute("h100-sxm", 8) > 1.01 * compute("h100-sxm:rate_spread=0", 8));
+  const double slower = compute("h100-sxm", 8) / compute("h100-sxm:rate_spread=0", 8);
+  CHECK(slower > 1.01);
+  CHECK(slower < 1.0 + 0.0175 * 1.3852);  // what memory bounds is not slower
   CHECK(compute("h100-sxm", 1) == Approx(compute("h100-sxm:rate_spread=0", 1)));
   // A step of one rank alone, to which speed-ups are told, is that of a GPU like the others.
   request.device = "h100-sxm";

@@ -136,9 +136,11 @@ TEST_CASE("a hook runs inside its backward where the gradient is ready, and the 
   CHECK(result.median_step_time_s() == Approx(2.5 + 0.75));  // and the host time of the step
 }
 
-TEST_CASE("on a GPU divisions and sums read and write their arrays in its memory, and DDP copies nothing") {
+TEST_CASE("on a GPU passes read and write their arrays in its memory, whatever is calibrated") {
   const Model model = fixed_model(1, 0.0, 0.0, 1e9);
   const Cluster cluster = star(2, 1e9, 0.0);
+  Calibration costs;
+  costs.copy = costs.reduce = {{{0.0, 0.0}, {1e9, 100.0}}};
   const auto step_s = [&](const Action& action, double reduced = 4.0) {
     Schedule schedule = same_program(2, {operation("pass", Stream::kCompute, action)});
     schedule.buckets = {{{0}, Bytes(1e9)}};
@@ -150,14 +152,15 @@ TEST_CASE("on a GPU divisions and sums read and write their arrays in its memory
     schedule.units = {unit};
     ReplayInput input = input_of(schedule, model, cluster);
     input.device_memory = BytesPerSecond(1e9);
+    input.calibration = &costs;
     return replay(input).median_step_time_s();
   };
   CHECK(step_s(ScaleUnit{0, 0.5, false}) == Approx(2.0));       // 1 GB in and out
   CHECK(step_s(ScaleUnit{0, 0.5, true}) == Approx(1.0));        // half of it
   CHECK(step_s(ScaleUnit{0, 0.5, false}, 2.0) == Approx(3.5));  // and converted: 1 GB in and half of it out
   CHECK(step_s(Combine{0, 3, 0.5}) == Approx(8.0));             // and two sums of two into one
-  CHECK(step_s(CopyIn{0, 0, 0.5}) == 0.0);
-  CHECK(step_s(CopyOut{0}) == 0.0);
+  CHECK(step_s(CopyIn{0, 0, 0.5}) == Approx(2.0));              // divided on the way
+  CHECK(step_s(CopyOut{0}) == Approx(2.0));
 }
 
 TEST_CASE("a shift goes on beside its operation, which waits for what is left of it") {
