@@ -97,7 +97,9 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     device.collective_traffic = number_of(what, text, kMostTraffic);
     device.sets_estimate = true;
   } else if (key == "rate_spread") {
-    if (!device.gpu) throw InputError(what + ": found '" + text + "' for a CPU, but only GPUs have one");
+    if (!device.gpu)
+      throw InputError(what + ": found '" + text +
+                       "' for a CPU, but only GPUs wait for the slowest of their kind");
     const auto value = number_in<double>(text);
     if (!value || !(*value >= 0.0 && *value <= kMostSpread))
       throw InputError(what + ": found '" + text + "', expected a number from 0 to 0.2");

@@ -128,11 +128,11 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
   if (!inputs.device->gpu) inputs.threads = threads;
   if (request.brief) return;
   inputs.notes["estimate"] = estimate_note(request.precision, *inputs.device);
-  if (inputs.alone)
+  if (inputs.alone && request.phases.empty())
     inputs.notes["slowest GPU"] =
         "of " + std::to_string(request.training.world_size) + ", its products and attention take " +
         percent_text(inputs.device->compute_efficiency / slowest.compute_efficiency - 1.0, 1) +
-        " longer than those of most; --device " + inputs.device->name + ":rate_spread=0 has all alike";
+        " longer than those of most; rate_spread=0 among the settings of --device has all alike";
   inputs.notes["known errors"] = known_errors_note(*inputs.device);
   if (inputs.device->fitted)
     inputs.notes["fitted"] = fitted_note(*inputs.device->fitted, request.training.world_size);
@@ -150,7 +150,8 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   inputs.device = &device_model(request.device);
   if (!request.trace.empty() && inputs.device->sets_estimate)
     throw UsageError("--device " + request.device +
-                     ": efficiencies and activations are those of an estimate, and go without --trace");
+                     ": efficiencies, activations, rate_spread and collective_traffic are those of an "
+                     "estimate, and go without --trace");
   if (!by_rooflines(inputs.device, !request.phases.empty()) || request.scale.empty()) return;
   inputs.scaled =
       std::make_unique<DeviceModel>(scaled_device(request.scale, *inputs.device, request.trace.empty()));
