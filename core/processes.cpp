@@ -1,9 +1,14 @@
 #include "core/processes.hpp"
 
+#include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <memory>
 #include <thread>
 
 #include "core/error.hpp"
@@ -29,14 +34,28 @@ bool read_all(int descriptor, void* data, std::size_t size) {
   return true;
 }
 
+using Counter = std::atomic<std::size_t>;
+
+/// A number that processes share.
+std::unique_ptr<Counter, void (*)(Counter*)> shared_counter() {
+  void* memory = mmap(nullptr, sizeof(Counter), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw RunError("no memory to share with another process");
+  return {new (memory) Counter(0), [](Counter* counter) { munmap(counter, sizeof *counter); }};
+}
+
+struct Head {
+  std::size_t index = 0, size = 0;
+};
+
 /// In a child: never returns.
-[[noreturn]] void answer_all(int descriptor, std::size_t first, std::size_t step, std::size_t count,
+[[noreturn]] void answer_all(int descriptor, Counter& next, std::size_t count,
                              const std::function<std::string(std::size_t)>& answer) {
   try {
-    for (std::size_t i = first; i < count; i += step) {
+    for (std::size_t i = next++; i < count; i = next++) {
       const std::string text = answer(i);
-      const std::size_t size = text.size();
-      if (!write_all(descriptor, &size, sizeof size) || !write_all(descriptor, text.data(), size)) break;
+      const Head head{i, text.size()};
+      if (!write_all(descriptor, &head, sizeof head) || !write_all(descriptor, text.data(), text.size()))
+        break;
     }
   } catch (...) {  // the parent misses an answer
   }
@@ -50,36 +69,49 @@ int default_jobs() { return std::max(1, static_cast<int>(std::thread::hardware_c
 std::vector<std::string> in_processes(std::size_t count, int jobs,
                                       const std::function<std::string(std::size_t)>& answer) {
   std::vector<std::string> answers(count);
-  const std::size_t step = std::min(count, static_cast<std::size_t>(std::max(1, jobs)));
-  if (step <= 1) {
+  const std::size_t most = std::min(count, static_cast<std::size_t>(std::max(1, jobs)));
+  if (most <= 1) {
     for (std::size_t i = 0; i < count; ++i) answers[i] = answer(i);
     return answers;
   }
-  std::vector<std::pair<pid_t, int>> children;
-  for (std::size_t job = 0; job < step; ++job) {
+  const auto next = shared_counter();
+  std::vector<pid_t> children;
+  std::vector<pollfd> pipes;
+  for (std::size_t job = 0; job < most; ++job) {
     int ends[2];
     if (pipe(ends) != 0) throw RunError("no pipe to another process");
     const pid_t child = fork();
     if (child == 0) {
       close(ends[0]);
-      answer_all(ends[1], job, step, count, answer);
+      answer_all(ends[1], *next, count, answer);
     }
     close(ends[1]);
     if (child < 0) throw RunError("no other process can be started");
-    children.emplace_back(child, ends[0]);
+    children.push_back(child);
+    pipes.push_back({ends[0], POLLIN, 0});
   }
-  bool complete = true;
-  for (std::size_t job = 0; job < step; ++job) {
-    for (std::size_t i = job; i < count && complete; i += step) {
-      std::size_t size = 0;
-      complete = read_all(children[job].second, &size, sizeof size);
-      if (complete) answers[i].resize(size);
-      complete = complete && read_all(children[job].second, answers[i].data(), size);
+  std::size_t answered = 0;
+  while (!pipes.empty()) {
+    if (poll(pipes.data(), pipes.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      throw RunError("answers of other processes cannot be waited for");
     }
-    close(children[job].second);
-    waitpid(children[job].first, nullptr, 0);
+    std::erase_if(pipes, [&](const pollfd& one) {
+      if (one.revents == 0) return false;
+      Head head;
+      if (read_all(one.fd, &head, sizeof head)) {
+        answers[head.index].resize(head.size);
+        if (read_all(one.fd, answers[head.index].data(), head.size)) {
+          ++answered;
+          return false;
+        }
+      }
+      close(one.fd);
+      return true;
+    });
   }
-  if (!complete) throw RunError("a process that was asked something has died");
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  if (answered < count) throw RunError("a process that was asked something has died");
   return answers;
 }
 

@@ -10,9 +10,9 @@ namespace stepcast {
 /// Processes that may run at once where nobody says otherwise: one per core.
 int default_jobs();
 
-/// What `answer(i)` returns for every i below `count`: asked in `jobs` children of this process, the j-th child for every
-/// jobs-th i from j on, or in this process where there is but one of either. Children know all that the parent does, and what
-/// they learn is lost with them. \throws RunError when a child dies before it has answered (as of an exception)
+/// What `answer(i)` returns for every i below `count`: asked in `jobs` children of this process, each of which takes the next i
+/// when it has answered the last, or in this process where there is but one of either. Children know all that the parent does,
+/// and what they learn is lost with them. \throws RunError when a child dies before it has answered (as of an exception)
 std::vector<std::string> in_processes(std::size_t count, int jobs,
                                       const std::function<std::string(std::size_t)>& answer);
 
