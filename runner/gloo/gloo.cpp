@@ -249,7 +249,7 @@ class GlooBackend : public Backend {
       const auto call = std::make_shared<PostedCall>(connection_, what, sends, data, peer, tag);
       if (sends) sent_->add(data.bytes());
       posted_.add(call);
-      return WorkPtr(call.get(), [call](Work*) { call->release(); });
+      return WorkPtr(call.get(), [call, retired = posted_.retired()](Work*) { call->release(*retired); });
     });
   }
 

@@ -65,13 +65,18 @@ class PostedCall : public TimedWork {
     changed_.notify_all();
   }
 
-  /// Takes the memory from gloo, over or not: the caller is about to lose it.
-  void release() {
+  /// Takes the memory from gloo, over or not: the caller is about to lose it. Of a call that is well over, gloo's part is
+  /// destroyed by `retired`, since its destructor yields the core until gloo's device thread has let go of it: a caller that
+  /// goes ahead of that thread, on its core, would yield for nothing, until the system stops it after a second.
+  void release(WorkQueue& retired) {
     std::unique_lock lock(mutex_);
     claimed_ = true;
     if (attended_) abort_in_gloo();
     changed_.wait(lock, [&] { return !attended_; });
-    buffer_.reset();
+    if (over_ && !error_)
+      retired.push([buffer = std::shared_ptr(std::move(buffer_)), connection = connection_] {});
+    else
+      buffer_.reset();
     connection_.reset();
   }
 
@@ -124,11 +129,15 @@ class PostedCalls {
       if (!call->claimed()) attending->push([call] { call->attend(); });
     });
   }
+  /// Where what is left of calls that are over is destroyed.
+  [[nodiscard]] const std::shared_ptr<WorkQueue>& retired() const { return retired_; }
 
  private:
   std::shared_ptr<WorkQueue> attending_ =
       std::make_shared<WorkQueue>(0, std::numeric_limits<std::size_t>::max());
   WorkQueue young_{0, 1};
+  /// One thread from the start on, with the priority that the process had then.
+  std::shared_ptr<WorkQueue> retired_ = std::make_shared<WorkQueue>(1, 1);
 };
 
 }  // namespace stepcast
