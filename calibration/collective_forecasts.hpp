@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/units.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/collectives/nccl_reached.hpp"
-#include "sim/schedule/schedule.hpp"
 
 /// Measured collectives of NCCL, and what is forecast of them.
 namespace stepcast {
@@ -29,7 +29,7 @@ struct NcclSample {
 class CollectiveForecasts {
  public:
   /// \param laws in place of those of the GPU's generation, or null; read as long as this lives
-  explicit CollectiveForecasts(const NcclLaws* laws = nullptr) : laws_(laws) {}
+  explicit CollectiveForecasts(const NcclParameters* laws = nullptr) : laws_(laws) {}
 
   /// What a call takes. NVLS adds no int8. \param device of device_model()
   [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
@@ -38,11 +38,12 @@ class CollectiveForecasts {
 
  private:
   struct World {
-    explicit World(Cluster given, const NcclLaws* laws) : cluster(std::move(given)), graphs(cluster, laws) {}
+    explicit World(Cluster given, const NcclParameters* laws)
+        : cluster(std::move(given)), graphs(cluster, laws) {}
     Cluster cluster;
     NcclGraphs graphs;
   };
-  const NcclLaws* laws_;
+  const NcclParameters* laws_;
   std::map<std::string, std::unique_ptr<World>> worlds_;  ///< by device
 };
 

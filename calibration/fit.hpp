@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 /// Samples to costs. Pure: no clock, no file, no machine.
 namespace stepcast {
@@ -44,10 +44,10 @@ CostFit fit_cost(const std::vector<CostPoint>& points, double tolerance = 0.02);
 /// Residuals of a cost at points it was fitted to (or not).
 FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& points);
 
-inline constexpr std::size_t kFewestSamples = 3;  ///< that the median of a probe and size is taken of
+inline constexpr std::size_t kMinSamples = 3;  ///< that the median of a probe and size is taken of
 
 /// Moves disturbed samples from `samples` to `set_aside`: those taken at less than kUndisturbedSpeed of what the
-/// machine gave at its best while all of them were. Where that leaves fewer than kFewestSamples of a probe and
+/// machine gave at its best while all of them were. Where that leaves fewer than kMinSamples of a probe and
 /// size, as many of the least disturbed ones stay, and the set says so. Samples without a MachineLog stay.
 void set_disturbed_aside(Calibration& calibration);
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "calibration/fit.hpp"
-#include "calibration/judge_hosts.hpp"
+#include "calibration/report_slow_hosts.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
 #include "topologies/token_bucket.hpp"
@@ -295,7 +295,7 @@ void count_sets(Calibration& calibration) {
 
 void judge_sampling(const Sampling& sampling, std::vector<std::string>& verdicts) {
   const std::string budget = "the budget of " + to_text(Seconds(sampling.budget_s));
-  const std::string fewest = std::to_string(kFewestSamples);
+  const std::string fewest = std::to_string(kMinSamples);
   if (!sampling.converged())
     verdicts.push_back("did not converge: of " + std::to_string(sampling.disturbed) + " of " +
                        std::to_string(sampling.sets) + " costs no " + fewest +
@@ -348,7 +348,7 @@ void judge(Calibration& calibration) {
   }
   judge_fit("reduction", calibration.reduce_fit, verdicts);
   judge_fit("copy", calibration.copy_fit, verdicts);
-  judge_hosts(calibration, verdicts);
+  report_slow_hosts(calibration, verdicts);
   if (calibration.world_size == 1)
     verdicts.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
@@ -356,7 +356,7 @@ void judge(Calibration& calibration) {
 /// Where each sample of a set goes.
 void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside) {
   const std::vector<char> clean = undisturbed(all.machine, best);
-  const std::vector<char> keep = least_disturbed(all.machine, best, kFewestSamples);
+  const std::vector<char> keep = least_disturbed(all.machine, best, kMinSamples);
   const auto part = [&](bool wanted) {
     SampleSet set = all;
     set.time_s = marked(all.time_s, keep, wanted);

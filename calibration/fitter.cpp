@@ -35,7 +35,7 @@ std::vector<double> list_of(const VectorXd& values) { return {values.data(), val
 struct Manner {
   double enough = kConverged;
   bool rough = false;  ///< slopes are followed, never measured
-  double hopeless = std::numeric_limits<double>::infinity();
+  double stop_above = std::numeric_limits<double>::infinity();
   double prior = 1.0;              ///< weight of squared deviations
   std::vector<double> farthest{};  ///< deviations; empty: kFarthest of each
 };
@@ -44,7 +44,7 @@ struct Manner {
 class Descent {
  public:
   /// \param slopes to begin with; empty: they are measured
-  Descent(const Misfits& misfits, const std::vector<double>& start,
+  Descent(const Residuals& misfits, const std::vector<double>& start,
           const std::vector<std::vector<double>>& slopes, Manner manner)
       : misfits_(misfits), manner_(std::move(manner)), z_(vector_of(start)), r_(vector_of(misfits(start))) {
     farthest_ = manner_.farthest.empty() ? VectorXd::Constant(z_.size(), kFarthest).eval()
@@ -63,10 +63,10 @@ class Descent {
          ++round) {
       const VectorXd step = next_step();
       const double linear = linear_objective(step), promised = objective() - linear;
-      if (manner_.hopeless < linear) {  // of the whole step, not of its first part
+      if (manner_.stop_above < linear) {  // of the whole step, not of its first part
         const VectorXd whole = curvature().ldlt().solve(-gradient());
         const double least = linear_objective(whole);
-        if (least > manner_.hopeless) {
+        if (least > manner_.stop_above) {
           Fit given_up = result();
           given_up.objective = least;
           return given_up;
@@ -165,7 +165,7 @@ class Descent {
     return found;
   }
 
-  const Misfits& misfits_;
+  const Residuals& misfits_;
   Manner manner_;
   VectorXd z_, r_, farthest_;
   MatrixXd slopes_;
@@ -189,11 +189,11 @@ double FreeParameter::at(double deviations) const {
   return std::clamp(linear ? value : std::exp(value), least, most);
 }
 
-Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts, const NearFit* near) {
+Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts, const NearFit* near) {
   if (near != nullptr && !near->fit.slopes.empty()) {
     Fit best;
     for (const std::vector<double>& start : starts) {
-      const Manner manner{.enough = kRough, .rough = true, .hopeless = near->hopeless};
+      const Manner manner{.enough = kRough, .rough = true, .stop_above = near->stop_above};
       Fit found = Descent(misfits, start, near->fit.slopes, manner).run();
       if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
     }
@@ -219,7 +219,7 @@ Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts, 
   return minima[best];
 }
 
-Fit polished(const Misfits& misfits, const Fit& found) {
+Fit polished(const Residuals& misfits, const Fit& found) {
   return Descent(misfits, found.deviations, found.slopes, {}).run();
 }
 
@@ -233,7 +233,7 @@ std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
   return starts;
 }
 
-FittedValue fitted_range(const Misfits& misfits, const Fit& best,
+FittedValue fitted_range(const Residuals& misfits, const Fit& best,
                          const std::function<double(const std::vector<double>&)>& log_value, double limit) {
   const double central = log_value(best.deviations);
   FittedValue result{std::exp(central), std::exp(central), std::exp(central), {}};
@@ -265,7 +265,7 @@ FittedValue fitted_range(const Misfits& misfits, const Fit& best,
     std::vector<double> reached = best.deviations;
     for (int trial = 0; trial < kTrials; ++trial) {
       const double target = central + side * pulled * deviation;
-      const Misfits held = [&](const std::vector<double>& z) {
+      const Residuals held = [&](const std::vector<double>& z) {
         std::vector<double> all = misfits(z);
         all.push_back(kPull * (log_value(z) - target) / deviation);
         return all;
@@ -325,7 +325,7 @@ class Search {
     NearFit near{{}, least_ + kHopeless * kAccepted};
     if (beside != known_.end()) {
       near.fit = beside->second;
-      // Other names may be another model, to which slopes say nothing and nothing is hopeless yet.
+      // Other names may be another model, to which slopes say nothing and nothing is stop_above yet.
       if (names(beside->first) != names(chosen)) near = {{near.fit.deviations, near.fit.objective, {}, {}}};
     }
     const Fit& fresh =

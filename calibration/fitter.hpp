@@ -22,7 +22,7 @@ struct FreeParameter {
 };
 
 /// How far a model is from the rows with parameters at these deviations: ln(predicted / measured) / sigma of each row.
-using Misfits = std::function<std::vector<double>(const std::vector<double>& deviations)>;
+using Residuals = std::function<std::vector<double>(const std::vector<double>& deviations)>;
 
 struct Fit {
   std::vector<double> deviations;  ///< of the parameters
@@ -37,7 +37,7 @@ struct Fit {
 struct NearFit {
   Fit fit;
   /// Where its slopes promise no less than this, that is the answer, without a descent.
-  double hopeless = std::numeric_limits<double>::infinity();
+  double stop_above = std::numeric_limits<double>::infinity();
 };
 
 /// The maximum of the posterior:
@@ -49,11 +49,11 @@ struct NearFit {
 /// 0.1, and the minima that are as low go on to 10^-8. The least counts; of those that are equal within
 /// 10^-6 the nearest to the middle, then the first. \param near whose slopes to begin with and to be content with, within
 /// 10^-2 of the objective; where it has none, the minima stay as they are found. \pre starts not empty, all of one length
-Fit fit(const Misfits& misfits, const std::vector<std::vector<double>>& starts,
+Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts,
         const NearFit* near = nullptr);
 
 /// From a fit on, to 10^-8 of the objective, with slopes of its own.
-Fit polished(const Misfits& misfits, const Fit& found);
+Fit polished(const Residuals& misfits, const Fit& found);
 
 /// Starts that are the same whatever is fitted: the middle, and corners to both sides of it.
 std::vector<std::vector<double>> fixed_starts(std::size_t parameters);
@@ -71,7 +71,7 @@ struct FittedValue {
 ///
 /// Where in its range a parameter lies counts nothing here. The value is pulled to both sides and the parameters are fitted
 /// anew, so that all the while they explain the rows as well as they can, farther until that fails, then less far.
-FittedValue fitted_range(const Misfits& misfits, const Fit& best,
+FittedValue fitted_range(const Residuals& misfits, const Fit& best,
                          const std::function<double(const std::vector<double>& deviations)>& log_value,
                          double limit);
 

@@ -24,7 +24,7 @@ class Question {
   }
 
   /// ln(forecast / measured).
-  [[nodiscard]] std::vector<double> logarithms(const NcclLaws& laws) {
+  [[nodiscard]] std::vector<double> logarithms(const NcclParameters& laws) {
     std::vector<double> result;
     result.reserve(samples_.size());
     for (std::size_t i = 0; i < samples_.size(); ++i) {
@@ -40,8 +40,8 @@ class Question {
   std::vector<NcclGraph> graphs_;
 };
 
-NcclLaws laws_of(const NcclCosts& costs) {
-  NcclLaws laws = nccl_laws(device_model(costs.device).compute_capability);
+NcclParameters laws_of(const NcclCosts& costs) {
+  NcclParameters laws = nccl_parameters(device_model(costs.device).compute_capability);
   laws.set(costs.laws);
   return laws;
 }
@@ -55,27 +55,27 @@ double softened(double deviations) {
 
 NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples) {
   if (samples.empty()) throw InputError("no measured collectives of NCCL to fit");
-  const NcclLaws defaults = nccl_laws(device_model(device).compute_capability);
+  const NcclParameters defaults = nccl_parameters(device_model(device).compute_capability);
   std::vector<std::string> names;
   for (const auto& [name, value] : defaults.values())
     if (value > 0.0 && name != "host_burst") names.push_back(name);
   const auto laws_at = [&](const std::vector<double>& deviations) {
     std::map<std::string, double> values = defaults.values();
     for (std::size_t i = 0; i < names.size(); ++i) values[names[i]] *= std::exp(kKnownTo * deviations[i]);
-    NcclLaws laws;
+    NcclParameters laws;
     laws.set(values);
     return laws;
   };
   Question question(device, samples);
   const Fit found = fit(
       [&](const std::vector<double>& deviations) {
-        const NcclLaws laws = laws_at(deviations);
+        const NcclParameters laws = laws_at(deviations);
         std::vector<double> misfits = question.logarithms(laws);
         for (double& misfit : misfits) misfit = softened(misfit / kMissedBy);
         return misfits;
       },
       {std::vector<double>(names.size(), 0.0)});
-  const NcclLaws laws = laws_at(found.deviations);
+  const NcclParameters laws = laws_at(found.deviations);
   NcclCosts costs;
   costs.device = device_model(device).name;
   costs.laws = laws.values();
@@ -107,22 +107,22 @@ Calibration nccl_calibration(const std::string& device, const std::vector<NcclSa
 }
 
 double nccl_error(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclLaws laws = laws_of(costs);
+  const NcclParameters laws = laws_of(costs);
   double sum = 0.0;
   for (const double one : Question(costs.device, samples).logarithms(laws)) sum += std::abs(one);
   return std::expm1(sum / static_cast<double>(samples.size()));
 }
 
 std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samples) {
-  const NcclLaws defaults = nccl_laws(device_model(costs.device).compute_capability);
+  const NcclParameters defaults = nccl_parameters(device_model(costs.device).compute_capability);
   Table table({"law", "default", "fitted", "unit", "told by the samples"});
   const std::map<std::string, double> before = defaults.values();
-  for (std::size_t i = 0; i < NcclLaws::names().size(); ++i) {
-    const std::string& name = NcclLaws::names()[i];
+  for (std::size_t i = 0; i < NcclParameters::names().size(); ++i) {
+    const std::string& name = NcclParameters::names()[i];
     const bool told =
         std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
     table.add({name, short_number(before.at(name)), short_number(costs.laws.at(name)),
-               NcclLaws::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
+               NcclParameters::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
   }
   NcclCosts unfitted = costs;
   unfitted.laws = before;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "calibration/collective_forecasts.hpp"
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 /// Laws of NCCL's kernels from measured collectives.
 namespace stepcast {

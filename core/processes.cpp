@@ -66,7 +66,7 @@ struct Head {
 
 int default_jobs() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-std::vector<std::string> in_processes(std::size_t count, int jobs,
+std::vector<std::string> parallel_map(std::size_t count, int jobs,
                                       const std::function<std::string(std::size_t)>& answer) {
   std::vector<std::string> answers(count);
   const std::size_t most = std::min(count, static_cast<std::size_t>(std::max(1, jobs)));

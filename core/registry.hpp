@@ -1,7 +1,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cassert>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,25 +15,27 @@ namespace stepcast {
 ///
 /// A file adds its thing by one `const Registration` at namespace scope; that is why the modules are OBJECT
 /// libraries (a static library would let the linker drop the file). Entries are sorted by (order, name), so
-/// the result does not depend on link order. A duplicate name aborts at start-up: it is a programmer's
-/// mistake.
+/// the result does not depend on link order. A duplicate name is a programmer's mistake: it ends
+/// the program at start-up.
 template <class Thing>
 class Registry {
  public:
   struct Entry {
     std::string name;
     std::string description;  ///< one sentence, shown by `help`
-    Thing thing;
+    Thing value;
     int order = 0;
   };
 
   explicit Registry(std::string what) : what_(std::move(what)) {}
 
+  /// \throws std::logic_error for a name that is registered already
   void add(Entry entry) {
     const auto before = [](const Entry& a, const Entry& b) {
       return std::pair(a.order, std::string_view(a.name)) < std::pair(b.order, std::string_view(b.name));
     };
-    assert(!has(entry.name));
+    if (has(entry.name))
+      throw std::logic_error("two registered " + what_ + "s are named '" + entry.name + "'");
     entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, before), std::move(entry));
   }
 
@@ -52,7 +54,7 @@ class Registry {
   /// \throws UsageError that lists the known names and the nearest one.
   [[nodiscard]] const Thing& find(std::string_view name) const {
     for (const Entry& entry : entries_)
-      if (entry.name == name) return entry.thing;
+      if (entry.name == name) return entry.value;
     throw UsageError(unknown_name(what_, name, names()));
   }
 

@@ -116,8 +116,8 @@ class SegmentAccount {
 
   /// Whether the input goes into products with weights, and none is a router's.
   static bool is_multiplied_alone(const LayerCost& cost) {
-    return std::ranges::any_of(cost.products, [](const MatrixProduct& one) { return one.heads <= 0.0; }) &&
-           std::ranges::none_of(cost.products, &MatrixProduct::chooses);
+    return std::ranges::any_of(cost.products, [](const Gemm& one) { return one.heads <= 0.0; }) &&
+           std::ranges::none_of(cost.products, &Gemm::chooses);
   }
 
   /// Forward reads the weights; backward reads them again and writes their gradient. Of an embedding's tables
@@ -133,8 +133,8 @@ class SegmentAccount {
     work.forward = cost.forward;
     work.backward = gradients * cost.forward;
     if (computes_backward) work.again = cost.again;
-    work.forward_traffic = cost.forward_traffic - cost.forward_aside;
-    if (computes_backward) work.backward_traffic = cost.backward_traffic - cost.backward_aside;
+    work.forward_traffic = cost.forward_traffic - cost.forward_memory_bound;
+    if (computes_backward) work.backward_traffic = cost.backward_traffic - cost.backward_memory_bound;
     if (layer.kind != "embedding") work.forward_weights = weights;
     if (computes_backward) work.backward_weights = 2.0 * weights;
     work.forward_kernels = cost.kernels;
@@ -144,10 +144,10 @@ class SegmentAccount {
     work.attention = cost.attention;
     work.in_float32 = cost.in_float32;
     if (!computes_backward) work.in_float32.backward = work.in_float32.backward_casts = 0.0;
-    const bool has_aside = cost.forward_aside > Bytes(0);
+    const bool has_aside = cost.forward_memory_bound > Bytes(0);
     LayerWork aside;  // its kernels are among those of the layer
     LayerWork& noisy = has_aside ? aside : work;
-    noisy.forward_spared = cost.forward_spared;
+    noisy.forward_cpu_only = cost.forward_cpu_only;
     if (computes_backward) noisy.backward_spared = cost.backward_spared;
     for (const LayerWork& step : cost.steps) {
       work.forward -= step.forward;
@@ -162,8 +162,8 @@ class SegmentAccount {
       segment.work.push_back(step);
     }
     if (!has_aside) return;
-    aside.forward_traffic = cost.forward_aside;
-    if (computes_backward) aside.backward_traffic = cost.backward_aside;
+    aside.forward_traffic = cost.forward_memory_bound;
+    if (computes_backward) aside.backward_traffic = cost.backward_memory_bound;
     segment.work.push_back(aside);
   }
 
@@ -255,12 +255,12 @@ class SegmentAccount {
 
   /// Those of the forward, then those of the backward, which runs through the layers from the last to the first.
   void add_exchanges(Segment& segment) {
-    const auto add = [&](LayerExchange& exchange) {
+    const auto add = [&](LayerCollective& exchange) {
       exchange.ready = registered_ - exchange.ready;
       segment.exchanges.push_back(static_cast<int>(model_.exchanges.size()));
       model_.exchanges.push_back(exchange);
     };
-    for (LayerExchange& exchange : noted_)
+    for (LayerCollective& exchange : noted_)
       if (!exchange.backward) add(exchange);
     for (auto exchange = noted_.rbegin(); exchange != noted_.rend(); ++exchange)
       if (exchange->backward) add(*exchange);
@@ -300,9 +300,9 @@ class SegmentAccount {
   bool needs_gradient_;
   std::vector<Activation> activations_;
   std::vector<int> ready_;
-  std::vector<LayerExchange> noted_;  ///< in forward order; `ready` is how many parameters come before
-  Bytes gathered_{};                  ///< where the layers began that ranks share
-  int registered_ = 0;                ///< parameters
+  std::vector<LayerCollective> noted_;  ///< in forward order; `ready` is how many parameters come before
+  Bytes gathered_{};                    ///< where the layers began that ranks share
+  int registered_ = 0;                  ///< parameters
 };
 
 /// A segment is called by the kind of its costliest layer; of equals by the last. An embedding has no flop

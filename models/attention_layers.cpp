@@ -18,7 +18,7 @@ AttentionWidths widths(const Layer& layer) {
   return {head, heads * head, layer.sizes.at("kv_heads") * head};
 }
 
-bool goes_round(const Layer& layer) { return says(layer, "ring") && layer.sizes.at("context") > 1; }
+bool uses_ring(const Layer& layer) { return says(layer, "ring") && layer.sizes.at("context") > 1; }
 
 Shape attention_output(const Layer& layer) {
   expect_percent(layer, "dropout");
@@ -32,9 +32,9 @@ Shape attention_output(const Layer& layer) {
   const AttentionWidths width = widths(layer);
   if (says(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
     throw InputError("a fused projection has q, k and v of the input's width");
-  if (goes_round(layer) && (!says(layer, "flash") || layer.sizes.at("dropout") != 0))
+  if (uses_ring(layer) && (!says(layer, "flash") || layer.sizes.at("dropout") != 0))
     throw InputError("a ring stores no probabilities: it needs flash=1, and no dropout of them");
-  if (goes_round(layer) && layer.input[0] % 2 != 0)
+  if (uses_ring(layer) && layer.input[0] % 2 != 0)
     throw InputError("a ring deals out two equal chunks to each rank; " + std::to_string(layer.input[0]) +
                      " positions of a rank are odd");
   if (says(layer, "rotary") && width.head % 2 != 0)
@@ -66,7 +66,7 @@ std::vector<LayerTensor> attention_parameters(const Layer& layer) {
 struct ScoresCost {
   double forward = 0.0, backward = 0.0, kept = 0.0;  ///< elements
   double masks = 0.0;                                ///< of those kept, dropout's noise
-  double aside = 0.0, backward_aside = 0.0;          ///< of them, of kernels that compute next to nothing
+  double aside = 0.0, backward_memory_bound = 0.0;   ///< of them, of kernels that compute next to nothing
   double spared = 0.0, backward_spared = 0.0;        ///< of those, what a GPU's dropout does not move
   int kernels = 0;
 };
@@ -86,7 +86,7 @@ ScoresCost stored_scores(std::int64_t dropout, bool causal, bool fused, double p
           drop.kept * p,
           (softmax + drop.forward) * p,
           (2.0 * softmax + drop.backward) * p,
-          drop.forward_spared * p,
+          drop.forward_cpu_only * p,
           drop.backward_spared * p,
           (fused ? 1 : 2 + (causal ? 1 : 0)) + (drop.kept > 0.0 ? 1 : 0)};
 }
@@ -100,7 +100,7 @@ std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double ve
            .forward_kernels = 2,
            .products = {cost.products.end() - 2, cost.products.end()}},
           {.forward_traffic = float32_bytes(matrices.aside),
-           .forward_spared = float32_bytes(matrices.spared),
+           .forward_cpu_only = float32_bytes(matrices.spared),
            .forward_kernels = matrices.kernels}};
 }
 
@@ -184,7 +184,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
   const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
   cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
-  cost.saved_besides = goes_round(layer) ? Bytes(0) : float32_bytes(s * q + 2.0 * keys * w);
+  cost.saved_besides = uses_ring(layer) ? Bytes(0) : float32_bytes(s * q + 2.0 * keys * w);
   cost.kernels = products + 2 * in_place;
   for (const LayerPart& part : projections(layer))
     cost.products.push_back({s, static_cast<double>(part.count), h});
@@ -192,7 +192,7 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   if (eager && says(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
   if (eager && says(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
   const double kv = copies ? q : w, copies_kv = copies ? 2.0 * s * (w + q) : 0.0;
-  if (goes_round(layer)) {
+  if (uses_ring(layer)) {
     cost.forward = cost.forward - Flop(scores);
     cost.forward_traffic += float32_bytes(around + copies_kv);
     cost.backward_traffic += float32_bytes(2.0 * around + copies_kv);
@@ -225,9 +225,9 @@ void add_attention(const Layer& layer, LayerCost& cost) {
   cost.products.push_back({s, keys, head, heads});
   cost.products.push_back({s, head, keys, heads});
   cost.kernels += 3 + 2 + 1 + matrices.kernels + (repeats ? 2 : 0);
-  cost.forward_aside = float32_bytes(copied + matrices.aside);
-  cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
-  cost.forward_spared = float32_bytes(matrices.spared);
+  cost.forward_memory_bound = float32_bytes(copied + matrices.aside);
+  cost.backward_memory_bound = float32_bytes(2.0 * copied + matrices.backward_memory_bound);
+  cost.forward_cpu_only = float32_bytes(matrices.spared);
   cost.backward_spared = float32_bytes(matrices.backward_spared);
   cost.core = stored_core(cost, Flop(scores), 4.0 * s * q, matrices);
   cost.core_saved = float32_bytes(matrices.kept);
@@ -349,8 +349,8 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
   cost.products.push_back({s, s, d, heads});
   cost.products.push_back({s, w, s, heads});
   cost.kernels += 4 + 2 + matrices.kernels;
-  cost.forward_aside = float32_bytes(copied + matrices.aside);
-  cost.backward_aside = float32_bytes(2.0 * copied + matrices.backward_aside);
+  cost.forward_memory_bound = float32_bytes(copied + matrices.aside);
+  cost.backward_memory_bound = float32_bytes(2.0 * copied + matrices.backward_memory_bound);
   cost.core = stored_core(cost, Flop(scores), 2.0 * vectors, matrices);
   cost.core_saved = float32_bytes(matrices.kept);
 }

@@ -12,7 +12,7 @@ constexpr double kGranule = 16.0;  // elements of which an operand's rows are a 
 constexpr double kCast =
     2.0 + 2.0;  // bytes moved for an element: read in 16 bit, and written by rows and by columns
 
-bool fits(const MatrixProduct& product) {
+bool fits(const Gemm& product) {
   return product.heads <= 0.0 && !product.chooses && std::fmod(product.columns, kGranule) == 0.0 &&
          std::fmod(product.depth, kGranule) == 0.0;
 }
@@ -29,8 +29,8 @@ struct CastBytes {
 
 /// Casts of the input, of weights where they do not come in float8, and of the gradients of the outputs.
 void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
-  const MatrixProduct* before = nullptr;
-  for (MatrixProduct& product : work.products) {
+  const Gemm* before = nullptr;
+  for (Gemm& product : work.products) {
     if (!fits(product)) continue;
     product.float8 = true;
     const double inputs = product.rows * product.depth * product.times;
@@ -52,7 +52,7 @@ void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
 }
 
 bool is_weight(const Parameter& parameter, const Segment& segment) {
-  const auto multiplies = [&](const MatrixProduct& product) {
+  const auto multiplies = [&](const Gemm& product) {
     return product.float8 && product.columns == static_cast<double>(parameter.shape.front()) &&
            product.depth == static_cast<double>(parameter.shape.back());
   };
@@ -77,7 +77,7 @@ void multiply_in_float8(Model& model) {
         model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed_size : segment.saved_size;
     inputs = inputs - (1.0 - part) * segment.linear_size;
     for (const int index : segment.exchanges)
-      if (LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(index)];
+      if (LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(index)];
           exchange.kind == ExchangeKind::kAllGather && exchange.group == ExchangeGroup::kTensor) {
         exchange.per_sample = part * exchange.per_sample;
         if (!model.batch_first || exchange.work == static_cast<int>(segment.work.size())) continue;

@@ -43,7 +43,7 @@ std::vector<LayerKind> general_kinds() {
        .product =
            [](const Layer& l) {
              const auto width = static_cast<double>(l.input.back());
-             return MatrixProduct{in(l) / width, number(l, "out"), width};
+             return Gemm{in(l) / width, number(l, "out"), width};
            },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,

@@ -38,9 +38,8 @@ std::vector<LayerKind> image_kinds() {
            },
        .product =
            [](const Layer& l) {
-             return MatrixProduct{
-                 out(l) / number(l, "out"), number(l, "out"),
-                 number(l, "kernel") * number(l, "kernel") * static_cast<double>(l.input[0])};
+             return Gemm{out(l) / number(l, "out"), number(l, "out"),
+                         number(l, "kernel") * number(l, "kernel") * static_cast<double>(l.input[0])};
            },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,

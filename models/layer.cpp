@@ -57,7 +57,7 @@ LayerCost cost_of(const Layer& layer) {
                  .saves_input = kind.saves_input,
                  .saves_output = kind.saves_output};
   if (kind.product != nullptr) {
-    const MatrixProduct product = kind.product(layer);
+    const Gemm product = kind.product(layer);
     cost.forward = Flop(2.0 * product.rows * product.columns * product.depth);
     cost.products.push_back(product);
   }

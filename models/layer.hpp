@@ -113,9 +113,9 @@ struct LayerCost {
   int kernels = 1;
   /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which
   /// compute next to nothing (attention's copies, softmax and dropout).
-  Bytes forward_aside{}, backward_aside{};
-  Bytes forward_spared{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
-  std::vector<MatrixProduct> products{};      ///< whose flop and traffic are among the above
+  Bytes forward_memory_bound{}, backward_memory_bound{};
+  Bytes forward_cpu_only{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
+  std::vector<Gemm> products{};                 ///< whose flop and traffic are among the above
   std::optional<FusedAttention> attention{};
   InFloat32 in_float32{};
   /// Of attention, what lies between q, k, v and its output: what it computes, keeps, and of that dropout's noise.
@@ -156,7 +156,7 @@ struct LayerKind {
   std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order
   std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;     ///< in registration order
   double flop = 0.0;  ///< per element of the output; or, of a layer that is a product of matrices, 2 m n k:
-  MatrixProduct (*product)(const Layer&) = nullptr;
+  Gemm (*product)(const Layer&) = nullptr;
   PerElement forward{}, backward{};  ///< elements of 4 B that are read or written
   bool is_view = false, saves_input = false, saves_output = false;
   /// What the numbers above do not say of the cost.

@@ -52,7 +52,7 @@ struct DropoutCost {
   double backward = 3.0;
   double kept = 1.0;
   // On a GPU one kernel draws the noise, of one byte per element, and applies it.
-  double forward_spared = 3.5, backward_spared = 0.5;
+  double forward_cpu_only = 3.5, backward_spared = 0.5;
 };
 inline DropoutCost dropout_cost(std::int64_t percent) {
   return percent > 0 ? DropoutCost{} : DropoutCost{0.0, 0.0, 0.0, 0.0, 0.0};

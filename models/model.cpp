@@ -27,19 +27,18 @@ auto total(const Things& things, Part part) {
 }  // namespace
 
 double LayerWork::weight_products() const {
-  return total(products, [](const MatrixProduct& one) { return one.heads > 0.0 ? 0.0 : one.times; });
+  return total(products, [](const Gemm& one) { return one.heads > 0.0 ? 0.0 : one.times; });
 }
 
 Flop LayerWork::weight_gradients() const {
-  return total(products, [](const MatrixProduct& one) {
+  return total(products, [](const Gemm& one) {
     return Flop(one.heads > 0.0 ? 0.0 : 2.0 * one.rows * one.columns * one.depth * one.times);
   });
 }
 
 double LayerWork::product_outputs() const {
-  return total(products, [](const MatrixProduct& one) {
-    return one.heads > 0.0 ? 0.0 : one.rows * one.columns * one.times;
-  });
+  return total(products,
+               [](const Gemm& one) { return one.heads > 0.0 ? 0.0 : one.rows * one.columns * one.times; });
 }
 
 double Segment::weight_part(bool hands_on) const {
@@ -95,7 +94,7 @@ std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
   return result;
 }
 
-int Model::ranks_of(const LayerExchange& exchange) const {
+int Model::ranks_of(const LayerCollective& exchange) const {
   switch (exchange.group) {
     case ExchangeGroup::kTensor:
       return tensor;
@@ -131,7 +130,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
   }
   const double part = bytes_of(precision.compute) / bytes_of("fp32");
-  for (LayerExchange& exchange : model.exchanges) {  // the loss computes in fp32
+  for (LayerCollective& exchange : model.exchanges) {  // the loss computes in fp32
     if (exchange.segment >= 0) exchange.per_sample = part * exchange.per_sample;
     exchange.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * exchange.fixed;
   }
@@ -155,7 +154,7 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed})
       for (LayerWork& work : *works) {
         if (byte_masks) {
-          work.forward_traffic = work.forward_traffic - std::exchange(work.forward_spared, Bytes(0));
+          work.forward_traffic = work.forward_traffic - std::exchange(work.forward_cpu_only, Bytes(0));
           work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
         }
         const InFloat32& wide = work.in_float32;

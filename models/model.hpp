@@ -72,7 +72,7 @@ struct LayerRow {
 
 /// A product of matrices of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. Where `heads` is not 0, every sample has so
 /// many products of its own, m = rows. Its gradients are dA = dC B^T and dB = A^T dC.
-struct MatrixProduct {
+struct Gemm {
   double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
   double heads = 0.0;
   double times = 1.0;    ///< one after the other, as experts are
@@ -102,10 +102,11 @@ struct LayerWork {
   Flop again{};                ///< per sample: of the forward, that the backward computes a second time
   Bytes forward_traffic{}, backward_traffic{};  ///< per sample: activations read and written
   Bytes forward_weights{}, backward_weights{};  ///< whatever the batch: weights read, their gradients written
-  Bytes forward_spared{}, backward_spared{};  ///< of the samples' traffic, what a GPU's dropout does not move
-  int forward_kernels = 0;                    ///< launched on a GPU
-  int backward_kernels = 0;                   ///< two for each forward one of a layer with weights: dx and dw
-  std::vector<MatrixProduct> products{};      ///< among the kernels; flop and traffic are counted above
+  Bytes forward_cpu_only{},
+      backward_spared{};              ///< of the samples' traffic, what a GPU's dropout does not move
+  int forward_kernels = 0;            ///< launched on a GPU
+  int backward_kernels = 0;           ///< two for each forward one of a layer with weights: dx and dw
+  std::vector<Gemm> products{};       ///< among the kernels; flop and traffic are counted above
   bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
   std::optional<FusedAttention> attention{};
   InFloat32 in_float32{};
@@ -138,7 +139,7 @@ enum class ExchangeGroup : std::uint8_t { kTensor, kContext, kExpert };
 /// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), among those that
 /// have parts of the sequence all the way (context parallelism), or among those that have some of the experts each (expert
 /// parallelism: Lepikhin et al., "GShard", 2020).
-struct LayerExchange {
+struct LayerCollective {
   std::string name;  ///< of the layer; unique together with `backward`
   ExchangeKind kind = ExchangeKind::kAllReduce;
   int segment = -1;  ///< -1: of the loss
@@ -233,10 +234,10 @@ struct Model {
   /// samples it has; "": not said.
   std::string per;
   std::vector<Segment> segments;
-  std::vector<Parameter> parameters;     ///< in registration order, as PyTorch's `parameters()`
-  std::vector<Buffer> buffers;           ///< in registration order
-  std::vector<int> ready_order;          ///< parameter indices in the order their gradients become ready
-  std::vector<LayerExchange> exchanges;  ///< none where ranks share no layers
+  std::vector<Parameter> parameters;       ///< in registration order, as PyTorch's `parameters()`
+  std::vector<Buffer> buffers;             ///< in registration order
+  std::vector<int> ready_order;            ///< parameter indices in the order their gradients become ready
+  std::vector<LayerCollective> exchanges;  ///< none where ranks share no layers
   /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
   int tensor = 1;
   bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
@@ -263,7 +264,7 @@ struct Model {
   /// Which positions of a sequence rank `part` of `context` has, `count` of them in order: those from part * count on; around a
   /// ring the chunks `part` and 2c - 1 - part of 2c, so that causal attention is as much work on every rank.
   [[nodiscard]] std::vector<std::int64_t> positions(int part, std::int64_t count) const;
-  [[nodiscard]] int ranks_of(const LayerExchange& exchange) const;
+  [[nodiscard]] int ranks_of(const LayerCollective& exchange) const;
   /// Of `ranks` that train beside each other, those that have this parameter.
   [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {
     return parameter.expert ? ranks / expert : ranks;

@@ -10,7 +10,7 @@
 namespace stepcast {
 namespace {
 
-bool is_weighed(const MatrixProduct& product) { return product.heads <= 0.0; }
+bool is_weighed(const Gemm& product) { return product.heads <= 0.0; }
 
 /// Takes what attention keeps between q, k, v and its output out of what the segment keeps. \returns whether there is any
 bool recompute_attention(Segment& segment, const std::vector<Layer>& layers) {
@@ -33,7 +33,7 @@ bool recompute_attention(Segment& segment, const std::vector<Layer>& layers) {
 /// How many of a segment's works run again: those before the last product, unless a dropout is behind it.
 std::size_t works_again(const std::vector<LayerWork>& works) {
   for (std::size_t i = works.size(); i-- > 0;) {
-    if (works[i].forward_spared > Bytes(0)) return i + 1;
+    if (works[i].forward_cpu_only > Bytes(0)) return i + 1;
     if (std::ranges::any_of(works[i].products, is_weighed)) return i;
   }
   return 0;
@@ -48,7 +48,7 @@ LayerWork without_kept(LayerWork work, int& product_number, Bytes& kept) {
     work.forward_kernels -= 1;
     kept += float32_bytes(written);
   };
-  std::erase_if(work.products, [&](const MatrixProduct& one) {
+  std::erase_if(work.products, [&](const Gemm& one) {
     if (!is_weighed(one) || ++product_number % 2 == 0) return false;
     take(Flop(2.0 * one.rows * one.columns * one.depth), one.rows * one.depth, one.rows * one.columns,
          one.columns * one.depth);
@@ -74,7 +74,7 @@ void repeat_exchanges(Model& model, std::size_t index, std::size_t works, Bytes&
   Segment& segment = model.segments[index];
   std::vector<int> again;
   for (const int number : segment.exchanges) {
-    LayerExchange exchange = model.exchanges[static_cast<std::size_t>(number)];
+    LayerCollective exchange = model.exchanges[static_cast<std::size_t>(number)];
     if (exchange.backward || exchange.group != ExchangeGroup::kTensor) continue;
     if (exchange.kind == ExchangeKind::kReduceScatter) kept += (1.0 / model.tensor) * exchange.per_sample;
     if (exchange.kind == ExchangeKind::kReduceScatter || exchange.work > static_cast<int>(works)) continue;
@@ -99,7 +99,7 @@ void recompute_operations(Model& model, std::size_t index) {
   // What a reduce-scatter gives is kept (repeat_exchanges), and with it what its layer makes of that.
   const auto is_scattered = [&](std::size_t work) {
     return std::ranges::any_of(segment.exchanges, [&](int which) {
-      const LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(which)];
+      const LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(which)];
       return !exchange.backward && exchange.kind == ExchangeKind::kReduceScatter &&
              exchange.work == static_cast<int>(work);
     });
@@ -146,7 +146,7 @@ Model recomputing(Model model, RecomputedPart part) {
     return model;
   }
   const auto chooses = [](const LayerWork& work) {
-    return std::ranges::any_of(work.products, &MatrixProduct::chooses);
+    return std::ranges::any_of(work.products, &Gemm::chooses);
   };
   bool any = false;
   for (std::size_t i = 0; i < model.segments.size(); ++i) {

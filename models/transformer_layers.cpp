@@ -132,8 +132,8 @@ void add_experts(const Layer& layer, LayerCost& cost) {
   cost.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
   cost.forward_traffic = float32_bytes(around);
   cost.backward_traffic = float32_bytes(2.0 * around);
-  cost.forward_aside = float32_bytes(copied);
-  cost.backward_aside = float32_bytes(2.0 * copied);
+  cost.forward_memory_bound = float32_bytes(copied);
+  cost.backward_memory_bound = float32_bytes(2.0 * copied);
   cost.saved_besides = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
   cost.kernels = 4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (says(layer, "sigmoid") ? 2 : 0) +
                  (layer.sizes.at("groups") > 1 ? 5 : 0);
@@ -262,7 +262,7 @@ std::vector<LayerKind> transformer_kinds() {
              cost.forward_traffic = float32_bytes(drop.forward * out(l));
              cost.backward_traffic = float32_bytes(drop.backward * out(l));
              cost.saved_besides = cost.masks = float32_bytes(drop.kept * out(l));
-             cost.forward_spared = float32_bytes(drop.forward_spared * out(l));
+             cost.forward_cpu_only = float32_bytes(drop.forward_cpu_only * out(l));
              cost.backward_spared = float32_bytes(drop.backward_spared * out(l));
            }},
       {.name = "experts",
@@ -302,7 +302,7 @@ std::vector<LayerKind> transformer_kinds() {
        .output = tied_output,
        .product =
            [](const Layer& l) {
-             return MatrixProduct{static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
+             return Gemm{static_cast<double>(l.input[0]), number(l, "rows"), number(l, "columns")};
            },
        .forward = kMatrixForward,
        .backward = kMatrixBackward,

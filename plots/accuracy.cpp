@@ -58,7 +58,7 @@ const Registration<Figure> kAccuracy{
     figures(),
     {.name = "accuracy",
      .description = "Measured and predicted step times with signed error and launch-to-launch whiskers.",
-     .thing = {draw},
+     .value = {draw},
      .order = 10}};
 
 }  // namespace

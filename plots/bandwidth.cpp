@@ -93,7 +93,7 @@ const Registration<Figure> kBandwidth{
     figures(),
     {.name = "bandwidth",
      .description = "Bus bandwidth of each collective over message size, measured and predicted.",
-     .thing = {draw},
+     .value = {draw},
      .order = 12}};
 
 }  // namespace

@@ -86,7 +86,7 @@ const Registration<Figure> kBreakdown{
     {.name = "breakdown",
      .description =
          "Compute, exposed and hidden communication, input, optimizer and idle time as stacked bars.",
-     .thing = {draw},
+     .value = {draw},
      .order = 11}};
 
 }  // namespace

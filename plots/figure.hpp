@@ -7,9 +7,9 @@
 
 #include "core/registry.hpp"
 #include "core/units.hpp"
+#include "records/bench.hpp"
 #include "sim/evidence/compare.hpp"
 #include "sim/evidence/lab_report.hpp"
-#include "sim/records/bench.hpp"
 
 /// Figures of Results, Benches and reports of the lab. One file each: it turns inputs into data and a gnuplot
 /// script, and `render` does the rest.

@@ -124,7 +124,7 @@ const Registration<Figure> kLabAccuracy{
      .description =
          "Predicted against measured step times of 'lab validate' by their distance from the calibration, "
          "the worst three named.",
-     .thing = {draw},
+     .value = {draw},
      .order = 20}};
 
 }  // namespace

@@ -138,7 +138,7 @@ const Registration<Figure> kLabError{
      .description =
          "Absolute error of every case of 'lab validate' against world size and link rate, with what was "
          "calibrated marked.",
-     .thing = {draw},
+     .value = {draw},
      .order = 22}};
 
 }  // namespace

@@ -154,7 +154,7 @@ const Registration<Figure> kMemory{
     {.name = "memory",
      .description =
          "Memory of every rank at its peak by category as stacked bars; --capacity 80GB draws a line.",
-     .thing = {draw},
+     .value = {draw},
      .order = 15}};
 
 }  // namespace

@@ -135,7 +135,7 @@ const Registration<Figure> kMicrobatches{
      .description =
          "Throughput and bubble of pipelines against the number of micro-batches, a line per split and "
          "schedule.",
-     .thing = {draw},
+     .value = {draw},
      .order = 16}};
 
 }  // namespace

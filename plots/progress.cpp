@@ -105,7 +105,7 @@ const Registration<Figure> kProgress{
     figures(),
     {.name = "progress",
      .description = "Throughput and loss of real runs over time, step by step.",
-     .thing = {draw},
+     .value = {draw},
      .order = 19}};
 
 }  // namespace

@@ -169,7 +169,7 @@ const Registration<Figure> kSensitivity{
      .description =
          "Predicted speed-up by number of ranks, a bar per cluster: what a faster interconnect buys. "
          "Prints the numbers too.",
-     .thing = {draw},
+     .value = {draw},
      .order = 18}};
 
 }  // namespace

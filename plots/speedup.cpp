@@ -172,14 +172,14 @@ const Registration<Figure> kSpeedup{
     figures(),
     {.name = "speedup",
      .description = "Speed-up over one rank against the number of ranks, measured, predicted and ideal.",
-     .thing = {draw},
+     .value = {draw},
      .order = 13}};
 const Registration<Figure> kLabSpeedup{
     figures(),
     {.name = "lab-speedup",
      .description =
          "Measured and predicted speed-up of 'lab validate' by strategy, a panel per model and link rate.",
-     .thing = {draw_lab},
+     .value = {draw_lab},
      .order = 21}};
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// What the stages of a pipeline did, by micro-batch, as Gantt charts of schedules show it.
 namespace stepcast {

@@ -288,7 +288,7 @@ const Registration<Figure> kTimeline{
      .description =
          "The operations of one step on every rank and stream, of a pipeline by stage and micro-batch; "
          "several files above each other.",
-     .thing = {draw},
+     .value = {draw},
      .order = 14}};
 
 }  // namespace

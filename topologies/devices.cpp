@@ -23,20 +23,20 @@ constexpr std::array kEstimateKeys{
     "compute_efficiency", "memory_efficiency", "attention_efficiency", "activations",        "process",
     "kernel_launch",      "operation_issue",   "collective_issue",     "collective_traffic", "rate_spread"};
 
-KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
+KernelParameters read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
   const YamlNode products = node.at("products");
   products.allow_only(
       {"start", "reached", "sustained", "depth", "tile", "waves", "split", "misaligned", "float8"});
-  KernelLaws laws{.generation = generation,
-                  .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
-                  .start = products.at("start").seconds(),
-                  .reached = products.at("reached").number(),
-                  .sustained = products.at("sustained").number(),
-                  .depth = products.at("depth").number(),
-                  .tile = products.at("tile").number(),
-                  .waves = products.at("waves").number(),
-                  .split = products.at("split").number()};
+  KernelParameters laws{.generation = generation,
+                        .compute_capability = static_cast<int>(node.at("compute_capability").integer()),
+                        .start = products.at("start").seconds(),
+                        .reached = products.at("reached").number(),
+                        .sustained = products.at("sustained").number(),
+                        .depth = products.at("depth").number(),
+                        .tile = products.at("tile").number(),
+                        .waves = products.at("waves").number(),
+                        .split = products.at("split").number()};
   if (products.has("float8")) laws.float8 = products.at("float8").number();
   const YamlNode misaligned = products.at("misaligned");
   for (const YamlNode& part : misaligned.items()) laws.misaligned.push_back(part.number());
@@ -51,9 +51,9 @@ KernelLaws read_laws(const std::string& generation, const YamlNode& node) {
   return laws;
 }
 
-const KernelLaws& laws_of(int compute_capability) {
-  const KernelLaws* newest = &kernel_laws().front();
-  for (const KernelLaws& laws : kernel_laws())
+const KernelParameters& laws_of(int compute_capability) {
+  const KernelParameters* newest = &kernel_laws().front();
+  for (const KernelParameters& laws : kernel_laws())
     if (laws.compute_capability <= compute_capability) newest = &laws;
   return *newest;
 }
@@ -207,9 +207,9 @@ const DeviceModel& named_device(const std::string& name) {
 
 std::filesystem::path device_file() { return home_folder() / "topologies" / "devices" / "devices.yaml"; }
 
-const std::vector<KernelLaws>& kernel_laws() {
-  static const std::vector<KernelLaws> laws = [] {
-    std::vector<KernelLaws> result;
+const std::vector<KernelParameters>& kernel_laws() {
+  static const std::vector<KernelParameters> laws = [] {
+    std::vector<KernelParameters> result;
     const YamlNode file = YamlNode::load((device_file().parent_path() / "kernels.yaml").string());
     for (const std::string& name : file.keys()) result.push_back(read_laws(name, file.at(name)));
     return result;

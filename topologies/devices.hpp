@@ -13,13 +13,13 @@
 namespace stepcast {
 
 /// How attention in one kernel uses the peak rate P of a GPU: flop/s = part P / (1 + half / keys).
-struct AttentionLaw {
+struct AttentionParameters {
   double full = 0.0, full_half = 0.0, causal = 0.0, causal_half = 0.0;
 };
 
 /// How kernels of a generation of GPUs use the peak rate and the memory bandwidth: topologies/devices/kernels.yaml;
 /// sim/replay/kernels.hpp has the formulas.
-struct KernelLaws {
+struct KernelParameters {
   std::string generation;  ///< `hopper`
   int compute_capability = 0;
   Seconds start{0};  ///< of one kernel on the device
@@ -28,7 +28,7 @@ struct KernelLaws {
   double depth = 0.0, tile = 0.0, waves = 0.0, split = 0.0;
   /// Part of `reached` of rows of 2^i times an odd number of elements, for i = 0, 1, ...; longer ones reach all of it.
   std::vector<double> misaligned{};
-  std::map<int, AttentionLaw> attention{};  ///< by head size
+  std::map<int, AttentionParameters> attention{};  ///< by head size
 };
 
 /// Measured steps to which an estimate's numbers were fitted.
@@ -69,7 +69,7 @@ struct DeviceModel {
   std::string specification{};  ///< the name with what is set of it
   std::string hardware{};       ///< the name, or of a device that is like another one that one's
 
-  KernelLaws laws{};  ///< of a GPU
+  KernelParameters laws{};  ///< of a GPU
   /// Whether kernels are forecast by their shapes; else a layer takes what its flop or its bytes do.
   [[nodiscard]] bool has_laws() const { return !laws.generation.empty(); }
 
@@ -94,7 +94,7 @@ struct DeviceModel {
 std::filesystem::path device_file();
 
 /// topologies/devices/kernels.yaml, the oldest generation first. \throws InputError that names file, line and key
-const std::vector<KernelLaws>& kernel_laws();
+const std::vector<KernelParameters>& kernel_laws();
 
 /// All of them, in the order of the file. \throws InputError that names file, line and key
 const std::deque<DeviceModel>& device_models();

@@ -113,7 +113,7 @@ const Registration<NetworkKind> kFatTree{
     {.name = "fat_tree",
      .description =
          "k-ary fat tree: edge, aggregation and core switches with k ports, full bisection bandwidth",
-     .thing = {.keys = {"k"}, .generate = generate_fat_tree}}};
+     .value = {.keys = {"k"}, .generate = generate_fat_tree}}};
 
 }  // namespace
 }  // namespace stepcast

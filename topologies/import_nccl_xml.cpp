@@ -67,14 +67,14 @@ class XmlHost {
 
   // --- places and attributes ---
 
-  [[nodiscard]] TextPlace place_at(std::size_t offset) const {
+  [[nodiscard]] FilePosition place_at(std::size_t offset) const {
     const std::size_t end = std::min(offset, text_.size());
     const std::size_t line_start = end == 0 ? std::string::npos : text_.rfind('\n', end - 1);
     const auto lines = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     return {static_cast<std::size_t>(lines) + 1,
             line_start == std::string::npos ? end + 1 : end - line_start};
   }
-  [[nodiscard]] TextPlace place_of(const pugi::xml_node& element) const {
+  [[nodiscard]] FilePosition place_of(const pugi::xml_node& element) const {
     return place_at(
         static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, element.offset_debug() - 1)));  // its <
   }
@@ -339,7 +339,7 @@ const Registration<Importer> kNcclXml{
     importers(),
     {.name = "nccl-xml",
      .description = "the XML file that NCCL_TOPO_DUMP_FILE names",
-     .thing = {.recognises = recognises_nccl_xml,
+     .value = {.recognises = recognises_nccl_xml,
                .read = [](const std::string& text, const std::string& file,
                           const ImportOptions& options) { return XmlHost(text, file, options).read(); }},
      .order = 2}};

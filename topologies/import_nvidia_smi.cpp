@@ -19,13 +19,13 @@ constexpr const char* kRelations = "X, SYS, NODE, PHB, PXB, PIX, SOC, or NV and 
 
 struct Word {
   std::string text;
-  TextPlace place;
+  FilePosition place;
   std::size_t tabs = 0;  ///< before it on its line
 };
 
 struct TextLine {
   std::vector<Word> words;
-  TextPlace end;  ///< behind its last character
+  FilePosition end;  ///< behind its last character
 };
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -147,7 +147,7 @@ class MatrixReader {
   }
 
  private:
-  [[noreturn]] void fail(TextPlace place, const std::string& message) const {
+  [[noreturn]] void fail(FilePosition place, const std::string& message) const {
     fail_at(file_, place, message);
   }
 
@@ -277,7 +277,7 @@ const Registration<Importer> kNvidiaSmi{
     importers(),
     {.name = "nvidia-smi",
      .description = "the matrix that 'nvidia-smi topo -m' prints",
-     .thing = {
+     .value = {
          .recognises =
              [](const std::string& text) { return std::ranges::any_of(lines_of(text), starts_with_gpu); },
          .read =

@@ -21,7 +21,7 @@ const Importer& importer_for(const std::string& text, const std::string& file, c
   if (!format.empty()) return importers().find(format);
   std::vector<std::string> known;
   for (const auto& entry : importers().entries()) {
-    if (entry.thing.recognises(text)) return entry.thing;
+    if (entry.value.recognises(text)) return entry.value;
     known.push_back(entry.name + ", " + entry.description);
   }
   fail_at(file, {}, "found no format that is known; expected one of: " + joined(known, "; "));
@@ -57,11 +57,11 @@ Imported import_cluster(const std::string& text, const std::string& file, const 
   return imported;
 }
 
-std::string at_place(const std::string& file, TextPlace place) {
+std::string at_place(const std::string& file, FilePosition place) {
   return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": ";
 }
 
-void fail_at(const std::string& file, TextPlace place, const std::string& message) {
+void fail_at(const std::string& file, FilePosition place, const std::string& message) {
   throw InputError(at_place(file, place) + message);
 }
 
@@ -72,7 +72,7 @@ ImportedHost::ImportedHost(std::string file, const ImportOptions& options)
   imported.cluster.add_host(host);
 }
 
-void ImportedHost::choose_device(const std::string& guess, TextPlace place) {
+void ImportedHost::choose_device(const std::string& guess, FilePosition place) {
   const std::vector<std::string> known = gpu_names();
   const std::string& name = options_.device.empty() ? guess : options_.device;
   if (name.empty())

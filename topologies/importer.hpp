@@ -45,14 +45,14 @@ Imported import_cluster(const std::string& text, const std::string& file, const 
                         const ImportOptions& options);
 
 /// A place in an imported file; both count from 1, columns in bytes.
-struct TextPlace {
+struct FilePosition {
   std::size_t line = 1;
   std::size_t column = 1;
 };
 
 /// `topo.txt:3:14: `, and an InputError that starts with it.
-std::string at_place(const std::string& file, TextPlace place);
-[[noreturn]] void fail_at(const std::string& file, TextPlace place, const std::string& message);
+std::string at_place(const std::string& file, FilePosition place);
+[[noreturn]] void fail_at(const std::string& file, FilePosition place, const std::string& message);
 
 /// The one host of an imported file, `node`, while its importer builds it.
 class ImportedHost {
@@ -60,14 +60,14 @@ class ImportedHost {
   /// \param file its name in errors
   ImportedHost(std::string file, const ImportOptions& options);
 
-  [[noreturn]] void fail(TextPlace place, const std::string& message) const {
+  [[noreturn]] void fail(FilePosition place, const std::string& message) const {
     fail_at(file_, place, message);
   }
 
   /// Every GPU is the one that the options name, else the one called `guess`. "" as a guess means that nothing
   /// in the file tells. \throws InputError at `place` that lists the known GPUs when there is neither;
   /// UsageError when the option names none
-  void choose_device(const std::string& guess, TextPlace place);
+  void choose_device(const std::string& guess, FilePosition place);
   [[nodiscard]] const DeviceModel& device() const { return *device_; }
   /// Notes `because of sm 90` where the device was guessed.
   void note_guess(const std::string& reason);

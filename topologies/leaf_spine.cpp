@@ -37,7 +37,7 @@ const Registration<NetworkKind> kLeafSpine{
     network_kinds(),
     {.name = "leaf_spine",
      .description = "hosts at leaf switches, every leaf at every spine, with a chosen oversubscription",
-     .thing = {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}}};
+     .value = {.keys = {"ports_per_leaf", "spines"}, .has_uplinks = true, .generate = generate_leaf_spine}}};
 
 }  // namespace
 }  // namespace stepcast

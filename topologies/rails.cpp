@@ -58,7 +58,7 @@ const Registration<NetworkKind> kRails{
     {.name = "rails",
      .description =
          "pods in which adapter i of every host is at rail switch i, and spines between rail switches",
-     .thing = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
+     .value = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -14,7 +14,7 @@ void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/
 const Registration<NetworkKind> kStar{network_kinds(),
                                       {.name = "star",
                                        .description = "every host at one switch by a link of its own",
-                                       .thing = {.keys = {}, .generate = generate_star}}};
+                                       .value = {.keys = {}, .generate = generate_star}}};
 
 }  // namespace
 }  // namespace stepcast

@@ -26,7 +26,7 @@ const char* to_text(Relation relation);
 struct MatrixCell {
   Relation relation = Relation::kSelf;
   int links = 0;  ///< of NV#
-  TextPlace place;
+  FilePosition place;
 };
 
 struct MatrixPart {
@@ -34,7 +34,7 @@ struct MatrixPart {
   bool gpu = false;
   std::vector<int> cpus{};  ///< CPU Affinity; empty when it says nothing
   int numa = -1;            ///< NUMA Affinity; -1 when it says nothing or names several
-  TextPlace place;          ///< of its row
+  FilePosition place;       ///< of its row
 };
 
 /// Symmetric, with X on its diagonal and at least one GPU.

@@ -1,4 +1,4 @@
-#include "sim/records/bench.hpp"
+#include "records/bench.hpp"
 
 #include <algorithm>
 #include <iostream>
@@ -117,13 +117,13 @@ ExitCode run_copies(const po::variables_map& options) {
   settings.collectives = list_option(options, "copies");
   check_output(options);
   const auto& factory = find_device_copies("--copies");
-  const auto copies = factory.thing.make();
+  const auto copies = factory.value.make();
   const auto engine = make_copy_engine(*copies, options["gpu"].as<int>(),
                                        *std::max_element(settings.sizes.begin(), settings.sizes.end()));
   Bench bench;
   bench.context = make_run_context("stepcast.bench/1", command_line());
-  const std::size_t space = factory.thing.library.find(' ');
-  bench.context.libraries[factory.thing.library.substr(0, space)] = factory.thing.library.substr(space + 1);
+  const std::size_t space = factory.value.library.find(' ');
+  bench.context.libraries[factory.value.library.substr(0, space)] = factory.value.library.substr(space + 1);
   bench.context.libraries["device"] = engine->device();
   bench.context.warnings = engine->warnings();
   bench.backend = factory.name;
@@ -188,7 +188,7 @@ const Registration<Command> kBench{
     {.name = "bench",
      .description =
          "Times collectives and messages, or copies of a GPU, over their sizes, as nccl-tests does.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .usage = "stepcast bench --nproc N [--collectives NAMES] [-o FILE] [options]",
                .group = "Measure"},

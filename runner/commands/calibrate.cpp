@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "calibration/fit.hpp"
-#include "calibration/judge_hosts.hpp"
+#include "calibration/report_slow_hosts.hpp"
 #include "core/environment.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"
@@ -280,7 +280,7 @@ const Registration<Command> kCalibrate{
     {.name = "calibrate",
      .description = "Measures what messages, reductions, copies and sharing cost on this machine or cluster, "
                     "and fits it.",
-     .thing =
+     .value =
          {.declare = declare,
           .run = run,
           .usage =

@@ -15,7 +15,7 @@ ExitCode run(const po::variables_map& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& backend : backends().entries())
     list.push_back(
-        {{"name", backend.name}, {"library", backend.thing.library}, {"description", backend.description}});
+        {{"name", backend.name}, {"library", backend.value.library}, {"description", backend.description}});
   std::string device;  // of GPUs
   std::string lacking;
   try {
@@ -36,7 +36,7 @@ ExitCode run(const po::variables_map& options) {
   for (const auto& [name, version] : context.libraries) std::cout << name << ' ' << version << '\n';
   std::cout << "BLAS " << context.blas << '\n';
   for (const auto& backend : backends().entries())
-    std::cout << "backend " << backend.name << ": " << backend.thing.library << '\n';
+    std::cout << "backend " << backend.name << ": " << backend.value.library << '\n';
   std::cout << (device.empty() ? lacking : "--device cuda: " + device) << '\n';
   for (const std::string& warning : context.warnings) std::cout << "! " << warning << '\n';
   return ExitCode::kDone;
@@ -46,7 +46,7 @@ const Registration<Command> kCapabilities{
     commands(),
     {.name = "capabilities",
      .description = "Says which libraries and backends this program has, for 'stepcast doctor'.",
-     .thing = {.declare =
+     .value = {.declare =
                    [](po::options_description& options) {
                      options.add_options()("json", po::bool_switch(), "print as JSON");
                    },

@@ -163,7 +163,7 @@ const Registration<Command> kLab{
     commands(),
     {.name = "lab",
      .description = "Runs ranks in a virtual cluster on this machine: network namespaces with shaped links.",
-     .thing =
+     .value =
          {.declare = declare,
           .run = run,
           .positional = "words",

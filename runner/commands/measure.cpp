@@ -208,14 +208,14 @@ double sum_of_medians(const TraceEntry& entry) {
 
 /// The phases of such a step are those of the continuous one, only slower or faster.
 void print_other_pace(const TraceEntry& entry) {
-  const bool waits = entry.pace == Pace::kWaiting;
+  const bool waits = entry.pace == StepContext::kWaiting;
   std::cout << "sum of the phases after "
             << (waits ? "waiting for another thread: " : "another micro-batch: ")
             << to_text(Seconds(sum_of_medians(entry))) << '\n';
 }
 
 void print_entry(const TraceEntry& entry) {
-  if (entry.pace != Pace::kContinuous) return print_other_pace(entry);
+  if (entry.pace != StepContext::kContinuous) return print_other_pace(entry);
   const auto time = [](const std::vector<double>& samples) { return to_text(Seconds(median(samples))); };
   const auto spread = [](const std::vector<double>& samples) {
     return percent_text((quantile(samples, 0.9) - quantile(samples, 0.1)) / median(samples));
@@ -320,7 +320,7 @@ const Registration<Command> kMeasure{
     commands(),
     {.name = "measure",
      .description = "Measures what one training step costs on one rank, segment by segment.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .usage = "stepcast measure --model NAME --batch 16,32 -o FILE [options]",
                .group = "Measure"},

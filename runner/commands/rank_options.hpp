@@ -3,10 +3,10 @@
 #include <functional>
 #include <string>
 
+#include "records/run_context.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/device_queue.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/records/run_context.hpp"
 
 /// The options that every command with several ranks shares: `--nproc --rank --world-size --master-addr
 /// --master-port

@@ -9,6 +9,7 @@
 #include "core/environment.hpp"
 #include "core/file.hpp"
 #include "models/model.hpp"
+#include "records/trace.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
 #include "runner/engine/torch_engine.hpp"
@@ -18,7 +19,6 @@
 #include "sim/cli/option.hpp"
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
-#include "sim/records/trace.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -334,7 +334,7 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
   check_timeline(values);
   return run_in_one_process(values, "strategy '" + strategy + "'", [&](RankSession& session) {
     const auto& factory = find_device_copies("--device cuda");
-    const auto copies = factory.thing.make();
+    const auto copies = factory.value.make();
     CopiedRunOptions options{int_option(values, "steps", 1), int_option(values, "warmup", 0), {}};
     options.on_step = [&](int step) {
       if (is_shown(step, options.steps)) std::fprintf(stderr, "step %d\n", step);
@@ -345,9 +345,9 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
     result.configuration.steps = options.steps;
     result.configuration.warmup_steps = options.warmup_steps;
     result.context = make_run_context(kResultSchema, command_line());
-    const std::size_t space = factory.thing.library.find(' ');
-    result.context.libraries[factory.thing.library.substr(0, space)] =
-        factory.thing.library.substr(space + 1);
+    const std::size_t space = factory.value.library.find(' ');
+    result.context.libraries[factory.value.library.substr(0, space)] =
+        factory.value.library.substr(space + 1);
     result.context.libraries["device"] = copies->name(0);
     result.context.warnings = staged_copies(schedule, *copies);
     result.context.binding = session.binding;
@@ -385,7 +385,7 @@ const Registration<Command> kRun{
     commands(),
     {.name = "run",
      .description = "Trains for real and measures every operation of every step; or replays its compute.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .usage = "stepcast run --strategy NAME --model NAME --batch N --nproc N -o FILE [options]",
                .group = "Measure"},

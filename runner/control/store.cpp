@@ -94,7 +94,7 @@ const Registration<StoreFactory> kFolder{
     stores(),
     {.name = "folder",
      .description = "files in a folder",
-     .thing = [](const RankContext& ranks, std::chrono::milliseconds timeout) {
+     .value = [](const RankContext& ranks, std::chrono::milliseconds timeout) {
        return make_file_store(ranks.store_folder, timeout);
      }}};
 

@@ -114,7 +114,7 @@ const Registration<DeviceQueueFactory> kCuda{
     device_queues(),
     {.name = "cuda",
      .description = "NVIDIA GPUs by the CUDA runtime",
-     .thing = {.make = [](int number) -> std::unique_ptr<DeviceQueue> {
+     .value = {.make = [](int number) -> std::unique_ptr<DeviceQueue> {
                  return std::make_unique<ComputeQueue>(number);
                },
                .library = cuda_version()}}};

@@ -124,7 +124,7 @@ const Registration<DeviceCopiesFactory> kCudaCopies{
     device_copies(),
     {.name = "cuda",
      .description = "NVIDIA GPUs by the CUDA runtime",
-     .thing = {.make = [] { return std::unique_ptr<DeviceCopies>(std::make_unique<CudaCopies>()); },
+     .value = {.make = [] { return std::unique_ptr<DeviceCopies>(std::make_unique<CudaCopies>()); },
                .library = cuda_version()}}};
 
 }  // namespace

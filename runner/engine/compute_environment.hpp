@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/run_context.hpp"
+#include "records/run_context.hpp"
 
 /// Threads and BLAS: what decides how fast LibTorch computes on this machine.
 namespace stepcast {

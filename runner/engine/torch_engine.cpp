@@ -29,7 +29,7 @@ Registry<TorchEngine>& torch_engines() {
 
 const TorchEngine& torch_engine() {
   if (torch_engines().entries().empty()) load_torch_library();
-  return torch_engines().entries().front().thing;
+  return torch_engines().entries().front().value;
 }
 
 }  // namespace stepcast

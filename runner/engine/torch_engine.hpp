@@ -9,11 +9,11 @@
 #include "core/registry.hpp"
 #include "models/model.hpp"
 #include "models/precision.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/device_queue.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/trace.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// What LibTorch does for stepcast-runner, and with which options.

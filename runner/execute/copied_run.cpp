@@ -13,7 +13,7 @@ const Copy& copy_of(const Op& op) {
   const auto* copy = std::get_if<Copy>(&op.action);
   if (copy == nullptr)
     throw CapabilityError("operation '" + op.name + "': beside copies nothing else is executed");
-  if (copy->to.kind == MemoryPlace::Kind::kHost)
+  if (copy->to.kind == MemoryLocation::Kind::kHost)
     throw CapabilityError("operation '" + op.name + "': copies into host memory are predicted, not executed");
   return *copy;
 }

@@ -10,7 +10,7 @@
 
 #include "runner/execute/device_copies.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// Executes a Schedule of copies between the memories of one host and its devices.
 namespace stepcast {
@@ -56,8 +56,8 @@ class CopyProgram final : public SteppedProgram {
     std::shared_ptr<void> at{};
   };
   static constexpr int kHost = -1;
-  static int number_of(const MemoryPlace& place) {
-    return place.kind == MemoryPlace::Kind::kHost ? kHost : place.offset;
+  static int number_of(const MemoryLocation& place) {
+    return place.kind == MemoryLocation::Kind::kHost ? kHost : place.offset;
   }
 
   DeviceCopies& copies_;

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "records/machine_state.hpp"
 #include "runner/backend/session.hpp"
-#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "sim/records/machine_state.hpp"
+#include "records/machine_state.hpp"
 
 namespace stepcast {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// Counts the bytes that tensors hold on this rank, by what they are held for.
 namespace stepcast {

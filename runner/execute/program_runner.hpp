@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "core/overloaded.hpp"
+#include "records/machine_state.hpp"
 #include "runner/backend/backend.hpp"
 #include "runner/execute/device_queue.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "sim/records/machine_state.hpp"
-#include "sim/schedule/operations.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/operations.hpp"
+#include "schedule/schedule.hpp"
 
 namespace stepcast {
 
@@ -173,7 +173,7 @@ class ProgramRunner : public SteppedProgram {
   std::size_t latest_mark_ = 0;
   std::size_t launched_ = 0;  ///< how many of `collectives_`
 
-  std::optional<ThreadsInLine> threads_;  ///< where the processor is watched
+  std::optional<RunQueueDelay> threads_;  ///< where the processor is watched
   ComputingTime computing_;               ///< in this step
   Instant computed_;                      ///< when the step began, or what computes was last over
   bool computes_ = false;                 ///< now, and is watched

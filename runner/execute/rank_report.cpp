@@ -10,7 +10,7 @@
 #include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
 #include "runner/execute/core_sharing.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 namespace {

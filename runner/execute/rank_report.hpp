@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "records/result.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/memory_account.hpp"
-#include "sim/records/result.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// Runs the steps of one rank, notes when its operations ran, and makes one Result of the notes of all ranks.
 namespace stepcast {

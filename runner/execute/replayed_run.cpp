@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "records/trace.hpp"
 #include "runner/backend/array_copies.hpp"
 #include "runner/execute/rank_report.hpp"
-#include "sim/records/trace.hpp"
 
 namespace stepcast {
 namespace {
@@ -186,7 +186,7 @@ Array ReplayedProgram::contributions(int tensor, int ranks) {
 
 /// Of all exchanges in the same memory, since each is waited for.
 std::pair<Array, Array> ReplayedProgram::exchange(int index) {
-  const LayerExchange& of = model_.exchanges.at(static_cast<std::size_t>(index));
+  const LayerCollective& of = model_.exchanges.at(static_cast<std::size_t>(index));
   const Bytes message = of.fixed + samples_ * of.per_sample;
   const auto whole = static_cast<std::size_t>(message.count()) / sizeof(float);
   const std::size_t own = whole / static_cast<std::size_t>(model_.ranks_of(of));
@@ -230,10 +230,10 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
   }
   const Trace measured = load_trace_of(model, trace);
   const int samples = batch / schedule.micro_batches;
-  const Pace pace = communicates(schedule) ? Pace::kWaiting : Pace::kContinuous;
+  const StepContext pace = communicates(schedule) ? StepContext::kWaiting : StepContext::kContinuous;
   const TraceEntry step = measured.at(samples, threads, false, pace);
-  if (!measured.has(Pace::kAccumulating)) return {model, &step, nullptr};
-  const TraceEntry accumulating = measured.at(samples, threads, false, Pace::kAccumulating);
+  if (!measured.has(StepContext::kAccumulating)) return {model, &step, nullptr};
+  const TraceEntry accumulating = measured.at(samples, threads, false, StepContext::kAccumulating);
   return {model, &step, &accumulating};
 }
 

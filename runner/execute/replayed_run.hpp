@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "records/result.hpp"
+#include "records/step_times.hpp"
 #include "runner/backend/message_walk.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/precise_wait.hpp"
 #include "runner/execute/program_runner.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/step_times.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// Executes a Schedule whose computing only waits.
 namespace stepcast {
@@ -105,8 +105,8 @@ struct ReplayedRunOptions {
   std::function<void(int step)> on_step = [](int) {};
 };
 
-/// The times that a Schedule's compute takes: those of one micro-batch in a trace, `Pace::kWaiting` where the
-/// ranks communicate and `Pace::kAccumulating` for micro-batches that follow another, as a prediction takes
+/// The times that a Schedule's compute takes: those of one micro-batch in a trace, `StepContext::kWaiting` where the
+/// ranks communicate and `StepContext::kAccumulating` for micro-batches that follow another, as a prediction takes
 /// them; of a model that declares its times, without a trace, those.
 /// \param trace path; may be empty where the model declares its times
 /// \throws UsageError without one where it does not; InputError for a trace of another model, batch or number

@@ -265,7 +265,7 @@ const Registration<BackendFactory> kGloo{
     backends(),
     {.name = "gloo",
      .description = "Gloo over TCP between processors, as c10d's ProcessGroupGloo uses it",
-     .thing = {.make = [](const BackendConfig& config) { return std::make_unique<GlooBackend>(config); },
+     .value = {.make = [](const BackendConfig& config) { return std::make_unique<GlooBackend>(config); },
                .library = "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + "." +
                           std::to_string(GLOO_VERSION_MINOR) + "." + std::to_string(GLOO_VERSION_PATCH),
                .add = [](float* into, const float* from,

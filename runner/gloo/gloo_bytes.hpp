@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace stepcast {
 

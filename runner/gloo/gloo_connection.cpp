@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "runner/backend/network_place.hpp"
+#include "runner/backend/local_address.hpp"
 
 namespace stepcast {
 namespace {
@@ -48,7 +48,7 @@ GlooConnection::GlooConnection(const BackendConfig& config)
   std::signal(SIGPIPE, SIG_IGN);
   std::iota(ranks_of_job_.begin(), ranks_of_job_.end(), 0);
   hosts_ = std::make_shared<const std::vector<HostIdentity>>(config.hosts);
-  const NetworkPlace place = choose_network(config);
+  const LocalAddress place = choose_network(config);
   gloo::transport::tcp::attr attribute;
   attribute.iface = place.interface;
   attribute.hostname = place.address;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "runner/measure/bout.hpp"
+#include "runner/measure/bench_case.hpp"
 
 namespace stepcast {
 namespace {
@@ -35,10 +35,10 @@ void run_held(DeviceQueue& device, const Issue& issue) {
 /// One rank's part in one collective of one size.
 class BesideBout {
  public:
-  BesideBout(RankSession& session, DeviceQueue& device, const Computing& computing, Bout bout)
-      : session_(session), device_(device), computing_(computing), bout_(std::move(bout)) {}
+  BesideBout(RankSession& session, DeviceQueue& device, const Computing& computing, BenchCase bench_case)
+      : session_(session), device_(device), computing_(computing), bout_(std::move(bench_case)) {}
 
-  [[nodiscard]] const Bout& bout() const { return bout_; }
+  [[nodiscard]] const BenchCase& bench_case() const { return bout_; }
 
   /// One computation and one call alone, and both slowdowns; 0 where there is none.
   std::array<double, 4> sample() {
@@ -102,7 +102,7 @@ class BesideBout {
   RankSession& session_;
   DeviceQueue& device_;
   const Computing& computing_;
-  Bout bout_;
+  BenchCase bout_;
 };
 
 /// Of the slowest rank each; nothing where a rank has none. \param own one rank's sample
@@ -139,11 +139,11 @@ std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& s
   std::vector<BesideRow> rows;
   for (const std::string& name : settings.collectives)
     for (const std::size_t size : settings.sizes) {
-      BesideBout pair(session, *settings.device, computing, Bout(backend, arrays, name, size));
-      if (pair.bout().is_ping_pong())
+      BesideBout pair(session, *settings.device, computing, BenchCase(backend, arrays, name, size));
+      if (pair.bench_case().is_ping_pong())
         throw UsageError("send_recv waits on its host, and is not measured beside computing");
       BesideRow row{.collective = name,
-                    .message_bytes = static_cast<double>(pair.bout().bytes()),
+                    .message_bytes = static_cast<double>(pair.bench_case().bytes()),
                     .compute = computing.name};
       for (int round = 0; round < settings.rounds; ++round) {
         if (const auto sample = slowest(session, pair.sample())) {

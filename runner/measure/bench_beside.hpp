@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "records/bench.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/measure/bench_collectives.hpp"
-#include "sim/records/bench.hpp"
 
 /// How much collectives and computing on the same devices slow each other.
 namespace stepcast {

@@ -5,21 +5,22 @@
 #include <numeric>
 
 #include "runner/execute/core_sharing.hpp"
-#include "runner/measure/bout.hpp"
+#include "runner/measure/bench_case.hpp"
 #include "runner/measure/cost.hpp"
 
 namespace stepcast {
 namespace {
 
-Cost time_calls(Backend& backend, Bout& bout, int iterations, DeviceQueue* device) {
-  bout.clear();
-  bout.call(1);
+Cost time_calls(Backend& backend, BenchCase& bench_case, int iterations, DeviceQueue* device) {
+  bench_case.clear();
+  bench_case.call(1);
   if (device != nullptr) backend.restart_clock();
   backend.barrier();
-  if (device != nullptr && !bout.is_ping_pong()) return time_queued_calls(bout, iterations, *device);
+  if (device != nullptr && !bench_case.is_ping_pong())
+    return time_queued_calls(bench_case, iterations, *device);
   // A ping-pong is two messages, one after the other.
-  const double calls = iterations * (bout.is_ping_pong() ? 2.0 : 1.0);
-  return cost_of(calls, process_cpu_s, [&] { bout.call(iterations); });
+  const double calls = iterations * (bench_case.is_ping_pong() ? 2.0 : 1.0);
+  return cost_of(calls, process_cpu_s, [&] { bench_case.call(iterations); });
 }
 
 /// Over the ranks: the slowest time, the mean processor time, all wrong elements.
@@ -63,13 +64,13 @@ void combine(ControlPlane& control, std::vector<BenchRow>& rows) {
 
 }  // namespace
 
-Cost time_queued_calls(Bout& bout, int iterations, DeviceQueue& device) {
+Cost time_queued_calls(BenchCase& bench_case, int iterations, DeviceQueue& device) {
   constexpr std::chrono::milliseconds kLongest{500};  // to issue a hundred calls takes some milliseconds
   std::vector<WorkPtr> works;
   Cost cost = cost_of(iterations, process_cpu_s, [&] {
     device.hold(kLongest);
     try {
-      works = bout.issue(iterations + 1);
+      works = bench_case.issue(iterations + 1);
     } catch (...) {
       device.release();
       throw;
@@ -111,16 +112,16 @@ std::vector<BenchRow> bench_collectives(RankSession& session, const BenchSetting
   const std::size_t largest = *std::max_element(settings.sizes.begin(), settings.sizes.end()) + rounding;
   const std::size_t region = MessageWalk::region_bytes(largest);
   const BenchArrays arrays{backend.memory(region), backend.memory(region)};
-  std::vector<Bout> bouts;
+  std::vector<BenchCase> bouts;
   std::vector<BenchRow> rows;
   check_collectives(names);
   for (const std::string& name : names)
     for (const std::size_t size : settings.sizes) {
-      const Bout bout(backend, arrays, name, size);
-      const auto bytes = static_cast<double>(bout.bytes());
+      const BenchCase bench_case(backend, arrays, name, size);
+      const auto bytes = static_cast<double>(bench_case.bytes());
       if (!rows.empty() && rows.back().collective == name && rows.back().message_bytes == bytes)
         continue;  // two sizes that round up to the same
-      bouts.push_back(bout);
+      bouts.push_back(bench_case);
       rows.push_back({.collective = name, .message_bytes = bytes});
     }
   const CoreSharing sharing = find_core_sharing(session);

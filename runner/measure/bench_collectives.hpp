@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "records/bench.hpp"
 #include "runner/backend/session.hpp"
 #include "runner/execute/device_queue.hpp"
-#include "sim/records/bench.hpp"
 
 /// Times of single collectives as nccl-tests measures them.
 namespace stepcast {
 
 struct BenchSettings {
-  std::vector<std::string> collectives;  ///< names of sim/records/bench.hpp; empty: all
+  std::vector<std::string> collectives;  ///< names of records/bench.hpp; empty: all
   std::vector<std::size_t> sizes;        ///< message bytes: the total array, never the shard
   int iterations = 0;                    ///< back-to-back calls per sample; 0: more for small messages
   int rounds = 9;                        ///< samples per collective and size, interleaved over all of them

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 namespace stepcast {
 

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "records/machine_state.hpp"
 #include "runner/control/clocks.hpp"
-#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 

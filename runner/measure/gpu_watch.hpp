@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "sim/records/run_context.hpp"
+#include "records/run_context.hpp"
 
 /// How a GPU was while something was measured on it: clocks, power, and what slowed it down.
 namespace stepcast {

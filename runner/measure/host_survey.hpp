@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "records/calibration.hpp"
 #include "runner/execute/clock_alignment.hpp"
 #include "runner/measure/path_classes.hpp"
 #include "runner/measure/probes.hpp"
-#include "sim/records/calibration.hpp"
 #include "topologies/cluster.hpp"
 
 namespace stepcast {

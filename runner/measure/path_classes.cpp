@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/statistics.hpp"
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 #include "topologies/paths.hpp"
 
 namespace stepcast {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "records/calibration.hpp"
 #include "runner/backend/ping_pong.hpp"
 #include "runner/backend/session.hpp"
-#include "sim/records/calibration.hpp"
 
 /// The measurements that a Calibration is fitted from. Only point-to-point messages are used, never a
 /// collective.

@@ -371,7 +371,7 @@ const Registration<BackendFactory> kNccl{
     backends(),
     {.name = "nccl",
      .description = "NCCL between NVIDIA GPUs, one per rank",
-     .thing = {.make = make_nccl, .library = "NCCL " + nccl_version_text(NCCL_VERSION_CODE), .add = {}},
+     .value = {.make = make_nccl, .library = "NCCL " + nccl_version_text(NCCL_VERSION_CODE), .add = {}},
      .order = 1}};
 
 }  // namespace

@@ -21,7 +21,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
 std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, std::size_t count);
 
 /// Each call issues one product of two square matrices of normal numbers into a third on the device's default stream.
-/// \throws CapabilityError as use_numbers() and Numbers::of()
+/// \throws CapabilityError as set_matmul_precision() and Numbers::of()
 std::function<void()> prepare_product(const Precision& precision, int edge, DeviceQueue& device);
 
 /// \throws UsageError for a run that PyTorch's parts do not make: another strategy or backend than they are,
@@ -52,7 +52,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
                      const RunOptions& options, FinalState* final_state = nullptr);
 
 /// Measures what one step of a model costs on this machine, phase by phase, on one rank alone: two or three
-/// entries per batch size, one per Pace, in the precision asked for, without context and lineage, which the command adds.
+/// entries per batch size, one per StepContext, in the precision asked for, without context and lineage, which the command adds.
 ///
 /// Batch sizes take turns in rounds of a few steps, so that a slow spell of a shared machine does not fall on
 /// one of them; a step that is not kept follows each turn. Within a round segmented steps (each segment its

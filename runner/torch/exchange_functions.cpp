@@ -98,7 +98,7 @@ torch::Tensor shared_cross_entropy(const TorchModel& model, const torch::Tensor&
 }
 
 torch::Tensor exchange_alone(const Model& model, int index, const torch::Tensor& own) {
-  const LayerExchange& exchange = model.exchanges.at(static_cast<std::size_t>(index));
+  const LayerCollective& exchange = model.exchanges.at(static_cast<std::size_t>(index));
   const int ranks = model.ranks_of(exchange);
   if (exchange.kind == ExchangeKind::kAllGather)
     return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);

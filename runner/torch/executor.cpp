@@ -327,11 +327,11 @@ class CompiledProgram final : public ProgramRunner {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
 
-  /// LayerExchange `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...]; or of the
+  /// LayerCollective `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...]; or of the
   /// experts: [experts, ...].
   torch::Tensor put_together(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
-    const LayerExchange& exchange = model_.model().exchanges.at(static_cast<std::size_t>(index));
+    const LayerCollective& exchange = model_.model().exchanges.at(static_cast<std::size_t>(index));
     const ExchangeKind kind = exchange.kind;
     const std::int64_t parts = model_.model().ranks_of(exchange);
     const std::int64_t samples = own.size(0);
@@ -417,7 +417,7 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   install_counting_allocator();
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
-  use_numbers(options.precision, options.device);
+  set_matmul_precision(options.precision, options.device);
   const Numbers numbers =
       options.float64 ? Numbers(torch::kFloat64) : Numbers::of(options.precision, options.device);
   TorchModel torch_model(model, numbers, options.seed, schedule.program(backend.rank()).segments,
@@ -451,7 +451,7 @@ namespace {
 const Registration<TorchEngine> kLibTorch{torch_engines(),
                                           {.name = "libtorch",
                                            .description = "LibTorch on processors",
-                                           .thing = {.version = TORCH_VERSION,
+                                           .value = {.version = TORCH_VERSION,
                                                      .set_compute_threads = set_compute_threads,
                                                      .run_schedule = run_schedule,
                                                      .require_reference = require_reference,

@@ -11,12 +11,12 @@
 
 #include "core/program.hpp"
 #include "core/statistics.hpp"
+#include "records/machine_state.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
-#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -195,8 +195,8 @@ class OtherThread {
 /// whole time counts; and one of the whole graph.
 class BatchBench {
  public:
-  BatchBench(TorchModel& model, const MeasuredPart& part, int batch, const MeasureOptions& options, Pace pace,
-             OtherThread& other)
+  BatchBench(TorchModel& model, const MeasuredPart& part, int batch, const MeasureOptions& options,
+             StepContext pace, OtherThread& other)
       : model_(model),
         part_(part),
         other_(other),
@@ -226,7 +226,7 @@ class BatchBench {
   /// What comes before a kept step is what will come before the next: a whole-graph step, or a step that
   /// waits.
   void first_step_of_turn() {
-    if (entry_.pace == Pace::kContinuous)
+    if (entry_.pace == StepContext::kContinuous)
       native_step(false);
     else
       segmented_step(Kept::kNothing);
@@ -234,7 +234,7 @@ class BatchBench {
   void next_step_of_turn() {
     if (device_ != nullptr) segmented_step(Kept::kPhases);
     segmented_step(device_ != nullptr ? Kept::kWhole : Kept::kAll);
-    if (entry_.pace == Pace::kContinuous) native_step(true);
+    if (entry_.pace == StepContext::kContinuous) native_step(true);
   }
 
   /// The machine as it was during the steps since the last call.
@@ -319,14 +319,14 @@ class BatchBench {
       input = lap(held, [&] { arrival = next_arrival(); });
       for (std::size_t segment = first; segment < end; ++segment)
         laps[segment].zero_grad = lap(held, [&] { model_.zero_grad(segment); });
-      if (entry_.pace == Pace::kAccumulating) uncounted = lap(false, [&] { whole_pass(arrival); });
+      if (entry_.pace == StepContext::kAccumulating) uncounted = lap(false, [&] { whole_pass(arrival); });
       pass_.receive(first, std::move(arrival.input));
       for (std::size_t segment = first; segment < end; ++segment)
         laps[segment].forward = lap(held, [&] { pass_.forward(segment); });
       loss = lap(held, [&] { value = part_.loss(pass_, arrival); });
       for (std::size_t segment = end; segment-- > first;)
         laps[segment].backward = lap(held, [&] { part_.backward(pass_, segment); });
-      if (entry_.pace == Pace::kWaiting) uncounted = lap(false, [&] { other_.wait(); });
+      if (entry_.pace == StepContext::kWaiting) uncounted = lap(false, [&] { other_.wait(); });
       for (std::size_t segment = first; segment < end; ++segment)
         laps[segment].optimizer = lap(held, [&] { update(segment); });
       if (value.defined() && device_ != nullptr)
@@ -346,7 +346,7 @@ class BatchBench {
       // Nobody else has anything of a step in which this process ran all the time, or is counted by how long it did.
       constexpr double kAllTheTime = 0.98;
       const double asleep_s =
-          entry_.pace == Pace::kWaiting ? marks_.issued_s(uncounted.from, uncounted.to) : 0.0;
+          entry_.pace == StepContext::kWaiting ? marks_.issued_s(uncounted.from, uncounted.to) : 0.0;
       const bool one_thread = device_ == nullptr && entry_.threads == 1;
       left_alone_.push_back(marks_.counts_processor_time() ||
                             (one_thread && ran_s >= kAllTheTime * (whole_s - asleep_s)));
@@ -389,7 +389,7 @@ class BatchBench {
 
   /// \param segment -1: the loss
   void keep_exchanges(int segment, bool backward, const Lap& phase) {
-    const std::vector<LayerExchange>& exchanges = model_.model().exchanges;
+    const std::vector<LayerCollective>& exchanges = model_.model().exchanges;
     for (std::size_t i = 0; i < exchanges.size(); ++i)
       if (exchanges[i].segment == segment && exchanges[i].backward == backward)
         exchange_fractions_[i].push_back(fraction(phase, exchanged_[i]));
@@ -511,7 +511,7 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   constexpr int kStepsPerTurn = 5;
   set_compute_threads(options.threads);
   install_counting_allocator();
-  use_numbers(options.precision, options.device);
+  set_matmul_precision(options.precision, options.device);
   const Numbers numbers = Numbers::of(options.precision, options.device);
   TorchModel torch_model(model, numbers, options.seed,
                          options.segments.empty() ? std::nullopt : std::optional(options.segments));
@@ -522,9 +522,10 @@ Trace measure_trace(const Model& model, const MeasureOptions& options) {
   OtherThread other;
   std::vector<BatchBench> benches;
   for (const int batch : options.batches)
-    for (const Pace pace : {Pace::kContinuous, Pace::kWaiting, Pace::kAccumulating})
-      if (pace == Pace::kContinuous ||
-          (options.device == nullptr && (pace != Pace::kAccumulating || options.accumulating)))
+    for (const StepContext pace :
+         {StepContext::kContinuous, StepContext::kWaiting, StepContext::kAccumulating})
+      if (pace == StepContext::kContinuous ||
+          (options.device == nullptr && (pace != StepContext::kAccumulating || options.accumulating)))
         benches.emplace_back(torch_model, part, batch, options, pace, other);
   constexpr double kClocksRise = 0.5;  // of a GPU that was idle
   const Clock::time_point begin = Clock::now();

@@ -48,7 +48,7 @@ void from_state(at::Generator generator, const torch::Tensor& state, const std::
   stand(now);
 }
 
-void use_numbers(const Precision& precision, const DeviceQueue* queue) {
+void set_matmul_precision(const Precision& precision, const DeviceQueue* queue) {
   if (queue == nullptr || torch::Device(queue->torch_name()).is_cpu()) return;
   if (!torch::cuda::is_available())
     throw CapabilityError(std::string("--device cuda: the LibTorch here, ") + TORCH_VERSION +
@@ -58,7 +58,7 @@ void use_numbers(const Precision& precision, const DeviceQueue* queue) {
 }
 
 std::function<void()> prepare_product(const Precision& precision, int edge, DeviceQueue& device) {
-  use_numbers(precision, &device);
+  set_matmul_precision(precision, &device);
   const torch::TensorOptions options = Numbers::of(precision, &device).options();
   const auto a = torch::randn({edge, edge}, options), b = torch::randn({edge, edge}, options);
   return [a, b, product = torch::empty({edge, edge}, options)]() mutable {

@@ -40,7 +40,7 @@ torch::Tensor state_of(at::Generator generator);
 void from_state(at::Generator generator, const torch::Tensor& state, const std::function<void()>& action);
 
 /// Makes LibTorch multiply so. \throws CapabilityError when this LibTorch drives no GPUs
-void use_numbers(const Precision& precision, const DeviceQueue* queue);
+void set_matmul_precision(const Precision& precision, const DeviceQueue* queue);
 
 /// Bytes of tensors on a device now, or at most since forget_tensor_peak(): of a GPU what LibTorch's caching allocator has
 /// given out, in blocks of 512 bytes; of this host as memory_account.hpp counts them.

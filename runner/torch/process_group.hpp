@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "runner/backend/network_place.hpp"
+#include "runner/backend/local_address.hpp"
 
 namespace stepcast {
 
@@ -76,7 +76,7 @@ c10::intrusive_ptr<Group> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
 /// it, once per store. \throws RunError when the ranks cannot be connected
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendConfig& place) {
   using Gloo = c10d::ProcessGroupGloo;
-  const NetworkPlace network = choose_network(place);
+  const LocalAddress network = choose_network(place);
   try {
     auto options = Gloo::Options::create(place.timeout);
     options->devices.push_back(network.interface.empty() ? Gloo::createDeviceForHostname(network.address)

@@ -10,7 +10,7 @@
 #include "runner/execute/program_runner.hpp"
 #include "runner/torch/tensor_memory.hpp"
 #include "runner/torch/torch_model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace stepcast {
 

@@ -13,7 +13,7 @@
 
 #include "core/temporary.hpp"
 #include "core/yaml.hpp"
-#include "sim/records/run_context.hpp"
+#include "records/run_context.hpp"
 
 namespace stepcast {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/registry.hpp"
 #include "core/table.hpp"
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
 /// that name the nearest option, help, and the dispatch by the first word.

@@ -9,8 +9,8 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "sim/records/machine_state.hpp"
-#include "sim/records/run_context.hpp"
+#include "records/machine_state.hpp"
+#include "records/run_context.hpp"
 
 namespace stepcast {
 namespace {

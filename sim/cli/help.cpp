@@ -48,7 +48,7 @@ std::string program_help(const std::string& program, const std::string& summary)
   std::vector<std::string> groups;
   for (const auto& entry : commands().entries()) {
     width = std::max(width, entry.name.size());
-    const std::string& group = entry.thing.group;
+    const std::string& group = entry.value.group;
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   }
   std::ostringstream text;
@@ -56,7 +56,7 @@ std::string program_help(const std::string& program, const std::string& summary)
   for (const std::string& group : groups) {
     text << '\n' << group << ":\n";
     for (const auto& entry : commands().entries())
-      if (entry.thing.group == group)
+      if (entry.value.group == group)
         text << "  " << entry.name << std::string(width - entry.name.size() + 2, ' ') << entry.description
              << '\n';
   }
@@ -70,10 +70,10 @@ std::string program_help(const std::string& program, const std::string& summary)
 std::string command_help(const std::string& program, const std::string& name) {
   const auto& entry = entry_of(name);
   std::ostringstream text;
-  text << "Usage: " << (entry.thing.usage.empty() ? program + " " + name + " [options]" : entry.thing.usage)
+  text << "Usage: " << (entry.value.usage.empty() ? program + " " + name + " [options]" : entry.value.usage)
        << "\n\n"
        << entry.description << "\n\n"
-       << option_table(name, entry.thing);
+       << option_table(name, entry.value);
   return text.str();
 }
 

@@ -92,7 +92,7 @@ std::set<int> numbers_option(const po::variables_map& values, const std::string&
     const auto first = number_in<int>(std::string_view(part).substr(0, dash), 10);
     const auto last =
         dash == std::string::npos ? first : number_in<int>(std::string_view(part).substr(dash + 1), 10);
-    if (!first || !last || *first < 0 || *last < *first || *last > kMostOfAnything)
+    if (!first || !last || *first < 0 || *last < *first || *last > kMaxIntOption)
       throw UsageError("--" + name + ": found '" + part + "', expected numbers and ranges, as 0,4-7");
     for (int number = *first; number <= *last; ++number) numbers.insert(number);
   }

@@ -33,12 +33,11 @@ Precision precision_option(const po::variables_map& values);
 /// Seconds of --budget, the time that may be spent. \throws UsageError below 0
 double budget_option(const po::variables_map& values);
 
-constexpr int kMostOfAnything = 10'000'000;  ///< more is a slip that would fill the memory
-constexpr int kMostThreads = 1024;           ///< threads of a rank, and processes that are started at once
+constexpr int kMaxIntOption = 10'000'000;  ///< more is a slip that would fill the memory
+constexpr int kMostThreads = 1024;         ///< threads of a rank, and processes that are started at once
 
 /// \throws UsageError when the value is below `least` or above `most`
-int int_option(const po::variables_map& values, const std::string& name, int least,
-               int most = kMostOfAnything);
+int int_option(const po::variables_map& values, const std::string& name, int least, int most = kMaxIntOption);
 
 /// `10%` as 0.1. \throws UsageError with an example
 double percent_option(const po::variables_map& values, const std::string& name);

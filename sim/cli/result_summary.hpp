@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// A Result in words, the same for `run` and `predict`.
 namespace stepcast {

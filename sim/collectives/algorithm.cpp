@@ -28,13 +28,13 @@ std::string own_name(const Entry& entry) { return entry.name.substr(entry.name.f
 std::vector<std::string> choices(CollectiveKind kind, const std::string& backend) {
   std::vector<std::string> names;
   for (const Entry& entry : algorithms().entries())
-    if (entry.thing.kind == kind && contains(entry.thing.backends, backend)) names.push_back(own_name(entry));
+    if (entry.value.kind == kind && contains(entry.value.backends, backend)) names.push_back(own_name(entry));
   return names;
 }
 
 const Algorithm* default_of(CollectiveKind kind, const std::string& backend) {
   for (const Entry& entry : algorithms().entries())
-    if (entry.thing.kind == kind && contains(entry.thing.default_of, backend)) return &entry.thing;
+    if (entry.value.kind == kind && contains(entry.value.default_of, backend)) return &entry.value;
   return nullptr;
 }
 
@@ -72,7 +72,7 @@ std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
   std::vector<std::string> faults;
   std::map<std::pair<CollectiveKind, std::string>, std::string> defaults;
   for (const Entry& entry : table.entries()) {
-    const Algorithm& algorithm = entry.thing;
+    const Algorithm& algorithm = entry.value;
     const auto fault = [&](const std::string& what) { faults.push_back(entry.name + " " + what); };
     const std::string kind = to_text(algorithm.kind);
     if (!entry.name.starts_with(kind + "/")) fault("is not named " + kind + "/...");
@@ -133,7 +133,7 @@ const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
 
 std::string algorithm_name(const Algorithm& algorithm) {
   for (const Entry& entry : algorithms().entries())
-    if (&entry.thing == &algorithm) return own_name(entry);
+    if (&entry.value == &algorithm) return own_name(entry);
   throw std::logic_error("an algorithm that is not in the table");
 }
 
@@ -149,13 +149,13 @@ std::string describe_algorithms() {
       "backend's own (*):";
   for (const CollectiveKind kind : kCollectiveKinds)
     for (const Entry& entry : algorithms().entries()) {
-      if (entry.thing.kind != kind) continue;
+      if (entry.value.kind != kind) continue;
       text.append("\n").append(to_text(kind)).append("=").append(own_name(entry)).append(": ");
       text.append(entry.description).append(" [");
-      for (const std::string& backend : entry.thing.backends)
-        text.append(&backend == &entry.thing.backends.front() ? "" : ", ")
+      for (const std::string& backend : entry.value.backends)
+        text.append(&backend == &entry.value.backends.front() ? "" : ", ")
             .append(in_words(backend))
-            .append(contains(entry.thing.default_of, backend) ? "*" : "");
+            .append(contains(entry.value.default_of, backend) ? "*" : "");
       text.append("]");
     }
   return text;

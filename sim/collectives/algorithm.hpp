@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/registry.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// Collective algorithms: which point-to-point messages a collective is made of, in which order, and what
 /// they cost in closed form. One file per family; the laws in tests/collectives hold every entry. `sim/replay`

@@ -7,7 +7,7 @@
 
 #include "core/units.hpp"
 #include "topologies/cluster.hpp"
-#include "topologies/nccl_laws.hpp"
+#include "topologies/nccl_parameters.hpp"
 #include "topologies/paths.hpp"
 
 /// What NCCL finds out about the GPUs of a communicator before it chooses an algorithm.
@@ -42,9 +42,9 @@ struct NcclGraph {
   BytesPerSecond nvls_bandwidth;  ///< per channel, inside a host
   BytesPerSecond nvls_network;    ///< per channel, between hosts
 
-  int sockets_passed = 0;           ///< by the edge inside a host that passes the most
-  BytesPerSecond memory_bandwidth;  ///< of the slowest GPU
-  const NcclLaws* laws = nullptr;   ///< of the oldest GPU; null of a graph made by hand
+  int sockets_passed = 0;                ///< by the edge inside a host that passes the most
+  BytesPerSecond memory_bandwidth;       ///< of the slowest GPU
+  const NcclParameters* laws = nullptr;  ///< of the oldest GPU; null of a graph made by hand
 
   std::vector<int> node_of_rank;  ///< which of the hosts, from 0, by index in the group
 };
@@ -57,11 +57,11 @@ struct NcclPair {
   /// to another through one socket (`INTEL_P2P_OVERHEAD` in src/graph/topo.h).
   double overhead = 1.0;
   bool through_socket = false;
-  int sockets = 0;                 ///< on the way
-  Seconds latency{0};              ///< of the wire
-  bool tcp = false;                ///< between hosts, over Ethernet
-  const NcclLaws* laws = nullptr;  ///< of the sender; null of a pair made by hand
-  const Path* path = nullptr;      ///< the same
+  int sockets = 0;                       ///< on the way
+  Seconds latency{0};                    ///< of the wire
+  bool tcp = false;                      ///< between hosts, over Ethernet
+  const NcclParameters* laws = nullptr;  ///< of the sender; null of a pair made by hand
+  const Path* path = nullptr;            ///< the same
 };
 
 /// Searches the graphs of groups of GPUs of one cluster, each once.
@@ -80,7 +80,7 @@ struct NcclPair {
 class NcclGraphs {
  public:
   /// \param laws of all GPUs of the cluster, in place of those of their generation, or null; read as long as this lives
-  explicit NcclGraphs(const Cluster& cluster, const NcclLaws* laws = nullptr)
+  explicit NcclGraphs(const Cluster& cluster, const NcclParameters* laws = nullptr)
       : routes_(cluster), laws_(laws) {}
 
   /// \param places devices of the cluster (node indices), in the order of the group \pre all different
@@ -92,13 +92,13 @@ class NcclGraphs {
   [[nodiscard]] const Cluster& cluster() const { return routes_.cluster(); }
   [[nodiscard]] Routes& routes() { return routes_; }
   /// What collectives of a GPU take. \param compute_capability 90 for 9.0
-  [[nodiscard]] const NcclLaws& laws(int compute_capability) const {
-    return laws_ != nullptr ? *laws_ : nccl_laws(compute_capability);
+  [[nodiscard]] const NcclParameters& laws(int compute_capability) const {
+    return laws_ != nullptr ? *laws_ : nccl_parameters(compute_capability);
   }
 
  private:
   Routes routes_;
-  const NcclLaws* laws_;
+  const NcclParameters* laws_;
   std::map<std::vector<int>, NcclGraph> graphs_;
   std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
 };

@@ -26,7 +26,7 @@ double filled(double bytes, double half) { return bytes / (bytes + half); }
 
 /// GB/s that the rings of a group carry.
 double bus_of(const NcclGraph& graph, double message) {
-  const NcclLaws& laws = *graph.laws;
+  const NcclParameters& laws = *graph.laws;
   const double planned = graph.channels * graph.bandwidth.count() / kGiga;
   if (graph.intra != NcclHardware::kPcie) return planned;
   const double through = laws[graph.sockets_passed > 1 ? NcclLaw::kSocketsRate : NcclLaw::kSocketRate];
@@ -115,14 +115,14 @@ class Reached {
   }
 
   const NcclGraph& graph_;
-  const NcclLaws& laws_;
+  const NcclParameters& laws_;
   const CollectiveKind kind_;
   const double message_;
   const NcclCost& choice_;
 };
 
 NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost& choice) {
-  const NcclLaws& laws = *graph.laws;
+  const NcclParameters& laws = *graph.laws;
   NcclCost cost = choice;
   cost.algbw = graph.tcp_part * choice.algbw;
   cost.latency = choice.in_network + tcp_latency(graph, choice) +
@@ -131,7 +131,7 @@ NcclCost reached_by_nvls(const NcclGraph& graph, double message, const NcclCost&
   return cost;
 }
 
-double message_latency(const NcclLaws& laws, double bytes, int peers) {
+double message_latency(const NcclParameters& laws, double bytes, int peers) {
   const double first = std::min(bytes, laws[NcclLaw::kMessageFirst] * kKibi);
   return laws[NcclLaw::kLaunch] + laws[NcclLaw::kMessageStart] + laws[NcclLaw::kMessagePeer] * peers +
          first * 1e-3 / laws[NcclLaw::kMessageRate];

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "schedule/schedule.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/schedule/schedule.hpp"
 
 /// How NCCL chooses an algorithm and a protocol for a collective, and how long it expects the collective to
 /// take; nccl_reached.hpp says what it does take.

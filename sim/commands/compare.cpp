@@ -138,7 +138,7 @@ const Registration<Command> kCompare{
     commands(),
     {.name = "compare",
      .description = "Holds predictions against real runs: errors, phases, speed-ups, trivial predictors.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "files",
                .usage = "stepcast compare PREDICTED... MEASURED... [options]",

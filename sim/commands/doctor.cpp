@@ -7,10 +7,10 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "records/machine_state.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/examination.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/records/machine_state.hpp"
 
 namespace stepcast {
 namespace {
@@ -87,7 +87,7 @@ const Registration<Command> kDoctor{
     commands(),
     {.name = "doctor",
      .description = "Says what this machine can measure, and what is missing or misleading.",
-     .thing = {.declare = declare, .run = run, .usage = "stepcast doctor [--watch]", .group = "This machine"},
+     .value = {.declare = declare, .run = run, .usage = "stepcast doctor [--watch]", .group = "This machine"},
      .order = 1}};
 
 }  // namespace

@@ -131,7 +131,7 @@ const Registration<Command> kExplain{
     {.name = "explain",
      .description =
          "Explains a forecast: its critical path, who waits for whom, what more of each resource gains.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "file",
                .usage = "stepcast explain RESULT [--against FORECAST] [options]",

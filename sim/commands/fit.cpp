@@ -141,7 +141,7 @@ const Registration<Command> kFit{
     {.name = "fit",
      .description =
          "Fits what a GPU and its host reach to measured steps, and says how well it forecasts others.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "",
                .usage = "stepcast fit --rows FILE --device NAME [-o NAME.device.yaml] [options]",

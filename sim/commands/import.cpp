@@ -68,7 +68,7 @@ const Registration<Command> kImport{
     {.name = "import",
      .description =
          "Makes a calibration of NCCL from collectives that nccl-tests or NCCL Inspector measured.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "files",
                .usage = "stepcast import FILE... [--device NAME] -o NAME.calibration.json",

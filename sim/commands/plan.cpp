@@ -10,8 +10,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/plan/launch.hpp"
-#include "sim/plan/own_plans.hpp"
 #include "sim/plan/report.hpp"
+#include "sim/plan/user_plans.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
@@ -90,8 +90,8 @@ int samples_of(const po::variables_map& values, const Model& model) {
                      std::to_string(sequence) + "; take " +
                      (below > 0 ? std::to_string(below * sequence) + " or " : "") +
                      std::to_string((below + 1) * sequence));
-  if (below > kMostOfAnything)
-    throw UsageError("--batch-tokens: at most " + std::to_string(kMostOfAnything) + " sequences");
+  if (below > kMaxIntOption)
+    throw UsageError("--batch-tokens: at most " + std::to_string(kMaxIntOption) + " sequences");
   return static_cast<int>(below);
 }
 
@@ -228,7 +228,7 @@ const Registration<Command> kPlan{
     commands(),
     {.name = "plan",
      .description = "Searches the best way to train a model on a cluster.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .usage = "stepcast plan --model NAME --cluster NAME --batch-tokens N [options]",
                .group = "Predict and compare"},

@@ -122,7 +122,7 @@ ExitCode draw_all(const po::variables_map& values) {
   for (const auto& entry : figures().entries()) {
     Drawing drawing;
     try {
-      drawing = entry.thing.draw(input);
+      drawing = entry.value.draw(input);
     } catch (const InputError& error) {
       passed_over += "not drawn: " + entry.name + ": " + error.what() + "\n";
       continue;
@@ -182,7 +182,7 @@ const Registration<Command> kPlot{commands(),
                                    .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
                                                   "timeline, memory, microbatches, sensitivity, progress, "
                                                   "the lab.",
-                                   .thing = {.declare = declare,
+                                   .value = {.declare = declare,
                                              .run = run,
                                              .positional = "figure",
                                              .usage = "stepcast plot FIGURE FILE... -o figure.svg",

@@ -171,7 +171,7 @@ PredictionRequest prediction_request(const po::variables_map& values) {
   request.host_waits_by_phase = values["host-waits"].as<std::string>() == "phase";
   request.precision = precision_option(values);
   read_surroundings(values, request);
-  request.batch = optional_int(values, "batch", kMostOfAnything);
+  request.batch = optional_int(values, "batch", kMaxIntOption);
   request.threads = optional_int(values, "threads", kMostThreads);
   request.training.world_size = int_option(values, "world-size", 1);
   read_copy_options(values, request);
@@ -303,7 +303,7 @@ const Registration<Command> kPredict{
     commands(),
     {.name = "predict",
      .description = "Predicts a training step, or collectives, without running them.",
-     .thing =
+     .value =
          {.declare = declare,
           .run = run,
           .usage =

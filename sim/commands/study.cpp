@@ -416,7 +416,7 @@ const Registration<Command> kStudy{
     commands(),
     {.name = "study",
      .description = "Asks many predictions, told by one file, and keeps every answer.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "file",
                .usage = "stepcast study FILE.yaml -o DIR [options]",

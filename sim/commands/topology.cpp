@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "core/file.hpp"
+#include "records/run_context.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/records/run_context.hpp"
 #include "topologies/cluster_text.hpp"
 #include "topologies/importer.hpp"
 
@@ -149,7 +149,7 @@ const Registration<Command> kTopology{
     commands(),
     {.name = "topology",
      .description = "Shows clusters, imports them from nvidia-smi and NCCL, and writes them out.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "words",
                .usage = "stepcast topology import FILE [--device NAME] [-o cluster.yaml]\n"

@@ -215,7 +215,7 @@ const Registration<Command> kValidate{
     {.name = "validate",
      .description =
          "Predicts what others have published, from the rows that may be used, and shows every error.",
-     .thing = {.declare = declare,
+     .value = {.declare = declare,
                .run = run,
                .positional = "",
                .usage = "stepcast validate [--cases FILE] [--case ID] [options]\n       stepcast validate "

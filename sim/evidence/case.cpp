@@ -24,7 +24,7 @@ std::optional<double> Case::error_over_exposed() const {
   const auto exposed = std::find_if(phases.begin(), phases.end(), [](const PhaseError& phase) {
     return phase.name == "exposed_communication";
   });
-  if (!has_error() || exposed == phases.end() || exposed->measured_s < kLeastExposed * measured->value)
+  if (!has_error() || exposed == phases.end() || exposed->measured_s < kMinExposedFraction * measured->value)
     return std::nullopt;
   return (predicted->value - measured->value) / exposed->measured_s;
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/machine_state.hpp"
-#include "sim/records/result.hpp"
+#include "records/machine_state.hpp"
+#include "records/result.hpp"
 
 /// Evidence: what was measured beside what was forecast, and by how much that missed. Trainings that were run
 /// and predicted, those of a virtual cluster and rows that others published are all cases.
@@ -94,9 +94,9 @@ struct Case {
   }
   /// (predicted - measured) / measured exposed communication: what compute that is replayed as it was measured
   /// cannot dilute. Exposed communication is that of the runs' breakdowns, mean over the ranks. Nothing where they
-  /// do not say it, or where it is less than `kLeastExposed` of the step.
+  /// do not say it, or where it is less than `kMinExposedFraction` of the step.
   [[nodiscard]] std::optional<double> error_over_exposed() const;
-  static constexpr double kLeastExposed = 0.05;
+  static constexpr double kMinExposedFraction = 0.05;
   /// Of a trivial predictor. \pre measured
   [[nodiscard]] double trivial_error(double value) const { return value / measured->value - 1.0; }
   /// Whether some launch took longer than predicted and some less. \pre has_error()

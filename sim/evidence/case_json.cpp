@@ -136,7 +136,7 @@ nlohmann::json accuracy_json(const std::vector<Case>& cases) {
   }
   if (const ErrorSummary errors = errors_over_exposed(cases); errors.cases > 0) {
     json["over_exposed_communication"] = errors_json(errors);
-    json["over_exposed_communication"]["least_exposed_part"] = Case::kLeastExposed;
+    json["over_exposed_communication"]["least_exposed_part"] = Case::kMinExposedFraction;
     json["over_exposed_communication"]["cases_without"] = accuracy_of(cases).errors.cases - errors.cases;
   }
   return json;

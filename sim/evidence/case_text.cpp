@@ -136,7 +136,7 @@ std::string exposed_text(const std::vector<Case>& cases) {
   const std::size_t others = accuracy_of(cases).errors.cases - errors.cases;
   return "over exposed communication: median absolute error " + percent_text(errors.median) + ", worst " +
          percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "; " +
-         std::to_string(others) + " with less than " + percent_text(Case::kLeastExposed, 0) +
+         std::to_string(others) + " with less than " + percent_text(Case::kMinExposedFraction, 0) +
          " of the step exposed, or unknown\n";
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/bench.hpp"
+#include "records/bench.hpp"
 
 /// How well collectives were predicted over message sizes.
 namespace stepcast {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "records/run_context.hpp"
 #include "sim/evidence/case.hpp"
-#include "sim/records/run_context.hpp"
 
 /// How good the predictions of a virtual cluster were: the file that `stepcast lab validate` writes, the
 /// goals that it is held to, and what it prints.

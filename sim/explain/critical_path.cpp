@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "core/overloaded.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 namespace {
@@ -16,11 +16,11 @@ namespace {
 constexpr double kSame = 1e-9;  // of the step: dates that differ by less are one
 
 /// An operation of a replayed rank.
-struct OpPlace {
+struct OpPosition {
   int rank = 0;
   int op = -1;   ///< -1: the beginning of the step
   int back = 0;  ///< 1: of the step before
-  [[nodiscard]] OpPlace at(int other) const { return {rank, other, back}; }
+  [[nodiscard]] OpPosition at(int other) const { return {rank, other, back}; }
 };
 
 /// What of a step belongs together across ranks.
@@ -35,27 +35,27 @@ class Recorded {
 
   [[nodiscard]] const Recording& recording() const { return recording_; }
   [[nodiscard]] const Program& program(int rank) const { return recording_.schedule.program(rank); }
-  [[nodiscard]] const Op& op(OpPlace place) const { return program(place.rank).ops[place.op]; }
+  [[nodiscard]] const Op& op(OpPosition place) const { return program(place.rank).ops[place.op]; }
   [[nodiscard]] const RecordedRank& rank(int rank) const { return recording_.ranks.at(rank); }
-  [[nodiscard]] const std::vector<RecordedOp>& ops(OpPlace place) const {
+  [[nodiscard]] const std::vector<RecordedOp>& ops(OpPosition place) const {
     return place.back == 0 ? rank(place.rank).ops : rank(place.rank).before;
   }
-  [[nodiscard]] const RecordedOp& dates(OpPlace place) const { return ops(place)[place.op]; }
-  [[nodiscard]] double start_of_step(OpPlace place) const {
+  [[nodiscard]] const RecordedOp& dates(OpPosition place) const { return ops(place)[place.op]; }
+  [[nodiscard]] double start_of_step(OpPosition place) const {
     return place.back == 0 ? rank(place.rank).start_s : rank(place.rank).before_s;
   }
   [[nodiscard]] double same() const { return same_; }
 
-  [[nodiscard]] bool on_main(OpPlace place) const { return op(place).stream == Stream::kCompute; }
+  [[nodiscard]] bool on_main(OpPosition place) const { return op(place).stream == Stream::kCompute; }
   /// A hook runs on the main thread inside another operation.
-  [[nodiscard]] bool is_hook(OpPlace place) const { return on_main(place) && op(place).within >= 0; }
+  [[nodiscard]] bool is_hook(OpPosition place) const { return on_main(place) && op(place).within >= 0; }
 
   /// Who kept a collective or message of `place` from beginning, of those that it cannot go without: who came last.
-  [[nodiscard]] std::optional<OpPlace> last_to_come(OpPlace place) {
-    const std::vector<OpPlace> others = partners(place);
+  [[nodiscard]] std::optional<OpPosition> last_to_come(OpPosition place) {
+    const std::vector<OpPosition> others = partners(place);
     if (others.empty()) return std::nullopt;
-    OpPlace last = place;
-    for (const OpPlace& other : others)
+    OpPosition last = place;
+    for (const OpPosition& other : others)
       if (dates(other).start_s > dates(last).start_s + same_ &&
           dates(other).start_s < dates(place).end_s + same_)
         last = other;
@@ -63,16 +63,16 @@ class Recorded {
   }
 
  private:
-  [[nodiscard]] std::vector<OpPlace> partners(OpPlace place) {
+  [[nodiscard]] std::vector<OpPosition> partners(OpPosition place) {
     return std::visit(Overloaded{
                           [&](const Collective& collective) { return joined(place, collective); },
                           [&](const OneOf<Send, Recv> auto& message) { return other_end(place, message); },
-                          [](const auto&) { return std::vector<OpPlace>(); },
+                          [](const auto&) { return std::vector<OpPosition>(); },
                       },
                       op(place).action);
   }
 
-  std::vector<OpPlace> joined(OpPlace place, const Collective& collective) {
+  std::vector<OpPosition> joined(OpPosition place, const Collective& collective) {
     const int group = recording_.schedule.group_index(collective.group, place.rank);
     const std::vector<int>& own = calls(place.rank, group);
     const auto call = static_cast<std::size_t>(std::find(own.begin(), own.end(), place.op) - own.begin());
@@ -81,7 +81,7 @@ class Recorded {
                         collective.kind == CollectiveKind::kScatter ||
                         collective.kind == CollectiveKind::kBroadcast;
     const int root = ranks[static_cast<std::size_t>(rooted ? collective.root : 0)];
-    std::vector<OpPlace> result;
+    std::vector<OpPosition> result;
     std::set<int> seen;
     for (const int member : ranks) {
       const int stands = recording_.stands_for[member];
@@ -113,7 +113,7 @@ class Recorded {
   }
 
   template <class Message>
-  std::vector<OpPlace> other_end(OpPlace place, const Message& message) {
+  std::vector<OpPosition> other_end(OpPosition place, const Message& message) {
     constexpr bool kSends = std::is_same_v<Message, Send>;
     const int there = recording_.stands_for[place.rank + message.offset];
     const std::vector<int>& own = messages(place.rank, kSends, message.offset, message.tag);
@@ -217,7 +217,7 @@ class Walk {
     path_.step_s = slowest.end_s - slowest.start_s;
     begin_ = slowest.start_s;
     now_ = slowest.end_s;
-    OpPlace last = end_of_step({recording.slowest});
+    OpPosition last = end_of_step({recording.slowest});
     while (last.op >= 0 && now_ > begin_) last = explain(last);
     charge(last, begin_, "the step before");
     std::reverse(path_.parts.begin(), path_.parts.end());
@@ -227,7 +227,7 @@ class Walk {
 
  private:
   /// The time from `start` to what is explained is of this.
-  void charge(OpPlace place, double start, const std::string& kind) {
+  void charge(OpPosition place, double start, const std::string& kind) {
     start = std::max(start, begin_);
     if (start >= now_) return;
     PathPart part{place.rank, place.op, start, now_, kind, "", ""};
@@ -243,8 +243,8 @@ class Walk {
   }
 
   /// What ended last in the step, which what is explained ends. \param step any place in it
-  OpPlace end_of_step(OpPlace step) {
-    OpPlace last = step.at(-1);
+  OpPosition end_of_step(OpPosition step) {
+    OpPosition last = step.at(-1);
     const std::vector<RecordedOp>& ops = world_.ops(step);
     for (std::size_t i = 0; i < ops.size(); ++i)
       if (last.op < 0 || ops[i].end_s >= ops[last.op].end_s) last.op = static_cast<int>(i);
@@ -253,7 +253,7 @@ class Walk {
   }
 
   /// Charges what is left of an operation, and says what it began after.
-  OpPlace explain(OpPlace place) {
+  OpPosition explain(OpPosition place) {
     if (world_.on_main(place)) return explain_main(place);
     const auto last = world_.last_to_come(place);
     if (!last) {
@@ -268,14 +268,14 @@ class Walk {
   }
 
   /// A piece of an operation with hooks ends where the hook before it did.
-  OpPlace explain_main(OpPlace place) {
+  OpPosition explain_main(OpPosition place) {
     const std::vector<Op>& ops = world_.program(place.rank).ops;
     double start = world_.dates(place).start_s;
-    OpPlace hook = place.at(-1);
+    OpPosition hook = place.at(-1);
     const int end = hook_limit_ > place.op ? hook_limit_ : static_cast<int>(ops.size());
     hook_limit_ = -1;
     for (int i = place.op + 1; i < end && !world_.is_hook(place); ++i) {
-      const OpPlace each = place.at(i);
+      const OpPosition each = place.at(i);
       if (world_.on_main(each) && ops[i].within != place.op) break;
       if (world_.is_hook(each) && world_.dates(each).end_s <= now_ + world_.same()) hook.op = i;
     }
@@ -292,12 +292,12 @@ class Walk {
   }
 
   /// What let an operation begin; the time between the two is charged to the host.
-  OpPlace before(OpPlace place) {
+  OpPosition before(OpPosition place) {
     const Op& op = world_.op(place);
     const double start = std::min(now_, world_.dates(place).start_s);
-    OpPlace best = place.at(-1);
+    OpPosition best = place.at(-1);
     const auto consider = [&](int index) {
-      const OpPlace one = place.at(index);
+      const OpPosition one = place.at(index);
       if (world_.dates(one).end_s > start + world_.same()) return;
       if (best.op < 0 || world_.dates(one).end_s >= world_.dates(best).end_s) best = one;
     };
@@ -313,7 +313,7 @@ class Walk {
     return reach(best, place);
   }
 
-  OpPlace before_hook(OpPlace hook, OpPlace best) {
+  OpPosition before_hook(OpPosition hook, OpPosition best) {
     if (best.op >= 0 && world_.dates(best).end_s >= world_.dates(hook).start_s - world_.same() &&
         (world_.is_hook(best) || !world_.on_main(best)))
       return reach(best);
@@ -322,14 +322,14 @@ class Walk {
   }
 
   /// The main thread waits for its end.
-  [[nodiscard]] bool holds_main(OpPlace place) const {
+  [[nodiscard]] bool holds_main(OpPosition place) const {
     const auto* copy = std::get_if<Copy>(&world_.op(place).action);
     return world_.on_main(place) || (copy != nullptr && copy->staged());
   }
 
-  void consider_main(OpPlace place, const auto& consider) {
+  void consider_main(OpPosition place, const auto& consider) {
     for (int i = place.op - 1; i >= 0; --i) {
-      const OpPlace one = place.at(i);
+      const OpPosition one = place.at(i);
       if (!holds_main(one) || world_.is_hook(one)) continue;
       consider(i);
       return;
@@ -337,7 +337,7 @@ class Walk {
   }
 
   /// Of those before it in its queue; calls ahead of the main thread are before earlier ones of its program.
-  void consider_queue(OpPlace place, const auto& consider) {
+  void consider_queue(OpPosition place, const auto& consider) {
     const Op& op = world_.op(place);
     if (operation_of(op).start != Start::kInTurn) return;
     const auto* own = std::get_if<Collective>(&op.action);
@@ -355,13 +355,13 @@ class Walk {
   }
 
   /// The main thread, where it was as it issued an operation; or what the operation waited for before that.
-  OpPlace issuer(OpPlace place, OpPlace best) {
+  OpPosition issuer(OpPosition place, OpPosition best) {
     const double issued = world_.dates(place).issued_s;
     const std::vector<Op>& ops = world_.program(place.rank).ops;
     if (best.op >= 0 && world_.dates(best).end_s > issued) return reach(best, place);
     charge(place, issued, "host");
     for (int i = place.op - 1; i >= 0; --i) {
-      const OpPlace one = place.at(i);
+      const OpPosition one = place.at(i);
       if (!holds_main(one) || world_.dates(one).start_s > issued + world_.same()) continue;
       if (world_.is_hook(one) && world_.dates(one).end_s < issued - world_.same()) {
         hook_limit_ = place.op;
@@ -374,7 +374,7 @@ class Walk {
   }
 
   /// Goes on with an operation that ended, or is under way, at what is explained; what lies between is the host's.
-  OpPlace reach(OpPlace next, OpPlace from = {}) {
+  OpPosition reach(OpPosition next, OpPosition from = {}) {
     if (next.op < 0) {
       charge(from.op >= 0 ? from : next, world_.start_of_step(next), "host");
       return next.back == 0 ? end_of_step({next.rank, -1, 1}) : next;
@@ -420,12 +420,12 @@ std::map<int, std::vector<Waiting>> waiting_times(const Recording& recording) {
   for (const auto& [rank, record] : recording.ranks) {
     double free_from = record.start_s;
     for (std::size_t i = 0; i < record.ops.size(); ++i) {
-      const OpPlace place{rank, static_cast<int>(i)};
+      const OpPosition place{rank, static_cast<int>(i)};
       if (!world.on_main(place)) continue;
       const double start = world.dates(place).start_s;
-      OpPlace cause{rank, -1};
+      OpPosition cause{rank, -1};
       for (const int each : world.op(place).after)
-        if (const OpPlace one{rank, each};
+        if (const OpPosition one{rank, each};
             !world.on_main(one) && std::abs(world.dates(one).end_s - start) <= world.same())
           cause = one;
       // A hook stands still from when what it waits for was issued, since its operation could go no further; but behind a

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// Where a measured step and its forecast differ.
 namespace stepcast {

@@ -174,7 +174,7 @@ double PlanBounds::message_s(int from, int to, Bytes message) {
   return found->second;
 }
 
-double PlanBounds::exchange_s(const View& view, const LayerExchange& exchange, int first_rank) {
+double PlanBounds::exchange_s(const View& view, const LayerCollective& exchange, int first_rank) {
   if (exchange.kind == ExchangeKind::kShift || exchange.kind == ExchangeKind::kWait)
     return 0.0;  // beside work
   Ranks ranks{first_rank, view.tensor, 1};
@@ -217,25 +217,27 @@ const PlanBounds::SegmentTimes& PlanBounds::times(const View& view, int first_ra
   const int rank = like(view, first_rank);
   const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, rank});
   if (is_new)
-    found->second = sums_of(view, *view.trace, fastest_host_,
-                            [&](const LayerExchange& exchange) { return exchange_s(view, exchange, rank); });
+    found->second = sums_of(view, *view.trace, fastest_host_, [&](const LayerCollective& exchange) {
+      return exchange_s(view, exchange, rank);
+    });
   return found->second;
 }
 
 const PlanBounds::SegmentTimes& PlanBounds::issue_times(const View& view) {
   const auto [found, is_new] = times_.try_emplace({&view.model, view.samples, kIssued});
-  if (is_new) found->second = sums_of(view, *view.host, 1.0, [](const LayerExchange&) { return 0.0; });
+  if (is_new) found->second = sums_of(view, *view.host, 1.0, [](const LayerCollective&) { return 0.0; });
   return found->second;
 }
 
-PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry& trace, double speed,
-                                             const std::function<double(const LayerExchange&)>& exchange_s) {
+PlanBounds::SegmentTimes PlanBounds::sums_of(
+    const View& view, const TraceEntry& trace, double speed,
+    const std::function<double(const LayerCollective&)>& exchange_s) {
   SegmentTimes all;
   const bool blocks = repeats_blocks(view.model);
   const auto exchanges_s = [&](const Segment& segment, bool backward) {
     double sum = 0.0;
     for (const int index : segment.exchanges)
-      if (const LayerExchange& one = view.model.exchanges[static_cast<std::size_t>(index)];
+      if (const LayerCollective& one = view.model.exchanges[static_cast<std::size_t>(index)];
           one.backward == backward)
         sum += exchange_s(one);
     return sum;
@@ -254,7 +256,7 @@ PlanBounds::SegmentTimes PlanBounds::sums_of(const View& view, const TraceEntry&
   }
   if (models_.whole().loss == "none") return all;
   all.loss_s = trace.loss_s.front() / speed;
-  for (const LayerExchange& exchange : view.model.exchanges)
+  for (const LayerCollective& exchange : view.model.exchanges)
     if (exchange.segment < 0) all.loss_s += exchange_s(exchange);
   return all;
 }

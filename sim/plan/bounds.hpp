@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
+#include "schedule/schedule.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/plan/problem.hpp"
-#include "sim/schedule/schedule.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "topologies/cluster.hpp"
 
@@ -142,7 +142,7 @@ class PlanBounds {
   /// What hosts that run ahead take to issue the same. \pre there are some
   const SegmentTimes& issue_times(const View& view);
   SegmentTimes sums_of(const View& view, const TraceEntry& trace, double speed,
-                       const std::function<double(const LayerExchange&)>& exchange_s);
+                       const std::function<double(const LayerCollective&)>& exchange_s);
   /// The first rank of groups that exchange as fast as those from `first_rank` on.
   int like(const View& view, int first_rank);
   static double forward_s(const View& view, const SegmentTimes& times, Range range);
@@ -165,7 +165,7 @@ class PlanBounds {
   /// Of which each does its part of the optimizer; 1 where it is not shared.
   static int sharers(const View& view) { return view.zero > 0 ? view.batches * view.context : 1; }
 
-  double exchange_s(const View& view, const LayerExchange& exchange, int first_rank);
+  double exchange_s(const View& view, const LayerCollective& exchange, int first_rank);
   double collective_s(CollectiveKind kind, Bytes message, Ranks ranks);
   /// The same in parts of any size, which start one after the other.
   double least_s(CollectiveKind kind, Bytes all, Ranks ranks);

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "models/model.hpp"
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 #include "sim/replay/device_scaling.hpp"
 #include "sim/replay/prediction.hpp"
 

@@ -143,7 +143,7 @@ class PlanSearch {
   void bound_all() {
     constexpr std::size_t kMany = 10'000;
     const auto jobs = static_cast<std::size_t>(waiting_.size() < kMany ? 1 : default_jobs());
-    const auto answers = in_processes(jobs, static_cast<int>(jobs), [&](std::size_t part) {
+    const auto answers = parallel_map(jobs, static_cast<int>(jobs), [&](std::size_t part) {
       std::vector<double> bounds;
       for (std::size_t i = waiting_.size() * part / jobs; i < waiting_.size() * (part + 1) / jobs; ++i)
         bounds.push_back(bounds_.step_s(waiting_[i].plan));
@@ -230,7 +230,7 @@ class PlanSearch {
     const auto start = std::chrono::steady_clock::now();
     const int jobs = each_s_ > kWorthProcess ? default_jobs() : 1;
     const std::vector<std::string> answers =
-        in_processes(records.size(), jobs, [&](std::size_t i) { return answer(*records[i]); });
+        parallel_map(records.size(), jobs, [&](std::size_t i) { return answer(*records[i]); });
     for (std::size_t i = 0; i < records.size(); ++i) take(*records[i], answers[i]);
     if (!records.empty())
       each_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "records/result.hpp"
 #include "sim/plan/bounds.hpp"
 #include "sim/plan/space.hpp"
-#include "sim/records/result.hpp"
 
 /// The best plans: bounds say which need not be looked at, the replay decides among the rest.
 namespace stepcast {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/bench.hpp"
+#include "records/bench.hpp"
 #include "sim/replay/place.hpp"
 
 /// Times of single collectives from endpoint costs alone, to be held against a measured bench file.

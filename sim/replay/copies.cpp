@@ -61,8 +61,8 @@ const Host& host_of_rank(const ReplayInput& input, int rank) {
 
 /// Nodes of the cluster with staging between which a copy of `rank` moves.
 std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, int rank, const Copy& copy) {
-  const auto node = [&](const MemoryPlace& place) {
-    if (place.kind == MemoryPlace::Kind::kDevice) return input.node_of_rank[rank + place.offset];
+  const auto node = [&](const MemoryLocation& place) {
+    if (place.kind == MemoryLocation::Kind::kDevice) return input.node_of_rank[rank + place.offset];
     const Host& host = host_of_rank(input, rank);
     return copy.staged() ? staging_node(cluster, host) : host.node;
   };
@@ -94,8 +94,8 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
   std::map<int, int> rank_at;  // by node
   for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
     check(cluster_, op, ends_of(input, cluster_, rank, copy));
-    for (const MemoryPlace& place : {copy.from, copy.to}) {
-      if (place.kind != MemoryPlace::Kind::kDevice) continue;
+    for (const MemoryLocation& place : {copy.from, copy.to}) {
+      if (place.kind != MemoryLocation::Kind::kDevice) continue;
       const int owner = rank + place.offset;
       const int at = input.node_of_rank[owner];
       if (rank_at.try_emplace(at, owner).first->second != owner)

@@ -3,10 +3,10 @@
 #include <optional>
 #include <vector>
 
-#include "sim/records/step_times.hpp"
+#include "records/step_times.hpp"
+#include "schedule/operations.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/shared_host.hpp"
-#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 

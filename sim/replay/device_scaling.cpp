@@ -43,7 +43,7 @@ Seconds slower(Flop flop, Flop float8, Bytes traffic, const DeviceRates& rates) 
 
 Seconds layer_time(const LayerWork& work, bool forward, double samples, const DeviceRates& rates) {
   Flop float8;  // of the forward; a gradient of weights has as many, one of the input too
-  for (const MatrixProduct& one : work.products)
+  for (const Gemm& one : work.products)
     if (one.float8) float8 += Flop(2.0 * one.rows * one.columns * one.depth * one.times);
   const double gradients = work.needs_input_gradient ? 2.0 : 1.0;
   return forward ? slower(samples * work.forward, samples * float8,
@@ -164,7 +164,7 @@ KernelTime layers_time(const Segment& segment, Phase phase, const LayerTime& tim
 std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
   constexpr double kForwardOfLoss = 0.5;
   std::vector<double> fractions;
-  for (const LayerExchange& exchange : model.exchanges) {
+  for (const LayerCollective& exchange : model.exchanges) {
     if (exchange.segment < 0) {
       fractions.push_back(kForwardOfLoss);
       continue;

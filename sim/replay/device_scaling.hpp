@@ -4,9 +4,9 @@
 #include <string>
 
 #include "models/model.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/trace.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
+#include "schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 #include "topologies/devices.hpp"
 

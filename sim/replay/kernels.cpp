@@ -41,7 +41,7 @@ struct Shaped {
 };
 
 /// Calls `visit(product, times)` for the kernels of a product of the forward.
-void for_each_kernel(const MatrixProduct& product, bool forward, bool input_gradient, double samples,
+void for_each_kernel(const Gemm& product, bool forward, bool input_gradient, double samples,
                      const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
   const double count = product.heads > 0.0 ? product.heads * samples : 1.0;
@@ -58,14 +58,14 @@ double attention_traffic(const FusedAttention& a, bool forward, double samples, 
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 
-AttentionLaw law_of(const KernelLaws& laws, double head_size) {
+AttentionParameters law_of(const KernelParameters& laws, double head_size) {
   auto above = laws.attention.lower_bound(static_cast<int>(std::lround(head_size)));
   if (above == laws.attention.begin()) return above->second;
   if (above == laws.attention.end()) return laws.attention.rbegin()->second;
   const auto below = std::prev(above);
   const double part =
       std::log(head_size / below->first) / std::log(static_cast<double>(above->first) / below->first);
-  const AttentionLaw &a = below->second, &b = above->second;
+  const AttentionParameters &a = below->second, &b = above->second;
   return {std::lerp(a.full, b.full, part), std::lerp(a.full_half, b.full_half, part),
           std::lerp(a.causal, b.causal, part), std::lerp(a.causal_half, b.causal_half, part)};
 }
@@ -73,7 +73,7 @@ AttentionLaw law_of(const KernelLaws& laws, double head_size) {
 }  // namespace
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
-  const KernelLaws& laws = *rates.laws;
+  const KernelParameters& laws = *rates.laws;
   const double read = traffic(m, n, k, count, rates) / rates.memory.count();
   const auto gain = [&](double a) { return a / (a + laws.tile); };
   double best = std::numeric_limits<double>::infinity();
@@ -98,7 +98,7 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
   const double size = (attention.head_size + attention.value_size) / 2.0;
-  const AttentionLaw law = law_of(*rates.laws, size);
+  const AttentionParameters law = law_of(*rates.laws, size);
   const double part = attention.causal ? law.causal : law.full,
                half = attention.causal ? law.causal_half : law.full_half;
   const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
@@ -121,7 +121,7 @@ Seconds KernelTimes::of_product(const std::array<double, 6>& shape) {
 
 Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
-  for (const MatrixProduct& one : work.products)
+  for (const Gemm& one : work.products)
     if (one.heads <= 0.0 && work.backward_kernels > 0)
       time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0,
                                       one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_),
@@ -139,7 +139,7 @@ KernelTime KernelTimes::of(const LayerWork& work, bool forward, double samples) 
   double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
-    for (const MatrixProduct& product : work.products)
+    for (const Gemm& product : work.products)
       for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
                       [&](const Shaped& one, double times) {
                         const KernelRates& rates = one.float8 > 0.0 ? float8_ : rates_;

@@ -21,7 +21,7 @@ struct KernelRates {
   double element = 4.0;  ///< bytes
   double output = 0.0;   ///< of an element of C; 0: as those of A and B
   int multiprocessors = 1;
-  const KernelLaws* laws = nullptr;
+  const KernelParameters* laws = nullptr;
 };
 
 /// One product C[m,n] = A[m,k] B[k,n], or `count` alike of them in one kernel:
@@ -40,7 +40,7 @@ struct KernelRates {
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates);
 
 /// Attention in one kernel (FlashAttention 2): forward 4 rows keys d flop per head, half of them if causal; backward 2.5
-/// times that; where values have another size than keys, d is the mean of both. flop/s as AttentionLaw says, for head sizes between or beyond those known on a line in their logarithm and as
+/// times that; where values have another size than keys, d is the mean of both. flop/s as AttentionParameters says, for head sizes between or beyond those known on a line in their logarithm and as
 /// the nearest. No less than reading q, k and v and writing the output takes.
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates);

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/replay/rank_run.hpp"
 

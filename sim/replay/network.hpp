@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 #include "sim/replay/fifo_ports.hpp"
 #include "sim/replay/platform.hpp"
 

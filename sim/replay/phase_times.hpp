@@ -5,8 +5,8 @@
 
 #include "core/units.hpp"
 #include "models/model.hpp"
-#include "sim/records/trace.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "records/trace.hpp"
+#include "schedule/schedule.hpp"
 
 /// Traces of steps that nobody traced, of which only a few sums are known: so long the forward, so long the host.
 namespace stepcast {

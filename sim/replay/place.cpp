@@ -116,8 +116,8 @@ void Place::choose_backend(const PlaceRequest& request) {
 
 ReplayInput Place::replay_input(const PlaceRequest& request, int world_size) {
   if (backend == "nccl" && !nccl_graphs) {
-    nccl_laws = calibrated_nccl(costs(), cluster);
-    nccl_graphs.emplace(cluster, nccl_laws ? &*nccl_laws : nullptr);
+    nccl_parameters = calibrated_nccl(costs(), cluster);
+    nccl_graphs.emplace(cluster, nccl_parameters ? &*nccl_parameters : nullptr);
   }
   ReplayInput input;
   input.cluster = &cluster;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "records/trace.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/records/trace.hpp"
 #include "sim/replay/replay.hpp"
 #include "topologies/devices.hpp"
 
@@ -52,7 +52,7 @@ struct Place {
   Cluster cluster;
   std::string backend;
   AlgorithmChoice algorithms;
-  std::optional<NcclLaws> nccl_laws;  ///< calibrated, of nccl_graphs
+  std::optional<NcclParameters> nccl_parameters;  ///< calibrated, of nccl_graphs
   std::optional<NcclGraphs>
       nccl_graphs;  ///< of the cluster where NCCL runs, from the first `replay_input` on
 

@@ -204,16 +204,16 @@ void load_trace_into(Inputs& inputs, const PredictionRequest& request) {
   const int micro_batches = request.training.micro_batches;
   inputs.batch = request.batch ? *request.batch : micro_batches * choose({}, batches, "batch", request.trace);
   const int samples = std::max(1, inputs.batch / micro_batches);
-  const auto at = [&](Pace pace) {
+  const auto at = [&](StepContext pace) {
     return of_file([&] { return whole.at(samples, inputs.threads, request.extrapolate, pace); });
   };
   if (trace.has_exchanges) {
     inputs.model.exchanges.clear();
     for (Segment& segment : inputs.model.segments) segment.exchanges.clear();
   }
-  inputs.trace = at(Pace::kContinuous);
-  inputs.waiting_trace = at(Pace::kWaiting);
-  if (trace.has(Pace::kAccumulating)) inputs.accumulating_trace = at(Pace::kAccumulating);
+  inputs.trace = at(StepContext::kContinuous);
+  inputs.waiting_trace = at(StepContext::kWaiting);
+  if (trace.has(StepContext::kAccumulating)) inputs.accumulating_trace = at(StepContext::kAccumulating);
   const Precision precision = traced_precision(trace, request.trace);
   if (request.precision != Precision{} && request.precision != precision)
     throw UsageError("--precision " + to_text(request.precision) + ": " + request.trace +

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "models/model.hpp"
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 
 namespace stepcast {
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/operations.hpp"
 #include "sim/replay/collectives.hpp"
 #include "sim/replay/copies.hpp"
 #include "sim/replay/costs.hpp"
 #include "sim/replay/teams.hpp"
-#include "sim/schedule/operations.hpp"
 
 namespace stepcast {
 

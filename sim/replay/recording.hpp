@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "schedule/schedule.hpp"
 #include "sim/collectives/algorithm.hpp"
 #include "sim/replay/collective_plan.hpp"
 #include "sim/replay/copies.hpp"
-#include "sim/schedule/schedule.hpp"
 #include "topologies/paths.hpp"
 
 /// One step of a replay, operation by operation, with what kept each: what it takes to say why it took so long.

@@ -9,12 +9,12 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "schedule/operations.hpp"
 #include "sim/collectives/nccl_graph.hpp"
 #include "sim/replay/fluid_network.hpp"
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
 #include "sim/replay/recording.hpp"
-#include "sim/schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/link_tiers.hpp"
@@ -363,8 +363,8 @@ class Replay {
 
   const ReplayInput& input_;
   const std::string backend_;
-  std::optional<NcclLaws> own_laws_;      ///< calibrated, of own_graphs_
-  std::optional<NcclGraphs> own_graphs_;  ///< where NCCL runs and nobody shares a search
+  std::optional<NcclParameters> own_laws_;  ///< calibrated, of own_graphs_
+  std::optional<NcclGraphs> own_graphs_;    ///< where NCCL runs and nobody shares a search
   const bool folds_;
   const std::optional<Cluster> own_cluster_;  ///< with what this replay knows of it
   const Cluster& cluster_;
@@ -388,14 +388,14 @@ class Replay {
 
 }  // namespace
 
-std::optional<NcclLaws> calibrated_nccl(const Calibration* calibration, const Cluster& cluster) {
+std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, const Cluster& cluster) {
   if (calibration == nullptr || calibration->nccl.empty()) return {};
   const DeviceModel& measured = device_model(calibration->nccl.device);
   for (const Node& node : cluster.nodes)
     if (node.kind == NodeKind::kDevice && device_model(node.device).name != measured.name)
       throw UsageError("the calibration is of NCCL on " + measured.name + ", cluster '" + cluster.name +
                        "' has " + device_model(node.device).name);
-  NcclLaws laws = nccl_laws(measured.compute_capability);
+  NcclParameters laws = nccl_parameters(measured.compute_capability);
   laws.set(calibration->nccl.laws);
   return laws;
 }

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "records/calibration.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/collectives/algorithm.hpp"
-#include "sim/records/calibration.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/trace.hpp"
-#include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
-#include "topologies/nccl_laws.hpp"
+#include "topologies/nccl_parameters.hpp"
 
 /// Executes a Schedule in simulated time: SimGrid is the clock and shares the links, endpoint costs come from
 /// the Calibration, compute times from the Trace.
@@ -82,7 +82,7 @@ struct ReplayInput {
 
 /// The laws of NCCL that the calibration found, over those of its GPU's generation; nothing where it found none.
 /// \param calibration may be null \throws UsageError where the cluster has other GPUs; InputError for a law that is none
-std::optional<NcclLaws> calibrated_nccl(const Calibration* calibration, const Cluster& cluster);
+std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, const Cluster& cluster);
 
 /// Cores of the one machine that plays all hosts, as the cluster says or else the calibration; 0: each host is
 /// a machine. \param calibration may be null

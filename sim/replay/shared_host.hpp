@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 #include "sim/replay/clock.hpp"
 
 namespace stepcast {

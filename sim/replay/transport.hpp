@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "records/calibration.hpp"
 #include "sim/collectives/nccl_graph.hpp"
-#include "sim/records/calibration.hpp"
 #include "sim/replay/network.hpp"
 #include "sim/replay/shared_host.hpp"
 #include "sim/replay/symmetry.hpp"

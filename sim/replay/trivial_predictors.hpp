@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "core/units.hpp"
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 
 /// Predictors too simple to need a simulator. Every accuracy table stands beside them.

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "models/model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// How much of what devices could compute a training step is.
 namespace stepcast {

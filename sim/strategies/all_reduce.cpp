@@ -38,7 +38,7 @@ const Registration<Strategy> kAllReduce{
     strategies(),
     {.name = "all_reduce",
      .description = "one blocking all-reduce per tensor after the backward",
-     .thing = {build},
+     .value = {build},
      .order = 20}};
 
 }  // namespace

@@ -65,7 +65,7 @@ class BroadcastCopies {
     return add("gpu0_to_gpu" + std::to_string(rank) + suffix, {device(0), device(rank), message, pinned_},
                std::move(after));
   }
-  static MemoryPlace device(int rank) { return {MemoryPlace::Kind::kDevice, rank}; }
+  static MemoryLocation device(int rank) { return {MemoryLocation::Kind::kDevice, rank}; }
 
   int add(std::string name, Copy copy, std::vector<int> after) {
     std::erase(after, kNone);
@@ -130,7 +130,7 @@ const Registration<Strategy> kBroadcast{
     strategies(),
     {.name = "broadcast",
      .description = "no training: one process copies a buffer of the host to all devices",
-     .thing = {.build = build, .options = options(), .trains = false},
+     .value = {.build = build, .options = options(), .trains = false},
      .order = 90}};
 
 }  // namespace

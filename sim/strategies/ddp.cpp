@@ -83,7 +83,7 @@ const Registration<Strategy> kDdp{
     strategies(),
     {.name = "ddp",
      .description = "PyTorch's DistributedDataParallel: buckets reduced while the backward goes on",
-     .thing = {build, options()},
+     .value = {build, options()},
      .order = 30}};
 
 }  // namespace

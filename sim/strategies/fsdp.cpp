@@ -425,7 +425,7 @@ const Registration<Strategy> kFsdp{
     {.name = "fsdp",
      .description =
          "PyTorch's FSDP: parameters, gradients and optimizer state in shards, gathered unit by unit",
-     .thing = {build, options()},
+     .value = {build, options()},
      .order = 40}};
 
 }  // namespace

@@ -59,7 +59,7 @@ const Registration<Strategy> kGatherScatter{
     strategies(),
     {.name = "gather_scatter",
      .description = "rank 0 gathers each tensor's gradients, averages and scatters them back",
-     .thing = {build},
+     .value = {build},
      .order = 10}};
 
 }  // namespace

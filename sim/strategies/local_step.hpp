@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
 /// What every strategy does alike on one rank: the local part of a training step.

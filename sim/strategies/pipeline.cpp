@@ -417,7 +417,7 @@ const Registration<Strategy> kPipeline{
     strategies(),
     {.name = "pipeline",
      .description = "stages of the model pass micro-batches on: GPipe, 1F1B, interleaved, zero bubble",
-     .thing = {build, options()},
+     .value = {build, options()},
      .order = 50}};
 
 }  // namespace

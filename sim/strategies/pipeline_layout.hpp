@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// How ranks are arranged, how a model is cut into stages, and in which order a stage works.
 namespace stepcast {

@@ -27,7 +27,7 @@ Registry<Strategy>& strategies() {
 std::vector<KnownOption> known_options() {
   std::vector<KnownOption> all;
   for (const auto& entry : strategies().entries())
-    for (const StrategyOption& option : entry.thing.options) {
+    for (const StrategyOption& option : entry.value.options) {
       auto known = std::find_if(all.begin(), all.end(),
                                 [&](const KnownOption& other) { return other.option.name == option.name; });
       if (known == all.end()) known = all.insert(all.end(), {option, {}});
@@ -40,7 +40,7 @@ std::vector<KnownOption> known_options() {
                                  [](const KnownOption& one) { return one.option.name == kMeshOption; });
   mesh->strategies.clear();
   for (const auto& entry : strategies().entries())
-    if (entry.thing.trains) mesh->strategies.push_back(entry.name);
+    if (entry.value.trains) mesh->strategies.push_back(entry.name);
   return all;
 }
 

@@ -6,8 +6,8 @@
 
 #include "core/registry.hpp"
 #include "models/model.hpp"
-#include "sim/records/result.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "records/result.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/strategies/options.hpp"
 
 /// A strategy turns a model and a training configuration into a Schedule. One file each; a new file is at

@@ -11,7 +11,7 @@
 #include "core/overloaded.hpp"
 #include "core/table.hpp"
 #include "models/hugging_face.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 namespace {
@@ -127,7 +127,7 @@ class SharedProgram {
   void add_first() {
     const int index = pending_.front();
     pending_.erase(pending_.begin());
-    const LayerExchange& exchange = model_.exchanges[index];
+    const LayerCollective& exchange = model_.exchanges[index];
     const std::string name = exchange.name + " in " + result_.ops[host_].name;
     if (exchange.kind != ExchangeKind::kWait) add_call(index, name);
     if (exchange.kind != ExchangeKind::kShift)
@@ -139,7 +139,7 @@ class SharedProgram {
   }
 
   void add_call(int index, const std::string& name) {
-    const LayerExchange& exchange = model_.exchanges[index];
+    const LayerCollective& exchange = model_.exchanges[index];
     const CollectiveKind kind = kind_of(exchange.kind);
     call_ = static_cast<int>(result_.ops.size());
     Op collective{

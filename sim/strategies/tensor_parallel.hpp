@@ -3,7 +3,7 @@
 #include <string>
 
 #include "models/model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {

@@ -12,9 +12,9 @@
 #include "core/specification.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
+#include "records/calibration.hpp"
+#include "records/trace.hpp"
 #include "sim/evidence/compare.hpp"
-#include "sim/records/calibration.hpp"
-#include "sim/records/trace.hpp"
 
 namespace stepcast {
 namespace {
@@ -107,7 +107,7 @@ double median_step_s(const Trace& trace, int batch, int threads) {
   std::vector<double> times;
   for (const std::vector<TraceEntry>* entries : {&trace.entries, &trace.set_aside})
     for (const TraceEntry& entry : *entries)
-      if (entry.batch == batch && entry.threads == threads && entry.pace == Pace::kContinuous)
+      if (entry.batch == batch && entry.threads == threads && entry.pace == StepContext::kContinuous)
         times.insert(times.end(), entry.step_s.begin(), entry.step_s.end());
   return median(times);
 }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/records/run_context.hpp"
+#include "records/run_context.hpp"
 #include "sim/study/rows.hpp"
 
 /// What came of a study, on one page that needs nothing else: HTML with its style and its figures inside.

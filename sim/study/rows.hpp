@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/units.hpp"
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 #include "sim/study/study.hpp"
 
 /// What a study writes of each point: one line of JSON, which is also one line of the table.

@@ -23,7 +23,7 @@ class CaseModel {
 
   [[nodiscard]] std::size_t parameters() const { return case_.free.size(); }
 
-  [[nodiscard]] Misfits misfits(const Chosen& chosen) {
+  [[nodiscard]] Residuals misfits(const Chosen& chosen) {
     return [this, chosen](const std::vector<double>& deviations) {
       std::vector<double> all;
       for (const PublishedRow& row : case_.rows) {
@@ -198,7 +198,7 @@ class CaseFit {
     std::vector<OpenChoice> choices;
     for (const PublishedChoice& open : case_.open) choices.push_back(open.choice);
     accepted_ = search(choices, [this](const Chosen& chosen, const NearFit* near) {
-      const Misfits misfits = model_.misfits(chosen);
+      const Residuals misfits = model_.misfits(chosen);
       std::vector<std::vector<double>> starts = fixed_starts(model_.parameters());
       if (near == nullptr) return fit(misfits, starts);
       starts.resize(near->fit.slopes.empty() ? 1 : 0);
@@ -266,7 +266,7 @@ class CaseFit {
         rows[i][quantity] = {values, values, values};
     const double limit = limit_of(one);
     if (!first || limit <= 0.0) return rows;
-    const Misfits misfits = model_.misfits(one.chosen);
+    const Residuals misfits = model_.misfits(one.chosen);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const PublishedRow& row = case_.rows[i];
       if (row.fit) continue;

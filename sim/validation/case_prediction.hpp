@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 #include "sim/validation/published.hpp"
 #include "sim/validation/quantities.hpp"
 

@@ -49,7 +49,7 @@ class Questions {
     const std::size_t before = asked_;
     std::vector<Answer> answers(rows.size());
     const auto bytes =
-        in_processes(rows.size(), rows.size() < 2 * jobs_ ? 1 : static_cast<int>(jobs_), [&](std::size_t i) {
+        parallel_map(rows.size(), rows.size() < 2 * jobs_ ? 1 : static_cast<int>(jobs_), [&](std::size_t i) {
           const Answer answer = ask_if_possible(rows[i], parameters);
           return std::string(reinterpret_cast<const char*>(&answer), sizeof answer);
         });
@@ -119,7 +119,7 @@ class SetFit {
     return result;
   }
 
-  Misfits misfits_of(const std::vector<std::size_t>& rows) {
+  Residuals misfits_of(const std::vector<std::size_t>& rows) {
     return [this, rows](const std::vector<double>& deviations) {
       const std::vector<Answer> answers = questions_.ask_all(rows, parameters_at(deviations));
       std::vector<double> result;
@@ -134,7 +134,7 @@ class SetFit {
 
   /// Rows are many and steps smooth: a descent with slopes measured at its start, and another from where it led.
   Fit fit_to(const std::vector<std::size_t>& rows) {
-    const Misfits misfits = misfits_of(rows);
+    const Residuals misfits = misfits_of(rows);
     Fit found{std::vector<double>(set_.free.size(), 0.0), 0.0, {}, {}};
     for (int round = 0; round < kDescents; ++round) {
       const NearFit from{{found.deviations, 0.0, slopes_at(misfits, found.deviations), {}}};
@@ -143,7 +143,7 @@ class SetFit {
     return found;
   }
 
-  static std::vector<std::vector<double>> slopes_at(const Misfits& misfits,
+  static std::vector<std::vector<double>> slopes_at(const Residuals& misfits,
                                                     const std::vector<double>& deviations) {
     const std::vector<double> here = misfits(deviations);
     std::vector<std::vector<double>> slopes(here.size());

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// What sources publish of a step, out of a Result.
 namespace stepcast {

@@ -40,7 +40,7 @@ struct Module {
 /// From the ground up, so that no two folders include each other, directly or in a circle.
 const std::vector<Module>& module_table() {
   static const Folders kModels{"core", "models"};
-  static const Folders kRecords = kModels + Folders{"sim/schedule", "sim/records"};
+  static const Folders kRecords = kModels + Folders{"schedule", "records"};
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
   static const Folders kValidation = kReplay + Folders{"sim/replay", "sim/evidence"};
@@ -58,15 +58,15 @@ const std::vector<Module>& module_table() {
       {"core", {}},
       {"models", {"core"}},
       {"topologies", {"core"}},
-      {"sim/schedule", kModels},
-      {"sim/records", kModels + Folders{"sim/schedule"}},
+      {"schedule", kModels},
+      {"records", kModels + Folders{"schedule"}},
       {"sim/strategies", kRecords},
-      {"sim/collectives", {"core", "topologies", "sim/schedule"}},
+      {"sim/collectives", {"core", "topologies", "schedule"}},
       {"calibration", kRecords + Folders{"topologies", "sim/collectives"}},
       {"sim/replay", kReplay},
-      {"sim/evidence", {"core", "sim/schedule", "sim/records"}},
-      {"plots", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
-      {"sim/study", {"core", "sim/schedule", "sim/records", "sim/evidence"}},
+      {"sim/evidence", {"core", "schedule", "records"}},
+      {"plots", {"core", "schedule", "records", "sim/evidence"}},
+      {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
       {"sim/validation", kValidation + Folders{"sim/study"}},
       {"sim/plan", kReplay + Folders{"sim/replay"}},
       {"sim/explain", kReplay + Folders{"sim/replay"}},
@@ -75,13 +75,13 @@ const std::vector<Module>& module_table() {
       {"sim", kSimCommands + Folders{"sim/commands"}},
       {"runner/launch", {"core"}},
       {"runner/control", {"core", "runner/launch"}},
-      {"runner/backend", kModels + kBackend + Folders{"sim/schedule"}},
+      {"runner/backend", kModels + kBackend + Folders{"schedule"}},
       {"runner/execute", kExecute},
       {"runner/engine", kExecute + Folders{"sim/strategies", "runner/execute"}},
       {"runner/measure", kExecute + Folders{"topologies", "calibration", "runner/execute"}},
-      {"runner/gloo", kBackend + Folders{"sim/schedule"}},
+      {"runner/gloo", kBackend + Folders{"schedule"}},
       {"runner/cuda", {"core", "runner/execute"}},
-      {"runner/nccl", kBackend + Folders{"sim/schedule", "runner/cuda"}},
+      {"runner/nccl", kBackend + Folders{"schedule", "runner/cuda"}},
       {"runner/torch",
        kExecute + Folders{"sim/strategies", "runner/engine", "runner/execute", "runner/gloo"}},
       {"runner/lab", kLab},
@@ -105,7 +105,7 @@ const std::vector<Library>& library_table() {
   static const Folders kGloo{"runner/gloo", "runner/backend"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"core", "models", "sim/records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/plan",
+       {"core", "models", "records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/plan",
         "sim/explain", "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
@@ -113,7 +113,7 @@ const std::vector<Library>& library_table() {
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},
       {"boost/uuid/", {"core"}, true},
-      {"boost/iostreams/", {"sim/records"}, true},
+      {"boost/iostreams/", {"records"}, true},
       {"simgrid/", {"sim/replay"}, true},
       {"xbt/", {"sim/replay"}, true},
       {"torch/", kTorch, true},
@@ -147,7 +147,7 @@ bool is_system(const std::string& target) {
 }
 
 std::string project_violation(const Include& include) {
-  if (include.target == "stepcast_revision.hpp" && include.folder() == "sim/records") return "";  // generated
+  if (include.target == "stepcast_revision.hpp" && include.folder() == "records") return "";  // generated
   const std::string target_folder = fs::path(include.target).parent_path().string();
   if (target_folder == include.folder()) return "";
   const auto rule = std::find_if(module_table().begin(), module_table().end(),

@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(again.sampling.disturbed == calibration.sampling.disturbed);
   CHECK(again.set_aside.size() == calibration.set_aside.size());
   CHECK(again.problem().empty());
-  for (const SampleSet& set : calibration.samples) CHECK(set.time_s.size() == kFewestSamples);
+  for (const SampleSet& set : calibration.samples) CHECK(set.time_s.size() == kMinSamples);
 }
 
 }  // namespace stepcast::disturbed_test

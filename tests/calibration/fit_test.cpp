@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "calibration/judge_hosts.hpp"
+#include "calibration/report_slow_hosts.hpp"
 
 namespace stepcast::fit_test {
 

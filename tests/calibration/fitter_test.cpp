@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kSigma = 0.01;
 
-/// Misfits of times that `model` predicts from values, against those that it predicts from the truth.
+/// Residuals of times that `model` predicts from values, against those that it predicts from the truth.
 struct Problem {
   std::vector<FreeParameter> parameters;
   std::function<std::vector<double>(const std::vector<double>&)> model;
@@ -20,7 +20,7 @@ struct Problem {
     for (std::size_t j = 0; j < parameters.size(); ++j) all.push_back(parameters[j].at(deviations[j]));
     return all;
   }
-  [[nodiscard]] Misfits misfits() const {
+  [[nodiscard]] Residuals misfits() const {
     return [this](const std::vector<double>& deviations) {
       std::vector<double> all = model(values(deviations));
       for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::log(all[i] / measured[i]) / kSigma;
@@ -84,7 +84,7 @@ TEST_CASE("the fit converges from corners far away, through a valley that bends,
 
 TEST_CASE("slopes are those of the model") {
   const Problem problem = bilinear();
-  const Misfits misfits = problem.misfits();
+  const Residuals misfits = problem.misfits();
   const Fit found = problem.solved();
   for (std::size_t j = 0; j < 3; ++j) {
     std::vector<double> up = found.deviations, down = found.deviations;
@@ -103,7 +103,7 @@ TEST_CASE(
     return std::vector{v[0] + 1e3 / v[1], v[0] + 1e8 / v[1]};
   };
   problem.measured = problem.model({5e-5, 1e9});
-  const Misfits misfits = problem.misfits();
+  const Residuals misfits = problem.misfits();
   const Fit found = problem.solved();
   CHECK(problem.values(found.deviations)[0] == Approx(5e-5).epsilon(0.03));
   CHECK(problem.values(found.deviations)[1] == Approx(1e9).epsilon(0.03));
@@ -140,7 +140,7 @@ TEST_CASE("ranges follow a valley: a sum that the rows tell stays, however it is
   problem.model = [](const std::vector<double>& v) { return std::vector{v[0] + v[1]}; };
   problem.measured = {0.3};
   const Fit found = problem.solved();
-  const Misfits misfits = problem.misfits();
+  const Residuals misfits = problem.misfits();
   const FittedValue twice = fitted_range(
       misfits, found,
       [&](const std::vector<double>& z) {
@@ -179,7 +179,7 @@ TEST_CASE("a fit and its ranges are the same to the last digit each time") {
 }
 
 TEST_CASE("of equal minima the one nearer to the middle counts, then the first start") {
-  const Misfits two_valleys = [](const std::vector<double>& z) {
+  const Residuals two_valleys = [](const std::vector<double>& z) {
     return std::vector{100.0 * (z[0] * z[0] - 1.0)};
   };
   const double first = fit(two_valleys, {{1.5}, {-1.5}}).deviations[0];
@@ -201,7 +201,7 @@ TEST_CASE("micro-batches out of 1 to 64 come out of two depths of a pipeline, wi
   int fits = 0;
   const auto fit_one = [&](const Chosen& chosen, const NearFit* near) {
     ++fits;
-    const Misfits misfits = [&, chosen](const std::vector<double>& z) {
+    const Residuals misfits = [&, chosen](const std::vector<double>& z) {
       std::vector<double> all = model(static_cast<double>(chosen[1]) + 1.0, parameters[0].at(z[0]),
                                       parameters[1].at(z[1]), chosen[0] == 0 ? 0.0 : 5.0);
       for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::log(all[i] / measured[i]) / 0.003;
@@ -241,7 +241,7 @@ TEST_CASE("of names each is fitted on its own, however far the parameters of one
     const std::vector<ChosenFit> found =
         search({{"name", {"a", "b", "c"}, false}}, [&](const Chosen& chosen, const NearFit* near) {
           const std::size_t name = backwards ? 2 - chosen[0] : chosen[0];
-          const Misfits misfits = [&, name](const std::vector<double>& z) {
+          const Residuals misfits = [&, name](const std::vector<double>& z) {
             std::vector<double> all = times(name, parameters[0].at(z[0]), parameters[1].at(z[1]));
             for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::log(all[i] / measured[i]) / 0.005;
             return all;

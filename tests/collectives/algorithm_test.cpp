@@ -225,7 +225,7 @@ TEST_CASE("in every algorithm sends and receives pair up, agree in size and neve
   for (const auto& entry : algorithms().entries()) {
     for (const CollectiveCall& call : calls({1.0, 7.0, 1024.0, 3'000'001.0})) {
       INFO(in_words(entry.name, call));
-      Execution execution(entry.thing, call);
+      Execution execution(entry.value, call);
       CHECK(execution.run());
       CHECK(execution.sizes_agree);
     }
@@ -236,11 +236,11 @@ TEST_CASE("after every algorithm each rank holds what its kind promises, with ev
   for (const auto& entry : algorithms().entries()) {
     for (CollectiveCall call : calls({1.0, 7.0, 64.0, 2003.0}, 640.0)) {
       // Blocks of all_to_all are equal: a block of one rank becomes one of another.
-      if (entry.thing.kind == CollectiveKind::kAllToAll) call.message = call.message * call.ranks;
+      if (entry.value.kind == CollectiveKind::kAllToAll) call.message = call.message * call.ranks;
       const double elements = call.message.count() / call.element_bytes;
       INFO(in_words(entry.name, call));
-      const Meaning meaning{call, entry.thing.kind};
-      Execution execution(entry.thing, call);
+      const Meaning meaning{call, entry.value.kind};
+      Execution execution(entry.value, call);
       for (int rank = 0; rank < call.ranks; ++rank)
         for (std::size_t i = 0; i < static_cast<std::size_t>(elements); ++i)
           execution.arrays[static_cast<std::size_t>(rank)].push_back(meaning.before(rank, i));
@@ -267,15 +267,15 @@ TEST_CASE(
       for (int rank = 0; rank < call.ranks; ++rank) {
         double sent = 0.0;
         bool backwards = true;
-        const int steps = entry.thing.steps(call, rank);
+        const int steps = entry.value.steps(call, rank);
         for (int k = 0; k < steps; ++k) {
-          const Exchange step = entry.thing.step(call, rank, k);
+          const Exchange step = entry.value.step(call, rank, k);
           backwards = backwards && step.after < k;
           sent += step.sent.count();
           all_received += step.received.count();
         }
         CHECK(backwards);
-        CHECK(sent == Approx(entry.thing.sent(call, rank).count()));
+        CHECK(sent == Approx(entry.value.sent(call, rank).count()));
         all_sent += sent;
       }
       CHECK(all_sent == Approx(all_received));
@@ -289,14 +289,14 @@ TEST_CASE("a collective moves the bytes that its result needs, and only rings of
       if (call.ranks == 1) continue;
       INFO(in_words(entry.name, call));
       double all = 0.0;
-      for (int rank = 0; rank < call.ranks; ++rank) all += entry.thing.sent(call, rank).count();
+      for (int rank = 0; rank < call.ranks; ++rank) all += entry.value.sent(call, rank).count();
       const double n = call.ranks;
       const double message = call.message.count();
       double least = (n - 1) * message;
-      if (entry.thing.kind == CollectiveKind::kAllReduce) least *= 2.0;
-      if (entry.thing.kind == CollectiveKind::kGather || entry.thing.kind == CollectiveKind::kScatter)
+      if (entry.value.kind == CollectiveKind::kAllReduce) least *= 2.0;
+      if (entry.value.kind == CollectiveKind::kGather || entry.value.kind == CollectiveKind::kScatter)
         least /= n;
-      if (entry.thing.kind == CollectiveKind::kShift) least = n * message;
+      if (entry.value.kind == CollectiveKind::kShift) least = n * message;
       const bool detours = entry.name == "all_to_all/ring";
       CHECK(all == Approx(detours ? n / 2.0 * least : least));
     }
@@ -311,9 +311,9 @@ TEST_CASE("no collective takes time with one rank, or less time with more bytes 
       INFO(entry.name << ", " << ranks << " ranks");
       const CollectiveCall small{Bytes(4096), ranks};
       const CollectiveCall large{Bytes(1e8), ranks};
-      CHECK((entry.thing.time(small, link).count() == kNoCost) == (ranks == 1));
-      CHECK(entry.thing.time(small, link) <= entry.thing.time(large, link));
-      CHECK(entry.thing.time(large, wide) <= entry.thing.time(large, link));
+      CHECK((entry.value.time(small, link).count() == kNoCost) == (ranks == 1));
+      CHECK(entry.value.time(small, link) <= entry.value.time(large, link));
+      CHECK(entry.value.time(large, wide) <= entry.value.time(large, link));
     }
   }
 }

@@ -13,7 +13,7 @@ using nccl_reference::cluster_named;
 
 /// Groups of one cluster: its first GPUs.
 struct World {
-  explicit World(const std::string& name, const NcclLaws* laws = nullptr)
+  explicit World(const std::string& name, const NcclParameters* laws = nullptr)
       : cluster(cluster_named(name)), graphs(cluster, laws) {}
   const NcclGraph& of(int gpus) {
     std::vector<int> places = cluster.places();
@@ -34,7 +34,7 @@ TEST_CASE("an empty all-gather over 2 H100 is a launch and one hop: 4.62 and 0.7
 }
 
 TEST_CASE("a law that is twice as long takes its own time more, at every step") {
-  NcclLaws laws = nccl_laws(90);
+  NcclParameters laws = nccl_parameters(90);
   const double hop = laws[NcclLaw::kLlHop];
   laws[NcclLaw::kLlHop] *= 2.0;
   for (const int gpus : {2, 4, 8}) {
@@ -46,10 +46,11 @@ TEST_CASE("a law that is twice as long takes its own time more, at every step") 
 }
 
 TEST_CASE("waits are cycles: generations differ by their clock where nothing else is said of them") {
-  CHECK(nccl_laws(100)[NcclLaw::kSimpleStart] == Approx(nccl_laws(90)[NcclLaw::kSimpleStart] * 1.98 / 1.965));
-  CHECK(nccl_laws(70)[NcclLaw::kLlRate] == Approx(nccl_laws(90)[NcclLaw::kLlRate] * 1.53 / 1.98));
-  CHECK(nccl_laws(103)[NcclLaw::kLaunch] == nccl_laws(100)[NcclLaw::kLaunch]);
-  CHECK(nccl_laws(30)[NcclLaw::kLaunch] == nccl_laws(60)[NcclLaw::kLaunch]);
+  CHECK(nccl_parameters(100)[NcclLaw::kSimpleStart] ==
+        Approx(nccl_parameters(90)[NcclLaw::kSimpleStart] * 1.98 / 1.965));
+  CHECK(nccl_parameters(70)[NcclLaw::kLlRate] == Approx(nccl_parameters(90)[NcclLaw::kLlRate] * 1.53 / 1.98));
+  CHECK(nccl_parameters(103)[NcclLaw::kLaunch] == nccl_parameters(100)[NcclLaw::kLaunch]);
+  CHECK(nccl_parameters(30)[NcclLaw::kLaunch] == nccl_parameters(60)[NcclLaw::kLaunch]);
 }
 
 TEST_CASE(
@@ -98,7 +99,7 @@ TEST_CASE("more bytes never take less within one choice, more GPUs never less") 
 TEST_CASE("messages between two GPUs: LL up to 16 KiB, then the way's bandwidth") {
   World world("p100x4-pcie");
   const NcclPair& pair = world.graphs.pair(world.cluster.places()[0], world.cluster.places()[1]);
-  const NcclLaws& laws = nccl_laws(60);
+  const NcclParameters& laws = nccl_parameters(60);
   const double start = laws[NcclLaw::kLaunch] + laws[NcclLaw::kMessageStart] + laws[NcclLaw::kMessagePeer];
   const NcclCost small = nccl_point_to_point(pair, Bytes(1000));
   CHECK(small.protocol == NcclProtocol::kLl);
@@ -151,7 +152,7 @@ TEST_CASE("between hosts on Ethernet NCCL's sockets copy and send in turn, and e
 }
 
 TEST_CASE("laws are set by name; an unknown one gets the nearest") {
-  NcclLaws laws = nccl_laws(90);
+  NcclParameters laws = nccl_parameters(90);
   laws.set({{"ll_hop", 3.0}});
   CHECK(laws[NcclLaw::kLlHop] == 3.0);
   CHECK(laws.values().at("ll_hop") == 3.0);

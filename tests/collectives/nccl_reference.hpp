@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "topologies/cluster.hpp"
 
 /// Rows of tests/collectives/reference/nccl_tuning.csv.

@@ -2,7 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests::commands_test {

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 #include "tests/commands/shell.hpp"
 
 namespace stepcast::tests::device_test {

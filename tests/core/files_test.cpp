@@ -8,8 +8,8 @@
 #include "core/file.hpp"
 #include "core/registry.hpp"
 #include "core/yaml.hpp"
-#include "sim/records/run_context.hpp"
-#include "sim/records/trace.hpp"
+#include "records/run_context.hpp"
+#include "records/trace.hpp"
 
 namespace stepcast::files_test {
 namespace fs = std::filesystem;
@@ -133,9 +133,9 @@ TEST_CASE("YAML errors name file, line, key and the nearest known key") {
 
 TEST_CASE("a registry keeps its order and answers an unknown name with the nearest") {
   Registry<int> registry("figure");
-  registry.add({.name = "b", .description = "", .thing = 2});
-  registry.add({.name = "speedup", .description = "", .thing = 1});
-  registry.add({.name = "z-first", .description = "", .thing = 3, .order = -1});
+  registry.add({.name = "b", .description = "", .value = 2});
+  registry.add({.name = "speedup", .description = "", .value = 1});
+  registry.add({.name = "z-first", .description = "", .value = 3, .order = -1});
   CHECK(registry.names() == std::vector<std::string>{"z-first", "b", "speedup"});
   CHECK(registry.find("b") == 2);
   CHECK_THROWS_WITH(registry.find("spedup"),

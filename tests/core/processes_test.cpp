@@ -15,17 +15,17 @@ TEST_CASE("answers of other processes are in the order of what was asked, long o
   const auto answer = [](std::size_t i) { return std::string(i % 3 == 0 ? 0 : 1000 * i, 'a' + i % 26); };
   for (const int jobs : {1, 2, 3, 50}) {
     INFO(jobs);
-    const std::vector<std::string> answers = in_processes(40, jobs, answer);
+    const std::vector<std::string> answers = parallel_map(40, jobs, answer);
     REQUIRE(answers.size() == 40);
     for (std::size_t i = 0; i < answers.size(); ++i) CHECK(answers[i] == answer(i));
   }
-  CHECK(in_processes(0, 4, answer).empty());
+  CHECK(parallel_map(0, 4, answer).empty());
 }
 
 TEST_CASE("a process that answers for long leaves the rest to the others") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  const auto answers = in_processes(20, 2, [&](std::size_t i) {
+  const auto answers = parallel_map(20, 2, [&](std::size_t i) {
     char byte = 0;
     if (i == 0 && read(ends[0], &byte, 1) != 1)
       throw std::runtime_error("no byte");  // until the last is asked
@@ -40,7 +40,7 @@ TEST_CASE("a process that answers for long leaves the rest to the others") {
 }
 
 TEST_CASE("a process that dies before it has answered is an error") {
-  CHECK_THROWS_AS(in_processes(10, 2,
+  CHECK_THROWS_AS(parallel_map(10, 2,
                                [](std::size_t i) -> std::string {
                                  if (i == 7) throw std::runtime_error("no answer");
                                  return "";

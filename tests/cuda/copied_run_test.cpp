@@ -41,7 +41,7 @@ Result run(const Schedule& schedule, DeviceCopies& copies) {
 std::unique_ptr<DeviceCopies> copies_on(int devices, std::chrono::milliseconds each) {
   stand_in::set_devices(devices);
   stand_in::slow_copies(each);
-  return find_device_copies("test").thing.make();
+  return find_device_copies("test").value.make();
 }
 
 /// Copies that lose the last byte of those of a few bytes.
@@ -167,10 +167,10 @@ TEST_CASE("copies that no GPU does by itself are told, and more ranks than GPUs 
   CHECK_THROWS_WITH(run(schedule, *two),
                     "--nproc 3 of strategy 'broadcast' are as many GPUs of one host, which has 2");
   Schedule back = broadcast(2, {{"method", "sequential"}});
-  back.programs.front().ops.front().action = Copy{{MemoryPlace::Kind::kDevice, 0}, {}, Bytes(8), true};
+  back.programs.front().ops.front().action = Copy{{MemoryLocation::Kind::kDevice, 0}, {}, Bytes(8), true};
   CHECK_THROWS_WITH(run(back, *two), Catch::Contains("into host memory are predicted, not executed"));
   stand_in::set_devices(0);
-  CHECK_THROWS_WITH(find_device_copies("test").thing.make(),
+  CHECK_THROWS_WITH(find_device_copies("test").value.make(),
                     Catch::Contains("this machine has no GPU that CUDA finds"));
   stand_in::set_devices(8);
   stand_in::slow_copies(0ms);

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "runner/execute/device_queue.hpp"
 #include "runner/torch/engine.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"

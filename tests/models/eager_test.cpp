@@ -33,8 +33,8 @@ Moved moved(const Model& model) {
   return all;
 }
 
-const LayerExchange& context_gather(const Model& model) {
-  for (const LayerExchange& exchange : model.exchanges)
+const LayerCollective& context_gather(const Model& model) {
+  for (const LayerCollective& exchange : model.exchanges)
     if (exchange.group == ExchangeGroup::kContext && !exchange.backward) return exchange;
   FAIL("nothing is gathered");
   return model.exchanges.front();

@@ -164,7 +164,7 @@ TEST_CASE("with tensor parallelism inputs are gathered in float8, and sums stay 
   const Model half = in_precision(whole, Precision::parse("bf16")),
               low = in_precision(whole, Precision::parse("fp8"));
   for (std::size_t i = 0; i < half.exchanges.size(); ++i) {
-    const LayerExchange &before = half.exchanges[i], &after = low.exchanges[i];
+    const LayerCollective &before = half.exchanges[i], &after = low.exchanges[i];
     const bool lower = before.kind == ExchangeKind::kAllGather && before.segment >= 0 &&
                        half.segments[static_cast<std::size_t>(before.segment)].repeated;
     CHECK(after.per_sample.count() == (lower ? 0.5 : 1.0) * before.per_sample.count());

@@ -44,7 +44,7 @@ TEST_CASE("every figure draws the example results as SVG and PNG with script and
   const Folder folder;
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    const Drawing drawing = entry.thing.draw(examples::figure_input());
+    const Drawing drawing = entry.value.draw(examples::figure_input());
     for (const char* extension : {".svg", ".png"}) {
       const fs::path path = folder.path / (entry.name + extension);
       render(drawing, path, "stepcast example", true);
@@ -59,15 +59,15 @@ TEST_CASE("every figure draws the example results as SVG and PNG with script and
 TEST_CASE("every figure refuses inputs that hold nothing to draw", "[plots]") {
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    CHECK_THROWS_AS(entry.thing.draw(FigureInput{}), InputError);
+    CHECK_THROWS_AS(entry.value.draw(FigureInput{}), InputError);
   }
 }
 
 TEST_CASE("equal inputs give equal figures", "[plots]") {
   for (const auto& entry : figures().entries()) {
     INFO(entry.name);
-    const Drawing a = entry.thing.draw(examples::figure_input());
-    const Drawing b = entry.thing.draw(examples::figure_input());
+    const Drawing a = entry.value.draw(examples::figure_input());
+    const Drawing b = entry.value.draw(examples::figure_input());
     CHECK(a.script == b.script);
     CHECK(a.data == b.data);
   }

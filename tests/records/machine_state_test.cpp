@@ -1,4 +1,4 @@
-#include "sim/records/machine_state.hpp"
+#include "records/machine_state.hpp"
 
 #include <sched.h>
 #include <sys/wait.h>
@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "core/program.hpp"
-#include "sim/records/bench.hpp"
-#include "sim/records/calibration.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/trace.hpp"
+#include "records/bench.hpp"
+#include "records/calibration.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
 
 namespace stepcast::machine_state_test {
 namespace {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 /// Laws of timelines: every arrow has two ends inside slices, counters never fall below 0 and end where they began.
 namespace stepcast::perfetto_test {

@@ -1,10 +1,10 @@
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "sim/records/bench.hpp"
+#include "records/bench.hpp"
 
 namespace stepcast::result_test {
 

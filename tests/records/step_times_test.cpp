@@ -1,4 +1,4 @@
-#include "sim/records/step_times.hpp"
+#include "records/step_times.hpp"
 
 #include <catch2/catch.hpp>
 

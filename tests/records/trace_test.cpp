@@ -1,11 +1,11 @@
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "models/model.hpp"
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 namespace stepcast::trace_test {
 
@@ -45,13 +45,13 @@ TEST_CASE("a batch between two measured ones is interpolated, slow steps with sl
 
 TEST_CASE("steps that wait are kept apart from those that do not, and stand in for them nowhere") {
   TraceEntry waiting = entry(8, {5});
-  waiting.pace = Pace::kWaiting;
+  waiting.pace = StepContext::kWaiting;
   const Trace trace = trace_of({entry(8, {1}), waiting});
   CHECK(trace.at(8, 1, false).step_s == std::vector<double>{1});
-  CHECK(trace.at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{5});
-  CHECK(trace_of({entry(8, {1})}).at(8, 1, false, Pace::kWaiting).step_s == std::vector<double>{1});
+  CHECK(trace.at(8, 1, false, StepContext::kWaiting).step_s == std::vector<double>{5});
+  CHECK(trace_of({entry(8, {1})}).at(8, 1, false, StepContext::kWaiting).step_s == std::vector<double>{1});
   nlohmann::json json = trace;
-  CHECK(json.get<Trace>().entries[1].pace == Pace::kWaiting);
+  CHECK(json.get<Trace>().entries[1].pace == StepContext::kWaiting);
   json["entries"][1]["pace"] = "wating";
   CHECK_THROWS_WITH(json.get<Trace>(), Catch::Contains("did you mean 'waiting'?"));
   json["entries"][1].erase("pace");

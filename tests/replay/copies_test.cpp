@@ -40,10 +40,10 @@ Cluster node(int devices, bool pcie_switch = false, double peer_rate = kPeerRate
   return cluster;
 }
 
-MemoryPlace device(int offset) { return {MemoryPlace::Kind::kDevice, offset}; }
+MemoryLocation device(int offset) { return {MemoryLocation::Kind::kDevice, offset}; }
 
-Op copy(const std::string& name, MemoryPlace from, MemoryPlace to, double bytes, std::vector<int> after = {},
-        bool pinned = true) {
+Op copy(const std::string& name, MemoryLocation from, MemoryLocation to, double bytes,
+        std::vector<int> after = {}, bool pinned = true) {
   return operation(name, Stream::kCopy, Copy{from, to, Bytes(bytes), pinned}, std::move(after));
 }
 
@@ -96,7 +96,7 @@ TEST_CASE(
     "a copy of 20 B over 10 B/s takes 2 s and its launch, either way; between devices NVLink carries it") {
   const Model model;
   const Cluster cluster = node(2);
-  for (const auto& [from, to, seconds] : std::vector<std::tuple<MemoryPlace, MemoryPlace, double>>{
+  for (const auto& [from, to, seconds] : std::vector<std::tuple<MemoryLocation, MemoryLocation, double>>{
            {{}, device(0), 2.0}, {device(1), {}, 2.0}, {device(0), device(1), 20.0 / kPeerRate}}) {
     const Schedule schedule = driven_by_first(2, {copy("copy", from, to, 20.0)});
     ReplayInput input = free_launches(schedule, model, cluster);

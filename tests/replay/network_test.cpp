@@ -84,7 +84,7 @@ TEST_CASE("without endpoint costs every algorithm takes its closed form at messa
   const double latency = 2e-6;
   for (const auto& entry : algorithms().entries()) {
     const std::string& name = entry.name;
-    const Algorithm& algorithm = entry.thing;
+    const Algorithm& algorithm = entry.value;
     if (name == "all_reduce/gloo_ring")
       continue;  // two segments share a link, and one of them pays a latency
     for (const int ranks : {2, 3, 4, 7, 8, 12, 16}) {
@@ -114,7 +114,7 @@ TEST_CASE("the Result names the algorithm of every collective that moved message
 TEST_CASE("aggregate equals message level to 1 % on equal links, for bytes and for latency") {
   for (const auto& entry : algorithms().entries()) {
     const std::string& name = entry.name;
-    const Algorithm& algorithm = entry.thing;
+    const Algorithm& algorithm = entry.value;
     if (!algorithm.ring || name == "all_reduce/gloo_ring") continue;
     for (const int ranks : {2, 5, 16}) {
       for (const double message : {400.0, 100'000.0, 25e6}) {
@@ -189,7 +189,7 @@ TEST_CASE("two groups that cross one uplink take twice as long as one, in both f
 TEST_CASE("a collective never takes longer with more bandwidth, nor less time with more bytes") {
   for (const auto& entry : algorithms().entries()) {
     const std::string& name = entry.name;
-    const Algorithm& algorithm = entry.thing;
+    const Algorithm& algorithm = entry.value;
     INFO(name);
     const auto time = [&algorithm](double message, double bandwidth, Fidelity fidelity) {
       return time_of(algorithm.kind, 5, message, star(5, bandwidth, 1e-6), fidelity, nullptr,

@@ -71,7 +71,7 @@ TEST_CASE("with one rank a step is the sum of its computations, without communic
   const Cluster cluster = one_host(1);
   for (const auto& strategy : strategies().entries()) {
     INFO(strategy.name);
-    if (!strategy.thing.trains) continue;
+    if (!strategy.value.trains) continue;
     TrainingConfig config;
     const Schedule schedule = build_schedule(strategy.name, model, config);
     const Result result = replay(input_of(schedule, model, cluster));
@@ -303,7 +303,7 @@ TEST_CASE("the parts of a breakdown sum to the step") {
   config.world_size = 4;
   for (const auto& strategy : strategies().entries()) {
     INFO(strategy.name);
-    if (!strategy.thing.trains) continue;
+    if (!strategy.value.trains) continue;
     config.world_size = strategy.name == "single" ? 1 : 4;
     const Schedule schedule = build_schedule(strategy.name, model, config);
     ReplayInput input = input_of(schedule, model, cluster);

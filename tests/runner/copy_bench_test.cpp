@@ -55,10 +55,10 @@ TEST_CASE("copies are timed per copy, at every size, and checked", "[bench]") {
 TEST_CASE("an engine of this build finds its device or says that there is none", "[bench]") {
   for (const auto& entry : device_copies().entries()) {
     INFO(entry.name);
-    CHECK_THAT(entry.thing.library, Catch::Contains("."));
+    CHECK_THAT(entry.value.library, Catch::Contains("."));
     constexpr std::size_t kBytes = 1 << 20;
     try {
-      const auto copies = entry.thing.make();
+      const auto copies = entry.value.make();
       const auto engine = make_copy_engine(*copies, 0, kBytes);
       for (const std::string& kind : engine->kinds()) CHECK(engine->check(kind, kBytes) == 0);
     } catch (const CapabilityError& error) {

@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "runner/torch/engine.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 
@@ -68,7 +68,7 @@ TEST_CASE("on a device a measured step has what it computes and what its host is
   const int phases = 2 + 4 * static_cast<int>(model.segments.size());
   CHECK(device.holds == phases * 14);
   for (const TraceEntry& entry : trace.entries) {
-    REQUIRE(entry.pace == Pace::kContinuous);
+    REQUIRE(entry.pace == StepContext::kContinuous);
     const TraceEntry issue = entry.issue().value();
     CHECK(entry.native_step_s.size() == entry.steps());
     for (std::size_t i = 0; i < model.segments.size(); ++i) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 
 namespace stepcast {
 

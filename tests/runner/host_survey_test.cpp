@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 namespace stepcast::host_survey_test {
 

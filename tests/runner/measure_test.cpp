@@ -43,7 +43,7 @@ TEST_CASE("the phases of every measured step add up to the step") {
   for (const TraceEntry& entry : trace.entries) {
     REQUIRE(entry.steps() == 7);
     CHECK(entry.machine.size() == entry.steps());
-    CHECK(entry.native_step_s.size() == (entry.pace == Pace::kContinuous ? entry.steps() : 0));
+    CHECK(entry.native_step_s.size() == (entry.pace == StepContext::kContinuous ? entry.steps() : 0));
     REQUIRE(entry.segments.size() == model.segments.size());
     for (std::size_t step = 0; step < entry.steps(); ++step) {
       double sum = entry.input_s[step] + entry.zero_grad_s()[step] + entry.loss_s[step] +
@@ -59,7 +59,7 @@ TEST_CASE("the phases of every measured step add up to the step") {
   CHECK(all == 28);
   CHECK(trace.problem().empty());
   CHECK(trace.entries[1].batch == 4);
-  CHECK(trace.entries[1].pace == Pace::kWaiting);
+  CHECK(trace.entries[1].pace == StepContext::kWaiting);
   CHECK(trace.entries[2].batch == 8);
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
     const TraceEntry entry = measure_trace(model, options).entries.front();
     REQUIRE(entry.exchange_fraction.size() == model.exchanges.size());
     for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
-      const LayerExchange& exchange = model.exchanges[i];
+      const LayerCollective& exchange = model.exchanges[i];
       INFO(exchange.name << (exchange.backward ? ", backward" : ""));
       CHECK(entry.exchange_fraction[i] > 0.0);
       CHECK(entry.exchange_fraction[i] <= 1.0);
@@ -220,7 +220,7 @@ TEST_CASE("gradients around all-to-alls of experts become ready in the order tha
       "moe:hidden=64,heads=2,layers=2,sequence=32,vocabulary=50,experts=4,capacity=125,shared=64,expert=2");
   const TraceEntry entry = measure_trace(model, options).entries.front();
   for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
-    const LayerExchange& exchange = model.exchanges[i];
+    const LayerCollective& exchange = model.exchanges[i];
     if (!exchange.backward) continue;
     INFO(exchange.name);
     const std::vector<double>& ready =

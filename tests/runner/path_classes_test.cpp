@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 namespace stepcast::path_classes_test {
 

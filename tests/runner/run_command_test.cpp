@@ -16,9 +16,9 @@
 
 #include "core/file.hpp"
 #include "models/model.hpp"
-#include "sim/records/bench.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/trace.hpp"
+#include "records/bench.hpp"
+#include "records/result.hpp"
+#include "records/trace.hpp"
 #include "tests/runner/even_trace.hpp"
 
 namespace stepcast::run_command_test {
@@ -257,7 +257,7 @@ TEST_CASE("stages are measured one at a time into one file, of one split, and it
   CHECK(two.entries[0].segments.size() == 3);
   CHECK(two.entries[1].first_segment == 3);
   CHECK(two.entries[1].segments.size() == 1);
-  CHECK(two.entries[2].pace == Pace::kWaiting);
+  CHECK(two.entries[2].pace == StepContext::kWaiting);
   const std::string single =
       "run --strategy single --batch 2 --compute replayed --steps 2 "
       "--model bert-base:hidden=64,layers=4,sequence=16,vocabulary=50 --trace " +

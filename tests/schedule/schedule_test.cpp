@@ -1,4 +1,4 @@
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -63,10 +63,11 @@ TEST_CASE("ranks of a group that call different collectives are refused") {
 }
 
 TEST_CASE("copies lead from one place to another one of the world, on the copy stream") {
-  const MemoryPlace host;
-  const MemoryPlace own{MemoryPlace::Kind::kDevice, 0};
-  const MemoryPlace next{MemoryPlace::Kind::kDevice, 1};
-  const auto schedule_of = [](const MemoryPlace& from, const MemoryPlace& to, double bytes, Stream stream) {
+  const MemoryLocation host;
+  const MemoryLocation own{MemoryLocation::Kind::kDevice, 0};
+  const MemoryLocation next{MemoryLocation::Kind::kDevice, 1};
+  const auto schedule_of = [](const MemoryLocation& from, const MemoryLocation& to, double bytes,
+                              Stream stream) {
     Op op;
     op.name = "copy";
     op.stream = stream;

@@ -43,7 +43,7 @@ TEST_CASE("every method of the broadcast brings every byte of the buffer to ever
   double from_host = 0.0;
   for (const Op& op : schedule.program(0).ops) {
     const Copy& copy = copy_of(op);
-    CHECK(copy.to.kind == MemoryPlace::Kind::kDevice);
+    CHECK(copy.to.kind == MemoryLocation::Kind::kDevice);
     arrived[copy.to.offset] += copy.message.count();
     if (copy.touches_host()) from_host += copy.message.count();
   }

@@ -103,7 +103,7 @@ TEST_CASE("all-to-alls stand around the experts: behind the shared one, before t
   REQUIRE(layer.exchanges.size() == 4);
   std::vector<std::string> before;  // of the gradients right before those of the backward
   for (const int index : layer.exchanges)
-    if (const LayerExchange& exchange = model.exchanges[static_cast<std::size_t>(index)]; exchange.backward)
+    if (const LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(index)]; exchange.backward)
       before.push_back(model
                            .parameters[static_cast<std::size_t>(
                                layer.parameters[static_cast<std::size_t>(exchange.ready - 1)])]

@@ -52,7 +52,7 @@ const Registration<Strategy> kOwnOption{
     strategies(),
     {.name = "own_option",
      .description = "a strategy of the tests, with options of its own",
-     .thing = {build,
+     .value = {build,
                {{.name = "refresh",
                  .kind = OptionKind::kNumber,
                  .standard = "0",

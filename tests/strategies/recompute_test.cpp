@@ -141,7 +141,7 @@ TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew
     const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
     double flop = 0.0;  // of the products
     for (const LayerWork& work : some.recomputed)
-      for (const MatrixProduct& one : work.products) flop += one.rows * one.columns * one.depth;
+      for (const Gemm& one : work.products) flop += one.rows * one.columns * one.depth;
     return flop;
   };
   // Key and projection; with dropout behind it the last product too, of which every sixth is not kept.
@@ -167,7 +167,7 @@ TEST_CASE("per-op keeps every second product, and attention, of a block") {
   CHECK(some.saved_size.count() == Approx(2 * s * (h + w + h + a + f + h + h)));
   double products = 0.0;
   for (const LayerWork& work : some.recomputed)
-    for (const MatrixProduct& one : work.products) products += one.rows * one.columns * one.depth;
+    for (const Gemm& one : work.products) products += one.rows * one.columns * one.depth;
   CHECK(products == Approx(s * (h * w + h * h + h * f)));
   CHECK(std::none_of(some.recomputed.begin(), some.recomputed.end(),
                      [](const LayerWork& work) { return work.attention.has_value(); }));
@@ -192,7 +192,7 @@ TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers agai
   const auto gathers = [&](bool backward) {
     int count = 0;
     for (const int index : shared.segments[1].exchanges) {
-      const LayerExchange& exchange = shared.exchanges[static_cast<std::size_t>(index)];
+      const LayerCollective& exchange = shared.exchanges[static_cast<std::size_t>(index)];
       count += exchange.backward == backward && exchange.kind == ExchangeKind::kAllGather ? 1 : 0;
     }
     return count;

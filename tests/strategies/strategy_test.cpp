@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
 #include "models/model.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "tests/models/reference_files.hpp"
 

@@ -209,9 +209,9 @@ TEST_CASE("a shift is waited for behind the step of the ring beside which it goe
   const auto steps_beside = [&](bool backward) {
     std::vector<int> steps;
     for (std::size_t i = 0; i < block.exchanges.size(); ++i) {
-      const LayerExchange& shift = ring.exchanges[static_cast<std::size_t>(block.exchanges[i])];
+      const LayerCollective& shift = ring.exchanges[static_cast<std::size_t>(block.exchanges[i])];
       if (shift.kind != ExchangeKind::kShift || shift.backward != backward) continue;
-      const LayerExchange& wait = ring.exchanges[static_cast<std::size_t>(block.exchanges[i + 1])];
+      const LayerCollective& wait = ring.exchanges[static_cast<std::size_t>(block.exchanges[i + 1])];
       CHECK(wait.kind == ExchangeKind::kWait);
       CHECK(std::abs(wait.work - shift.work) == 1);
       const int beside = std::min(wait.work, shift.work);

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/table.hpp"
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 #include "tests/temporary_folder.hpp"
 
 /// What a study that runs measures, in which order, and what it makes of it.

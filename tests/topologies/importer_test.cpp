@@ -22,9 +22,9 @@ void check_survives(const Importer& importer, const std::string& text) {
 const Importer& importer_of(const std::string& text) {
   const Importer* found = nullptr;
   for (const auto& entry : importers().entries()) {
-    if (!entry.thing.recognises(text)) continue;
+    if (!entry.value.recognises(text)) continue;
     REQUIRE(found == nullptr);
-    found = &entry.thing;
+    found = &entry.value;
   }
   REQUIRE(found != nullptr);
   return *found;
@@ -34,7 +34,7 @@ TEST_CASE("every importer has a file that it recognises") {
   for (const auto& entry : importers().entries()) {
     const std::vector<std::string> names = reference_names();
     CHECK(std::any_of(names.begin(), names.end(),
-                      [&](const std::string& name) { return entry.thing.recognises(reference_text(name)); }));
+                      [&](const std::string& name) { return entry.value.recognises(reference_text(name)); }));
   }
 }
 

@@ -104,7 +104,7 @@ TEST_CASE("tables: missing columns and bad cells are named, files of nothing ref
 }
 
 TEST_CASE("laws are found again from what they say of 2 GPUs, and then tell of 8") {
-  NcclLaws truth = nccl_laws(90);
+  NcclParameters truth = nccl_parameters(90);
   truth[NcclLaw::kLaunch] *= 1.4;
   truth[NcclLaw::kLlHop] *= 1.3;
   CollectiveForecasts machine(&truth);

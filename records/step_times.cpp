@@ -1,4 +1,4 @@
-#include "sim/records/step_times.hpp"
+#include "records/step_times.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/overloaded.hpp"
 #include "core/statistics.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 

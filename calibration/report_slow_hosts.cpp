@@ -1,4 +1,4 @@
-#include "calibration/judge_hosts.hpp"
+#include "calibration/report_slow_hosts.hpp"
 
 #include <algorithm>
 
@@ -65,7 +65,7 @@ std::optional<AllAtOnce> all_at_once(const Calibration& calibration) {
   return AllAtOnce{hosts, BytesPerSecond(hosts * bytes / together_s), BytesPerSecond(hosts * bytes / pair_s)};
 }
 
-void judge_hosts(const Calibration& calibration, std::vector<std::string>& verdicts) {
+void report_slow_hosts(const Calibration& calibration, std::vector<std::string>& verdicts) {
   constexpr double kFull = 0.8;
   const std::vector<HostCost>& hosts = calibration.hosts;
   for (const HostCost& host : hosts)

@@ -1,4 +1,4 @@
-#include "sim/plan/own_plans.hpp"
+#include "sim/plan/user_plans.hpp"
 
 #include <algorithm>
 #include <array>

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/units.hpp"
-#include "sim/records/machine_state.hpp"
-#include "sim/records/run_context.hpp"
+#include "records/machine_state.hpp"
+#include "records/run_context.hpp"
 
 /// A Calibration: what communication and sharing cost at the *endpoints* on one kind of machine. The wire
 /// (link bandwidth, wire latency) belongs to the Cluster alone. Fitted by `calibration/` from point-to-point

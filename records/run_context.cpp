@@ -1,4 +1,4 @@
-#include "sim/records/run_context.hpp"
+#include "records/run_context.hpp"
 
 #include <unistd.h>
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/statistics.hpp"
-#include "sim/records/machine_state.hpp"
-#include "sim/records/run_context.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "records/machine_state.hpp"
+#include "records/run_context.hpp"
+#include "schedule/schedule.hpp"
 
 /// A Result: how a Schedule went, in simulated time (predicted) or on real devices (measured). One schema for
 /// both, with the same operation names, so that validation is a difference of two files.

@@ -41,7 +41,7 @@ enum class NcclLaw : std::uint8_t {
 inline constexpr std::size_t kNcclLaws = 25;
 
 /// Numbers of one generation: microseconds, GB/s, KiB and parts.
-class NcclLaws {
+class NcclParameters {
  public:
   [[nodiscard]] double operator[](NcclLaw law) const { return values_[static_cast<std::size_t>(law)]; }
   double& operator[](NcclLaw law) { return values_[static_cast<std::size_t>(law)]; }
@@ -62,6 +62,6 @@ std::filesystem::path nccl_law_file();
 
 /// The laws at the clock of a GPU's generation: of the newest that is not newer than it, else of the oldest.
 /// \throws InputError that names file, line and key
-const NcclLaws& nccl_laws(int compute_capability);
+const NcclParameters& nccl_parameters(int compute_capability);
 
 }  // namespace stepcast

@@ -1,4 +1,4 @@
-#include "runner/backend/network_place.hpp"
+#include "runner/backend/local_address.hpp"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -37,7 +37,7 @@ std::string address_towards(const std::string& peer) {
 
 }  // namespace
 
-NetworkPlace choose_network(const BackendConfig& config) {
+LocalAddress choose_network(const BackendConfig& config) {
   if (!config.interface.empty()) return {config.interface, ""};
   if (group_by_host(config.hosts).size() < 2) return {"", "127.0.0.1"};
   if (const auto variable = process_environment("GLOO_SOCKET_IFNAME")) return {*variable, ""};

@@ -1,10 +1,10 @@
-#include "sim/records/bench.hpp"
+#include "records/bench.hpp"
 
 #include <algorithm>
 
 #include "core/error.hpp"
 #include "core/load.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace stepcast {
 

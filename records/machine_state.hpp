@@ -112,12 +112,12 @@ double thread_waited_s();
 double process_ran_s();
 
 /// process_waited_s() of the threads that there are when it is made, in a microsecond each.
-class ThreadsInLine {
+class RunQueueDelay {
  public:
-  ThreadsInLine();
-  ~ThreadsInLine();
-  ThreadsInLine(const ThreadsInLine&) = delete;
-  ThreadsInLine& operator=(const ThreadsInLine&) = delete;
+  RunQueueDelay();
+  ~RunQueueDelay();
+  RunQueueDelay(const RunQueueDelay&) = delete;
+  RunQueueDelay& operator=(const RunQueueDelay&) = delete;
   [[nodiscard]] double waited_s() const;
 
  private:

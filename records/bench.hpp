@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/records/machine_state.hpp"
-#include "sim/records/result.hpp"
-#include "sim/records/run_context.hpp"
+#include "records/machine_state.hpp"
+#include "records/result.hpp"
+#include "records/run_context.hpp"
 
 /// Times of single collectives, or of copies between a host and its GPUs, over message sizes, as nccl-tests
 /// reports them; measured by `stepcast bench`, predicted by `stepcast predict --collectives`.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/units.hpp"
-#include "sim/records/machine_state.hpp"
-#include "sim/records/run_context.hpp"
+#include "records/machine_state.hpp"
+#include "records/run_context.hpp"
 
 /// A Trace: what one step of one model costs on one device, measured on one rank without communication.
 namespace stepcast {
@@ -44,7 +44,7 @@ struct SegmentTrace {
 /// predictors cold; a small model's step takes up to half as long again. A micro-batch that follows another
 /// one finds weights in the caches and memory in the process, which the optimizer had pushed out and given
 /// back.
-enum class Pace : std::uint8_t {
+enum class StepContext : std::uint8_t {
   kContinuous,  ///< the step before: as in training on one rank
   kWaiting,  ///< with a wait of 200 us for another thread before the optimizer, not counted: as in training
              ///< that waits for gradients
@@ -61,7 +61,7 @@ enum class Pace : std::uint8_t {
 struct TraceEntry {
   int batch = 0;
   int threads = 1;
-  Pace pace = Pace::kContinuous;
+  StepContext pace = StepContext::kContinuous;
   std::vector<int> launch;  ///< which launch of `measure` step k belongs to
   std::vector<double> input_s;
   std::vector<double> loss_s;         ///< loss forward and backward
@@ -118,12 +118,13 @@ struct Trace {
   [[nodiscard]] std::string problem() const;
   /// Over the steps of all entries, not those set aside.
   [[nodiscard]] MachineSpeed machine_speed() const;
-  [[nodiscard]] bool has(Pace pace) const;
+  [[nodiscard]] bool has(StepContext pace) const;
   /// The entry for `batch`, interpolated linearly, sample quantile by sample quantile, between the two
   /// nearest measured batch sizes with the same threads and pace. A trace without any entry of that pace
   /// gives its continuous ones. \throws InputError that names the measured batch
   /// sizes when `batch` lies outside them and `extrapolate` is false, or when no entry has these threads.
-  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate, Pace pace = Pace::kContinuous) const;
+  [[nodiscard]] TraceEntry at(int batch, int threads, bool extrapolate,
+                              StepContext pace = StepContext::kContinuous) const;
 };
 
 /// The same trace with every entry of all segments. Those of the stages of a pipeline, measured one at a time, are joined:
@@ -137,8 +138,8 @@ Trace of_whole_model(const Trace& trace, const Model& model);
 /// The steps of an entry that are marked, or those that are not.
 TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool wanted = true);
 
-void to_json(nlohmann::json& json, Pace pace);
-void from_json(const nlohmann::json& json, Pace& pace);
+void to_json(nlohmann::json& json, StepContext pace);
+void from_json(const nlohmann::json& json, StepContext& pace);
 void to_json(nlohmann::json& json, const Trace& trace);
 void from_json(const nlohmann::json& json, Trace& trace);
 

@@ -188,11 +188,11 @@ struct Recv {
 
 /// Where an array lies: in the memory of the host that the own rank's device sits in (of its first socket),
 /// or in that of the device of the rank that is `offset` above the own one.
-struct MemoryPlace {
+struct MemoryLocation {
   enum class Kind : std::uint8_t { kHost, kDevice };
   Kind kind = Kind::kHost;
   int offset = 0;  ///< of a device only
-  friend bool operator==(const MemoryPlace&, const MemoryPlace&) = default;
+  friend bool operator==(const MemoryLocation&, const MemoryLocation&) = default;
 };
 
 /// A copy between two memories of one host: host to device, device to host, or device to device (peer to
@@ -204,12 +204,12 @@ struct MemoryPlace {
 /// fills or empties: it starts only when what it comes after is done, and the thread waits for its end. All
 /// others are asynchronous. Source: CUDA driver API, "API synchronization behavior".
 struct Copy {
-  MemoryPlace from;
-  MemoryPlace to;
+  MemoryLocation from;
+  MemoryLocation to;
   Bytes message;
   bool pinned = false;  ///< the host's side; means nothing to a copy between devices
   [[nodiscard]] bool touches_host() const {
-    return from.kind == MemoryPlace::Kind::kHost || to.kind == MemoryPlace::Kind::kHost;
+    return from.kind == MemoryLocation::Kind::kHost || to.kind == MemoryLocation::Kind::kHost;
   }
   [[nodiscard]] bool staged() const { return touches_host() && !pinned; }
 };

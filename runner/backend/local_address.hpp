@@ -8,7 +8,7 @@ namespace stepcast {
 
 /// Where a rank's connections start: a network interface by its name, or an address of this host; the other
 /// one is empty.
-struct NetworkPlace {
+struct LocalAddress {
   std::string interface;
   std::string address;
 };
@@ -16,6 +16,6 @@ struct NetworkPlace {
 /// The interface as asked for, loopback when all ranks are here, GLOO_SOCKET_IFNAME, else the address that
 /// reaches rank 0 (gloo's own default, the host's name, resolves to loopback on many systems).
 /// \throws RunError when rank 0 is unknown or unreachable
-NetworkPlace choose_network(const BackendConfig& config);
+LocalAddress choose_network(const BackendConfig& config);
 
 }  // namespace stepcast

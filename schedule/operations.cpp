@@ -1,4 +1,4 @@
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 #include "core/overloaded.hpp"
 

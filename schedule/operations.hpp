@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "models/model.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 /// What every kind of operation means to those who execute it, cost it and account for its memory: the one
 /// table, asked by the replay, by both executors, by memory and by results. A kind that is missing from it does

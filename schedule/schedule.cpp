@@ -1,11 +1,11 @@
-#include "sim/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 #include <algorithm>
 #include <set>
 #include <stdexcept>
 #include <tuple>
 
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 
@@ -90,8 +90,8 @@ void check_copies(const Schedule& schedule) {
         violated("copies elsewhere than on the copy stream", op);
       if (copy->from == copy->to) violated("copies from a place to itself", op);
       if (copy->message <= Bytes(0)) violated("copies nothing", op);
-      for (const MemoryPlace& place : {copy->from, copy->to})
-        if (place.kind == MemoryPlace::Kind::kDevice &&
+      for (const MemoryLocation& place : {copy->from, copy->to})
+        if (place.kind == MemoryLocation::Kind::kDevice &&
             (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
           violated("copies from or to the device of a rank outside the world", op);
     }

@@ -1,4 +1,4 @@
-#include "sim/records/machine_state.hpp"
+#include "records/machine_state.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -46,18 +46,18 @@ double process_waited_s() {
   return sum;
 }
 
-ThreadsInLine::ThreadsInLine() {
+RunQueueDelay::RunQueueDelay() {
   std::error_code none;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", none))
     if (const int file = ::open((thread.path() / "schedstat").c_str(), O_RDONLY | O_CLOEXEC); file >= 0)
       files_.push_back(file);
 }
 
-ThreadsInLine::~ThreadsInLine() {
+RunQueueDelay::~RunQueueDelay() {
   for (const int file : files_) ::close(file);
 }
 
-double ThreadsInLine::waited_s() const {
+double RunQueueDelay::waited_s() const {
   double sum_ns = 0.0;
   for (const int file : files_) {
     std::array<char, 64> text{};

@@ -1,4 +1,4 @@
-#include "sim/records/calibration.hpp"
+#include "records/calibration.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "topologies/nccl_laws.hpp"
+#include "topologies/nccl_parameters.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -49,15 +49,16 @@ constexpr std::array<LawText, kNcclLaws> kTexts{{
 
 struct Generation {
   int from = 0;
-  NcclLaws laws;
+  NcclParameters laws;
 };
 
 std::map<std::string, double> numbers(const YamlNode& node) {
   std::map<std::string, double> result;
   for (const std::string& name : node.keys()) {
     const YamlNode value = node.at(name);
-    if (std::find(NcclLaws::names().begin(), NcclLaws::names().end(), name) == NcclLaws::names().end())
-      value.fail(unknown_name("law", name, NcclLaws::names()));
+    if (std::find(NcclParameters::names().begin(), NcclParameters::names().end(), name) ==
+        NcclParameters::names().end())
+      value.fail(unknown_name("law", name, NcclParameters::names()));
     result[name] = value.number();
     if (!(result[name] >= 0.0)) value.fail("expected at least 0");
   }
@@ -86,7 +87,7 @@ std::vector<Generation> read_generations() {
   const YamlNode file = YamlNode::load(nccl_law_file().string());
   file.allow_only({"laws", "generations"});
   const std::map<std::string, double> shared = numbers(file.at("laws"));
-  for (const std::string& name : NcclLaws::names())
+  for (const std::string& name : NcclParameters::names())
     if (!shared.contains(name)) file.at("laws").fail("key '" + name + "' is missing");
   std::vector<Generation> result;
   for (const std::string& name : file.at("generations").keys())
@@ -99,7 +100,7 @@ std::vector<Generation> read_generations() {
 
 }  // namespace
 
-const std::vector<std::string>& NcclLaws::names() {
+const std::vector<std::string>& NcclParameters::names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> result;
     for (const LawText& text : kTexts) result.emplace_back(text.name);
@@ -108,9 +109,9 @@ const std::vector<std::string>& NcclLaws::names() {
   return names;
 }
 
-const char* NcclLaws::unit(NcclLaw law) { return kTexts[static_cast<std::size_t>(law)].unit; }
+const char* NcclParameters::unit(NcclLaw law) { return kTexts[static_cast<std::size_t>(law)].unit; }
 
-void NcclLaws::set(const std::map<std::string, double>& values) {
+void NcclParameters::set(const std::map<std::string, double>& values) {
   for (const auto& [name, value] : values) {
     const auto found = std::find(names().begin(), names().end(), name);
     if (found == names().end()) throw InputError(unknown_name("law of NCCL", name, names()));
@@ -119,7 +120,7 @@ void NcclLaws::set(const std::map<std::string, double>& values) {
   }
 }
 
-std::map<std::string, double> NcclLaws::values() const {
+std::map<std::string, double> NcclParameters::values() const {
   std::map<std::string, double> result;
   for (std::size_t i = 0; i < kNcclLaws; ++i) result[names()[i]] = values_[i];
   return result;
@@ -127,7 +128,7 @@ std::map<std::string, double> NcclLaws::values() const {
 
 std::filesystem::path nccl_law_file() { return home_folder() / "topologies" / "devices" / "nccl.yaml"; }
 
-const NcclLaws& nccl_laws(int compute_capability) {
+const NcclParameters& nccl_parameters(int compute_capability) {
   static const std::vector<Generation> generations = read_generations();
   const Generation* found = &generations.front();
   for (const Generation& generation : generations)

@@ -20,9 +20,9 @@ struct BenchArrays {
 
 /// One collective at one size: a call, and what the result must be. Every rank holds arrays of the whole
 /// message.
-class Bout {
+class BenchCase {
  public:
-  Bout(Backend& backend, const BenchArrays& arrays, std::string collective, std::size_t bytes)
+  BenchCase(Backend& backend, const BenchArrays& arrays, std::string collective, std::size_t bytes)
       : backend_(backend),
         in_(arrays.in.get()),
         out_(arrays.out.get()),
@@ -143,6 +143,6 @@ class Bout {
 
 /// Calls behind each other on a device, by its clock: from the end of one more call before them, where all ranks have met.
 /// \pre no ping-pong
-Cost time_queued_calls(Bout& bout, int iterations, DeviceQueue& device);
+Cost time_queued_calls(BenchCase& bench_case, int iterations, DeviceQueue& device);
 
 }  // namespace stepcast

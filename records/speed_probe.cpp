@@ -2,7 +2,7 @@
 #include <chrono>
 #include <vector>
 
-#include "sim/records/machine_state.hpp"
+#include "records/machine_state.hpp"
 
 /// Compiled alike in every build, so that speeds of two builds can be compared: CMakeLists.txt.
 namespace stepcast {

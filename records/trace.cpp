@@ -1,4 +1,4 @@
-#include "sim/records/trace.hpp"
+#include "records/trace.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "core/load.hpp"
 #include "core/table.hpp"
 #include "models/model.hpp"
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 namespace stepcast {
 
@@ -17,7 +17,7 @@ STEPCAST_JSON_MEMBERS(SegmentTrace,
                       (name, forward_s, backward_s, grad_ready_fraction, zero_grad_s, optimizer_s,
                        saved_bytes, forward_peak_bytes, backward_peak_bytes, optimizer_peak_bytes),
                       (forward_issue_s, backward_issue_s, zero_grad_issue_s, optimizer_issue_s))
-STEPCAST_JSON_ENUM(Pace, "pace", "continuous", "waiting", "accumulating")
+STEPCAST_JSON_ENUM(StepContext, "pace", "continuous", "waiting", "accumulating")
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
@@ -182,12 +182,12 @@ TraceEntry marked(const TraceEntry& entry, const std::vector<char>& marks, bool 
   return result;
 }
 
-bool Trace::has(Pace pace) const {
+bool Trace::has(StepContext pace) const {
   return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.pace == pace; });
 }
 
-TraceEntry Trace::at(int batch, int threads, bool extrapolate, Pace pace) const {
-  if (!has(pace)) pace = Pace::kContinuous;
+TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace) const {
+  if (!has(pace)) pace = StepContext::kContinuous;
   std::vector<const TraceEntry*> usable;
   std::vector<int> measured;
   std::set<int> all_threads;

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "models/model.hpp"
-#include "sim/records/trace.hpp"
-#include "sim/schedule/schedule.hpp"
+#include "records/trace.hpp"
+#include "schedule/schedule.hpp"
 
 namespace stepcast {
 

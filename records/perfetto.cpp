@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 namespace stepcast {
 namespace {

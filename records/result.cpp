@@ -1,4 +1,4 @@
-#include "sim/records/result.hpp"
+#include "records/result.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "core/load.hpp"
 #include "core/overloaded.hpp"
-#include "sim/schedule/operations.hpp"
+#include "schedule/operations.hpp"
 
 namespace stepcast {
 
