@@ -207,7 +207,8 @@ std::vector<Include> includes_of(const fs::path& root, const fs::path& file) {
 std::vector<Include> all_includes() {
   const fs::path root = STEPCAST_SOURCE_DIR;
   std::vector<Include> result;
-  for (const char* top : {"core", "sim", "runner", "models", "topologies", "calibration", "plots"}) {
+  for (const char* top :
+       {"core", "models", "topologies", "schedule", "records", "calibration", "sim", "runner", "plots"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".cpp" && extension != ".hpp") continue;

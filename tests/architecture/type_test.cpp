@@ -95,7 +95,8 @@ std::string file_text(const fs::path& path) {
 
 TEST_CASE("no two types of the program share a name") {
   std::map<std::string, std::vector<std::string>> places;
-  for (const char* top : {"core", "models", "topologies", "calibration", "sim", "runner", "plots"})
+  for (const char* top :
+       {"core", "models", "topologies", "schedule", "records", "calibration", "sim", "runner", "plots"})
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(STEPCAST_SOURCE_DIR) / top)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".cpp" && extension != ".hpp") continue;

@@ -14,6 +14,7 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"
+#include "tests/worlds.hpp"
 
 /// Ranks with a device each: LibTorch computes on this host in the place of the device's default stream, NCCL's backend
 /// communicates over the stand-in, whose streams are threads.
@@ -22,6 +23,7 @@
 /// where the runner forgets to let it wait, kernels read what has not arrived. That does not happen by luck, since every call
 /// starts late.
 namespace stepcast::ranks_on_devices_test {
+using namespace worlds;
 namespace {
 
 using namespace std::chrono_literals;
@@ -180,12 +182,6 @@ double largest_difference(const Trained& trained, const Values& expected) {
     CHECK(held);
   }
   return largest;
-}
-
-Model with_sgd(const std::string& specification) {
-  Model model = load_model(specification);
-  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
-  return model;
 }
 
 const std::string kSmallBert = "bert-base:layers=4,hidden=16,heads=2,sequence=8,vocabulary=40,dropout=0";

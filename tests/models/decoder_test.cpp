@@ -5,9 +5,11 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 #include "tests/temporary_folder.hpp"
+#include "tests/worlds.hpp"
 
 /// Today's decoders: parameters of shipped models and of configurations, and what attention and experts cost.
 namespace stepcast::decoder_test {
+using namespace worlds;
 namespace {
 
 using nlohmann::json;
@@ -24,12 +26,7 @@ struct Configured {
     return load_model("hf:" + folder.write("config.json", configuration.dump()) + more);
   }
   std::string refusal(const json& configuration, const std::string& more = ":sequence=16") const {
-    try {
-      static_cast<void>((*this)(configuration, more));
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    return error_of([&] { return (*this)(configuration, more); });
   }
 };
 
@@ -216,12 +213,7 @@ TEST_CASE("a model that is like another one has other defaults, and says what di
   CHECK(load_model("llama3-8b:layers=2").specification == "llama3-8b:layers=2");
   const TemporaryFolder folder;
   const auto refusal = [&](const std::string& text) {
-    try {
-      static_cast<void>(load_model(folder.write("mine.yaml", text)));
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of([&] { return load_model(folder.write("mine.yaml", text)); });
   };
   CHECK(refusal("like: llama\nsettings: {layers: 1}\n").empty());
   CHECK_THAT(refusal("like: lama\n"),

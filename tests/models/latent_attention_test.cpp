@@ -7,9 +7,11 @@
 #include "models/layer.hpp"
 #include "models/model.hpp"
 #include "tests/temporary_folder.hpp"
+#include "tests/worlds.hpp"
 
 /// DeepSeek-V3: its configuration, its parameters, and what multi-head latent attention costs.
 namespace stepcast::latent_attention_test {
+using namespace worlds;
 namespace {
 
 using nlohmann::json;
@@ -59,12 +61,7 @@ Model configured(const json& configuration) {
 std::string refusal(const json& more) {
   json changed = published();
   changed.update(more);
-  try {
-    static_cast<void>(configured(changed));
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { return configured(changed); });
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include "core/error.hpp"
 #include "models/model.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::model_file_test {
+using namespace worlds;
 using Catch::Contains;
 
 namespace {
@@ -47,12 +49,7 @@ const std::string kHead = "      - flatten\n      - linear: {name: fc, out: 10}\
 /// The message with which the file is refused; "" when it is accepted.
 std::string refusal(const std::string& text, const std::string& overrides = "") {
   const ModelFile file(text);
-  try {
-    load_model(file.path() + overrides);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { return load_model(file.path() + overrides); });
 }
 
 }  // namespace

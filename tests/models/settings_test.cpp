@@ -5,8 +5,10 @@
 
 #include "core/error.hpp"
 #include "models/model.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::settings_test {
+using namespace worlds;
 using Catch::Contains;
 
 namespace {
@@ -19,12 +21,7 @@ Settings settings_of(const std::string& text, const std::string& overrides = "")
 }
 
 std::string refusal(const std::string& text, const std::string& overrides = "") {
-  try {
-    settings_of(text, overrides);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { return settings_of(text, overrides); });
 }
 
 const std::string kText = "hidden: 768\nheads: hidden/64\nwide: 4*hidden\nwider: 2 * wide\n";

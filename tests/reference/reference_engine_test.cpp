@@ -11,10 +11,12 @@
 #include "runner/execute/rank_report.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
+#include "tests/worlds.hpp"
 
 /// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo, by the library that stepcast-runner loads.
 
 namespace stepcast::reference_engine_test {
+using namespace worlds;
 
 namespace {
 
@@ -86,12 +88,6 @@ double largest_difference(const std::vector<std::vector<double>>& a,
     for (std::size_t j = 0; j < a[i].size(); ++j) largest = std::max(largest, std::abs(a[i][j] - b[i][j]));
   }
   return largest;
-}
-
-Model with_sgd(const std::string& specification) {
-  Model model = load_model(specification);
-  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
-  return model;
 }
 
 void check_equal_training(const std::string& strategy, const Model& model, const TrainingConfig& training,

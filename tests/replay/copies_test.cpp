@@ -4,12 +4,12 @@
 
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::copies_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 constexpr double kHostRate = 10.0;   // B/s of every PCIe link
 constexpr double kPeerRate = 120.0;  // B/s of every device's link to the NVSwitch

@@ -4,12 +4,12 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::endpoint_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 const Model kNoModel;
 

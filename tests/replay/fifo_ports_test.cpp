@@ -3,13 +3,13 @@
 #include <utility>
 #include <vector>
 
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 /// First-in first-out ports against closed forms: S bytes between each pair, ports of r bytes per second.
 namespace stepcast::fifo_ports_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 const Model kWithoutModel;
 

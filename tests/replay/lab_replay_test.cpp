@@ -1,12 +1,12 @@
 #include <catch2/catch.hpp>
 
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 /// Hosts of a lab are one machine, and replayed compute only waits.
 namespace stepcast::lab_replay_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 Op forward() {
   Compute compute;

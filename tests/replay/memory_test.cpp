@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "sim/strategies/strategy.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::memory_test {
-using namespace stepcast::small_world;
+using namespace stepcast::worlds;
 
 namespace {
 

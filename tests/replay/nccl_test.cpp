@@ -5,12 +5,12 @@
 #include "sim/collectives/nccl_reached.hpp"
 #include "sim/replay/place.hpp"
 #include "tests/collectives/nccl_reference.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::nccl_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 using nccl_reference::cluster_named;
 
 const Model kNoModel;

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "sim/collectives/algorithm.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::network_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 const Model kNoModel;
 

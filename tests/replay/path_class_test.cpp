@@ -1,11 +1,11 @@
 #include <catch2/catch.hpp>
 
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::path_class_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 /// Hosts 0 and 1 at one switch, 2 and 3 at another one, both at a third; the wire costs next to nothing.
 Cluster two_racks() {

@@ -8,12 +8,12 @@
 #include "core/error.hpp"
 #include "sim/replay/trivial_predictors.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::replay_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 constexpr double kPayload = 1e9;  // 1 s to the other of two hosts at 1 GB/s
 

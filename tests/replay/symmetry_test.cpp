@@ -8,12 +8,12 @@
 
 #include "sim/replay/fluid_network.hpp"
 #include "sim/replay/prediction.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::symmetry_test {
 namespace {
 
-using namespace small_world;
+using namespace worlds;
 
 constexpr double kEqual = 1e-6;
 

@@ -4,7 +4,7 @@
 
 #include "sim/replay/collective_prediction.hpp"
 #include "sim/strategies/strategy.hpp"
-#include "tests/replay/small_world.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::trivial_predictors_test {
 
@@ -59,14 +59,14 @@ TEST_CASE("between GPUs the trivial line is that of the way from the first to th
 
 TEST_CASE("uncontended collectives beside compute start when ready and after the one before", "[trivial]") {
   // Backward takes 2 s each and its gradient is ready at its end (2, 4, 6 s); over two ranks 4 B take 2 alpha + 4 beta.
-  const Model model = small_world::fixed_model(3, 0.0, 2.0, 4.0);
-  Cluster cluster = small_world::star(2, 1.0, 0.0);
+  const Model model = worlds::fixed_model(3, 0.0, 2.0, 4.0);
+  Cluster cluster = worlds::star(2, 1.0, 0.0);
   const auto overlap = [&](const std::string& strategy, const AlphaBeta& line, int world_size = 2) {
     TrainingConfig training;
     training.world_size = world_size;
     if (strategy == "ddp") training.options["bucket-cap"] = "4B";
     const Schedule schedule = build_schedule(strategy, model, training);
-    ReplayInput input = small_world::input_of(schedule, model, cluster);
+    ReplayInput input = worlds::input_of(schedule, model, cluster);
     return overlap_step_time(input, line);
   };
   CHECK(overlap("ddp", {0.0, 0.25})->count() == Approx(7.0));  // the last bucket alone is exposed: 6 + 1

@@ -15,10 +15,12 @@
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
+#include "tests/worlds.hpp"
 
 /// Pipelines, FSDP, accumulation and compression against whole-graph training in one process.
 
 namespace stepcast::parallel_correctness_test {
+using namespace worlds;
 
 namespace {
 
@@ -27,12 +29,6 @@ constexpr int kSteps = 5;
 constexpr double kBf16Rounding = 1.0 / 256;  ///< half of the distance of two bf16, of the smaller at most
 constexpr double kMoved = 0.05;  ///< at most, what a step moves a parameter by: gradients are rounded too
 using Values = std::vector<std::vector<double>>;
-
-Model with_sgd(const std::string& specification) {
-  Model model = load_model(specification);
-  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
-  return model;
-}
 
 Model small_bert(int layers = 4, int dropout = 0) {
   return with_sgd("bert-base:layers=" + std::to_string(layers) +

@@ -13,22 +13,17 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 #include "tests/runner/even_trace.hpp"
+#include "tests/worlds.hpp"
 
 /// Replayed compute waits as long as the trace says, and communicates as real compute does.
 
 namespace stepcast::replayed_run_test {
+using namespace worlds;
 
 namespace {
 
 constexpr double kMillisecond = 1e-3;
 constexpr double kRounding = 1e-7;  ///< s: times are cut to whole nanoseconds, operation by operation
-
-TrainingConfig config_of(const std::string& strategy, int ranks, int batch = 8) {
-  TrainingConfig config;
-  config.world_size = strategy == "single" ? 1 : ranks;
-  config.batch = batch;
-  return config;
-}
 
 /// Rank 0's Result.
 Result replay_on_ranks(const Model& model, const Schedule& schedule, const TraceEntry& trace,
@@ -82,7 +77,7 @@ float gradient_value(int rank, std::size_t i) {
 TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians, and for nothing else",
           "[replayed]") {
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  const Schedule schedule = build_schedule("single", model, training(1, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
   const StepTimes times(model, &trace, nullptr);
   as_ranks(1, [&](Backend& backend) {
@@ -104,7 +99,7 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
 
 TEST_CASE("ranks that share layers exchange in the middle of what they replay", "[replayed][tensor]") {
   const Model model = load_model("llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,tensor=2");
-  const Schedule schedule = build_schedule("single", model, config_of("ddp", 2));
+  const Schedule schedule = build_schedule("single", model, training(2, 8));
   TraceEntry trace = even_trace(model, 8, kMillisecond);
   trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
   const Result result = replay_on_ranks(model, schedule, trace, few_steps());
@@ -122,7 +117,7 @@ TEST_CASE("ranks that share layers exchange in the middle of what they replay", 
 TEST_CASE("a replayed step takes at most 2 % and 100 us longer than the trace's medians",
           "[replayed][.machine]") {
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  const Schedule schedule = build_schedule("single", model, training(1, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
   REQUIRE(PreciseWait().has_priority());
   CHECK(replay_on_ranks(model, schedule, trace, few_steps(10)).median_step_time_s() <=
@@ -132,7 +127,7 @@ TEST_CASE("a replayed step takes at most 2 % and 100 us longer than the trace's 
 TEST_CASE("a straggler takes longer than the trace by its speed, others wait for it, and the result says so",
           "[replayed]") {
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
+  const Schedule schedule = build_schedule("ddp", model, training(2, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
   const StepTimes times(model, &trace, nullptr);
   constexpr int kSteps = 10;
@@ -154,7 +149,7 @@ TEST_CASE("a straggler takes longer than the trace by its speed, others wait for
 
 TEST_CASE("resampled steps differ, are those of the trace and the same for the same seed", "[replayed]") {
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule("single", model, config_of("single", 1));
+  const Schedule schedule = build_schedule("single", model, training(1, 8));
   // Of the second measured step, 0.3 s: a step of the first kind would have to be held up that long to pass
   // for one of these.
   constexpr double kFactor = 200.0;
@@ -191,7 +186,7 @@ TEST_CASE("ranks that share experts or sequences send what the schedule says, wi
     trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
     for (const char* strategy : {"ddp", "fsdp"}) {
       INFO(strategy << " of " << name);
-      const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 4));
+      const Schedule schedule = build_schedule(strategy, model, training(ranks_of(strategy, 4), 8));
       double expected = 0.0;
       for (const Op& op : schedule.program(0).ops)
         if (const auto* call = std::get_if<Collective>(&op.action)) {
@@ -213,7 +208,7 @@ TEST_CASE("every strategy that trains runs replayed and sends as many bytes as w
   for (const std::string& strategy : strategies().names()) {
     if (!strategies().find(strategy).trains) continue;
     INFO(strategy);
-    const Schedule schedule = build_schedule(strategy, model, config_of(strategy, 2));
+    const Schedule schedule = build_schedule(strategy, model, training(ranks_of(strategy, 2), 8));
     const Result replayed = replay_on_ranks(model, schedule, trace, few_steps());
     const Result real = run_for_real(model, schedule);
     CHECK(replayed.bytes_sent_per_rank == real.bytes_sent_per_rank);
@@ -230,7 +225,7 @@ TEST_CASE("after a replayed step all ranks hold the mean of what they had as gra
   for (const std::string strategy : {"ddp", "ddp fp16", "all_reduce", "gather_scatter"})
     for (const int ranks : {2, 3}) {
       INFO(strategy << " on " << ranks);
-      TrainingConfig config = config_of(strategy, ranks);
+      TrainingConfig config = training(ranks_of(strategy, ranks), 8);
       const bool half = strategy == "ddp fp16";
       if (strategy.starts_with("ddp"))
         config.options = {{"bucket-cap", "100kB"}, {"compress", half ? "fp16" : "none"}};
@@ -259,7 +254,7 @@ TEST_CASE("after a replayed step all ranks hold the mean of what they had as gra
 
 TEST_CASE("a hook runs inside its backward when the gradient it names is ready", "[replayed]") {
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2));
+  const Schedule schedule = build_schedule("ddp", model, training(2, 8));
   const TraceEntry trace = even_trace(model, 8, 2.0 * kMillisecond);
   const Result result = replay_on_ranks(model, schedule, trace, few_steps());
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
@@ -284,7 +279,7 @@ TEST_CASE("replayed pipelines have the bubble of their schedule: GPipe and 1F1B"
   const TraceEntry trace = even_trace(model, 2, kMillisecond);
   for (const char* order : {"gpipe", "1f1b"}) {
     INFO(order);
-    TrainingConfig config = config_of("pipeline", 2);
+    TrainingConfig config = training(2, 8);
     config.micro_batches = kMicroBatches;
     config.options = {{"split", "2-2"}, {"schedule", order}};
     const Schedule schedule = build_schedule("pipeline", model, config);
@@ -304,7 +299,7 @@ TEST_CASE("replayed pipelines have the bubble of their schedule: GPipe and 1F1B"
 TEST_CASE("micro-batches that follow another one take their times from the accumulating trace",
           "[replayed]") {
   const Model model = load_model("simple-cnn");
-  TrainingConfig config = config_of("single", 1);
+  TrainingConfig config = training(1, 8);
   config.micro_batches = 2;
   const Schedule schedule = build_schedule("single", model, config);
   const TraceEntry first = even_trace(model, 4, kMillisecond);
@@ -320,7 +315,7 @@ TEST_CASE("micro-batches that follow another one take their times from the accum
 
 TEST_CASE("a model that declares its times runs replayed without a trace", "[replayed]") {
   const Model model = load_model("synthetic:layers=4,backward=2ms,parameter=64KiB");
-  const Schedule schedule = build_schedule("ddp", model, config_of("ddp", 2, 1));
+  const Schedule schedule = build_schedule("ddp", model, training(2, 1));
   const StepTimes times = step_times_of(model, schedule, "", 1, 1);
   as_sessions(2, [&](RankSession& session) {
     const Result result = run_replayed(model, schedule, session, times, few_steps());

@@ -15,10 +15,12 @@
 #include "runner/torch/torch_model.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
+#include "tests/worlds.hpp"
 
 /// Ranks that share a model's layers, its sequences or its experts against whole-graph training of the whole model in one process.
 
 namespace stepcast::tensor_parallel_test {
+using namespace worlds;
 
 namespace {
 
@@ -36,12 +38,6 @@ const std::string kMoe =
 const std::string kDeepseek =
     "deepseek:layers=2,dense=1,hidden=16,heads=2,q_rank=12,kv_rank=8,nope=6,rope=4,value=5,sequence=8,"
     "vocabulary=40,dense_feed_forward=24,feed_forward=12,experts=4,active=2,groups=2,chosen_groups=2";
-
-Model with_sgd(const std::string& specification) {
-  Model model = load_model(specification);
-  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
-  return model;
-}
 
 std::vector<torch::Tensor> train_natively(const Model& model) {
   const torch::NoGradGuard no_grad;

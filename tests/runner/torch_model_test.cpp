@@ -9,8 +9,10 @@
 #include "core/error.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/segmented_pass.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::torch_model_test {
+using namespace worlds;
 
 namespace {
 
@@ -54,12 +56,7 @@ std::string record(char label, char value) { return std::string(1, label) + std:
 
 std::string message_of(const std::string& folder) {
   const Model model = load_model("simple-cnn");
-  try {
-    Dataset::load_cifar10(model, folder, kSeed);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { return Dataset::load_cifar10(model, folder, kSeed); });
 }
 
 }  // namespace

@@ -6,13 +6,15 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::broadcast_test {
+using namespace worlds;
 
 namespace {
 
-TrainingConfig config_of(const std::string& method, int world_size, double buffer = 1000.0,
-                         double chunk = 300.0) {
+TrainingConfig broadcast_config(const std::string& method, int world_size, double buffer = 1000.0,
+                                double chunk = 300.0) {
   TrainingConfig config;
   config.options["method"] = method;
   config.world_size = world_size;
@@ -25,12 +27,6 @@ Schedule broadcast(const TrainingConfig& config) { return build_schedule("broadc
 
 const Copy& copy_of(const Op& op) { return std::get<Copy>(op.action); }
 
-std::vector<std::string> names(const Schedule& schedule) {
-  std::vector<std::string> result;
-  for (const Op& op : schedule.program(0).ops) result.push_back(op.name);
-  return result;
-}
-
 }  // namespace
 
 TEST_CASE("every method of the broadcast brings every byte of the buffer to every device once") {
@@ -38,7 +34,7 @@ TEST_CASE("every method of the broadcast brings every byte of the buffer to ever
   const int world_size = GENERATE(1, 2, 4, 7);
   const double buffer = GENERATE(1.0, 999.0, 1200.0, 1300.0);
   CAPTURE(method, world_size, buffer);
-  const Schedule schedule = broadcast(config_of(method, world_size, buffer));
+  const Schedule schedule = broadcast(broadcast_config(method, world_size, buffer));
   std::map<int, double> arrived;
   double from_host = 0.0;
   for (const Op& op : schedule.program(0).ops) {
@@ -55,7 +51,7 @@ TEST_CASE("every method of the broadcast brings every byte of the buffer to ever
 
 TEST_CASE("no byte leaves device 0 before it has arrived there") {
   const std::string method = GENERATE("relay", "chunked");
-  const Schedule schedule = broadcast(config_of(method, 4));
+  const Schedule schedule = broadcast(broadcast_config(method, 4));
   const std::vector<Op>& ops = schedule.program(0).ops;
   for (const Op& op : ops) {
     const Copy& copy = copy_of(op);
@@ -80,9 +76,9 @@ TEST_CASE("no byte leaves device 0 before it has arrived there") {
 
 TEST_CASE(
     "300 B cut 1000 B into four chunks, the last one shorter, on a stream from the host and one per device") {
-  const Schedule schedule = broadcast(config_of("chunked", 3));
+  const Schedule schedule = broadcast(broadcast_config("chunked", 3));
   const std::vector<Op>& ops = schedule.program(0).ops;
-  CHECK(names(schedule) ==
+  CHECK(names(schedule.program(0)) ==
         std::vector<std::string>{"host_to_gpu0/chunk0", "gpu0_to_gpu1/chunk0", "gpu0_to_gpu2/chunk0",
                                  "host_to_gpu0/chunk1", "gpu0_to_gpu1/chunk1", "gpu0_to_gpu2/chunk1",
                                  "host_to_gpu0/chunk2", "gpu0_to_gpu1/chunk2", "gpu0_to_gpu2/chunk2",
@@ -95,11 +91,11 @@ TEST_CASE(
 }
 
 TEST_CASE("an unknown method and sizes that make no sense are refused with what would be valid") {
-  CHECK_THROWS_WITH(broadcast(config_of("relai", 2)),
+  CHECK_THROWS_WITH(broadcast(broadcast_config("relai", 2)),
                     Catch::Contains("--method") && Catch::Contains("did you mean 'relay'"));
-  CHECK_THROWS_WITH(broadcast(config_of("relay", 2, 0.0)), Catch::Contains("--buffer"));
-  CHECK_THROWS_WITH(broadcast(config_of("chunked", 2, 10.0, 0.0)), Catch::Contains("--chunk"));
-  CHECK_THROWS_WITH(broadcast(config_of("chunked", 2, 4e9, 1024.0)),
+  CHECK_THROWS_WITH(broadcast(broadcast_config("relay", 2, 0.0)), Catch::Contains("--buffer"));
+  CHECK_THROWS_WITH(broadcast(broadcast_config("chunked", 2, 10.0, 0.0)), Catch::Contains("--chunk"));
+  CHECK_THROWS_WITH(broadcast(broadcast_config("chunked", 2, 4e9, 1024.0)),
                     Catch::Contains("--chunk") && Catch::Contains("10000"));
 }
 

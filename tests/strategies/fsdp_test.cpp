@@ -6,61 +6,39 @@
 
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::fsdp_test {
+using namespace worlds;
 
-namespace {
-
-TrainingConfig config_of(int ranks, const std::string& sharding) {
-  TrainingConfig config;
-  config.world_size = ranks;
-  config.batch = 8;
-  config.options["sharding"] = sharding;
-  return config;
-}
-
-std::map<CollectiveKind, double> messages(const Schedule& schedule) {
-  std::map<CollectiveKind, double> total;
-  for (const Op& op : schedule.program(0).ops)
-    if (const auto* call = std::get_if<Collective>(&op.action)) total[call->kind] += call->message.count();
-  return total;
-}
-
-int position(const Schedule& schedule, const std::string& name) {
-  const std::vector<Op>& ops = schedule.program(0).ops;
-  for (std::size_t i = 0; i < ops.size(); ++i)
-    if (ops[i].name == name) return static_cast<int>(i);
-  FAIL("no operation " << name);
-  return -1;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("full_shard gathers blocks twice and the root once, and reduces every gradient once") {
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();
   const double blocks = 12 * 28'351'488.0;
-  const Schedule full = build_schedule("fsdp", model, config_of(4, "full_shard"));
-  CHECK(messages(full).at(CollectiveKind::kAllGather) == parameters + blocks);
-  CHECK(messages(full).at(CollectiveKind::kReduceScatter) == parameters);
-  const Schedule grad_op = build_schedule("fsdp", model, config_of(4, "shard_grad_op"));
-  CHECK(messages(grad_op).at(CollectiveKind::kAllGather) == parameters);
-  CHECK(messages(grad_op).at(CollectiveKind::kReduceScatter) == parameters);
-  const Schedule none = build_schedule("fsdp", model, config_of(4, "no_shard"));
-  CHECK(messages(none).size() == 1);
-  CHECK(messages(none).at(CollectiveKind::kAllReduce) == parameters);
+  const Schedule full = build_schedule("fsdp", model, training(4, 8, {{"sharding", "full_shard"}}));
+  CHECK(messages(full.program(0)).at(CollectiveKind::kAllGather) == parameters + blocks);
+  CHECK(messages(full.program(0)).at(CollectiveKind::kReduceScatter) == parameters);
+  const Schedule grad_op = build_schedule("fsdp", model, training(4, 8, {{"sharding", "shard_grad_op"}}));
+  CHECK(messages(grad_op.program(0)).at(CollectiveKind::kAllGather) == parameters);
+  CHECK(messages(grad_op.program(0)).at(CollectiveKind::kReduceScatter) == parameters);
+  const Schedule none = build_schedule("fsdp", model, training(4, 8, {{"sharding", "no_shard"}}));
+  CHECK(messages(none.program(0)).size() == 1);
+  CHECK(messages(none.program(0)).at(CollectiveKind::kAllReduce) == parameters);
 }
 
 TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between replicas") {
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();
-  TrainingConfig config = config_of(8, "full_shard");
+  TrainingConfig config = training(8, 8, {{"sharding", "full_shard"}});
   config.shard = 4;
   const Schedule hybrid = build_schedule("fsdp", model, config);
-  const Schedule whole = build_schedule("fsdp", model, config_of(4, "full_shard"));
-  CHECK(messages(hybrid).at(CollectiveKind::kAllGather) == messages(whole).at(CollectiveKind::kAllGather));
-  CHECK(messages(hybrid).at(CollectiveKind::kReduceScatter) == parameters);
-  CHECK(messages(hybrid).at(CollectiveKind::kAllReduce) == parameters / 4.0);
+  const Schedule whole = build_schedule("fsdp", model, training(4, 8, {{"sharding", "full_shard"}}));
+  CHECK(messages(hybrid.program(0)).at(CollectiveKind::kAllGather) ==
+        messages(whole.program(0)).at(CollectiveKind::kAllGather));
+  CHECK(messages(hybrid.program(0)).at(CollectiveKind::kReduceScatter) == parameters);
+  CHECK(messages(hybrid.program(0)).at(CollectiveKind::kAllReduce) == parameters / 4.0);
   std::map<CollectiveKind, std::vector<int>> ranks;  // of rank 6
   for (const Op& op : hybrid.program(6).ops)
     if (const auto* call = std::get_if<Collective>(&op.action))
@@ -78,20 +56,21 @@ TEST_CASE("hybrid shards travel within a copy, and 1/S of the gradients between 
 }
 
 TEST_CASE("flat arrays are padded to equal shards") {
-  const Schedule schedule =
-      build_schedule("fsdp", load_model("netflix-mlp:hidden=3"), config_of(4, "full_shard"));
+  const Schedule schedule = build_schedule("fsdp", load_model("netflix-mlp:hidden=3"),
+                                           training(4, 8, {{"sharding", "full_shard"}}));
   for (const FsdpUnit& unit : schedule.units) CHECK(unit.elements % 4 == 0);
 }
 
 TEST_CASE("at world size 1 FSDP falls to no_shard and says so") {
-  const Schedule schedule = build_schedule("fsdp", load_model("simple-cnn"), config_of(1, "full_shard"));
+  const Schedule schedule =
+      build_schedule("fsdp", load_model("simple-cnn"), training(1, 8, {{"sharding", "full_shard"}}));
   CHECK(schedule.options.at("sharding") == "no_shard");
-  CHECK(messages(schedule).empty());
+  CHECK(messages(schedule.program(0)).empty());
 }
 
 TEST_CASE("units are blocks, layers, or the whole model") {
   const Model model = load_model("bert-base");
-  TrainingConfig config = config_of(2, "full_shard");
+  TrainingConfig config = training(2, 8, {{"sharding", "full_shard"}});
   CHECK(build_schedule("fsdp", model, config).units.size() == 13);
   config.options["wrap"] = "layer";
   CHECK(build_schedule("fsdp", model, config).units.size() == 14);
@@ -101,11 +80,12 @@ TEST_CASE("units are blocks, layers, or the whole model") {
 
 TEST_CASE("backward prefetch gathers the next unit before the backward, after it, or when it is needed") {
   const Model model = load_model("bert-base:layers=3,hidden=64");
-  TrainingConfig config = config_of(2, "full_shard");
+  TrainingConfig config = training(2, 8, {{"sharding", "full_shard"}});
   const auto gather_and_backward = [&](const char* prefetch) {
     config.options["backward-prefetch"] = prefetch;
     const Schedule schedule = build_schedule("fsdp", model, config);
-    return std::pair(position(schedule, "all_gather/layer1/2"), position(schedule, "backward/layer2"));
+    return std::pair(find(schedule.program(0), "all_gather/layer1/2"),
+                     find(schedule.program(0), "backward/layer2"));
   };
   const auto [pre, pre_backward] = gather_and_backward("pre");
   CHECK(pre < pre_backward);
@@ -113,10 +93,11 @@ TEST_CASE("backward prefetch gathers the next unit before the backward, after it
   CHECK(post > post_backward);
   config.options["backward-prefetch"] = "post";
   const Schedule schedule = build_schedule("fsdp", model, config);
-  CHECK(position(schedule, "all_gather/layer1/2") < position(schedule, "reduce_scatter/layer2"));
+  CHECK(find(schedule.program(0), "all_gather/layer1/2") <
+        find(schedule.program(0), "reduce_scatter/layer2"));
   config.options["backward-prefetch"] = "none";
   const Schedule late = build_schedule("fsdp", model, config);
-  CHECK(position(late, "all_gather/layer1/2") > position(late, "reduce_scatter/layer2"));
+  CHECK(find(late.program(0), "all_gather/layer1/2") > find(late.program(0), "reduce_scatter/layer2"));
 }
 
 /// Most units that are gathered and not yet freed at once, the root left out.
@@ -131,7 +112,7 @@ int most_in_flight(const Schedule& schedule) {
 }
 
 TEST_CASE("prefetching keeps as many units gathered as the limit allows, and none more") {
-  TrainingConfig config = config_of(2, "full_shard");
+  TrainingConfig config = training(2, 8, {{"sharding", "full_shard"}});
   config.micro_batches = GENERATE(1, 2);
   const std::string name = GENERATE("bert-base:layers=6,hidden=64", "resnet18-cifar", "vgg11-bn-cifar");
   config.options["wrap"] = GENERATE("block", "layer");
@@ -152,36 +133,38 @@ TEST_CASE("prefetching keeps as many units gathered as the limit allows, and non
 }
 
 TEST_CASE("a limit of one all-gather gathers a unit when the one before is freed") {
-  TrainingConfig config = config_of(2, "full_shard");
+  TrainingConfig config = training(2, 8, {{"sharding", "full_shard"}});
   config.options["forward-prefetch"] = "yes";
   const Model model = load_model("bert-base:layers=3,hidden=64");
   Schedule schedule = build_schedule("fsdp", model, config);
-  CHECK(position(schedule, "all_gather/layer1") < position(schedule, "forward/layer0"));
+  CHECK(find(schedule.program(0), "all_gather/layer1") < find(schedule.program(0), "forward/layer0"));
   config.options["limit-all-gathers"] = "1";
   schedule = build_schedule("fsdp", model, config);
-  CHECK(position(schedule, "all_gather/layer1") > position(schedule, "reshard/layer0"));
+  CHECK(find(schedule.program(0), "all_gather/layer1") > find(schedule.program(0), "reshard/layer0"));
 }
 
 TEST_CASE("options that mean nothing to FSDP here are refused, or dropped so that equal steps are one case") {
   const Model model = load_model("simple-cnn");
-  TrainingConfig config = config_of(2, "no_shard");
+  TrainingConfig config = training(2, 8, {{"sharding", "no_shard"}});
   config.options["limit-all-gathers"] = "3";
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config),
                     Catch::Contains("--limit-all-gathers means nothing with --sharding no_shard"));
-  config = config_of(2, "full_shard");
+  config = training(2, 8, {{"sharding", "full_shard"}});
   config.options["backward-prefetch"] = "none";
   CHECK(build_schedule("fsdp", model, config).options.contains("backward-prefetch"));
   config.options["limit-all-gathers"] = "3";
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("where nothing is prefetched"));
-  const OptionTexts alone = build_schedule("fsdp", model, config_of(1, "full_shard")).options;
+  const OptionTexts alone =
+      build_schedule("fsdp", model, training(1, 8, {{"sharding", "full_shard"}})).options;
   CHECK(alone == OptionTexts{{"sharding", "no_shard"}, {"wrap", "layer"}});
-  CHECK(alone == build_schedule("fsdp", model, config_of(1, "shard_grad_op")).options);
+  CHECK(alone == build_schedule("fsdp", model, training(1, 8, {{"sharding", "shard_grad_op"}})).options);
 }
 
 TEST_CASE("FSDP's own names are checked") {
   const Model model = load_model("simple-cnn");
-  CHECK_THROWS_WITH(build_schedule("fsdp", model, config_of(2, "full_shrad")), Catch::Contains("full_shard"));
-  TrainingConfig config = config_of(2, "full_shard");
+  CHECK_THROWS_WITH(build_schedule("fsdp", model, training(2, 8, {{"sharding", "full_shrad"}})),
+                    Catch::Contains("full_shard"));
+  TrainingConfig config = training(2, 8, {{"sharding", "full_shard"}});
   config.options["wrap"] = "blocks";
   CHECK_THROWS_WITH(build_schedule("fsdp", model, config), Catch::Contains("block"));
   config.options["wrap"] = "layer";

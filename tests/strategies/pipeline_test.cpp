@@ -7,8 +7,10 @@
 #include "core/error.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::pipeline_test {
+using namespace worlds;
 using Catch::Contains;
 
 namespace {
@@ -76,15 +78,6 @@ double makespan(const PipelineShape& shape, double forward, double backward, dou
   }
   for (std::size_t rank = 0; rank < orders.size(); ++rank) REQUIRE(next[rank] == orders[rank].size());
   return *std::max_element(free_at.begin(), free_at.end());
-}
-
-TrainingConfig config_of(int ranks, int micro_batches, const std::string& split = "even") {
-  TrainingConfig config;
-  config.world_size = ranks;
-  config.batch = 8 * micro_batches;
-  config.micro_batches = micro_batches;
-  config.options["split"] = split;
-  return config;
 }
 
 std::string resolved(const std::string& model, const std::string& split, int parts) {
@@ -231,12 +224,7 @@ TEST_CASE("the balanced split has the shortest longest stage by measured time, r
 TEST_CASE("a split that does not fit is refused with what would fit") {
   const Model model = load_model("bert-base");
   const auto refusal = [&](const std::string& split, int parts) {
-    try {
-      static_cast<void>(split_model(model, split, parts, {}));
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return error_of<UsageError>([&] { return split_model(model, split, parts, {}); });
   };
   CHECK(refusal("2-2-2-2", 4) ==
         "--split 2-2-2-2 is 8 blocks, bert-base has 12; even is 3-3-3-3; for shares say ratio:2-2-2-2, for 8 "
@@ -271,7 +259,7 @@ TEST_CASE("meshes are row-major, and name what is wrong with them") {
 
 TEST_CASE("each boundary passes every micro-batch's output forward and as many bytes back") {
   const Model model = load_model("bert-base:layers=4,hidden=64,sequence=16");
-  const Schedule schedule = build_schedule("pipeline", model, config_of(4, 4));
+  const Schedule schedule = build_schedule("pipeline", model, training(4, 32, {{"split", "even"}}, 4));
   const double boundary = 8.0 * 16 * 64 * 4;  // samples x sequence x hidden x float32
   for (int rank = 0; rank < 4; ++rank) {
     double sent = 0.0;
@@ -283,7 +271,7 @@ TEST_CASE("each boundary passes every micro-batch's output forward and as many b
 }
 
 TEST_CASE("replicas of a stage share a program, and their gradients meet in the stage's group alone") {
-  TrainingConfig config = config_of(6, 2, "2-2");
+  TrainingConfig config = training(6, 16, {{"split", "2-2"}}, 2);
   config.options["mesh"] = "pipeline=2,data=3";
   const Schedule schedule = build_schedule("pipeline", load_model("bert-base:layers=4,hidden=64"), config);
   CHECK(schedule.programs.size() == 2);
@@ -297,7 +285,7 @@ TEST_CASE(
     "copies of a tied tensor are reduced over replicas, then added up over the stages of each replica") {
   const Model model = load_model("gpt2-small:layers=2,hidden=64,heads=2");
   const Bytes whole = model.parameters[0].size;
-  TrainingConfig config = config_of(6, 2, "1-1");
+  TrainingConfig config = training(6, 16, {{"split", "1-1"}}, 2);
   config.options["mesh"] = "pipeline=2,data=3";
   for (const char* zero : {"0", "1"}) {
     INFO("ZeRO " << zero);
@@ -330,7 +318,7 @@ TEST_CASE(
 
 TEST_CASE("replicas of a stage heed the bucket cap, and different caps are different steps") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
-  TrainingConfig config = config_of(4, 2, "2-2");
+  TrainingConfig config = training(4, 16, {{"split", "2-2"}}, 2);
   config.options["mesh"] = "pipeline=2,data=2";
   const Schedule plain = build_schedule("pipeline", model, config);
   CHECK(plain.options.at("bucket-cap") == "25MiB");
@@ -347,7 +335,7 @@ TEST_CASE("replicas of a stage heed the bucket cap, and different caps are diffe
 TEST_CASE(
     "options that mean nothing to a pipeline here are refused, or dropped so that equal steps are one case") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
-  TrainingConfig config = config_of(2, 2);
+  TrainingConfig config = training(2, 16, {{"split", "even"}}, 2);
   const OptionTexts plain = build_schedule("pipeline", model, config).options;
   CHECK(plain == OptionTexts{{"split", "2-2"},
                              {"schedule", "1f1b"},
@@ -369,7 +357,7 @@ TEST_CASE(
 
 TEST_CASE("a stage that waits for its messages computes nothing while they travel") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
-  TrainingConfig config = config_of(2, 4);
+  TrainingConfig config = training(2, 32, {{"split", "even"}}, 4);
   config.options = {{"messages", "waited"}};
   const Program stage = build_schedule("pipeline", model, config).programs[0];
   int latest = -1, sent = 0, waited = 0;
@@ -388,7 +376,7 @@ TEST_CASE("a stage that waits for its messages computes nothing while they trave
 
 TEST_CASE("options of a pipeline that do not go together are refused") {
   const Model model = load_model("bert-base:layers=4,hidden=64");
-  TrainingConfig config = config_of(2, 3);
+  TrainingConfig config = training(2, 24, {{"split", "even"}}, 3);
   config.options["schedule"] = "interleaved";
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--virtual-stages"));
   config.options = {{"schedule", "interleaved"}, {"virtual-stages", "2"}, {"messages", "waited"}};

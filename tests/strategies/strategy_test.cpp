@@ -13,30 +13,12 @@
 #include "schedule/operations.hpp"
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "tests/models/reference_files.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::strategy_test {
+using namespace worlds;
 
 namespace {
-
-TrainingConfig config_of(int world_size) {
-  TrainingConfig config;
-  config.world_size = world_size;
-  config.batch = 32;
-  return config;
-}
-
-/// Position of the first operation whose name begins with `start`; -1 when there is none.
-int find(const Program& program, const std::string& start) {
-  for (std::size_t i = 0; i < program.ops.size(); ++i)
-    if (program.ops[i].name.starts_with(start)) return static_cast<int>(i);
-  return -1;
-}
-
-std::vector<std::string> names(const Program& program) {
-  std::vector<std::string> result;
-  for (const Op& op : program.ops) result.push_back(op.name);
-  return result;
-}
 
 /// The tensors that a collective works on.
 std::vector<int> tensors_of(const Schedule& schedule, const Payload& payload) {
@@ -112,7 +94,7 @@ TEST_CASE(
   const Model model = load_model(model_name);
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
-  const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
+  const Schedule schedule = build_schedule(strategy, model, training(world_size, 32));
   CHECK_NOTHROW(validate(schedule));
   std::map<int, std::multiset<int>> done;  // segments, by batch
   for (int rank = 0; rank < world_size; ++rank) {
@@ -143,7 +125,7 @@ TEST_CASE("every strategy that trains on several batches reduces every gradient 
   if (strategy == "single") return;
   if (strategy == "pipeline" && static_cast<int>(model.segments.size()) < world_size) return;
   CAPTURE(strategy, model_name, world_size);
-  const Schedule schedule = build_schedule(strategy, model, config_of(world_size));
+  const Schedule schedule = build_schedule(strategy, model, training(world_size, 32));
   if (schedule.data_parallel <= 1) return;
   for (int rank = 0; rank < world_size; ++rank) {
     const Program& program = schedule.program(rank);
@@ -169,7 +151,7 @@ TEST_CASE("world size 1 has no communication, whatever the strategy") {
   const auto strategy = GENERATE(from_range(strategies().names()));
   const auto model_name = GENERATE(from_range(model_names()));
   CAPTURE(strategy, model_name);
-  CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), config_of(1))));
+  CHECK_FALSE(has_collectives(build_schedule(strategy, load_model(model_name), training(1, 32))));
 }
 
 TEST_CASE("a strategy that does not train says the same whatever the model, and has no batch") {
@@ -177,8 +159,8 @@ TEST_CASE("a strategy that does not train says the same whatever the model, and 
   if (trains(strategy)) return;
   CAPTURE(strategy);
   for (const int world_size : {1, 2, 4}) {
-    const Schedule without = build_schedule(strategy, Model{}, config_of(world_size));
-    const Schedule with = build_schedule(strategy, load_model("simple-cnn"), config_of(world_size));
+    const Schedule without = build_schedule(strategy, Model{}, training(world_size, 32));
+    const Schedule with = build_schedule(strategy, load_model("simple-cnn"), training(world_size, 32));
     CHECK(without.data_parallel == 0);
     for (int rank = 0; rank < world_size; ++rank)
       CHECK(names(without.program(rank)) == names(with.program(rank)));
@@ -190,7 +172,7 @@ TEST_CASE("gradients are averaged: every reduction over n ranks is scaled by 1/n
   if (strategy == "single") return;
   CAPTURE(strategy);
   const Model model = load_model("simple-cnn");
-  const Schedule schedule = build_schedule(strategy, model, config_of(4));
+  const Schedule schedule = build_schedule(strategy, model, training(4, 32));
   if (schedule.data_parallel <= 1) return;
   std::map<int, double> scales;
   const auto scaled = [&](int tensor, double by) { scales.try_emplace(tensor, 1.0).first->second *= by; };
@@ -209,7 +191,7 @@ TEST_CASE("DDP's buckets are those of PyTorch after its rebuild") {
   const auto name = GENERATE(from_range(reference_models()));
   CAPTURE(name);
   const Model model = load_model(name);
-  const Schedule schedule = build_schedule("ddp", model, config_of(2));
+  const Schedule schedule = build_schedule("ddp", model, training(2, 32));
   const auto rows = reference_rows(name + ".parameters.csv");
   std::size_t placed = 0;
   for (std::size_t b = 0; b < schedule.buckets.size(); ++b) {
@@ -237,7 +219,7 @@ TEST_CASE(
   for (const auto& [name, sizes] : expected) {
     CAPTURE(name);
     Sizes found;
-    for (const Bucket& bucket : build_schedule("ddp", load_model(name), config_of(2)).buckets)
+    for (const Bucket& bucket : build_schedule("ddp", load_model(name), training(2, 32)).buckets)
       found.push_back(bucket.size.count());
     CHECK(found == sizes);
   }
@@ -259,7 +241,7 @@ TEST_CASE("a bucket closes when it has reached its limit, so that no tensor is s
 
 TEST_CASE(
     "DDP copies gradients in as hooks, launches full buckets in order and copies back before the optimizer") {
-  const Schedule schedule = build_schedule("ddp", load_model("netflix-mlp"), config_of(2));
+  const Schedule schedule = build_schedule("ddp", load_model("netflix-mlp"), training(2, 32));
   CHECK(names(schedule.programs.at(0)) ==
         std::vector<std::string>{"load_input", "zero_grad", "forward/fc1", "forward/fc2", "loss",
                                  "backward/fc2", "copy_in/fc2.bias", "copy_in/fc2.weight", "backward/fc1",
@@ -278,7 +260,7 @@ TEST_CASE(
     "DDP's hooks come in gradient-ready order and its all-reduces in bucket order, each after its copies") {
   const auto name = GENERATE(from_range(reference_models()));
   const Model model = load_model(name);
-  const Schedule schedule = build_schedule("ddp", model, config_of(2));
+  const Schedule schedule = build_schedule("ddp", model, training(2, 32));
   std::vector<int> hooks;
   std::vector<int> launched;
   const auto& ops = schedule.programs.at(0).ops;
@@ -304,7 +286,7 @@ TEST_CASE(
     "DDP broadcasts buffers by dtype before the forward, and none where there are none or it is told not "
     "to") {
   const Model resnet = load_model("resnet18-cifar");
-  const Schedule schedule = build_schedule("ddp", resnet, config_of(2));
+  const Schedule schedule = build_schedule("ddp", resnet, training(2, 32));
   const auto& ops = schedule.programs.at(0).ops;
   std::vector<double> broadcast;
   std::vector<int> indices;
@@ -316,14 +298,14 @@ TEST_CASE(
   }
   CHECK(broadcast == std::vector<double>{38'400, 160});
   CHECK(ops[static_cast<std::size_t>(find(schedule.programs[0], "forward/stem"))].after == indices);
-  CHECK(find(build_schedule("ddp", load_model("simple-cnn"), config_of(2)).programs.at(0), "broadcast/") ==
+  CHECK(find(build_schedule("ddp", load_model("simple-cnn"), training(2, 32)).programs.at(0), "broadcast/") ==
         -1);
 }
 
 TEST_CASE("an explicit bucket cap is that of the first bucket too in PyTorch 2, and not in PyTorch 1") {
   const Model model = load_model("vgg11-bn-cifar");
   const auto caps = [&](const OptionTexts& given) {
-    TrainingConfig config = config_of(2);
+    TrainingConfig config = training(2, 32);
     config.options = given;
     const Schedule schedule = build_schedule("ddp", model, config);
     CHECK_FALSE(schedule.options.contains("framework"));
@@ -343,13 +325,13 @@ TEST_CASE("an explicit bucket cap is that of the first bucket too in PyTorch 2, 
 }
 
 TEST_CASE("DDP at world size 1 still copies every gradient into its bucket and back") {
-  const Schedule schedule = build_schedule("ddp", load_model("simple-cnn"), config_of(1));
+  const Schedule schedule = build_schedule("ddp", load_model("simple-cnn"), training(1, 32));
   CHECK(find(schedule.programs.at(0), "copy_in/fc2.bias") > 0);
   CHECK(find(schedule.programs.at(0), "copy_out/bucket1") > 0);
 }
 
 TEST_CASE("gather_scatter moves each tensor through rank 0, one operation after the other") {
-  const Schedule schedule = build_schedule("gather_scatter", load_model("netflix-mlp"), config_of(4));
+  const Schedule schedule = build_schedule("gather_scatter", load_model("netflix-mlp"), training(4, 32));
   REQUIRE(schedule.programs.size() == 2);
   CHECK(schedule.program_of_rank == std::vector<int>{0, 1, 1, 1});
   const auto& root = schedule.program(0);
@@ -365,7 +347,7 @@ TEST_CASE("gather_scatter moves each tensor through rank 0, one operation after 
 TEST_CASE("memory traffic of the optimizer is 12, 20 or 28 bytes per parameter") {
   Model model = load_model("netflix-mlp");
   const auto traffic = [&] {
-    return build_schedule("single", model, config_of(1)).programs.at(0).ops.back().memory_traffic.count() /
+    return build_schedule("single", model, training(1, 32)).programs.at(0).ops.back().memory_traffic.count() /
            4097;
   };
   CHECK(traffic() == 28);
@@ -377,8 +359,8 @@ TEST_CASE("memory traffic of the optimizer is 12, 20 or 28 bytes per parameter")
 
 TEST_CASE("ranks that do the same share one program, so that 16,384 ranks need no more operations than two") {
   const Model model = load_model("resnet18-cifar");
-  const Schedule few = build_schedule("ddp", model, config_of(2));
-  const Schedule many = build_schedule("ddp", model, config_of(16'384));
+  const Schedule few = build_schedule("ddp", model, training(2, 32));
+  const Schedule many = build_schedule("ddp", model, training(16'384, 32));
   CHECK(many.programs.size() == 1);
   CHECK(many.programs[0].ops.size() == few.programs[0].ops.size());
   CHECK(many.groups.at(0).ranks.size() == 16'384);
@@ -386,10 +368,10 @@ TEST_CASE("ranks that do the same share one program, so that 16,384 ranks need n
 
 TEST_CASE("a wrong strategy, world size or batch is refused as a usage error that says what is right") {
   const Model model = load_model("netflix-mlp");
-  CHECK_THROWS_WITH(build_schedule("dpd", model, config_of(2)), Catch::Contains("did you mean 'ddp'"));
-  CHECK_THROWS_AS(build_schedule("ddp", model, config_of(0)), UsageError);
-  CHECK_THROWS_AS(build_schedule("single", model, config_of(2)), UsageError);
-  TrainingConfig empty = config_of(1);
+  CHECK_THROWS_WITH(build_schedule("dpd", model, training(2, 32)), Catch::Contains("did you mean 'ddp'"));
+  CHECK_THROWS_AS(build_schedule("ddp", model, training(0, 32)), UsageError);
+  CHECK_THROWS_AS(build_schedule("single", model, training(2, 32)), UsageError);
+  TrainingConfig empty = training(1, 32);
   empty.batch = 0;
   CHECK_THROWS_WITH(build_schedule("ddp", model, empty), Catch::Contains("batch"));
 }

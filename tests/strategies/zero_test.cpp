@@ -6,27 +6,14 @@
 
 #include "core/error.hpp"
 #include "sim/strategies/strategy.hpp"
+#include "tests/worlds.hpp"
 
 namespace stepcast::zero_test {
+using namespace worlds;
 
 namespace {
 
 constexpr int kRanks = 4;
-
-TrainingConfig config_of(const std::string& zero, int ranks = kRanks) {
-  TrainingConfig config;
-  config.world_size = ranks;
-  config.batch = 8;
-  config.options["zero"] = zero;
-  return config;
-}
-
-std::map<CollectiveKind, double> messages(const Program& program) {
-  std::map<CollectiveKind, double> total;
-  for (const Op& op : program.ops)
-    if (const auto* call = std::get_if<Collective>(&op.action)) total[call->kind] += call->message.count();
-  return total;
-}
 
 double held(const Program& program, MemoryCategory category) {
   double total = 0.0;
@@ -57,11 +44,12 @@ TEST_CASE(
     "ZeRO 1 and 2 reduce-scatter gradients once and all-gather parameters once: an all-reduce's bytes") {
   const Model model = load_model("bert-base");
   const double parameters = model.parameter_bytes().count();
-  const Schedule plain = build_schedule("ddp", model, config_of("0"));
+  const Schedule plain = build_schedule("ddp", model, training(kRanks, 8, {{"zero", "0"}}));
   const double all_reduced = messages(plain.program(0)).at(CollectiveKind::kAllReduce);
   CHECK(all_reduced == parameters);
   for (const char* zero : {"1", "2"}) {
-    const auto moved = messages(build_schedule("ddp", model, config_of(zero)).program(0));
+    const auto moved =
+        messages(build_schedule("ddp", model, training(kRanks, 8, {{"zero", zero}})).program(0));
     CHECK(moved.at(CollectiveKind::kReduceScatter) == Approx(parameters).epsilon(kPadding));
     CHECK(moved.at(CollectiveKind::kAllGather) == Approx(parameters).epsilon(kPadding));
     CHECK_FALSE(moved.contains(CollectiveKind::kAllReduce));
@@ -73,8 +61,8 @@ TEST_CASE("a replica keeps all parameters, one part of the optimizer, and gradie
   const double parameters = model.parameter_bytes().count();
   for (const int ranks : {2, 4, 8}) {
     const double part = parameters / ranks;
-    const Schedule one = build_schedule("ddp", model, config_of("1", ranks));
-    const Schedule two = build_schedule("ddp", model, config_of("2", ranks));
+    const Schedule one = build_schedule("ddp", model, training(ranks, 8, {{"zero", "1"}}));
+    const Schedule two = build_schedule("ddp", model, training(ranks, 8, {{"zero", "2"}}));
     for (const Schedule* each : {&one, &two}) {
       const Program& program = each->program(0);
       CHECK(held(program, MemoryCategory::kOptimizerState) ==
@@ -91,7 +79,7 @@ TEST_CASE("a replica keeps all parameters, one part of the optimizer, and gradie
 
 TEST_CASE("replicas of a stage share its optimizer") {
   const Model model = load_model("bert-base");
-  TrainingConfig config = config_of("0", 4);
+  TrainingConfig config = training(4, 8, {{"zero", "0"}});
   config.micro_batches = 4;
   config.options["mesh"] = "pipeline=2,data=2";
   const Schedule plain = build_schedule("pipeline", model, config);
@@ -205,32 +193,29 @@ TEST_CASE("shards of a stage are refused with what they do not go with") {
 TEST_CASE("sharing the optimizer is refused where it means nothing, with what would be understood") {
   const Model model = load_model("bert-base");
   const auto refusal = [&](const std::string& strategy, const TrainingConfig& config) {
-    std::string said;
-    try {
-      build_schedule(strategy, model, config);
-    } catch (const UsageError& error) {
-      said = error.what();
-    }
-    return said;
+    return error_of<UsageError>([&] { return build_schedule(strategy, model, config); });
   };
   using Catch::Matchers::Contains;
-  CHECK_THAT(refusal("ddp", config_of("3")), Contains("zero") && Contains("'3'") && Contains("0, 1, 2"));
+  CHECK_THAT(refusal("ddp", training(kRanks, 8, {{"zero", "3"}})),
+             Contains("zero") && Contains("'3'") && Contains("0, 1, 2"));
   for (const char* zero : {"1", "2"}) {
     INFO(zero);
     const std::string given = std::string("--zero ") + zero;
-    CHECK_THAT(refusal("ddp", config_of(zero, 1)), Contains(given) && Contains("take 0"));
-    CHECK_THAT(refusal("pipeline", config_of(zero)),
+    CHECK_THAT(refusal("ddp", training(1, 8, {{"zero", zero}})), Contains(given) && Contains("take 0"));
+    CHECK_THAT(refusal("pipeline", training(kRanks, 8, {{"zero", zero}})),
                Contains("--zero") && Contains("--mesh pipeline=P,data=D"));
     for (const char* strategy : {"fsdp", "all_reduce", "gather_scatter"})
-      CHECK_THAT(refusal(strategy, config_of(zero)), Contains("--zero") && Contains("ddp and pipeline"));
-    CHECK_THAT(refusal("single", config_of(zero, 1)), Contains("--zero") && Contains("ddp and pipeline"));
-    TrainingConfig config = config_of(zero);
+      CHECK_THAT(refusal(strategy, training(kRanks, 8, {{"zero", zero}})),
+                 Contains("--zero") && Contains("ddp and pipeline"));
+    CHECK_THAT(refusal("single", training(1, 8, {{"zero", zero}})),
+               Contains("--zero") && Contains("ddp and pipeline"));
+    TrainingConfig config = training(kRanks, 8, {{"zero", zero}});
     config.options["compress"] = "fp16";
     CHECK_THAT(refusal("ddp", config), Contains("--compress fp16") && Contains(given));
-    CHECK_THROWS_WITH(build_schedule("ddp", load_model("synthetic"), config_of(zero)),
+    CHECK_THROWS_WITH(build_schedule("ddp", load_model("synthetic"), training(kRanks, 8, {{"zero", zero}})),
                       Contains(given) && Contains("no optimizer"));
   }
-  CHECK_FALSE(build_schedule("ddp", model, config_of("0")).options.contains("zero"));
+  CHECK_FALSE(build_schedule("ddp", model, training(kRanks, 8, {{"zero", "0"}})).options.contains("zero"));
 }
 
 }  // namespace stepcast::zero_test

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "core/error.hpp"
 #include "tests/temporary_folder.hpp"
+#include "tests/worlds.hpp"
 #include "topologies/cluster.hpp"
 
 /// Clusters from text, for the tests of their readers.
@@ -20,12 +20,7 @@ inline Cluster cluster_of(const std::string& text, const std::string& settings =
 
 /// What loading complains about; "" when it does not.
 inline std::string complaint_about(const std::string& specification) {
-  try {
-    load_cluster(specification);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return worlds::error_of([&] { return load_cluster(specification); });
 }
 
 inline std::string message_of(const std::string& text, const std::string& settings = "") {

@@ -5,9 +5,11 @@
 #include <fstream>
 
 #include "tests/topologies/imported.hpp"
+#include "tests/worlds.hpp"
 #include "topologies/cluster_text.hpp"
 
 namespace stepcast::tests::writer_test {
+using namespace worlds;
 namespace {
 
 using Catch::Matchers::Contains;
@@ -25,12 +27,7 @@ struct TemporaryCluster {
 Cluster loaded(const std::string& text) { return load_cluster(TemporaryCluster(text).path.string()); }
 
 std::string message_of(const std::string& text) {
-  try {
-    loaded(text);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { return loaded(text); });
 }
 
 void check_equal(const Cluster& a, const Cluster& b) {

@@ -1,14 +1,69 @@
 #pragma once
 
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/strategies/strategy.hpp"
 
-/// Small clusters and Schedules, written down by hand, for the tests of the replay.
-namespace stepcast::small_world {
+/// Small training configurations, models, clusters and Schedules that the tests share.
+namespace stepcast::worlds {
+
+/// Message of the error that `action` throws; empty if it throws none.
+template <class Expected = InputError, class Action>
+std::string error_of(const Action& action) {
+  try {
+    static_cast<void>(action());
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// \param batch samples per step and replica
+inline TrainingConfig training(int ranks, int batch, OptionTexts options = {}, int micro_batches = 1) {
+  TrainingConfig config;
+  config.world_size = ranks;
+  config.batch = batch;
+  config.micro_batches = micro_batches;
+  config.options = std::move(options);
+  return config;
+}
+
+/// One rank for the strategy `single`, else `ranks`.
+inline int ranks_of(const std::string& strategy, int ranks) { return strategy == "single" ? 1 : ranks; }
+
+/// Model with SGD, momentum and weight decay.
+inline Model with_sgd(const std::string& specification) {
+  Model model = load_model(specification);
+  model.optimizer = {"sgd", 0.05, 0.9, 1e-3};
+  return model;
+}
+
+inline std::vector<std::string> names(const Program& program) {
+  std::vector<std::string> result;
+  for (const Op& op : program.ops) result.push_back(op.name);
+  return result;
+}
+
+/// Position of the first operation whose name begins with `start`; -1 if there is none.
+inline int find(const Program& program, const std::string& start) {
+  for (std::size_t i = 0; i < program.ops.size(); ++i)
+    if (program.ops[i].name.starts_with(start)) return static_cast<int>(i);
+  return -1;
+}
+
+/// Bytes of the collectives of a program, by kind.
+inline std::map<CollectiveKind, double> messages(const Program& program) {
+  std::map<CollectiveKind, double> total;
+  for (const Op& op : program.ops)
+    if (const auto* call = std::get_if<Collective>(&op.action)) total[call->kind] += call->message.count();
+  return total;
+}
 
 inline Op operation(std::string name, Stream stream, Action action, std::vector<int> after = {}) {
   Op op;
@@ -118,4 +173,4 @@ inline Calibration calibration() {
   return result;
 }
 
-}  // namespace stepcast::small_world
+}  // namespace stepcast::worlds
