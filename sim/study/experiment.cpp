@@ -52,7 +52,7 @@ std::string value_of(const StudyPoint& point, const std::string& name, const std
 std::vector<std::string> words_of_part(const Assignment& options, const Assignment& point) {
   std::vector<std::string> words;
   for (const auto& [name, value] : options.values()) {
-    const FilledText filled = fill_in(value, point);
+    const Expansion filled = expand(value, point);
     if (!filled.problem.empty()) throw InputError("--" + name + ": " + filled.problem);
     if (filled.text == "no" || filled.text == "false") continue;
     words.push_back("--" + name);
@@ -348,7 +348,7 @@ void StudyExperiment::take_reference_steps(const Points& points, int launch) {
                 "--steps", "5",       "--warmup",   "2",       "--budget",
                 "0s"};
     if (const std::string* threads = parts_.measure->find("threads"))
-      words = joined_words(words, {"--threads", fill_in(*threads, point->assigned).text});
+      words = joined_words(words, {"--threads", expand(*threads, point->assigned).text});
     if (const std::string precision = precision_of(*point); precision != "fp32")
       words = joined_words(words, {"--precision", precision});
     words = joined_words(words, recomputing_words(*point));
@@ -382,7 +382,7 @@ void StudyExperiment::run_once(const Points& points, int launch) {
   take_reference_steps(order, launch);
   std::string lab;
   for (const StudyPoint* point : order) {
-    const std::string here = fill_in(parts_.run_lab, point->assigned).text;
+    const std::string here = expand(parts_.run_lab, point->assigned).text;
     const std::string file = run_path(*point, launch);
     StudyRow& row = rows_.at(point->key);
     if (!fs::exists(file) && row.error.empty()) {

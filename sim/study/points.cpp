@@ -1,15 +1,12 @@
 #include "sim/study/points.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <random>
-#include <unordered_set>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
-#include "core/units.hpp"
 
 namespace stepcast {
 namespace {
@@ -69,32 +66,6 @@ std::vector<Assignment> cases_of(const YamlNode& map) {
   return result;
 }
 
-/// A number, and what it counts: "", "bytes", "bytes per second" or "seconds".
-struct Counted {
-  std::string kind;
-  double value = 0.0;
-};
-
-template <typename Parse>
-std::optional<double> parsed(const Parse& parse, const std::string& text) {
-  try {
-    return parse(text, "").count();
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-}
-
-std::optional<Counted> quantity(const std::string& text) {
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
-  if (end == text.data() + text.size()) return Counted{"", number};
-  if (const auto bytes = parsed(parse_bytes, text)) return Counted{"bytes", *bytes};
-  if (const auto rate = parsed(parse_bytes_per_second, text)) return Counted{"bytes per second", *rate};
-  if (const auto time = parsed(parse_seconds, text)) return Counted{"seconds", *time};
-  return std::nullopt;
-}
-
 /// A whole number below `end`, the same with every C++ library.
 std::size_t below(std::size_t end, std::mt19937& draws) { return draws() % end; }
 
@@ -102,7 +73,7 @@ std::size_t below(std::size_t end, std::mt19937& draws) { return draws() % end; 
 std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
   const std::vector<YamlNode> ends = node.items();
   if (ends.size() != 2) node.fail("expected two quantities, as [50Mb/s, 5Gb/s]");
-  const std::optional<Counted> low = quantity(ends[0].text()), high = quantity(ends[1].text());
+  const std::optional<Magnitude> low = magnitude_of(ends[0].text()), high = magnitude_of(ends[1].text());
   if (!low || !high || low->kind != high->kind || !(0.0 < low->value && low->value < high->value))
     node.fail("expected two quantities of one unit, above 0 and the smaller one first");
   const double part = static_cast<double>(draws()) / static_cast<double>(std::mt19937::max());
@@ -152,74 +123,7 @@ std::vector<Assignment> elements_of(const YamlNode& block, unsigned seed) {
   return result;
 }
 
-std::optional<long long> whole(const std::string& text) {
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
-
-std::function<bool(const std::string&)> comparison(const YamlNode& node) {
-  const std::string text = node.text();
-  const std::size_t length = text.find_first_not_of("<>=!");
-  if (length == 0 || text.empty()) return [text](const std::string& value) { return value == text; };
-  const std::string sign = text.substr(0, length);
-  const std::size_t start = length == std::string::npos ? length : text.find_first_not_of(' ', length);
-  const std::string operand = start == std::string::npos ? "" : text.substr(start);
-  if (sign == "!=") return [operand](const std::string& value) { return value != operand; };
-  const std::optional<Counted> limit = quantity(operand);
-  if (!limit || (sign != "<" && sign != "<=" && sign != ">" && sign != ">="))
-    node.fail("expected a value, or <, <=, > or >= and a number, found '" + text + "'");
-  return [sign, limit, text](const std::string& value) {
-    const std::optional<Counted> found = quantity(value);
-    if (!found || found->kind != limit->kind)
-      throw InputError("'" + value + "' cannot be compared with '" + text + "'");
-    if (sign == "<") return found->value < limit->value;
-    if (sign == "<=") return found->value <= limit->value;
-    return sign == ">" ? found->value > limit->value : found->value >= limit->value;
-  };
-}
-
 }  // namespace
-
-namespace {
-
-/// The same text for equal ones, as long as the program runs.
-const std::string* kept(const std::string& text) {
-  static std::unordered_set<std::string> all;
-  return &*all.insert(text).first;
-}
-
-}  // namespace
-
-const std::string* Assignment::find(const std::string& name) const {
-  const auto found =
-      std::find_if(values_.begin(), values_.end(), [&](const auto& one) { return *one.first == name; });
-  return found == values_.end() ? nullptr : found->second;
-}
-
-void Assignment::set(const std::string& name, const std::string& value) {
-  for (auto& one : values_)
-    if (*one.first == name) {
-      one.second = kept(value);
-      return;
-    }
-  values_.emplace_back(kept(name), kept(value));
-}
-
-void Assignment::erase(const std::string& name) {
-  std::erase_if(values_, [&](const auto& one) { return *one.first == name; });
-}
-
-void Assignment::add_missing(const Assignment& others) {
-  for (const auto& [name, value] : others.values())
-    if (find(name) == nullptr) set(name, value);
-}
-
-Assignment assignment_of(const YamlNode& map) {
-  Assignment result;
-  for (const std::string& key : map.keys()) result.set(key, map.at(key).text());
-  return result;
-}
 
 std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
   std::vector<Assignment> result(1);
@@ -252,8 +156,7 @@ void add_values(const YamlNode& values, Assignment& point) {
 }
 
 void add_classes(const YamlNode& classes, Assignment& point) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : point.values()) names.push_back(name);
+  const std::vector<std::string> names = point.names();
   for (const std::string& name : classes.keys()) {
     const YamlNode choices = classes.at(name);
     const std::vector<std::string> known = choices.keys();
@@ -263,67 +166,6 @@ void add_classes(const YamlNode& classes, Assignment& point) {
     if (found == known.end()) choices.fail("a point is none of these");
     point.set(name, *found);
   }
-}
-
-FilledText fill_in(const std::string& text, const Assignment& point) {
-  FilledText result;
-  const auto value_of = [&](const std::string& word) -> std::string {
-    if (whole(word)) return word;
-    const std::string* value = point.find(word);
-    if (value == nullptr) {
-      std::vector<std::string> known;
-      for (const auto& one : point.values()) known.push_back(one.first);
-      throw InputError("'" + text + "': " + unknown_name("name", word, known));
-    }
-    result.used.push_back(word);
-    return *value;
-  };
-  std::size_t end = 0;
-  for (std::size_t open = text.find('{'); open != std::string::npos; open = text.find('{', end)) {
-    const std::size_t close = text.find('}', open);
-    if (close == std::string::npos) throw InputError("'" + text + "': '{' has no '}'");
-    const std::string inner = text.substr(open + 1, close - open - 1);
-    std::size_t sign = inner.find_first_of("*/");
-    std::string value = value_of(inner.substr(0, sign));
-    while (sign != std::string::npos) {
-      const std::size_t next = inner.find_first_of("*/", sign + 1);
-      const std::string word = inner.substr(sign + 1, next == std::string::npos ? next : next - sign - 1);
-      const std::string operand = value_of(word);
-      const auto left = whole(value);
-      const auto right = whole(operand);
-      if (!left || !right) throw InputError("'" + text + "': '" + inner + "' needs whole numbers");
-      if (inner[sign] == '/' && (*right == 0 || *left % *right != 0)) {
-        if (result.problem.empty())
-          result.problem = inner.substr(0, sign) + " " + value + " is no multiple of " + operand;
-        break;  // names behind it are used nevertheless
-      }
-      value = std::to_string(inner[sign] == '/' ? *left / *right : *left * *right);
-      sign = next;
-    }
-    result.text += text.substr(end, open - end) + value;
-    end = close + 1;
-  }
-  result.text += text.substr(end);
-  return result;
-}
-
-Condition::Condition(const YamlNode& when, const std::vector<std::string>& names) {
-  for (const std::string& key : when.keys()) {
-    if (std::find(names.begin(), names.end(), key) == names.end())
-      when.at(key).fail(unknown_name("name", key, names));
-    std::vector<std::function<bool(const std::string&)>> any;
-    for (const YamlNode& one : one_or_more(when.at(key))) any.push_back(comparison(one));
-    tests_.emplace_back(key, [any](const std::string& value) {
-      return std::any_of(any.begin(), any.end(), [&](const auto& test) { return test(value); });
-    });
-  }
-}
-
-bool Condition::holds(const Assignment& point) const {
-  return std::all_of(tests_.begin(), tests_.end(), [&](const auto& test) {
-    const std::string* value = point.find(test.first);
-    return value != nullptr && test.second(*value);
-  });
 }
 
 }  // namespace stepcast

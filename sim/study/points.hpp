@@ -1,40 +1,11 @@
 #pragma once
 
-#include <functional>
-#include <map>
-#include <ranges>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "core/yaml.hpp"
+#include "core/expression.hpp"
 
 /// The points of a study: assignments of options, made from grids, zips, lists and named cases.
 namespace stepcast {
-
-/// Values by name, in the order in which they are given: {"strategy", "ddp"}, {"world-size", "8"}. Equal texts are kept
-/// once for all: 100,000 points have few different ones.
-class Assignment {
- public:
-  [[nodiscard]] const std::string* find(const std::string& name) const;
-  void set(const std::string& name, const std::string& value);
-  void erase(const std::string& name);
-  /// What `others` says and this does not.
-  void add_missing(const Assignment& others);
-  /// Pairs of name and value.
-  [[nodiscard]] auto values() const {
-    using Pair = std::pair<const std::string&, const std::string&>;
-    return values_ | std::views::transform([](const auto& one) { return Pair(*one.first, *one.second); });
-  }
-  /// Any order in which equal assignments are equal.
-  auto operator<=>(const Assignment&) const = default;
-
- private:
-  std::vector<std::pair<const std::string*, const std::string*>> values_;
-};
-
-/// What a map assigns: its keys, each with one value. \throws InputError
-Assignment assignment_of(const YamlNode& map);
 
 /// All combinations of one element of each block of a list:
 ///
@@ -57,29 +28,5 @@ std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed = 1)
 /// \pre `values` and `classes` are maps \throws InputError for a value that is not there, and where no class holds
 void add_values(const YamlNode& values, Assignment& point);
 void add_classes(const YamlNode& classes, Assignment& point);
-
-/// `{name}`, `{name*2}` and `{name/8}` in a value become what the point assigns to `name`; whole numbers may be
-/// multiplied and divided.
-struct FilledText {
-  std::string text;
-  std::string problem;  ///< why there is none: `world-size 12 is no multiple of 8`
-  std::vector<std::string> used;
-};
-/// \throws InputError for a name that the point does not assign
-FilledText fill_in(const std::string& text, const Assignment& point);
-
-/// One rule: `{when: {strategy: [single, ddp], world-size: "> 8"}, because: "..."}`; it holds where every key
-/// does. A value is one of those listed, or is compared with a number: < <= > >= !=. Both may have a unit, the same
-/// kind of one: `> 100MiB` holds for 1GiB.
-class Condition {
- public:
-  /// \param names that points assign \throws InputError that names file, line and key
-  Condition(const YamlNode& when, const std::vector<std::string>& names);
-  /// \throws InputError when a value cannot be compared with the number that is asked for
-  [[nodiscard]] bool holds(const Assignment& point) const;
-
- private:
-  std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> tests_;
-};
 
 }  // namespace stepcast

@@ -95,15 +95,15 @@ class Builder {
     Assignment filled;
     std::string problem;
     for (const auto& [name, value] : assigned.values()) {
-      const FilledText text = fill_in(value, assigned);
-      used_.insert(text.used.begin(), text.used.end());
+      const Expansion text = expand(value, assigned);
+      used_.merge(names_in(value));
       if (problem.empty()) problem = text.problem;
       filled.set(name, text.text);
     }
     if (study_.parts) use_in_parts(*study_.parts, assigned);
     const auto leave = [&](const std::string& reason) {
       leave_out(study_.left_out, reason,
-                study_.parts ? file_name(fill_in(study_.parts->name, filled).text) : "");
+                study_.parts ? file_name(expand(study_.parts->name, filled).text) : "");
     };
     for (const SkipRule& rule : rules_)
       if (rule.when.holds(filled)) return leave(rule.because);
@@ -139,7 +139,7 @@ class Builder {
       point.model = *model;
     }
     if (study_.parts) {
-      point.name = file_name(fill_in(study_.parts->name, filled).text);
+      point.name = file_name(expand(study_.parts->name, filled).text);
       if (point.name.find(only) == std::string::npos) return;
       if (!names_.insert(point.name).second)
         throw InputError("two points are called '" + point.name + "': 'name' leaves out what they differ in");
@@ -156,8 +156,8 @@ class Builder {
   /// Names that what is measured or run uses.
   void use_in_parts(const StudyParts& parts, const Assignment& point) {
     const auto use = [&](const std::string& text) {
-      const FilledText filled = fill_in(text, point);
-      used_.insert(filled.used.begin(), filled.used.end());
+      static_cast<void>(expand(text, point));  // refuses unknown names
+      used_.merge(names_in(text));
     };
     use(parts.name);
     use(parts.run_lab);

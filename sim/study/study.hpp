@@ -137,7 +137,7 @@ struct StudyVocabulary {
 /// away); `values` and `classes` see add_values() and add_classes(); those of studies that run see StudyParts. `like`
 /// names another study in the same folder, from which keys are taken that the file does not have.
 ///
-/// For `plot` see study_figure(). `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and fill_in().
+/// For `plot` see study_figure(). `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and expand().
 /// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
 /// leaves a rest, and those that differ from another only in an option that means nothing there. Points that
 /// differ in names alone share a key, and an answer.

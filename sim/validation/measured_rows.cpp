@@ -143,8 +143,8 @@ class SetReader {
     if (file_.has("classes")) add_classes(file_.at("classes"), row.values);
     read_measured_values(row);
     if (file_.has("work")) row.work = number_of(file_.at("work"), row.values);
-    if (file_.has("group")) row.group = fill_in(file_.at("group").text(), row.values).text;
-    if (file_.has("parts")) row.part = fill_in(file_.at("parts").text(), row.values).text;
+    if (file_.has("group")) row.group = expand(file_.at("group").text(), row.values).text;
+    if (file_.has("parts")) row.part = expand(file_.at("parts").text(), row.values).text;
     if (file_.has("fit") && file_.at("fit").has("when")) row.known = holds(file_.at("fit").at("when"), row);
     keep_named(set_.predict, row.values);
   }
@@ -182,14 +182,14 @@ class SetReader {
       measured.fail("expected either 'step', or 'work' and 'rate'");
     row.step_s =
         measured.has("step")
-            ? parse_seconds(fill_in(measured.at("step").text(), row.values).text, row.name + ": step").count()
+            ? parse_seconds(expand(measured.at("step").text(), row.values).text, row.name + ": step").count()
             : number_of(measured.at("work"), row.values) / number_of(measured.at("rate"), row.values);
     if (!(row.step_s > 0.0)) measured.fail(row.name + ": the step is not above 0 s");
     if (!measured.has("memory")) return;
     const std::string text = measured.at("memory").text();
     std::string column = text.substr(0, text.find('}'));
     if (column.starts_with('{') && row.values.find(column.substr(1)) != nullptr)
-      row.memory = parse_bytes(fill_in(text, row.values).text, row.name + ": memory").count();
+      row.memory = parse_bytes(expand(text, row.values).text, row.name + ": memory").count();
   }
 
   [[nodiscard]] static bool holds(const YamlNode& when, const MeasuredRow& row) {
@@ -266,9 +266,9 @@ std::vector<std::string> words_of(const MeasuredSet& set, const MeasuredRow& row
         text.find_first_of("*/") == std::string::npos &&
         values.find(text.substr(1, text.size() - 2)) == nullptr)
       continue;
-    FilledText filled = fill_in(text, values);
+    Expansion filled = expand(text, values);
     if (filled.problem.empty() && filled.text.find('{') != std::string::npos)  // what a class stands for
-      filled = fill_in(filled.text, values);
+      filled = expand(filled.text, values);
     if (!filled.problem.empty()) throw InputError(row.name + ": " + option + ": " + filled.problem);
     if (filled.text.empty()) continue;
     const auto beside = std::filesystem::path(set.path).parent_path() / filled.text;

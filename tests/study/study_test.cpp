@@ -86,7 +86,7 @@ skip:
   for (const LeftOut& one : study.left_out) reasons[one.reason] = one.points;
   CHECK(reasons == std::map<std::string, std::size_t>{
                        {"one rank is one rank", 4},
-                       {"world-size 2 is no multiple of 4", 4},
+                       {"world-size 2 is not a multiple of 4", 4},
                        {"differ from others in options that mean nothing to their strategy", 1}});
   CHECK(study.points.size() == 7);
   const std::vector<std::string> all = keys(study);
