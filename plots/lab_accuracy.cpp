@@ -22,7 +22,7 @@ std::vector<style::Entry> legend_of(const std::vector<Case>& cases) {
                     [d](const Case& one) { return one.distance == kLabDistances.at(d); }))
       entries.push_back({compute_look("replayed", style::series_colour(d)), kLabDistances.at(d)});
   for (const std::string compute : kLabComputes)
-    if (errors_of(cases, compute).cases > 0)
+    if (errors_of(cases, compute).count > 0)
       entries.push_back({compute_look(compute, "#333333"), compute + " compute"});
   entries.push_back({kBandLook, "within 5 %"});
   entries.push_back({std::string("with lines ") + kRangeLook, "range of the launches"});

@@ -124,7 +124,7 @@ Drawing draw(const FigureInput& input) {
   for (std::size_t s = 0; s < strategies.size(); ++s)
     sheet.legend.push_back({compute_look("replayed", style::series_colour(s)), strategies[s]});
   for (const std::string compute : kLabComputes) {
-    if (errors_of(lab.cases, compute).cases == 0) continue;
+    if (errors_of(lab.cases, compute).count == 0) continue;
     sheet.legend.push_back({median_look(compute), "median, " + compute + " compute"});
     if (compute == "real") sheet.legend.push_back({compute_look(compute, "#333333"), "real compute"});
   }

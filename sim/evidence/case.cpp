@@ -49,63 +49,44 @@ std::map<std::string, double> better_trivial_predictors(const Case& one) {
   return better;
 }
 
-namespace {
-
-ErrorSummary summary_of(const std::vector<double>& errors, const std::vector<const Case*>& cases) {
-  if (errors.empty()) return {};
-  const auto worst = std::max_element(errors.begin(), errors.end());
-  return {errors.size(), median(errors), quantile(errors, 0.9), *worst,
-          describe(*cases[static_cast<std::size_t>(worst - errors.begin())])};
-}
-
-}  // namespace
-
 Accuracy accuracy_of(const std::vector<Case>& cases, const std::function<bool(const Case&)>& counted) {
-  struct Errors {
-    std::vector<const Case*> cases;
-    std::vector<double> trivial, ours;
+  struct Compared {
+    std::vector<ForecastError> trivial, ours;
   };
-  Errors all;
-  std::map<std::string, Errors> by_predictor;
-  const auto add = [](Errors& errors, const Case& one, double trivial) {
-    errors.cases.push_back(&one);
-    errors.trivial.push_back(std::abs(trivial));
-    errors.ours.push_back(std::abs(one.relative_error()));
-  };
+  std::vector<ForecastError> all;
+  std::map<std::string, Compared> by_predictor;
   for (const Case& one : cases) {
     if (!one.has_error() || !counted(one)) continue;
-    add(all, one, 0.0);
-    for (const auto& [name, value] : one.trivial) add(by_predictor[name], one, one.trivial_error(value));
+    all.push_back({one.relative_error(), describe(one)});
+    for (const auto& [name, value] : one.trivial) {
+      by_predictor[name].trivial.push_back({one.trivial_error(value), describe(one)});
+      by_predictor[name].ours.push_back(all.back());
+    }
   }
-  Accuracy accuracy{summary_of(all.ours, all.cases), {}};
+  Accuracy accuracy{summary_of(all), {}};
   for (const auto& [name, errors] : by_predictor)
-    accuracy.trivial[name] = {summary_of(errors.trivial, errors.cases), median(errors.ours)};
+    accuracy.trivial[name] = {summary_of(errors.trivial), summary_of(errors.ours).relative.median};
   return accuracy;
 }
 
 namespace {
 
-ErrorSummary errors_by(const std::vector<Case>& cases, const auto& error_of) {
-  std::vector<double> errors;
-  std::vector<const Case*> of;
-  for (const Case& one : cases) {
-    const std::optional<double> error = error_of(one);
-    if (!error) continue;
-    errors.push_back(std::abs(*error));
-    of.push_back(&one);
-  }
-  return summary_of(errors, of);
+Errors errors_by(const std::vector<Case>& cases, const auto& error_of) {
+  std::vector<ForecastError> errors;
+  for (const Case& one : cases)
+    if (const std::optional<double> error = error_of(one)) errors.push_back({*error, describe(one)});
+  return summary_of(errors);
 }
 
 }  // namespace
 
-ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases) {
+Errors errors_at_equal_speed(const std::vector<Case>& cases) {
   return errors_by(cases, [](const Case& one) {
     return one.has_error_at_equal_speed() ? std::optional(one.error_at_equal_speed()) : std::nullopt;
   });
 }
 
-ErrorSummary errors_over_exposed(const std::vector<Case>& cases) {
+Errors errors_over_exposed(const std::vector<Case>& cases) {
   return errors_by(cases, [](const Case& one) { return one.error_over_exposed(); });
 }
 
@@ -138,7 +119,8 @@ std::string machine_verdict(const std::vector<Case>& cases) {
     slower.push_back(1.0 - one.measured_at_equal_speed->value / one.measured->value);
   }
   if (raw.empty()) return "";
-  const double error = median(raw), equal = errors_at_equal_speed(cases).median, change = median(slower);
+  const double error = median(raw), equal = errors_at_equal_speed(cases).relative.median,
+               change = median(slower);
   std::string text = "the machine was ";
   text += std::abs(change) < kAsFast
               ? "as fast"

@@ -10,6 +10,7 @@
 
 #include "records/machine_state.hpp"
 #include "records/result.hpp"
+#include "sim/evidence/errors.hpp"
 
 /// Evidence: what was measured beside what was forecast, and by how much that missed. Trainings that were run
 /// and predicted, those of a virtual cluster and rows that others published are all cases.
@@ -117,23 +118,14 @@ std::string describe(const Case& one);
 /// Trivial predictors that came closer to the measured value than the prediction did, with signed errors.
 std::map<std::string, double> better_trivial_predictors(const Case& one);
 
-/// Absolute relative errors; p90 interpolates between cases.
-struct ErrorSummary {
-  std::size_t cases = 0;
-  double median = 0.0;
-  double p90 = 0.0;
-  double worst = 0.0;
-  std::string worst_case;
-};
-
 /// A trivial predictor over the cases for which it has a value.
 struct TrivialAccuracy {
-  ErrorSummary errors;
+  Errors errors;
   double predictions = 0.0;  ///< median of the predictions over the same cases
 };
 
 struct Accuracy {
-  ErrorSummary errors;
+  Errors errors;
   std::map<std::string, TrivialAccuracy> trivial;
 };
 
@@ -143,10 +135,10 @@ Accuracy accuracy_of(
     const std::function<bool(const Case&)>& counted = [](const Case&) { return true; });
 
 /// As `accuracy_of`, at equal machine speed; of the cases that know it.
-ErrorSummary errors_at_equal_speed(const std::vector<Case>& cases);
+Errors errors_at_equal_speed(const std::vector<Case>& cases);
 
 /// The same over exposed communication; of the cases that have enough of it.
-ErrorSummary errors_over_exposed(const std::vector<Case>& cases);
+Errors errors_over_exposed(const std::vector<Case>& cases);
 
 /// How much of the median error is the machine's, and what disturbed it, in one sentence; "" where no case knows.
 std::string machine_verdict(const std::vector<Case>& cases);
@@ -185,7 +177,6 @@ std::vector<std::string> error_columns(const std::vector<Case>& cases);
 /// A line each: all errors, those of the trivial predictors, at equal machine speed and over exposed communication.
 std::string errors_text(const std::vector<Case>& cases);
 
-nlohmann::json errors_json(const ErrorSummary& errors);
 /// The same with `trivial`: by name, and `median_of_predictions_over_same_cases` beside.
 nlohmann::json accuracy_json(const Accuracy& accuracy);
 /// That of all cases, with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` where they know.

@@ -108,16 +108,6 @@ void from_json(const nlohmann::json& json, Case& one) {
                      ": a step takes more than 0 s");
 }
 
-nlohmann::json errors_json(const ErrorSummary& errors) {
-  nlohmann::json json{{"count", errors.cases}};
-  if (errors.cases > 0)
-    json.update({{"median_absolute_relative_error", errors.median},
-                 {"p90_absolute_relative_error", errors.p90},
-                 {"worst_absolute_relative_error", errors.worst},
-                 {"worst_case", errors.worst_case}});
-  return json;
-}
-
 nlohmann::json accuracy_json(const Accuracy& accuracy) {
   nlohmann::json json = errors_json(accuracy.errors);
   json["trivial"] = nlohmann::json::object();
@@ -134,10 +124,10 @@ nlohmann::json accuracy_json(const std::vector<Case>& cases) {
     json["at_equal_speed"] = errors_json(errors_at_equal_speed(cases));
     json["machine_verdict"] = verdict;
   }
-  if (const ErrorSummary errors = errors_over_exposed(cases); errors.cases > 0) {
+  if (const Errors errors = errors_over_exposed(cases); errors.count > 0) {
     json["over_exposed_communication"] = errors_json(errors);
     json["over_exposed_communication"]["least_exposed_part"] = Case::kMinExposedFraction;
-    json["over_exposed_communication"]["cases_without"] = accuracy_of(cases).errors.cases - errors.cases;
+    json["over_exposed_communication"]["cases_without"] = accuracy_of(cases).errors.count - errors.count;
   }
   return json;
 }

@@ -113,29 +113,32 @@ std::string cases_text(const std::vector<Case>& cases, const std::vector<std::st
 namespace {
 
 std::string accuracy_text(const Accuracy& accuracy) {
-  std::string text = "median absolute error " + percent_text(accuracy.errors.median) + ", worst " +
-                     percent_text(accuracy.errors.worst) + ", over " +
-                     counted(accuracy.errors.cases, "case") + "\n";
+  std::string text = "median absolute error " + percent_text(accuracy.errors.relative.median) + ", worst " +
+                     percent_text(accuracy.errors.relative.worst) + ", over " +
+                     counted(accuracy.errors.count, "case") + "\n";
   for (const auto& [name, trivial] : accuracy.trivial)
-    text += "trivial predictor " + name + ": median absolute error " + percent_text(trivial.errors.median) +
-            (trivial.errors.median < accuracy.errors.median ? "  (better than the prediction)\n" : "\n");
+    text +=
+        "trivial predictor " + name + ": median absolute error " +
+        percent_text(trivial.errors.relative.median) +
+        (trivial.errors.relative.median < accuracy.errors.relative.median ? "  (better than the prediction)\n"
+                                                                          : "\n");
   return text;
 }
 
 std::string equal_speed_text(const std::vector<Case>& cases) {
-  const ErrorSummary errors = errors_at_equal_speed(cases);
-  if (errors.cases == 0) return "";
-  return "at equal machine speed: median absolute error " + percent_text(errors.median) + ", worst " +
-         percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "\n" +
+  const Errors errors = errors_at_equal_speed(cases);
+  if (errors.count == 0) return "";
+  return "at equal machine speed: median absolute error " + percent_text(errors.relative.median) +
+         ", worst " + percent_text(errors.relative.worst) + ", over " + counted(errors.count, "case") + "\n" +
          machine_verdict(cases) + "\n";
 }
 
 std::string exposed_text(const std::vector<Case>& cases) {
-  const ErrorSummary errors = errors_over_exposed(cases);
-  if (errors.cases == 0) return "";
-  const std::size_t others = accuracy_of(cases).errors.cases - errors.cases;
-  return "over exposed communication: median absolute error " + percent_text(errors.median) + ", worst " +
-         percent_text(errors.worst) + ", over " + counted(errors.cases, "case") + "; " +
+  const Errors errors = errors_over_exposed(cases);
+  if (errors.count == 0) return "";
+  const std::size_t others = accuracy_of(cases).errors.count - errors.count;
+  return "over exposed communication: median absolute error " + percent_text(errors.relative.median) +
+         ", worst " + percent_text(errors.relative.worst) + ", over " + counted(errors.count, "case") + "; " +
          std::to_string(others) + " with less than " + percent_text(Case::kMinExposedFraction, 0) +
          " of the step exposed, or unknown\n";
 }
@@ -206,8 +209,8 @@ std::string speedups_text(const std::vector<Speedup>& all) {
 
 std::vector<std::string> error_columns(const std::vector<Case>& cases) {
   std::vector<std::string> columns{"predicted", "error"};
-  if (errors_at_equal_speed(cases).cases > 0) columns.emplace_back("at equal speed");
-  if (errors_over_exposed(cases).cases > 0) columns.emplace_back("over exposed");
+  if (errors_at_equal_speed(cases).count > 0) columns.emplace_back("at equal speed");
+  if (errors_over_exposed(cases).count > 0) columns.emplace_back("over exposed");
   columns.insert(columns.end(), {"in range", "better trivial predictors"});
   return columns;
 }

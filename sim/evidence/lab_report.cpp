@@ -47,7 +47,7 @@ std::string describe_in_lab(const Case& one) {
          one.configuration.cluster;
 }
 
-ErrorSummary errors_of(const std::vector<Case>& cases, const std::string& compute) {
+Errors errors_of(const std::vector<Case>& cases, const std::string& compute) {
   return accuracy_of(cases, [&](const Case& one) { return one.configuration.compute == compute; }).errors;
 }
 
@@ -58,7 +58,7 @@ std::vector<LabGroup> group_errors(const std::vector<Case>& cases) {
       const Accuracy accuracy = accuracy_of(cases, [&](const Case& one) {
         return one.configuration.compute == compute && one.distance == distance;
       });
-      if (accuracy.errors.cases > 0) groups.push_back({compute, distance, accuracy.errors});
+      if (accuracy.errors.count > 0) groups.push_back({compute, distance, accuracy.errors});
     }
   return groups;
 }
@@ -121,19 +121,20 @@ std::size_t count_if(const List& list, Condition condition) {
 
 std::vector<LabGoal> goals(const LabReport& report) {
   std::vector<LabGoal> result;
-  const ErrorSummary replayed = errors_of(report.cases, "replayed");
-  if (replayed.cases > 0) {
-    result.push_back(at_most("replayed compute: median absolute error", replayed.median, kReplayedMedian));
-    result.push_back(at_most("replayed compute: 90th percentile", replayed.p90, kReplayedP90));
+  const Errors replayed = errors_of(report.cases, "replayed");
+  if (replayed.count > 0) {
+    result.push_back(
+        at_most("replayed compute: median absolute error", replayed.relative.median, kReplayedMedian));
+    result.push_back(at_most("replayed compute: 90th percentile", replayed.relative.p90, kReplayedP90));
     const std::size_t good = count_if(report.cases, [](const Case& one) {
       return one.configuration.compute == "replayed" && one.within(kReplayedWorst);
     });
     result.push_back(all_of("replayed compute: cases at most " + percent_text(kReplayedWorst) +
                                 " off or inside their range of launches",
-                            good, replayed.cases));
+                            good, replayed.count));
   }
-  if (const ErrorSummary real = errors_of(report.cases, "real"); real.cases > 0)
-    result.push_back(at_most("real compute: median absolute error", real.median, kRealMedian));
+  if (const Errors real = errors_of(report.cases, "real"); real.count > 0)
+    result.push_back(at_most("real compute: median absolute error", real.relative.median, kRealMedian));
   if (!report.perturbations.empty())
     result.push_back(
         all_of("perturbations whose change is at most " + percent_text(kChange) +
@@ -151,15 +152,15 @@ namespace {
 
 std::string groups_text(const std::vector<Case>& cases) {
   Table table({"compute", "distance from the calibration", "cases", "median", "p90", "worst"});
-  const auto add = [&](const std::string& compute, const std::string& distance, const ErrorSummary& errors) {
-    table.add({compute, distance, std::to_string(errors.cases), percent_text(errors.median),
-               percent_text(errors.p90), percent_text(errors.worst)});
+  const auto add = [&](const std::string& compute, const std::string& distance, const Errors& errors) {
+    table.add({compute, distance, std::to_string(errors.count), percent_text(errors.relative.median),
+               percent_text(errors.relative.p90), percent_text(errors.relative.worst)});
   };
   const std::vector<LabGroup> groups = group_errors(cases);
   for (const std::string compute : kLabComputes) {
     for (const LabGroup& group : groups)
       if (group.compute == compute) add(compute, group.distance, group.errors);
-    if (const ErrorSummary all = errors_of(cases, compute); all.cases > 0) add(compute, "all", all);
+    if (const Errors all = errors_of(cases, compute); all.count > 0) add(compute, "all", all);
   }
   return table.text();
 }
@@ -233,8 +234,8 @@ void to_json(nlohmann::json& json, const LabReport& report) {
     json["perturbations"][i].update(
         {{"error", report.perturbations[i].error()}, {"within", report.perturbations[i].within()}});
   for (const char* list : {"groups", "totals", "goals"}) json[list] = nlohmann::json::array();
-  const auto add_errors = [&](const char* list, const std::string& compute, const ErrorSummary& errors) {
-    if (errors.cases == 0) return;
+  const auto add_errors = [&](const char* list, const std::string& compute, const Errors& errors) {
+    if (errors.count == 0) return;
     json[list].push_back(errors_json(errors));
     json[list].back()["compute"] = compute;
   };

@@ -35,12 +35,12 @@ std::string describe_in_lab(const Case& one);
 struct LabGroup {
   std::string compute;
   std::string distance;
-  ErrorSummary errors;
+  Errors errors;
 };
 /// By compute mode, then distance; groups without a case are left out.
 std::vector<LabGroup> group_errors(const std::vector<Case>& cases);
 /// Of one compute mode.
-ErrorSummary errors_of(const std::vector<Case>& cases, const std::string& compute);
+Errors errors_of(const std::vector<Case>& cases, const std::string& compute);
 
 /// Pairs of strategies that train the same model on the same cluster with the same compute mode, batch and
 /// world size, and whose launches do not overlap: the slowest of one is faster than the fastest of the other.

@@ -113,29 +113,29 @@ ValidationSummary summarize(const std::vector<Case>& rows) {
 }
 
 std::string to_text(const ValidationSummary& summary) {
-  const auto errors = [](const ErrorSummary& one) {
-    if (one.cases == 0) return std::string();
-    return ": median absolute error " + percent_text(one.median) + ", worst " + percent_text(one.worst) +
-           " (" + one.worst_case + ")";
+  const auto errors = [](const Errors& one) {
+    if (one.count == 0) return std::string();
+    return ": median absolute error " + percent_text(one.relative.median) + ", worst " +
+           percent_text(one.relative.worst) + " (" + one.worst_row.name + ")";
   };
-  const std::size_t judged = summary.judged.errors.cases;
+  const std::size_t judged = summary.judged.errors.count;
   std::string text =
       "summary: " + counted(judged, "row") + " predicted and measured" + errors(summary.judged.errors);
   for (const TrivialPredictor& predictor : kTrivialPredictors) {
     const auto found = summary.judged.trivial.find(predictor.name);
     if (found == summary.judged.trivial.end()) continue;
     const auto& [theirs, ours] = found->second;
-    text += std::string("; ") + predictor.words + " " + percent_text(theirs.median) + " of " +
-            (theirs.cases == judged
+    text += std::string("; ") + predictor.words + " " + percent_text(theirs.relative.median) + " of " +
+            (theirs.count == judged
                  ? "the same " + std::to_string(judged)
-                 : counted(theirs.cases, "row") + ", where stepcast has " + percent_text(ours));
-    const double gain = theirs.median - ours;
+                 : counted(theirs.count, "row") + ", where stepcast has " + percent_text(ours));
+    const double gain = theirs.relative.median - ours;
     text += gain < -kEqual ? ": nearer than stepcast" : gain > kEqual ? "" : ": as near as stepcast";
   }
   text += "\n  " + counted(summary.withheld, "row") + " predicted whose measurement is withheld";
-  text += "\n  " + counted(summary.repeated.cases, "row") + " that only repeat a fit row, counted apart" +
+  text += "\n  " + counted(summary.repeated.count, "row") + " that only repeat a fit row, counted apart" +
           errors(summary.repeated);
-  text += "\n  " + counted(summary.fitted.cases, "row") + " to fit, reproduced" + errors(summary.fitted);
+  text += "\n  " + counted(summary.fitted.count, "row") + " to fit, reproduced" + errors(summary.fitted);
   if (summary.not_predicted > 0) text += "\n  " + counted(summary.not_predicted, "row") + " not predicted";
   return text;
 }

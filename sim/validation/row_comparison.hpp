@@ -24,8 +24,8 @@ std::vector<std::string> verdict(const std::vector<Case>& rows, const std::strin
 
 struct ValidationSummary {
   Accuracy judged;
-  ErrorSummary repeated;  ///< counted apart
-  ErrorSummary fitted;    ///< how well the fits reproduce what they were fitted to
+  Errors repeated;  ///< counted apart
+  Errors fitted;    ///< how well the fits reproduce what they were fitted to
   std::size_t withheld = 0;
   std::size_t not_predicted = 0;
 };

@@ -61,10 +61,10 @@ TEST_CASE("errors of 1, -2 and 4 % have the median 2 %, the 90th percentile 3.6 
   const std::vector<Case> cases = {off_by(0.01), off_by(-0.02), off_by(0.04)};
   const auto groups = group_errors(cases);
   REQUIRE(groups.size() == 1);
-  CHECK(groups[0].errors.cases == 3);
-  CHECK(groups[0].errors.median == Approx(0.02));
-  CHECK(groups[0].errors.p90 == Approx(0.036));
-  CHECK(groups[0].errors.worst == Approx(0.04));
+  CHECK(groups[0].errors.count == 3);
+  CHECK(groups[0].errors.relative.median == Approx(0.02));
+  CHECK(groups[0].errors.relative.p90 == Approx(0.036));
+  CHECK(groups[0].errors.relative.worst == Approx(0.04));
 }
 
 TEST_CASE("groups are by compute mode, then by distance, and none is empty", "[lab]") {
@@ -73,12 +73,12 @@ TEST_CASE("groups are by compute mode, then by distance, and none is empty", "[l
   const auto groups = group_errors(cases);
   REQUIRE(groups.size() == 3);
   CHECK(groups[0].distance == kNewRate);
-  CHECK(groups[0].errors.worst == Approx(0.03));
+  CHECK(groups[0].errors.relative.worst == Approx(0.03));
   CHECK(groups[1].distance == kNewTopology);
   CHECK(groups[2].compute == "real");
-  CHECK(groups[2].errors.worst == Approx(0.01));
-  CHECK(errors_of(cases, "replayed").cases == 2);
-  CHECK(errors_of(cases, "replayed").median == Approx(0.025));
+  CHECK(groups[2].errors.relative.worst == Approx(0.01));
+  CHECK(errors_of(cases, "replayed").count == 2);
+  CHECK(errors_of(cases, "replayed").relative.median == Approx(0.025));
   CHECK(errors_of({}, "real").cases == 0);
 }
 

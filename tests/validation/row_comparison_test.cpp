@@ -26,11 +26,11 @@ TEST_CASE(
   rows[4].standing = Standing::kFitted;
   rows[5].standing = Standing::kWithheld;
   const ValidationSummary summary = summarize(rows);
-  CHECK(summary.judged.errors.cases == 3);
-  CHECK(summary.judged.errors.median == Approx(0.2));
-  CHECK(summary.judged.errors.worst == Approx(0.6));
-  CHECK(summary.judged.errors.worst_case == "case c");
-  CHECK(summary.judged.trivial.at("copy").errors.median == Approx(0.4));
+  CHECK(summary.judged.errors.count == 3);
+  CHECK(summary.judged.errors.relative.median == Approx(0.2));
+  CHECK(summary.judged.errors.relative.worst == Approx(0.6));
+  CHECK(summary.judged.errors.worst_row.name == "case c");
+  CHECK(summary.judged.trivial.at("copy").errors.relative.median == Approx(0.4));
   CHECK(summary.judged.trivial.at("copy").predictions == Approx(0.2));
   CHECK(summary.repeated.cases == 1);
   CHECK(summary.fitted.cases == 1);
@@ -50,8 +50,8 @@ TEST_CASE(
   rows[1].trivial["alpha_beta"] = 0.9;
   rows[2].trivial["ideal_scaling"] = 3.0;
   const ValidationSummary summary = summarize(rows);
-  CHECK(summary.judged.errors.median == Approx(0.2));
-  CHECK(summary.judged.trivial.at("ideal_scaling").errors.cases == 2);
+  CHECK(summary.judged.errors.relative.median == Approx(0.2));
+  CHECK(summary.judged.trivial.at("ideal_scaling").errors.count == 2);
   CHECK(summary.judged.trivial.at("ideal_scaling").predictions == Approx(0.35));
   CHECK_THAT(to_text(summary),
              Catch::Contains("; copying the fit row 10.0 % of the same 3: nearer than stepcast; ") &&

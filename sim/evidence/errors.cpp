@@ -1,0 +1,72 @@
+#include "sim/evidence/errors.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+ErrorStatistics statistics_of(const std::vector<double>& errors) {
+  return {mean(errors), median(errors), quantile(errors, 0.9), quantile(errors, 1.0)};
+}
+
+}  // namespace
+
+double Errors::geometric_mean() const { return std::expm1(log.mean); }
+
+Errors summary_of(const std::vector<ForecastError>& rows) {
+  if (rows.empty()) return {};
+  std::vector<double> with_sign, relative, logarithmic;
+  for (const ForecastError& row : rows) {
+    with_sign.push_back(row.relative);
+    relative.push_back(std::abs(row.relative));
+    logarithmic.push_back(std::abs(std::log1p(row.relative)));
+  }
+  const auto worst = std::max_element(relative.begin(), relative.end()) - relative.begin();
+  return {rows.size(), mean(with_sign), statistics_of(relative), statistics_of(logarithmic),
+          rows[static_cast<std::size_t>(worst)]};
+}
+
+std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<ForecastError>& rows) {
+  std::vector<std::pair<std::string, std::vector<ForecastError>>> groups;
+  for (const ForecastError& row : rows) {
+    auto found = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& group) { return group.first == row.group; });
+    if (found == groups.end()) found = groups.insert(groups.end(), {row.group, {}});
+    found->second.push_back(row);
+  }
+  std::vector<std::pair<std::string, Errors>> result;
+  for (const auto& [group, members] : groups) result.emplace_back(group, summary_of(members));
+  return result;
+}
+
+std::vector<std::string> error_cells(const Errors& errors) {
+  if (errors.count == 0) return {"0", "-", "-", "-", "-", "-"};
+  const ErrorStatistics& all = errors.relative;
+  return {std::to_string(errors.count), percent_text(all.mean),  percent_text(all.median),
+          percent_text(all.p90),        percent_text(all.worst), signed_percent_text(errors.bias)};
+}
+
+nlohmann::json errors_json(const Errors& errors) {
+  nlohmann::json json{{"count", errors.count}};
+  if (errors.count == 0) return json;
+  json.update({{"mean_absolute_relative_error", errors.relative.mean},
+               {"median_absolute_relative_error", errors.relative.median},
+               {"p90_absolute_relative_error", errors.relative.p90},
+               {"worst_absolute_relative_error", errors.relative.worst},
+               {"bias", errors.bias},
+               {"mean_absolute_log_error", errors.log.mean},
+               {"worst_case", errors.worst_row.name}});
+  return json;
+}
+
+}  // namespace stepcast
