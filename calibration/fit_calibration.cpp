@@ -225,11 +225,6 @@ Seconds call_overhead(const Calibration& calibration) {
   return difference(calibration, {"handed_over", nearest}, {"rendezvous", nearest});
 }
 
-/// Ranks that shared cores and memory while they were measured.
-int ranks_on_machine(const Calibration& calibration) {
-  return calibration.ranks_on_machine > 0 ? calibration.ranks_on_machine : calibration.world_size;
-}
-
 /// Work done per second of processor time in `slow` relative to `fast`, sample by sample; at most 1.
 double relative_rate(const SampleSet* fast, const SampleSet* slow) {
   if (fast == nullptr || slow == nullptr) return 1.0;
@@ -240,7 +235,7 @@ double relative_rate(const SampleSet* fast, const SampleSet* slow) {
 void fit_sharing(Calibration& calibration) {
   SharingCost& sharing = calibration.sharing;
   sharing = {};
-  sharing.ranks_measured = ranks_on_machine(calibration);
+  sharing.ranks_measured = calibration.ranks_on_machine;
   if (const SampleSet* one = only_set(calibration, "memory_one"))
     sharing.memory_bandwidth_one_bytes_per_s = one->bytes / median(one->time_s);
   if (const SampleSet* all = only_set(calibration, "memory_all"))
@@ -334,7 +329,7 @@ void judge(Calibration& calibration) {
   if (calibration.context.load_average > kBusy)
     verdicts.push_back("other programs were running: load average " +
                        std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
-  const int ranks = ranks_on_machine(calibration);
+  const int ranks = calibration.ranks_on_machine;
   if (ranks > calibration.context.cores)
     verdicts.push_back(std::to_string(ranks) + " ranks shared " + std::to_string(calibration.context.cores) +
                        " cores; message costs include waiting for a core");

@@ -11,13 +11,10 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
-STEPCAST_JSON_MEMBERS(FitQuality,
-                      (median_absolute_relative_residual, worst_absolute_relative_residual, worst_at_bytes),
-                      (samples))
-STEPCAST_JSON_MEMBERS(PathCost,
-                      (path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit, smallest_bytes,
-                       largest_bytes),
-                      (wire_bandwidth_bytes_per_s, wake_cpu_s))
+STEPCAST_JSON_REQUIRED(FitQuality, median_absolute_relative_residual, worst_absolute_relative_residual,
+                       worst_at_bytes, samples)
+STEPCAST_JSON_REQUIRED(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit,
+                       smallest_bytes, largest_bytes, wire_bandwidth_bytes_per_s, wake_cpu_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
@@ -25,18 +22,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
                                    pair_latency_s, slow_network, slow_compute, clock_offset_s, clock_drift,
                                    clock_error_s)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ConnectionCost, window_bytes, send_buffer_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Sampling, budget_s, spent_s, wanted, sets, told, disturbed,
-                                                excess, largest_bytes_given_up)
-STEPCAST_JSON_MEMBERS(SampleSet, (probe, bytes, time_s, cpu_s), (path_class, machine, disturbed))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NcclCosts, device, laws, determined, fit, least_gpus,
-                                                most_gpus, smallest_bytes, largest_bytes)
-STEPCAST_JSON_MEMBERS(Calibration,
-                      (context, lineage, backend, world_size, paths, reduce, copy, reduce_fit, copy_fit,
-                       call_overhead_s, collectives_in_flight, sharing, noise, verdicts, samples),
-                      (ranks_on_machine, hosts, cluster, connection, nccl, set_aside, sampling))
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sampling, budget_s, spent_s, wanted, sets, told, disturbed, excess,
+                                   largest_bytes_given_up)
+STEPCAST_JSON_REQUIRED(SampleSet, probe, bytes, time_s, cpu_s, path_class, machine, disturbed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NcclCosts, device, laws, determined, fit, least_gpus, most_gpus,
+                                   smallest_bytes, largest_bytes)
+STEPCAST_JSON_REQUIRED(Calibration, context, lineage, backend, world_size, ranks_on_machine, hosts, paths,
+                       reduce, copy, reduce_fit, copy_fit, call_overhead_s, collectives_in_flight, sharing,
+                       cluster, nccl, noise, verdicts, samples, set_aside, sampling)
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -60,8 +55,9 @@ bool PiecewiseCost::valid() const {
 
 std::string Calibration::problem() const {
   const std::string knots = ": expected knots with ascending bytes and times of at least 0";
-  if (world_size < 1 || ranks_on_machine < 0 || ranks_on_machine > world_size)
-    return "key 'world_size': expected at least 1, and at least ranks_on_machine";
+  if (world_size < 1) return "key 'world_size': expected at least 1";
+  if (ranks_on_machine < 1 || ranks_on_machine > world_size)
+    return "key 'ranks_on_machine': expected 1 to " + std::to_string(world_size) + ", the world_size";
   if (collectives_in_flight < 1) return "key 'collectives_in_flight': expected at least 1";
   if (!(call_overhead_s >= 0.0)) return "key 'call_overhead_s': expected at least 0";
   for (const PathCost& path : paths) {
@@ -77,8 +73,6 @@ std::string Calibration::problem() const {
     return "key 'sharing': expected rates above 0 and bandwidths of at least 0";
   if (cluster.shared_cores < 0 || !(cluster.slowest_shaped_link_bytes_per_s >= 0.0))
     return "key 'cluster': expected at least 0";
-  if (!none_negative(connection.window_bytes) || !(connection.send_buffer_bytes >= 0.0))
-    return "key 'connection': expected at least 0";
   for (const auto& [name, value] : nccl.laws)
     if (!(value >= 0.0)) return "key 'nccl.laws." + name + "': expected at least 0";
   for (const std::vector<SampleSet>* sets : {&samples, &set_aside})

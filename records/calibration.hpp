@@ -14,11 +14,10 @@
 /// calls.
 namespace stepcast {
 
-/// The path classes, from near to far. Files of older versions say `remote` for all pairs of different hosts.
+/// Path classes of messages between two ranks, from near to far.
 inline constexpr const char* kSameHost = "same_host";
 inline constexpr const char* kSameSwitch = "same_switch";          ///< at most one switch between two hosts
 inline constexpr const char* kAcrossSwitches = "across_switches";  ///< two or more
-inline constexpr const char* kRemote = "remote";
 
 /// Time as a function of message size: linear between knots, the last slope beyond the last knot, the first
 /// knot's time below the first. Holds: never negative, never falls when the size grows.
@@ -40,7 +39,7 @@ struct FitQuality {
   double median_absolute_relative_residual = 0.0;
   double worst_absolute_relative_residual = 0.0;
   double worst_at_bytes = 0.0;
-  int samples = 0;  ///< that the cost stands on; 0 in files of older versions
+  int samples = 0;  ///< number of samples behind the cost
 };
 
 /// Endpoint costs between two ranks of one path class (same host, same rack, ...), after LogGP:
@@ -61,7 +60,7 @@ struct PathCost {
   double notice_s = 0.0;  ///< until the sender knows that a receive was posted
   PiecewiseCost gap;
   PiecewiseCost cpu;
-  double wake_cpu_s = 0.0;  ///< processor time; 0 in files of older versions
+  double wake_cpu_s = 0.0;  ///< CPU time to wake a receiver
   FitQuality latency_fit, gap_fit, cpu_fit;
   /// Of the links between the two ranks that were measured; 0: unknown, or none. Where it is known, the costs
   /// are those of the endpoints alone, and the wire's time comes on top: T(n) = latency(n) + n / bandwidth,
@@ -93,13 +92,6 @@ struct ClusterTraits {
   double slowest_shaped_link_bytes_per_s = 0.0;
 };
 
-/// What a connection holds, as the kernel sized it while messages were measured.
-struct ConnectionCost {
-  /// Congestion windows, what is under way at once: sampled in time, sorted. None: whole messages.
-  std::vector<double> window_bytes;
-  double send_buffer_bytes = 0.0;  ///< taken from the sender before they have arrived; 0: whole messages
-};
-
 /// One raw sample set, kept so that everything can be fitted anew.
 struct SampleSet {
   std::string probe;         ///< `ping_pong`, `exchange`, `reduce`, `copy`, ...
@@ -107,13 +99,13 @@ struct SampleSet {
   double bytes = 0.0;
   std::vector<double> time_s;
   std::vector<double> cpu_s;
-  MachineLog machine{};    ///< beside each sample, the slowest rank's; empty in files of older versions
+  MachineLog machine{};    ///< of the slowest rank, one entry per sample; empty: not recorded
   bool disturbed = false;  ///< too few samples were not, so that these are the least disturbed ones
 };
 
 /// How the samples came together. \see set_disturbed_aside
 struct Sampling {
-  double budget_s = 0.0;  ///< 0 in files of older versions
+  double budget_s = 0.0;  ///< 0: not recorded
   double spent_s = 0.0;
   int wanted = 0;  ///< undisturbed samples of each probe and size
   int sets = 0;    ///< probes and sizes
@@ -124,7 +116,7 @@ struct Sampling {
   double excess = 0.0;
   double largest_bytes_given_up = 0.0;  ///< messages from which on the budget did not last; 0: none
 
-  /// Every cost stands on undisturbed samples. Files of older versions do not tell.
+  /// True if every cost is fitted to samples without interference.
   [[nodiscard]] bool converged() const { return disturbed == 0; }
 };
 
@@ -159,8 +151,8 @@ struct Calibration {
   std::vector<Ancestor> lineage;
   std::string backend;          ///< `gloo`
   int world_size = 2;           ///< ranks that took part
-  int ranks_on_machine = 0;     ///< of these, on rank 0's machine; 0 in files of older versions: all
-  std::vector<HostCost> hosts;  ///< none in files of older versions
+  int ranks_on_machine = 2;     ///< of these, on rank 0's machine
+  std::vector<HostCost> hosts;  ///< empty: not recorded
   std::vector<PathCost> paths;
   PiecewiseCost reduce;  ///< dst += src, by bytes of src
   PiecewiseCost copy;    ///< dst = src (times a scalar), by bytes of src
@@ -169,7 +161,6 @@ struct Calibration {
   int collectives_in_flight = 1;
   SharingCost sharing;
   ClusterTraits cluster;
-  ConnectionCost connection;
   NcclCosts nccl;
   double noise = 0.0;                 ///< median relative spread (p90 - p10)/p50 of the compute probe
   std::vector<std::string> verdicts;  ///< said plainly to the user: too noisy, outside range, ...

@@ -31,10 +31,10 @@ enum class LinkKind : std::uint8_t {
 };
 const char* to_text(LinkKind kind);
 
-/// How the two ports of a link, one per direction, serve the flows that meet there.
+/// Queue at the two ports of a link, one per direction. The lab builds it; forecasts treat both alike, as fair.
 enum class Queue : std::uint8_t {
-  kFair,  ///< flows share the port by max-min fairness, as under a fair queue or with short windows
-  kFifo,  ///< bytes leave in the order in which they came
+  kFair,  ///< flows share the port by max-min fairness
+  kFifo,  ///< bytes leave in the order of their arrival
 };
 const char* to_text(Queue queue);
 
@@ -131,10 +131,10 @@ struct Cluster {
 ///     slow_hosts: [{host: node3, speed: 0.7}]
 ///     degraded_links: [{link: node3/nic0-switch, factor: 0.5}]   # half of the bandwidth is left
 ///
-/// `queue: fifo` in `network`, or at a link of one's own, says how ports serve the flows that meet there: fair
-/// unless set, and the same at all links. `token_bucket: 64KiB` at the same place says what passes a shaped
-/// link at once after a pause. `shared_cores: 2` beside `hosts` says that all hosts are namespaces, containers
-/// or virtual machines of one machine, whose cores they divide.
+/// `queue: fifo` in `network`, or at an explicit link, sets the queue of its ports (default: fair; the same at all
+/// links). `token_bucket: 64KiB` at the same place is the number of bytes that pass a shaped link at once after a
+/// pause. `shared_cores: 2` next to `hosts` means that all hosts are namespaces, containers or virtual machines of one
+/// machine and divide its cores.
 ///
 /// Its other keys replace those of the included file; `network`, or `switches` and `links`, are replaced
 /// together.

@@ -21,7 +21,7 @@ void read_nvlink(const YamlNode& node, DeviceModel& device) {
 
 constexpr std::array kEstimateKeys{
     "compute_efficiency", "memory_efficiency", "attention_efficiency", "activations",        "process",
-    "kernel_launch",      "operation_issue",   "collective_issue",     "collective_traffic", "rate_spread"};
+    "kernel_launch",      "operation_issue",   "collective_issue",     "rate_spread"};
 
 KernelParameters read_laws(const std::string& generation, const YamlNode& node) {
   node.allow_only({"compute_capability", "products", "attention"});
@@ -68,18 +68,15 @@ double number_of(const std::string& what, const std::string& text, double most) 
 }
 
 void set(DeviceModel& device, const std::string& key, const std::string& text) {
-  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0, kMostTraffic = 10.0, kMostSpread = 0.2;
+  constexpr double kMostActivations = 1000.0, kMostAttention = 10.0, kMostSpread = 0.2;
   const std::string what = "device '" + device.name + "': " + key;
   const auto positive = [&](auto quantity) {
     if (quantity.count() <= 0.0) throw InputError(what + ": found '" + text + "', expected more than 0");
     return quantity;
   };
-  std::vector<std::string> known{"activations",        "attention_efficiency",
-                                 "collective_issue",   "collective_traffic",
-                                 "compute_efficiency", "kernel_launch",
-                                 "memory_bandwidth",   "memory_efficiency",
-                                 "operation_issue",    "process",
-                                 "rate_spread"};
+  std::vector<std::string> known{
+      "activations",      "attention_efficiency", "collective_issue", "compute_efficiency", "kernel_launch",
+      "memory_bandwidth", "memory_efficiency",    "operation_issue",  "process",            "rate_spread"};
   for (const auto& [dtype, rate] : device.peak) known.push_back(dtype);
   if (device.peak.contains(key)) {
     device.peak[key] = positive(parse_flop_per_second(text, what));
@@ -91,11 +88,6 @@ void set(DeviceModel& device, const std::string& key, const std::string& text) {
     device.operation_issue = parse_seconds(text, what);
   } else if (key == "collective_issue") {
     device.collective_issue = parse_seconds(text, what);
-  } else if (key == "collective_traffic") {
-    if (!device.gpu)
-      throw InputError(what + ": found '" + text + "' for a CPU, but only a GPU has NCCL's collectives");
-    device.collective_traffic = number_of(what, text, kMostTraffic);
-    device.sets_estimate = true;
   } else if (key == "rate_spread") {
     if (!device.gpu)
       throw InputError(what + ": found '" + text +

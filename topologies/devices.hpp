@@ -57,9 +57,6 @@ struct DeviceModel {
   Seconds kernel_launch{0};     ///< host time per kernel
   Seconds operation_issue{0};   ///< of a GPU's host besides, per operation of an eager framework's forward
   Seconds collective_issue{0};  ///< of a GPU's host, per call of a collective
-  /// Bytes of a GPU's memory that a collective moves per byte that the GPU sends, beside what computes there; 0: it does not
-  /// disturb that (docs/measured.md says why).
-  double collective_traffic = 0.0;
   /// Standard deviation of the rates of GPUs of one kind, as a part of them: a step waits for its slowest GPU. Eight of a node
   /// were measured 5 % apart (stas00/ml-engineering), which is 2.85 of normal ones.
   double rate_spread = 0.0;

@@ -15,7 +15,6 @@
 #include "runner/engine/torch_engine.hpp"
 #include "runner/launch/slurm_script.hpp"
 #include "runner/measure/bench_collectives.hpp"
-#include "runner/measure/connection_sizes.hpp"
 #include "runner/measure/host_survey.hpp"
 #include "runner/measure/nccl_calibrate.hpp"
 #include "runner/measure/probes.hpp"
@@ -197,7 +196,6 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   calibration.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
   const std::optional<double> lab_cores = environment_number(kLabCoresVariable);
   settings.shaped_links = lab_cores.has_value();
-  ConnectionWatch watch;
   std::optional<Progress> progress;
   if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
   ProbedSamples samples = run_probes(session, backends().find(calibration.backend), settings,
@@ -211,7 +209,6 @@ Calibration measure(const po::variables_map& options, const std::optional<Cluste
   calibration.samples = std::move(samples.sets);
   calibration.sampling = samples.sampling;
   set_disturbed_aside(calibration);
-  calibration.connection = watch.end();
   const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
   calibration.hosts = host_costs(session, survey, clock);
   if (lab_cores) calibration.cluster.shared_cores = static_cast<int>(*lab_cores);

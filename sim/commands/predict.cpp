@@ -77,7 +77,7 @@ void declare(po::options_description& options) {
       ("seed", po::value<unsigned>()->default_value(1), "of the resampling")
       ("resample", po::value<bool>()->default_value(true, "yes"),
        "draw measured steps, so that the slowest of the ranks counts (yes), or use medians (no)")
-      ("fidelity", text_value("auto"), "of collectives: auto, message or aggregate")
+      ("fidelity", text_value("auto"), "of collectives: auto, message or aggregate (NCCL: auto or aggregate)")
       ("exact", po::bool_switch(),
        "replay every rank; else ranks that do the same in the same surroundings are replayed once for all")
       ("scale", text_value("", "nothing"),

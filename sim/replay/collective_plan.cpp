@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/error.hpp"
 #include "sim/collectives/nccl_reached.hpp"
 
 namespace stepcast {
 
 using Way = CollectivePlan::Way;
+
+CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl)
+    : input_(input), backend_(std::move(backend)), nccl_(nccl) {
+  if (nccl != nullptr && input.fidelity == Fidelity::kMessage)
+    throw UsageError(
+        "--fidelity message: NCCL's collectives are replayed as link loads, not as messages; use auto or "
+        "aggregate");
+}
 
 const CollectivePlan& CollectivePlans::of(const Collective& collective, int group) {
   const auto [found, is_new] = plans_.try_emplace(
@@ -28,12 +37,7 @@ CollectivePlan CollectivePlans::make(const Collective& collective, int group) {
   const bool ring = plan.algorithm->ring;
   if (nccl_ != nullptr && plan.call.ranks > 1) {
     choose_nccl(plan, collective, ranks);
-    // Rings go message by message only where that was asked for: NCCL cuts messages into chunks that follow each other,
-    // so that one flow per edge is nearer to what it does.
-    const bool by_message = input_.fidelity == Fidelity::kMessage && ring && collective.message.count() > 0.0;
-    plan.way = plan.graph == nullptr                                       ? Way::kNcclMessages
-               : by_message && plan.cost.algorithm == NcclAlgorithm::kRing ? Way::kNcclRings
-                                                                           : Way::kNccl;
+    plan.way = plan.graph == nullptr ? Way::kNcclMessages : Way::kNccl;
   } else if (ring && (input_.fidelity == Fidelity::kAggregate ||
                       (input_.fidelity == Fidelity::kAutomatic && plan.call.ranks > kLargestMessageGroup))) {
     plan.way = Way::kAggregate;
@@ -63,7 +67,6 @@ void CollectivePlans::choose_nccl(CollectivePlan& plan, const Collective& collec
   plan.cost = nccl_reached(*plan.graph, collective.kind, collective.message, choice);
   plan.blocks = nccl_blocks(*plan.graph, plan.cost, collective.message);
   plan.flows = &flows_of(plan);
-  for (const NcclFlow& one : *plan.flows) plan.sent += one.payload.count() / plan.call.ranks;
   plan.wire_factor = wire_factor(plan.cost.protocol);
 }
 
@@ -111,7 +114,7 @@ void CollectivePlans::note(const CollectivePlan& plan) {
     if (plan.algorithm->ring) fidelities_.insert(plan.way == Way::kAggregate ? "aggregate" : "message");
     return;
   }
-  fidelities_.insert(plan.way == Way::kNcclRings ? "message" : "aggregate");
+  fidelities_.insert("aggregate");
   const std::string choice = plan.graph == nullptr ? "messages" : to_text(*plan.graph, plan.cost);
   const auto [chosen, is_first] = nccl_chosen_.try_emplace({kind, choice}, Chosen{message, message});
   chosen->second.smallest = std::min(chosen->second.smallest, message);

@@ -20,7 +20,6 @@ struct CollectivePlan {
     kMessages,      ///< every message of the algorithm is a transfer
     kAggregate,     ///< one flow per edge of a ring
     kNccl,          ///< all flows of a kernel of NCCL as one
-    kNcclRings,     ///< every step of every ring of NCCL is a flow
     kNcclMessages,  ///< the same of grouped sends and receives, where NCCL has no kernel
   };
   int number = 0;  ///< as plans were made
@@ -35,7 +34,6 @@ struct CollectivePlan {
   NcclCost cost{};                               ///< of the longest of grouped messages
   const std::vector<NcclFlow>* flows = nullptr;  ///< of a message of 1 B
   int blocks = 0;                                ///< multiprocessors that it occupies
-  double sent = 0.0;                             ///< by a rank in the mean, per byte of the message
   double wire_factor = 1.0;                      ///< what the protocol makes of a byte
 
   /// Ranks begin together and end together.
@@ -49,8 +47,8 @@ class CollectivePlans {
   static constexpr int kLargestMessageGroup = 16;
 
   /// \param nccl of the backend `nccl`; null: another backend
-  CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl)
-      : input_(input), backend_(std::move(backend)), nccl_(nccl) {}
+  /// \throws UsageError for NCCL message by message
+  CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl);
 
   /// \param group index of the one that `collective` names \throws UsageError where NCCL does not have what was chosen
   const CollectivePlan& of(const Collective& collective, int group);

@@ -20,7 +20,6 @@ struct CollectiveWorld {
   const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
   NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
   FluidNetwork* fluid = nullptr;             ///< the network, where NCCL runs
-  double collective_traffic = 0.0;           ///< bytes of a GPU's memory per byte that it sends
 
   [[nodiscard]] double reduce_s(double bytes) const {
     return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.at(Bytes(bytes)).count();

@@ -26,7 +26,6 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step) 
 Costs::Costs(const ReplayInput& input)
     : input_(input), times_(*input.model, input.trace, input.accumulating) {
   if (input.issue != nullptr) issue_.emplace(*input.model, input.issue, nullptr);
-  if (input.memory != nullptr) memory_.emplace(*input.model, input.memory, nullptr);
 }
 
 std::vector<double> Costs::places(int rank) const {
@@ -82,12 +81,8 @@ Job Costs::job(const Op& op, int rank, double place, bool follows) const {
     return make_job(seconds(op, place, follows), 0, Bytes(0), rank);
   // Where compute only waits, copies of a straggler are as fast as those of the others.
   const double speed = input_.compute_waits ? input_.cluster->host_of(node(rank)).speed : 1.0;
-  Job job =
-      make_job(speed * seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic, rank);
-  if (memory_ && operation_of(op).time == TimeSource::kTrace && job.seconds > 0.0)
-    job.memory_bound = std::min(1.0, memory_->seconds(*input_.schedule, op, -1.0, false) /
-                                         times_.seconds(*input_.schedule, op, -1.0, false));
-  return job;
+  return make_job(speed * seconds(op, place, follows), threaded ? input_.threads : 1, op.memory_traffic,
+                  rank);
 }
 
 double Costs::workspace_bytes(const Op& op) const {

@@ -10,8 +10,7 @@
 
 namespace stepcast {
 
-/// What the operations of a Schedule cost alone, from the trace, the calibration, the memory of a GPU or the model's
-/// declared times.
+/// Cost of each operation of a Schedule when it runs alone, from the trace, the calibration or the model's declared times.
 class Costs {
  public:
   explicit Costs(const ReplayInput& input);
@@ -47,7 +46,7 @@ class Costs {
 
   const ReplayInput& input_;
   StepTimes times_;
-  std::optional<StepTimes> issue_, memory_;
+  std::optional<StepTimes> issue_;
 };
 
 }  // namespace stepcast

@@ -23,7 +23,7 @@ class FluidNetwork : public Network {
   FluidNetwork(Clock& clock, Symmetry& symmetry, Routes& routes)
       : clock_(clock), symmetry_(symmetry), routes_(routes), links_(symmetry.links().size()) {}
 
-  void start(const FlowEnds& ends, double bytes, Callback arrived, Callback /*in_socket*/) override {
+  void start(const FlowEnds& ends, double bytes, Callback arrived) override {
     move(symmetry_.flow(ends), bytes, std::move(arrived));
   }
   /// The same of any load. \pre bytes > 0; it lives as long as the network

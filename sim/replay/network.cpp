@@ -72,16 +72,9 @@ struct SimGridNetwork::Flow {
   Callback arrived;
 };
 
-SimGridNetwork::SimGridNetwork(Clock& clock, Platform& platform, const Cluster& cluster,
-                               const ConnectionCost& connection)
-    : platform_(platform),
-      buckets_(platform, cluster),
-      ports_(clock, connection),
-      ended_(std::make_unique<Flow>()) {
-  for (const Link& link : cluster.links) {
-    shaped_ = shaped_ || link.token_bucket > Bytes(0);
-    in_order_ = in_order_ || link.queue == Queue::kFifo;
-  }
+SimGridNetwork::SimGridNetwork(Platform& platform, const Cluster& cluster)
+    : platform_(platform), buckets_(platform, cluster), ended_(std::make_unique<Flow>()) {
+  for (const Link& link : cluster.links) shaped_ = shaped_ || link.token_bucket > Bytes(0);
   watch_completions();
   Platform::part_dates_until(0.0);
 }
@@ -100,18 +93,9 @@ void SimGridNetwork::watch_completions() {
   static_cast<void>(watching);
 }
 
-void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket) {
+void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived) {
   const int from = ends.from;
   const int to = ends.to;
-  if (in_order_) {
-    const LinkBuckets::Links way = platform_.way(from, to).links;
-    std::vector<FifoPorts::Port> ports;
-    for (s4u::Link* link : way)
-      ports.push_back(
-          {link, link->get_bandwidth() / kUnitsPerByte, link->get_latency(), buckets_.depth(link)});
-    ports_.start(from, to, ports, bytes, std::move(in_socket), std::move(arrived));
-    return;
-  }
   if (free_.empty()) {
     pool_.push_back(std::make_unique<Flow>());
     pool_.back()->network = this;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "records/calibration.hpp"
-#include "sim/replay/fifo_ports.hpp"
+#include "sim/replay/clock.hpp"
 #include "sim/replay/platform.hpp"
 
 namespace stepcast {
@@ -66,15 +66,11 @@ class Network {
  public:
   virtual ~Network() = default;
 
-  /// Moves `bytes` between two different nodes and calls back when the last byte has arrived; `in_socket`, unless
-  /// empty, when the sender's socket has taken what it has not sent, at ports that know of it (`in_order`).
-  /// \pre bytes > 0
-  virtual void start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket = nullptr) = 0;
+  /// Moves `bytes` between two different nodes and calls `arrived` with the last byte. \pre bytes > 0
+  virtual void start(const FlowEnds& ends, double bytes, Callback arrived) = 0;
 
   /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
   [[nodiscard]] virtual double at_once_bytes(int /*from*/, int /*to*/) { return 0.0; }
-  /// Whether ports are first-in first-out.
-  [[nodiscard]] virtual bool in_order() const { return false; }
   /// Of the path between two different nodes: its latency, its least bandwidth, the switches of the network on it.
   [[nodiscard]] virtual double latency_s(int from, int to) = 0;
   [[nodiscard]] virtual double bandwidth_bytes_per_s(int from, int to) = 0;
@@ -83,20 +79,17 @@ class Network {
   virtual void run() = 0;
 };
 
-/// Flows in SimGrid. At fair ports they share links by max-min fairness, at first-in first-out ports bytes leave in the
-/// order in which they came (FifoPorts).
+/// Flows in SimGrid, which share links by max-min fairness (CM02).
 ///
-/// At fair ports a flow is a SimGrid communication outside any actor, created when it starts and watched by a completion
-/// callback: the fastest way that SimGrid 3.32 has while at most a few hundred are alive.
+/// A flow is a SimGrid communication outside any actor, created when it starts and watched by a completion callback:
+/// the fastest way of SimGrid 3.32 while at most a few hundred flows are alive.
 class SimGridNetwork : public Network {
  public:
-  /// \param connection what those hold that meet at first-in first-out ports
-  SimGridNetwork(Clock& clock, Platform& platform, const Cluster& cluster, const ConnectionCost& connection);
+  SimGridNetwork(Platform& platform, const Cluster& cluster);
   ~SimGridNetwork() override;
 
-  void start(const FlowEnds& ends, double bytes, Callback arrived, Callback in_socket) override;
+  void start(const FlowEnds& ends, double bytes, Callback arrived) override;
   [[nodiscard]] double at_once_bytes(int from, int to) override;
-  [[nodiscard]] bool in_order() const override { return in_order_; }
   [[nodiscard]] double latency_s(int from, int to) override { return platform_.way(from, to).latency_s; }
   [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) override {
     return platform_.way(from, to).bandwidth_bytes_per_s;
@@ -113,9 +106,7 @@ class SimGridNetwork : public Network {
 
   Platform& platform_;
   LinkBuckets buckets_;
-  FifoPorts ports_;
   bool shaped_ = false;                      ///< links have token buckets
-  bool in_order_ = false;                    ///< ports are first-in first-out
   std::vector<std::unique_ptr<Flow>> pool_;  ///< all flows ever alive at once
   std::vector<Flow*> free_;
   std::unique_ptr<Flow> ended_;  ///< the flow that ended last: SimGrid still uses it during its completion

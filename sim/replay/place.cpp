@@ -49,9 +49,7 @@ Cluster calibrated_machine(const Calibration& calibration, const std::string& pa
   const std::string missing = "--cluster is missing; " + path + " was calibrated ";
   if (calibration.cluster.shared_cores > 0)
     throw UsageError(missing + "in a lab; name the lab's cluster, as lab-star:hosts=2");
-  const int elsewhere =
-      calibration.ranks_on_machine == 0 ? 0 : calibration.world_size - calibration.ranks_on_machine;
-  if (calibration.hosts.size() > 1 || elsewhere > 0)
+  if (calibration.hosts.size() > 1 || calibration.world_size > calibration.ranks_on_machine)
     throw UsageError(missing + "on several hosts, and does not say what wires join them; " +
                      fitting_clusters(""));
   if (calibration.context.cores < 1)

@@ -30,7 +30,6 @@ struct Inputs {
   std::optional<TraceEntry> accumulating_trace;  ///< none where it was not measured
   std::optional<TraceEntry> alone;   ///< of one GPU that is no slower than others; none: as `trace`
   std::optional<TraceEntry> issue;   ///< what phases cost a host that runs ahead
-  std::optional<TraceEntry> memory;  ///< what of them the device's memory bounds
   std::vector<Ancestor> lineage;
   std::map<std::string, std::string> notes;
   const DeviceModel* device = nullptr;    ///< that the trace is moved to or estimated for
@@ -122,7 +121,6 @@ void estimate(Inputs& inputs, const PredictionRequest& request) {
     inputs.alone = estimated(inputs.model, *inputs.device, samples, inputs.threads).device;
   inputs.trace = std::move(estimate.device);
   inputs.issue = std::move(estimate.host);
-  inputs.memory = std::move(estimate.memory);
   const int threads = inputs.threads;
   keep_one_pace(inputs);
   if (!inputs.device->gpu) inputs.threads = threads;
@@ -150,8 +148,8 @@ void choose_device(Inputs& inputs, const PredictionRequest& request) {
   inputs.device = &device_model(request.device);
   if (!request.trace.empty() && inputs.device->sets_estimate)
     throw UsageError("--device " + request.device +
-                     ": efficiencies, activations, rate_spread and collective_traffic are those of an "
-                     "estimate, and go without --trace");
+                     ": efficiencies, activations and rate_spread are those of an estimate, and go "
+                     "without --trace");
   if (!by_rooflines(inputs.device, !request.phases.empty()) || request.scale.empty()) return;
   inputs.scaled =
       std::make_unique<DeviceModel>(scaled_device(request.scale, *inputs.device, request.trace.empty()));
@@ -342,10 +340,6 @@ ReplayInput replay_input(Inputs& inputs, const PredictionRequest& request, const
   if (device == nullptr && inputs.traced) device = reported_device(inputs.traced->device);
   if (device != nullptr && device->gpu)
     input.device_memory = device->memory_efficiency * device->memory_bandwidth;
-  if (inputs.memory && inputs.device->collective_traffic > 0.0) {
-    input.memory = &*inputs.memory;
-    input.collective_traffic = inputs.device->collective_traffic;
-  }
   if (inputs.issue) {
     input.issue = &*inputs.issue;
     input.waits_by_phase = request.host_waits_by_phase;

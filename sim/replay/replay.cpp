@@ -50,8 +50,7 @@ class Replay {
                           processors_,
                           input.calibration,
                           nccl_graphs(),
-                          dynamic_cast<FluidNetwork*>(network_.get()),
-                          input.collective_traffic},
+                          dynamic_cast<FluidNetwork*>(network_.get())},
         collectives_(collective_world_, *input.schedule, plans_),
         point_to_point_(clock_, transport_),
         copies_(*network_, input, cluster_),
@@ -95,7 +94,7 @@ class Replay {
     return folds_ && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes_;
   }
   [[nodiscard]] std::unique_ptr<Network> make_network() {
-    if (!fluid()) return std::make_unique<SimGridNetwork>(clock_, *platform_, cluster_, connection(input_));
+    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform_, cluster_);
     return std::make_unique<FluidNetwork>(clock_, symmetry_, routes());
   }
 
@@ -125,10 +124,6 @@ class Replay {
         !stated)
       shape_links(cluster, slowest_link(*input.cluster));
     return cluster;
-  }
-
-  static ConnectionCost connection(const ReplayInput& input) {
-    return input.calibration == nullptr ? ConnectionCost{} : input.calibration->connection;
   }
 
   /// Hosts that are parts of one machine divide its cores among them, where there are enough for all.
@@ -211,6 +206,8 @@ class Replay {
                                       {"nccl", plans_.nccl_choices()},
                                       {"path_classes", transport_.stand_ins()}})
       if (!what.empty()) result.notes[about] = what;
+    if (std::ranges::any_of(cluster_.links, [](const Link& link) { return link.queue == Queue::kFifo; }))
+      result.notes["queue"] = "fifo ports are forecast as fair (docs/queues.md)";
     if (symmetry_.coarse())
       result.notes["ranks"] = "in " + std::to_string(symmetry_.replayed().size()) +
                               " classes, each as slow as its slowest; --exact replays all";

@@ -22,9 +22,9 @@ namespace stepcast {
 class NcclGraphs;
 struct Recording;
 
-/// How collectives are replayed. `kMessage`: every message of the algorithm is a flow. `kAggregate`: one flow
-/// per link of the algorithm carries all its bytes, plus a timer for the latency of the other steps.
-/// `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
+/// How collectives are replayed. `kMessage`: every message of the algorithm is a flow; NCCL's have no messages.
+/// `kAggregate`: one flow per link of the algorithm carries all its bytes, plus a timer for the latency of the other
+/// steps. `kAutomatic`: message level up to a group size, aggregate above; the choice is noted in the Result.
 enum class Fidelity : std::uint8_t { kAutomatic, kMessage, kAggregate };
 
 /// What copies between the memories of a host and its devices cost beside the links.
@@ -45,11 +45,8 @@ struct ReplayInput {
   const TraceEntry* accumulating = nullptr;
   /// What the same phases cost a host that runs ahead of its device, to issue them; null: nothing runs ahead
   const TraceEntry* issue = nullptr;
-  /// How much of the phases passes in kernels that the device's memory bounds; null: unknown, taken for none
-  const TraceEntry* memory = nullptr;
   BytesPerSecond device_memory{
       0};  ///< bandwidth that kernels of a GPU reach, for passes over arrays; 0 of a CPU
-  double collective_traffic = 0.0;  ///< of the device; where it is above 0, collectives draw from its memory
   Seconds call_issue{0};            ///< of that host, for one call of a collective
   Seconds ahead{0};                 ///< how far it gets ahead of the device, at most
   bool waits_by_phase =

@@ -37,24 +37,6 @@ double SharedHost::core_rate(const Job& job, double share) const {
   return wanted > share ? share / wanted : 1.0;
 }
 
-double SharedHost::device_rate(const Job& job, double of_cores) const {
-  double drawn = 0.0;
-  for (const Running& one : running_) drawn += one.job.memory_drawn;
-  if (drawn <= 0.0) return of_cores;
-  // What kernels take: those that the memory does not bound, and those that it does.
-  const auto unbound = [](const Job& one, double cores) { return (1.0 - one.memory_bound) / cores; };
-  const auto bound = [drawn](const Job& one) { return one.memory_bound * (1.0 + drawn); };
-  if (job.memory_bound > 0.0) return 1.0 / (unbound(job, of_cores) + bound(job));
-  if (job.memory_drawn <= 0.0) return of_cores;
-  double part = 0.0;  // of the time
-  for (const Running& one : running_)
-    if (one.job.memory_bound > 0.0)
-      part = std::max(
-          part,
-          bound(one.job) / (bound(one.job) + unbound(one.job, core_rate(one.job, core_share(one.job.rank)))));
-  return 1.0 / (1.0 + part * drawn);
-}
-
 double SharedHost::memory_demand(const Job& job) const {
   if (sharing_.memory_bandwidth_one_bytes_per_s <= 0.0) return 0.0;
   return std::min(job.memory_bytes_per_s, threads(job) * sharing_.memory_bandwidth_one_bytes_per_s);
@@ -88,7 +70,7 @@ void SharedHost::share(double now) {
   const double memory_share = fair_share(demands, std::max(sharing_.memory_bandwidth_all_bytes_per_s,
                                                            sharing_.memory_bandwidth_one_bytes_per_s));
   for (Running& one : running_) {
-    const double of_cores = device_rate(one.job, core_rate(one.job, core_share(one.job.rank)));
+    const double of_cores = core_rate(one.job, core_share(one.job.rank));
     const double wanted = memory_demand(one.job) * of_cores;
     const double rate =
         of_cores * (wanted > memory_share ? memory_share / wanted : 1.0) * interference(one.job);

@@ -17,8 +17,6 @@ struct Job {
   double memory_bytes_per_s = 0.0;  ///< memory bandwidth that it uses alone; 0: none or unknown
   int rank = 0;
   bool communication = false;  ///< work of a communication thread, not of a compute thread
-  double memory_bound = 0.0;   ///< of a device: part of its time alone in which the memory bounds it
-  double memory_drawn = 0.0;   ///< of a device's collective: part of the memory's bandwidth that it draws
 };
 
 /// A host whose jobs share its cores and its memory bandwidth, and slow each other only while they overlap.
@@ -32,10 +30,6 @@ struct Job {
 ///   which only their own threads share.
 /// - Memory: what jobs would draw at their core rate (one thread at most `memory_bandwidth_one`) shares
 ///   `memory_bandwidth_all` by max-min fairness; a thread that waits for memory still occupies its core.
-/// - A device's memory: where collectives draw the part d of its bandwidth, compute of which kernels that the memory bounds are
-///   the part m takes |(1 - m) / core share + m (1 + d)| times as long: each gets of the memory what it asks for in
-///   proportion, and a kernel that waits for memory has multiprocessors to spare. Meanwhile collectives take 1 + d times as
-///   long while such kernels run.
 /// - Interference: compute runs at `rate_beside_compute` while another rank computes, and at
 ///   `rate_beside_communication` while communication threads work (both multiply).
 ///
@@ -69,7 +63,6 @@ class SharedHost {
   };
   void share(double now);
   [[nodiscard]] double core_rate(const Job& job, double share) const;
-  [[nodiscard]] double device_rate(const Job& job, double of_cores) const;
   [[nodiscard]] double memory_demand(const Job& job) const;
   [[nodiscard]] double interference(const Job& job) const;
 

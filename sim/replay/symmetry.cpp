@@ -467,11 +467,9 @@ const Load& Symmetry::collective(const CollectivePlan& plan, int group) {
 bool Symmetry::may_fold(const ReplayInput& input, const std::string& backend) {
   const bool draws = input.resample && input.trace != nullptr && input.trace->steps() > 1;
   const bool engines = input.calibration != nullptr && backend != "nccl";
-  const bool by_rings = input.fidelity == Fidelity::kMessage && backend == "nccl";
-  if (input.exact || draws || engines || by_rings || shared_cores(input.calibration, *input.cluster) > 0)
-    return false;
+  if (input.exact || draws || engines || shared_cores(input.calibration, *input.cluster) > 0) return false;
   for (const Link& link : input.cluster->links)
-    if (link.queue != Queue::kFair || link.token_bucket > Bytes(0)) return false;
+    if (link.token_bucket > Bytes(0)) return false;
   for (const Program& program : input.schedule->programs)
     for (const Op& op : program.ops)
       if (std::holds_alternative<Copy>(op.action)) return false;

@@ -35,12 +35,9 @@ Transport::Transport(Clock& clock, Network& network, Processors& processors, con
       bytes_sent_(node_of_rank_.size()) {
   const Calibration* calibration = input.calibration;
   if (nccl != nullptr || calibration == nullptr || calibration->paths.empty()) return;
-  classes_[kHere] = {kSameHost,
-                     &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches, kRemote})};
-  classes_[kNear] = {kSameSwitch,
-                     &first_class(*calibration, {kSameSwitch, kRemote, kAcrossSwitches, kSameHost})};
-  classes_[kFar] = {kAcrossSwitches,
-                    &first_class(*calibration, {kAcrossSwitches, kRemote, kSameSwitch, kSameHost})};
+  classes_[kHere] = {kSameHost, &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches})};
+  classes_[kNear] = {kSameSwitch, &first_class(*calibration, {kSameSwitch, kAcrossSwitches, kSameHost})};
+  classes_[kFar] = {kAcrossSwitches, &first_class(*calibration, {kAcrossSwitches, kSameSwitch, kSameHost})};
   if (calibration->backend == "gloo") preamble_bytes_ = kGlooPreambleBytes;
 }
 
@@ -127,7 +124,6 @@ void Transport::begin(const MessagePtr& message) {
   engines_[to].waiting.push_back({message, false, false});
   message->open_parts = 2;
   if (engines_[to].receives++ == 0) wake(to, message);
-  if (network_.in_order() && crosses_wire(*message)) message->open_sends = 2;
   serve(from);
   serve(to);
 }
@@ -227,23 +223,17 @@ void Transport::send_first(Connection& connection, double ahead) {
     }
     part_over(*message);
   };
-  const auto in_socket = [message] { send_over(*message); };
-  network_.start({node(from), node(to), message->transfer.flow_type}, bytes - ahead, arrived,
-                 network_.in_order() ? Callback(in_socket) : nullptr);
+  network_.start({node(from), node(to), message->transfer.flow_type}, bytes - ahead, arrived);
 }
 
 void Transport::engine_done(int rank, const Service& service) {
   if (service.holds_engine) engines_[rank].busy = false;
-  if (service.sending)
-    send_over(*service.message);
-  else
+  if (!service.sending)
     --engines_[rank].receives;
+  else if (const Callback& sent = service.message->transfer.sent)
+    sent();
   part_over(*service.message);
   serve(rank);
-}
-
-void Transport::send_over(Message& message) {
-  if (--message.open_sends == 0 && message.transfer.sent) message.transfer.sent();
 }
 
 void Transport::part_over(Message& message) {

@@ -45,8 +45,7 @@ struct Transfer {
 ///     notice      the sender learns that a receive was posted `notice` later (plus the wire's), so a receive
 ///                 posted before the send costs nothing, one posted with it half a round trip
 ///
-/// and sending is over, for the sender, when its engine is done: the array is in the socket by then, or, before
-/// first-in first-out ports, when the socket's buffer has taken it (Network). Engines
+/// and sending is over, for the sender, when its engine is done: the array is in the socket by then. Engines
 /// that are slowed, because the cores are busy, delay the message; engines that are not, do not. Sources:
 /// Alexandrov et al., SPAA 1995; gloo/transport/tcp/pair.cc (preamble, NOTIFY_RECV_READY).
 class Transport {
@@ -61,8 +60,8 @@ class Transport {
   /// Whether messages between two ranks cross links.
   [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
   /// The endpoint costs between two ranks; null when endpoints are free. Of the path class that the cluster
-  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; of a
-  /// class that is not calibrated, `remote` for different hosts, else the nearest class there is.
+  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the nearest
+  /// calibrated class for one that is not calibrated.
   [[nodiscard]] const PathCost* path(int from, int to) const;
   /// Which classes were asked for and which ones served for them; "" when each was there.
   [[nodiscard]] std::string stand_ins() const;
@@ -84,7 +83,6 @@ class Transport {
     Transfer transfer;
     int engines_started = 0;
     int open_parts = 0;  ///< engines, wake, timer and flow that are not over
-    int open_sends = 1;  ///< the sender's engine, and its socket where that has yet to take the array
   };
   using MessagePtr = std::shared_ptr<Message>;
   struct Service {
@@ -116,7 +114,6 @@ class Transport {
   void cross(const MessagePtr& message);
   void send_first(Connection& connection, double ahead);
   static void part_over(Message& message);
-  static void send_over(Message& message);
 
   Clock& clock_;
   Network& network_;

@@ -122,19 +122,6 @@ TEST_CASE("a host that cannot keep up sets the pace of small kernels, and commun
         1.05 * slow);
 }
 
-TEST_CASE("what collectives draw of a GPU's memory slows a step that they overlap, and no step of one rank") {
-  const auto step = [](const std::string& device, int ranks) {
-    PredictionRequest request = fsdp_of("gpt:layers=12,hidden=1024,heads=16,sequence=1024", device, 4);
-    request.training.world_size = ranks;
-    return predict(request).median_step_time_s();
-  };
-  CHECK(step("h100-sxm:collective_traffic=3", 1) == step("h100-sxm", 1));
-  const double more = step("h100-sxm:collective_traffic=3", 8) / step("h100-sxm", 8);
-  CHECK(more > 1.0);
-  CHECK(more < 1.1);
-  CHECK_THROWS_WITH(device_model("xeon-platinum-8480:collective_traffic=3"), Catch::Contains("only a GPU"));
-}
-
 TEST_CASE("a fast host changes nothing where the device is busy") {
   const auto step = [](const std::string& device) {
     return predict(fsdp_of("gpt:layers=4,hidden=4096,heads=32,sequence=2048", device, 8))

@@ -87,13 +87,4 @@ TEST_CASE("for a class that is not calibrated the nearest one serves, and the re
   CHECK(note(host, racks, 0, 1) == "same_host for same_switch, which is not calibrated");
 }
 
-TEST_CASE("calibrations of older versions, with `remote` for all pairs of hosts, mean what they meant") {
-  const Cluster racks = two_racks();
-  const Calibration old = calibrated({constant(kSameHost, 10e-6), constant(kRemote, 200e-6)});
-  CHECK(time_s(old, racks, 0, 0) == Approx(10e-6));
-  CHECK(time_s(old, racks, 0, 1) == Approx(200e-6));
-  CHECK(time_s(old, racks, 0, 3) == Approx(200e-6));
-  CHECK(time_s(calibrated({constant(kRemote, 200e-6)}), racks, 0, 0) == Approx(200e-6));
-}
-
 }  // namespace stepcast::path_class_test

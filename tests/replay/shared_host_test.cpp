@@ -106,25 +106,6 @@ TEST_CASE(
   CHECK_FALSE(host.next_end());
 }
 
-TEST_CASE(
-    "a device's kernels that its memory bounds share it with a collective, the others lose multiprocessors") {
-  SharedHost gpu(1, {});
-  Job kernels = compute(1.0, 0);
-  kernels.memory_bound = 0.25;
-  const int id = gpu.add(kernels, 0.0);
-  CHECK(gpu.rate(id) == 1.0);
-  gpu.add(communication(std::numeric_limits<double>::infinity(), 0, 0.2), 0.0);
-  CHECK(gpu.rate(id) == Approx(0.8));
-  Job collective = communication(2.0, 0, 0.0);
-  collective.memory_drawn = 0.3;
-  const int other = gpu.add(collective, 0.0);
-  const double bound = 0.25 * 1.3, all = 0.75 / 0.8 + bound;
-  CHECK(gpu.rate(id) == Approx(1.0 / all));
-  CHECK(gpu.rate(other) == Approx(1.0 / (1.0 + 0.3 * bound / all)));
-  gpu.remove(id, 0.5);
-  CHECK(gpu.rate(other) == 1.0);
-}
-
 TEST_CASE("fair shares fill the capacity and nobody gets more than it wants") {
   CHECK(fair_share({{1.0}, {2.0}}, 3.0) == std::numeric_limits<double>::infinity());
   CHECK(fair_share({{1.0}, {4.0}, {4.0}}, 5.0) == Approx(2.0));

@@ -106,17 +106,6 @@ void check_gpus(Draw& draw) {
   input.schedule = &schedule;
   input.model = &model;
   input.batch = training.batch;
-  TraceEntry memory;  // what of the compute competes with collectives for it
-  memory.step_s = memory.loss_s = memory.input_s = memory.host_s = {0.0};
-  const double bound = draw.part();
-  for (const Segment& segment : model.segments) {
-    SegmentTrace& one = memory.segments.emplace_back();
-    one.forward_s = {bound * segment.fixed_forward.value_or(Seconds(0)).count()};
-    one.backward_s = {bound * segment.fixed_backward.value_or(Seconds(0)).count()};
-    one.zero_grad_s = one.optimizer_s = {0.0};
-  }
-  input.memory = &memory;
-  input.collective_traffic = 3.0;
   INFO(name << ", " << schedule.label << ", " << training.world_size << " ranks");
   check_equal(input);
 }
