@@ -13,7 +13,8 @@ namespace {
 constexpr int kMostGpus = 8;
 
 std::string cluster_of(const DeviceModel& device) {
-  return (device.nvlinks > 0 ? "h100x4-nvlink:gpus=8,device=" : "l40s-pcie:gpus=8,device=") + device.name;
+  return (device.links.nvlinks > 0 ? "h100x4-nvlink:gpus=8,device=" : "l40s-pcie:gpus=8,device=") +
+         device.name;
 }
 
 bool is_int8(const std::string& dtype) { return dtype == "int8" || dtype == "uint8"; }

@@ -24,8 +24,8 @@ struct NcclSample {
   std::string where;  ///< `all_reduce.txt:31`, for errors
 };
 
-/// Forecasts of measured collectives of one host: of GPUs with NVLink at NVSwitches, of others two behind each of four PCIe
-/// switches at two sockets.
+/// Forecasts of measured collectives of one host: of GPUs with NVLink at NVSwitches, of others two behind
+/// each of four PCIe switches at two sockets.
 class CollectiveForecasts {
  public:
   /// \param laws in place of those of the GPU's generation, or null; read as long as this lives
@@ -33,7 +33,8 @@ class CollectiveForecasts {
 
   /// What a call takes. NVLS adds no int8. \param device of device_model()
   [[nodiscard]] Seconds of(const std::string& device, const NcclSample& sample);
-  /// The group that the sample's GPUs are. \throws InputError where they are on several hosts, or more than eight
+  /// The group that the sample's GPUs are. \throws InputError where they are on several hosts, or more than
+  /// eight
   const NcclGraph& graph(const std::string& device, const NcclSample& sample);
 
  private:

@@ -139,7 +139,8 @@ std::vector<double> fit_non_negative(const std::vector<std::vector<double>>& row
     b[i] = targets[i];
     for (Eigen::Index j = 0; j < columns; ++j) a(i, j) = rows[i][j];
   }
-  // Columns of one length: otherwise units (seconds of 1e-5, and their inverses) spoil the active set's tolerance.
+  // Columns of one length: otherwise units (seconds of 1e-5, and their inverses) spoil the active set's
+  // tolerance.
   Eigen::VectorXd norms(columns);
   for (Eigen::Index j = 0; j < columns; ++j) {
     norms[j] = a.col(j).norm();

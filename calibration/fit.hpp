@@ -46,14 +46,14 @@ FitQuality residuals(const PiecewiseCost& cost, const std::vector<CostPoint>& po
 
 inline constexpr std::size_t kMinSamples = 3;  ///< that the median of a probe and size is taken of
 
-/// Moves disturbed samples from `samples` to `set_aside`: those taken at less than kUndisturbedSpeed of what the
+/// Moves disturbed samples from `samples` to `rejected`: those taken at less than kCleanSpeed of what the
 /// machine gave at its best while all of them were. Where that leaves fewer than kMinSamples of a probe and
 /// size, as many of the least disturbed ones stay, and the set says so. Samples without a MachineLog stay.
-void set_disturbed_aside(Calibration& calibration);
+void reject_interference(Calibration& calibration);
 
 /// Fills in every fitted field of a calibration from its `samples`, `context`, `hosts`, `world_size` and
 /// `ranks_on_machine`: costs of messages of every path class that was sampled, the nearest first, reduction,
-/// copy, call overhead, sharing, noise, and verdicts in words.
+/// copy, call overhead, sharing, noise, and warnings in words.
 ///
 ///     latency(n) = ping_pong(n) - n / wire bandwidth; ping_pong(n) where that is unknown or there is none;
 ///                  with token buckets max(0, n - B) for n, B being what they let pass at once
@@ -63,8 +63,9 @@ void set_disturbed_aside(Calibration& calibration);
 ///     rate_beside_compute = median over rounds of cpu(compute_one) / cpu(compute_all), per unit of work
 ///     rate_beside_communication = the same of compute_all over compute_beside_communication
 ///
-/// Every time is the median of the samples of one probe and size. Others take a program's time, not its processor time. So of
-/// sizes of which too few samples were undisturbed, where at least half of the probe's sizes have enough,
+/// Every time is the median of the samples of one probe and size. Others take a program's time, not its
+/// processor time. So of sizes of which too few samples were undisturbed, where at least half of the probe's
+/// sizes have enough,
 ///
 ///     processor time = median of processor time * speed probe / best speed probe
 ///     time = that * the median time per processor second of the three nearest undisturbed sizes, at most its median

@@ -27,17 +27,18 @@ std::vector<const SampleSet*> sets_of(const Calibration& calibration, const Prob
   return sets;
 }
 
-/// Whether these sizes of one probe tell what the disturbed ones among them would take: at least half were not disturbed.
+/// Whether these sizes of one probe tell what the disturbed ones among them would take: at least half were
+/// not disturbed.
 bool tell_of_the_others(const std::vector<const SampleSet*>& sets) {
   const auto disturbed =
-      std::count_if(sets.begin(), sets.end(), [](const SampleSet* set) { return set->disturbed; });
+      std::count_if(sets.begin(), sets.end(), [](const SampleSet* set) { return set->with_interference; });
   return 2 * disturbed <= static_cast<std::ptrdiff_t>(sets.size());
 }
 
 /// Of all samples, disturbed ones among them. \see best_probe
 double best_probe(const Calibration& calibration) {
   std::vector<double> probes;
-  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
+  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.rejected})
     for (const SampleSet& set : *sets)
       probes.insert(probes.end(), set.machine.probe_per_s.begin(), set.machine.probe_per_s.end());
   return stepcast::best_probe(std::move(probes));
@@ -62,7 +63,7 @@ double per_processor_second_near(double bytes, const std::vector<const SampleSet
   constexpr std::size_t kNearest = 3;
   std::vector<std::pair<double, double>> near;  // how far, and the value
   for (const SampleSet* set : sets)
-    if (const double value = per_processor_second(*set); !set->disturbed && value > 0.0)
+    if (const double value = per_processor_second(*set); !set->with_interference && value > 0.0)
       near.emplace_back(std::abs(std::log(set->bytes / bytes)), value);
   std::sort(near.begin(), near.end());
   near.resize(std::min(near.size(), kNearest));
@@ -71,7 +72,8 @@ double per_processor_second_near(double bytes, const std::vector<const SampleSet
   return values.empty() ? 0.0 : median(values);
 }
 
-/// Medians of every size of a probe, ascending. \see fit_calibration for those of which every sample was disturbed
+/// Medians of every size of a probe, ascending. \see fit_calibration for those of which every sample was
+/// disturbed
 std::vector<SizeCost> cost_by_size(const Calibration& calibration, const Probe& probe) {
   const std::vector<const SampleSet*> sets = sets_of(calibration, probe);
   const bool told = tell_of_the_others(sets);
@@ -82,7 +84,7 @@ std::vector<SizeCost> cost_by_size(const Calibration& calibration, const Probe& 
                   .time_s = median(set->time_s),
                   .cpu_s = set->cpu_s.empty() ? 0.0 : median(set->cpu_s),
                   .samples = static_cast<int>(set->time_s.size())};
-    if (set->disturbed && told) {
+    if (set->with_interference && told) {
       std::vector<double> cpu_s = set->cpu_s;
       for (std::size_t i = 0; i < cpu_s.size(); ++i)
         cpu_s[i] *= std::min(1.0, set->machine.probe_per_s[i] / best);
@@ -114,8 +116,8 @@ CostFit fit_probe(const Calibration& calibration, const Probe& probe, bool proce
   return fit_points(points);
 }
 
-/// Median of of(longer, shorter) over the sizes up to 16 KiB that both probes have, where costs hardly depend on the size; at
-/// least 0.
+/// Median of of(longer, shorter) over the sizes up to 16 KiB that both probes have, where costs hardly depend
+/// on the size; at least 0.
 template <class Of>
 Seconds of_small_sizes(const Calibration& calibration, const Probe& longer, const Probe& shorter, Of of) {
   constexpr double kLargest = 16.0 * 1024.0;
@@ -133,8 +135,8 @@ Seconds difference(const Calibration& calibration, const Probe& longer, const Pr
                         [](const SizeCost& slow, const SizeCost& fast) { return slow.time_s - fast.time_s; });
 }
 
-/// A round trip of a ping-pong is a send, a receive and a sleep until the message is there; a message of an exchange is a send
-/// and a receive, and no sleep.
+/// A round trip of a ping-pong is a send, a receive and a sleep until the message is there; a message of an
+/// exchange is a send and a receive, and no sleep.
 Seconds wake_cpu(const Calibration& calibration, const std::string& path_class) {
   return of_small_sizes(
       calibration, {"ping_pong", path_class}, {"exchange", path_class},
@@ -157,8 +159,8 @@ Wire wire_of(const Calibration& calibration, BytesPerSecond bandwidth) {
 }
 
 /// What the endpoints alone need for a message when the wire carries it as well; no less than for the
-/// smallest. While two messages go there and back, one of them must fit into the links' buckets again. Where it
-/// hardly does, the sample says how fast buckets fill and nothing of the endpoints.
+/// smallest. While two messages go there and back, one of them must fit into the links' buckets again. Where
+/// it hardly does, the sample says how fast buckets fill and nothing of the endpoints.
 CostFit fit_latency(const Calibration& calibration, const std::string& path_class, const Wire& wire) {
   constexpr double kEnough = 1.1;
   std::vector<CostPoint> points;
@@ -235,7 +237,7 @@ double relative_rate(const SampleSet* fast, const SampleSet* slow) {
 void fit_sharing(Calibration& calibration) {
   SharingCost& sharing = calibration.sharing;
   sharing = {};
-  sharing.ranks_measured = calibration.ranks_on_machine;
+  sharing.ranks_measured = calibration.job.ranks_on_machine;
   if (const SampleSet* one = only_set(calibration, "memory_one"))
     sharing.memory_bandwidth_one_bytes_per_s = one->bytes / median(one->time_s);
   if (const SampleSet* all = only_set(calibration, "memory_all"))
@@ -252,7 +254,7 @@ double compute_noise(const Calibration& calibration) {
   constexpr double kLow = 0.1;
   constexpr double kHigh = 0.9;
   std::vector<double> values;
-  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.set_aside})
+  for (const std::vector<SampleSet>* sets : {&calibration.samples, &calibration.rejected})
     for (const SampleSet& set : *sets)
       if (set.probe == "compute_one") values.insert(values.end(), set.time_s.begin(), set.time_s.end());
   return values.empty() ? 0.0 : (quantile(values, kHigh) - quantile(values, kLow)) / median(values);
@@ -273,44 +275,44 @@ void count_sets(Calibration& calibration) {
   Sampling& sampling = calibration.sampling;
   const double best = best_probe(calibration);
   sampling.sets = static_cast<int>(calibration.samples.size());
-  sampling.told = sampling.disturbed = 0;
+  sampling.sets_from_cpu_time = sampling.sets_with_interference = 0;
   sampling.excess = 0.0;
   std::vector<double> excesses;
   for (const SampleSet& set : calibration.samples) {
-    if (!set.disturbed || set.time_s.empty()) continue;
+    if (!set.with_interference || set.time_s.empty()) continue;
     if (tell_of_the_others(sets_of(calibration, {set.probe, set.path_class}))) {
-      ++sampling.told;
+      ++sampling.sets_from_cpu_time;
       continue;
     }
-    ++sampling.disturbed;
+    ++sampling.sets_with_interference;
     excesses.push_back(excess(set, best));
   }
   if (!excesses.empty()) sampling.excess = median(excesses);
 }
 
-void judge_sampling(const Sampling& sampling, std::vector<std::string>& verdicts) {
+void judge_sampling(const Sampling& sampling, std::vector<std::string>& warnings) {
   const std::string budget = "the budget of " + to_text(Seconds(sampling.budget_s));
   const std::string fewest = std::to_string(kMinSamples);
   if (!sampling.converged())
-    verdicts.push_back("did not converge: of " + std::to_string(sampling.disturbed) + " of " +
+    warnings.push_back("did not converge: of " + std::to_string(sampling.sets_with_interference) + " of " +
                        std::to_string(sampling.sets) + " costs no " + fewest +
                        " undisturbed samples came within " + budget + "; they may be " +
                        percent_text(sampling.excess, 0) +
                        " too high or more; calibrate on a quieter machine, or with a larger --budget");
-  if (sampling.told > 0)
-    verdicts.push_back("the machine was disturbed: the times of " + std::to_string(sampling.told) + " of " +
+  if (sampling.sets_from_cpu_time > 0)
+    warnings.push_back("the machine was disturbed: the times of " + std::to_string(sampling.sets_from_cpu_time) + " of " +
                        std::to_string(sampling.sets) + " costs are those of their processor time, since no " +
                        fewest + " undisturbed samples of them came within " + budget);
   if (sampling.largest_bytes_given_up > 0.0)
-    verdicts.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
+    warnings.push_back("messages of " + to_text(Bytes(sampling.largest_bytes_given_up)) +
                        " and more were given up: " + budget + " does not last for " + fewest +
                        " rounds of them");
 }
 
-void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& verdicts) {
+void judge_fit(const std::string& what, const FitQuality& quality, std::vector<std::string>& warnings) {
   constexpr double kPoor = 0.2;
   if (quality.worst_absolute_relative_residual <= kPoor) return;
-  verdicts.push_back(
+  warnings.push_back(
       what + " does not follow a steady curve: " + percent_text(quality.worst_absolute_relative_residual, 0) +
       " off at " + to_text(Bytes(quality.worst_at_bytes)) +
       "; the machine was disturbed or the size is special");
@@ -319,39 +321,39 @@ void judge_fit(const std::string& what, const FitQuality& quality, std::vector<s
 void judge(Calibration& calibration) {
   constexpr double kNoisy = 0.10;
   constexpr double kBusy = 0.5;
-  std::vector<std::string>& verdicts = calibration.verdicts;
-  verdicts.clear();
-  judge_sampling(calibration.sampling, verdicts);
-  if (calibration.noise > kNoisy)
-    verdicts.push_back(
-        "this machine is too noisy: the same computation varies by " + percent_text(calibration.noise, 0) +
+  std::vector<std::string>& warnings = calibration.warnings;
+  warnings.clear();
+  judge_sampling(calibration.sampling, warnings);
+  if (calibration.sampling.noise > kNoisy)
+    warnings.push_back(
+        "this machine is too noisy: the same computation varies by " + percent_text(calibration.sampling.noise, 0) +
         " (p10 to p90); expect predictions to be no better, and calibrate again when it is idle");
   if (calibration.context.load_average > kBusy)
-    verdicts.push_back("other programs were running: load average " +
+    warnings.push_back("other programs were running: load average " +
                        std::to_string(calibration.context.load_average).substr(0, 4) + " at the start");
-  const int ranks = calibration.ranks_on_machine;
+  const int ranks = calibration.job.ranks_on_machine;
   if (ranks > calibration.context.cores)
-    verdicts.push_back(std::to_string(ranks) + " ranks shared " + std::to_string(calibration.context.cores) +
+    warnings.push_back(std::to_string(ranks) + " ranks shared " + std::to_string(calibration.context.cores) +
                        " cores; message costs include waiting for a core");
   for (const PathCost& path : calibration.paths) {
-    judge_fit(path.path_class + ": latency", path.latency_fit, verdicts);
-    judge_fit(path.path_class + ": gap", path.gap_fit, verdicts);
-    judge_fit(path.path_class + ": processor time of messages", path.cpu_fit, verdicts);
+    judge_fit(path.path_class + ": latency", path.latency_fit, warnings);
+    judge_fit(path.path_class + ": gap", path.gap_fit, warnings);
+    judge_fit(path.path_class + ": processor time of messages", path.cpu_fit, warnings);
     if (path.path_class != kSameHost && path.wire_bandwidth_bytes_per_s == 0.0)
-      verdicts.push_back(path.path_class +
+      warnings.push_back(path.path_class +
                          ": latency and gap include the wire between the hosts, for want of --cluster");
   }
-  judge_fit("reduction", calibration.reduce_fit, verdicts);
-  judge_fit("copy", calibration.copy_fit, verdicts);
-  report_slow_hosts(calibration, verdicts);
-  if (calibration.world_size == 1)
-    verdicts.emplace_back("one rank: only this host's processor and memory were measured, no messages");
+  judge_fit("reduction", calibration.reduce.fit, warnings);
+  judge_fit("copy", calibration.copy.fit, warnings);
+  report_slow_hosts(calibration, warnings);
+  if (calibration.job.world_size == 1)
+    warnings.emplace_back("one rank: only this host's processor and memory were measured, no messages");
 }
 
 /// Where each sample of a set goes.
 void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside) {
-  const std::vector<char> clean = undisturbed(all.machine, best);
-  const std::vector<char> keep = least_disturbed(all.machine, best, kMinSamples);
+  const std::vector<char> clean = without_interference(all.machine, best);
+  const std::vector<char> keep = least_interference(all.machine, best, kMinSamples);
   const auto part = [&](bool wanted) {
     SampleSet set = all;
     set.time_s = marked(all.time_s, keep, wanted);
@@ -361,20 +363,20 @@ void split(const SampleSet& all, double best, SampleSet& kept, SampleSet& aside)
   };
   kept = part(true);
   aside = part(false);
-  kept.disturbed = clean != keep;
-  aside.disturbed = true;
+  kept.with_interference = clean != keep;
+  aside.with_interference = true;
 }
 
 }  // namespace
 
-void set_disturbed_aside(Calibration& calibration) {
+void reject_interference(Calibration& calibration) {
   const double best = best_probe(calibration);
   for (SampleSet& set : calibration.samples) {
     if (set.machine.empty()) continue;
     SampleSet kept, aside;
     split(set, best, kept, aside);
     set = std::move(kept);
-    if (!aside.time_s.empty()) calibration.set_aside.push_back(std::move(aside));
+    if (!aside.time_s.empty()) calibration.rejected.push_back(std::move(aside));
   }
 }
 
@@ -382,14 +384,12 @@ void fit_calibration(Calibration& calibration, const std::map<std::string, Bytes
   fit_messages(calibration, wires);
   const CostFit reduce = fit_probe(calibration, {"reduce"});
   const CostFit copy = fit_probe(calibration, {"copy"});
-  calibration.reduce = reduce.cost;
-  calibration.reduce_fit = reduce.quality;
-  calibration.copy = copy.cost;
-  calibration.copy_fit = copy.quality;
+  calibration.reduce = {reduce.cost, reduce.quality};
+  calibration.copy = {copy.cost, copy.quality};
   calibration.call_overhead_s = call_overhead(calibration).count();
   fit_sharing(calibration);
   count_sets(calibration);
-  calibration.noise = compute_noise(calibration);
+  calibration.sampling.noise = compute_noise(calibration);
   judge(calibration);
 }
 

@@ -22,6 +22,7 @@ constexpr double kRough = 1e-2;       // the same, beginning near another fit
 constexpr double kCoarse = 0.1;       // the same, of one start of several
 constexpr double kApart = 0.1;        // standard deviations between two minima
 constexpr int kRoughRounds = 5;
+constexpr double kStill = 4e-3;  // standard deviations: 1e-3 of a range. A shorter step ends a rough descent.
 constexpr double kHopeless = 2.0;  // times kAccepted above the best, where choices are not followed
 constexpr double kLargestDamping = 1e9;
 constexpr int kMostRounds = 100;
@@ -36,19 +37,18 @@ struct Manner {
   double enough = kConverged;
   bool rough = false;  ///< slopes are followed, never measured
   double stop_above = std::numeric_limits<double>::infinity();
-  double prior = 1.0;              ///< weight of squared deviations
-  std::vector<double> farthest{};  ///< deviations; empty: kFarthest of each
 };
 
 /// One descent.
 class Descent {
  public:
   /// \param slopes to begin with; empty: they are measured
-  Descent(const Residuals& misfits, const std::vector<double>& start,
+  Descent(const Residuals& residuals, const std::vector<double>& start,
           const std::vector<std::vector<double>>& slopes, Manner manner)
-      : misfits_(misfits), manner_(std::move(manner)), z_(vector_of(start)), r_(vector_of(misfits(start))) {
-    farthest_ = manner_.farthest.empty() ? VectorXd::Constant(z_.size(), kFarthest).eval()
-                                         : vector_of(manner_.farthest);
+      : residuals_(residuals),
+        manner_(std::move(manner)),
+        z_(vector_of(start)),
+        r_(vector_of(residuals(start))) {
     if (slopes.empty()) {
       measure_slopes();
       return;
@@ -77,19 +77,24 @@ class Descent {
         measure_slopes();
         continue;
       }
+      if (manner_.rough && step.cwiseAbs().maxCoeff() < kStill) {
+        r_ += slopes_ * step;
+        z_ += step;
+        break;
+      }
       take(step, promised);
     }
     return result();
   }
 
  private:
-  [[nodiscard]] double objective() const { return r_.squaredNorm() + manner_.prior * z_.squaredNorm(); }
+  [[nodiscard]] double objective() const { return r_.squaredNorm() + z_.squaredNorm(); }
   [[nodiscard]] double linear_objective(const VectorXd& step) const {
-    return (r_ + slopes_ * step).squaredNorm() + manner_.prior * (z_ + step).squaredNorm();
+    return (r_ + slopes_ * step).squaredNorm() + (z_ + step).squaredNorm();
   }
-  [[nodiscard]] VectorXd gradient() const { return slopes_.transpose() * r_ + manner_.prior * z_; }
+  [[nodiscard]] VectorXd gradient() const { return slopes_.transpose() * r_ + z_; }
   [[nodiscard]] MatrixXd curvature() const {
-    return slopes_.transpose() * slopes_ + manner_.prior * MatrixXd::Identity(z_.size(), z_.size());
+    return slopes_.transpose() * slopes_ + MatrixXd::Identity(z_.size(), z_.size());
   }
 
   void measure_slopes() {
@@ -100,7 +105,7 @@ class Descent {
       up(j) += kDifference;
       if (!coarse) down(j) -= kDifference;
       slopes_.col(j) =
-          (vector_of(misfits_(list_of(up))) - (coarse ? r_ : vector_of(misfits_(list_of(down))))) /
+          (vector_of(residuals_(list_of(up))) - (coarse ? r_ : vector_of(residuals_(list_of(down))))) /
           (up(j) - down(j));
     }
     measured_ = true;
@@ -110,7 +115,8 @@ class Descent {
   [[nodiscard]] VectorXd next_step() const {
     MatrixXd damped = curvature();
     damped.diagonal() *= 1.0 + damping_;
-    const VectorXd least = -farthest_ - z_, most = farthest_ - z_;
+    const VectorXd farthest = VectorXd::Constant(z_.size(), kFarthest);
+    const VectorXd least = -farthest - z_, most = farthest - z_;
     VectorXd step = VectorXd::Zero(z_.size());
     std::set<Eigen::Index> ended;
     for (bool more = true; more;) {
@@ -137,16 +143,16 @@ class Descent {
 
   void take(const VectorXd& step, double promised) {
     const VectorXd there = z_ + step;
-    const VectorXd misfit = vector_of(misfits_(list_of(there)));
-    const double now = misfit.squaredNorm() + manner_.prior * there.squaredNorm();
+    const VectorXd residual = vector_of(residuals_(list_of(there)));
+    const double now = residual.squaredNorm() + there.squaredNorm();
     const double kept = (objective() - now) / promised;
-    const VectorXd surprise = misfit - r_ - slopes_ * step;
+    const VectorXd surprise = residual - r_ - slopes_ * step;
     if (now < objective() || manner_.rough) {
       slopes_ += surprise * step.transpose() / step.squaredNorm();
       measured_ = false;
     }
     if (now < objective()) {
-      r_ = misfit;
+      r_ = residual;
       z_ = there;
       damping_ = kept > 0.25 ? damping_ / 10.0 : std::max(1e-3, damping_);
       if (kept < 0.25 && !manner_.rough) measure_slopes();
@@ -165,9 +171,9 @@ class Descent {
     return found;
   }
 
-  const Residuals& misfits_;
+  const Residuals& residuals_;
   Manner manner_;
-  VectorXd z_, r_, farthest_;
+  VectorXd z_, r_;
   MatrixXd slopes_;
   bool measured_ = false;  ///< slopes_, here
   double damping_ = 0.0;
@@ -189,12 +195,12 @@ double FreeParameter::at(double deviations) const {
   return std::clamp(linear ? value : std::exp(value), least, most);
 }
 
-Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts, const NearFit* near) {
+Fit fit(const Residuals& residuals, const std::vector<std::vector<double>>& starts, const NearFit* near) {
   if (near != nullptr && !near->fit.slopes.empty()) {
     Fit best;
     for (const std::vector<double>& start : starts) {
       const Manner manner{.enough = kRough, .rough = true, .stop_above = near->stop_above};
-      Fit found = Descent(misfits, start, near->fit.slopes, manner).run();
+      Fit found = Descent(residuals, start, near->fit.slopes, manner).run();
       if (std::isinf(best.objective) || beats(found, best)) best = std::move(found);
     }
     return best;
@@ -202,7 +208,7 @@ Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts
   std::vector<Fit> coarse;
   double least = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& start : starts) {
-    coarse.push_back(Descent(misfits, start, {}, {.enough = kCoarse}).run());
+    coarse.push_back(Descent(residuals, start, {}, {.enough = kCoarse}).run());
     least = std::min(least, coarse.back().objective);
   }
   std::vector<Fit> minima;
@@ -211,7 +217,7 @@ Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts
     const bool known = std::any_of(minima.begin(), minima.end(), [&](const Fit& other) {
       return (vector_of(other.deviations) - vector_of(one.deviations)).norm() < kApart;
     });
-    if (!known) minima.push_back(near != nullptr ? one : polished(misfits, one));
+    if (!known) minima.push_back(near != nullptr ? one : polished(residuals, one));
   }
   std::size_t best = 0;
   for (std::size_t i = 1; i < minima.size(); ++i)
@@ -219,8 +225,8 @@ Fit fit(const Residuals& misfits, const std::vector<std::vector<double>>& starts
   return minima[best];
 }
 
-Fit polished(const Residuals& misfits, const Fit& found) {
-  return Descent(misfits, found.deviations, found.slopes, {}).run();
+Fit polished(const Residuals& residuals, const Fit& found) {
+  return Descent(residuals, found.deviations, found.slopes, {}).run();
 }
 
 std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
@@ -231,65 +237,6 @@ std::vector<std::vector<double>> fixed_starts(std::size_t parameters) {
     for (std::size_t j = 0; j < parameters; ++j) starts.back()[j] = j % 2 == 0 ? side : -side;
   }
   return starts;
-}
-
-FittedValue fitted_range(const Residuals& misfits, const Fit& best,
-                         const std::function<double(const std::vector<double>&)>& log_value, double limit) {
-  const double central = log_value(best.deviations);
-  FittedValue result{std::exp(central), std::exp(central), std::exp(central), {}};
-  const auto parameters = static_cast<Eigen::Index>(best.deviations.size());
-  if (parameters == 0 || limit <= 0.0) return result;
-  VectorXd slope(parameters);
-  for (Eigen::Index j = 0; j < parameters; ++j) {
-    std::vector<double> up = best.deviations, down = best.deviations;
-    up[static_cast<std::size_t>(j)] += kDifference;
-    down[static_cast<std::size_t>(j)] -= kDifference;
-    slope(j) = (log_value(up) - log_value(down)) / (2.0 * kDifference);
-  }
-  MatrixXd curvature = MatrixXd::Identity(parameters, parameters);
-  for (const std::vector<double>& row : best.slopes) curvature += vector_of(row) * vector_of(row).transpose();
-  const VectorXd way = curvature.ldlt().solve(slope);
-  const double deviation = std::sqrt(std::max(0.0, slope.dot(way)));  // if ranges were normal distributions
-  if (deviation < kSame) return result;
-  constexpr double kStated = 2.0;  // standard deviations from the middle to the ends of a parameter's range
-  constexpr double kPull = 30.0;   // by so much more than its deviation the value is held
-  constexpr double kNear = 1.15;   // ratio of what is allowed to what is not, where the search ends
-  constexpr int kTrials = 8;
-  Manner manner{.enough = kRough, .rough = true, .prior = 1e-3};
-  for (const double at : best.deviations) manner.farthest.push_back(std::max(kStated, std::abs(at)));
-  std::vector<std::vector<double>> slopes = best.slopes;
-  slopes.push_back(list_of(kPull / deviation * slope));
-  const double allowed = vector_of(misfits(best.deviations)).squaredNorm() + limit;
-  for (const double side : {-1.0, 1.0}) {
-    double pulled = std::sqrt(limit), inside = 0.0, outside = 0.0;  // deviations of the value
-    std::vector<double> reached = best.deviations;
-    for (int trial = 0; trial < kTrials; ++trial) {
-      const double target = central + side * pulled * deviation;
-      const Residuals held = [&](const std::vector<double>& z) {
-        std::vector<double> all = misfits(z);
-        all.push_back(kPull * (log_value(z) - target) / deviation);
-        return all;
-      };
-      const Fit there = Descent(held, reached, slopes, manner).run();
-      const double value = log_value(there.deviations), moved = side * (value - central) / deviation;
-      if (vector_of(misfits(there.deviations)).squaredNorm() <= allowed) {
-        const bool stopped = moved < (inside + pulled) / 2.0;  // by the ends of ranges
-        if (moved > inside) {
-          inside = moved;
-          reached = there.deviations;
-          result.low = std::min(result.low, std::exp(value));
-          result.high = std::max(result.high, std::exp(value));
-        }
-        if (stopped) break;
-      } else {
-        outside = pulled;
-      }
-      if (outside > 0.0 && inside * kNear > outside) break;
-      pulled = outside > 0.0 ? (inside > 0.0 ? std::sqrt(inside * outside) : outside / 2.0) : 1.6 * pulled;
-    }
-    if (inside > 0.0) result.at.push_back(std::move(reached));
-  }
-  return result;
 }
 
 namespace {
@@ -411,7 +358,8 @@ class Search {
     return static_cast<std::size_t>(std::lround(std::clamp(next, 1.0, most))) - 1;
   }
 
-  /// From a bottom in every direction to where it leaves what is accepted, in growing steps, then halved ones.
+  /// From a bottom in every direction to where it leaves what is accepted, in growing steps, then halved
+  /// ones.
   void follow(const Chosen& bottom) {
     const std::size_t ways = around(bottom, 1.0).size();
     for (std::size_t way = 0; way < ways; ++way)

@@ -42,7 +42,7 @@ class Question {
 
 NcclParameters laws_of(const NcclCosts& costs) {
   NcclParameters laws = nccl_parameters(device_model(costs.device).compute_capability);
-  laws.set(costs.laws);
+  laws.set(costs.parameters);
   return laws;
 }
 
@@ -70,15 +70,15 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
   const Fit found = fit(
       [&](const std::vector<double>& deviations) {
         const NcclParameters laws = laws_at(deviations);
-        std::vector<double> misfits = question.logarithms(laws);
-        for (double& misfit : misfits) misfit = softened(misfit / kMissedBy);
-        return misfits;
+        std::vector<double> residuals = question.logarithms(laws);
+        for (double& residual : residuals) residual = softened(residual / kMissedBy);
+        return residuals;
       },
       {std::vector<double>(names.size(), 0.0)});
   const NcclParameters laws = laws_at(found.deviations);
   NcclCosts costs;
   costs.device = device_model(device).name;
-  costs.laws = laws.values();
+  costs.parameters = laws.values();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (found.left[i] <= kDetermined) costs.determined.push_back(names[i]);
   std::vector<double> errors;
@@ -100,9 +100,9 @@ NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& sam
 
 Calibration nccl_calibration(const std::string& device, const std::vector<NcclSample>& samples) {
   Calibration calibration;
-  calibration.backend = "nccl";
+  calibration.job.backend = "nccl";
   calibration.nccl = fit_nccl(device, samples);
-  calibration.world_size = calibration.ranks_on_machine = calibration.nccl.most_gpus;
+  calibration.job.world_size = calibration.job.ranks_on_machine = calibration.nccl.most_gpus;
   return calibration;
 }
 
@@ -121,11 +121,11 @@ std::string fit_text(const NcclCosts& costs, const std::vector<NcclSample>& samp
     const std::string& name = NcclParameters::names()[i];
     const bool told =
         std::find(costs.determined.begin(), costs.determined.end(), name) != costs.determined.end();
-    table.add({name, short_number(before.at(name)), short_number(costs.laws.at(name)),
+    table.add({name, short_number(before.at(name)), short_number(costs.parameters.at(name)),
                NcclParameters::unit(static_cast<NcclLaw>(i)), told ? "yes" : "no"});
   }
   NcclCosts unfitted = costs;
-  unfitted.laws = before;
+  unfitted.parameters = before;
   return table.text() + "\n" + counted(samples.size(), "sample") + " of " + costs.device + " on " +
          std::to_string(costs.least_gpus) + " to " + std::to_string(costs.most_gpus) + " GPUs, " +
          to_text(Bytes(costs.smallest_bytes)) + " to " + to_text(Bytes(costs.largest_bytes)) +

@@ -9,13 +9,15 @@
 /// Laws of NCCL's kernels from measured collectives.
 namespace stepcast {
 
-/// The most probable laws: topologies/devices/nccl.yaml is the prior, of which each number is known to a factor of e^0.2 (one
-/// standard deviation), and a sample is missed by 10 %, by much more now and then (soft L1). What samples do not tell keeps
-/// its default and is not listed as determined, which is what is left with at most 0.9 of its standard deviation.
-/// \param device of device_model(); samples are of one host \throws InputError as CollectiveForecasts, and for no samples
+/// The most probable parameters. The prior is topologies/devices/nccl.yaml, each number with a standard
+/// deviation of a factor e^0.2; a sample's residual has 10 %, with a soft L1 loss for outliers. A parameter
+/// counts as determined if its standard deviation falls to 0.9 of the prior or less; others keep the default.
+/// \param device of device_model(); samples are of one host \throws InputError as CollectiveForecasts, and
+/// for no samples
 NcclCosts fit_nccl(const std::string& device, const std::vector<NcclSample>& samples);
 
-/// A calibration of nothing but NCCL, without context: what `import` makes of files and `calibrate` of its own samples.
+/// A calibration of nothing but NCCL, without context: what `import` makes of files and `calibrate` of its
+/// own samples.
 /// \throws as fit_nccl()
 Calibration nccl_calibration(const std::string& device, const std::vector<NcclSample>& samples);
 

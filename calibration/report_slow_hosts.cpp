@@ -60,27 +60,27 @@ std::optional<AllAtOnce> all_at_once(const Calibration& calibration) {
     bytes = set.bytes;
   }
   if (together_s <= 0.0 || pair_s <= 0.0) return std::nullopt;
-  const bool without = without_slow(calibration.hosts);
-  const auto hosts = static_cast<int>(without ? hosts_not_slow(calibration.hosts) : calibration.hosts.size());
+  const bool without = without_slow(calibration.job.hosts);
+  const auto hosts = static_cast<int>(without ? hosts_not_slow(calibration.job.hosts) : calibration.job.hosts.size());
   return AllAtOnce{hosts, BytesPerSecond(hosts * bytes / together_s), BytesPerSecond(hosts * bytes / pair_s)};
 }
 
-void report_slow_hosts(const Calibration& calibration, std::vector<std::string>& verdicts) {
+void report_slow_hosts(const Calibration& calibration, std::vector<std::string>& warnings) {
   constexpr double kFull = 0.8;
-  const std::vector<HostCost>& hosts = calibration.hosts;
+  const std::vector<HostCost>& hosts = calibration.job.hosts;
   for (const HostCost& host : hosts)
-    if (slow(host)) verdicts.push_back(slowness(host, hosts));
+    if (slow(host)) warnings.push_back(slowness(host, hosts));
   if (!hosts.empty() && slow(hosts.front()))
-    verdicts.push_back("rank 0 ran on " + hosts.front().name +
+    warnings.push_back("rank 0 ran on " + hosts.front().name +
                        ": reductions, copies and sharing are that slow host's; start with another host");
   const bool between = std::any_of(calibration.paths.begin(), calibration.paths.end(),
                                    [](const PathCost& path) { return path.path_class != kSameHost; });
-  if (hosts.size() > 1 && !between) verdicts.emplace_back("messages between hosts were not measured");
+  if (hosts.size() > 1 && !between) warnings.emplace_back("messages between hosts were not measured");
   const std::optional<AllAtOnce> all = all_at_once(calibration);
   if (!all || all->together >= kFull * all->promised) return;
   const bool one_machine =
-      static_cast<std::size_t>(calibration.ranks_on_machine) > calibration.hosts.front().ranks.size();
-  verdicts.push_back(
+      static_cast<std::size_t>(calibration.job.ranks_on_machine) > calibration.job.hosts.front().ranks.size();
+  warnings.push_back(
       std::string(one_machine ? "the network is oversubscribed, or the one machine that plays all hosts is: "
                               : "the network is oversubscribed: ") +
       std::to_string(all->hosts) + " hosts at once send " + to_text(all->together) +

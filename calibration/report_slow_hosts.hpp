@@ -20,6 +20,6 @@ std::optional<AllAtOnce> all_at_once(const Calibration& calibration);
 
 /// Adds in words which hosts are slow, what was not measured because of them, and whether the network carries
 /// less when all hosts send at once than single pairs promise (below 0.8 of it: oversubscription).
-void report_slow_hosts(const Calibration& calibration, std::vector<std::string>& verdicts);
+void report_slow_hosts(const Calibration& calibration, std::vector<std::string>& warnings);
 
 }  // namespace stepcast

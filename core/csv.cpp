@@ -8,7 +8,7 @@
 namespace stepcast {
 namespace {
 
-/// Reads records, of which quoted cells may span lines.
+/// Reads records. Quoted cells may span lines.
 class CsvReader {
  public:
   CsvReader(const std::string& path, std::string text) : path_(path), text_(std::move(text)) {}
@@ -42,7 +42,7 @@ class CsvReader {
       } else if (quoted || sign != '\r') {
         cells.back() += sign;
       }
-      if (quoted && at_ + 1 == text_.size()) fail(from, "a quoted cell has no end");
+      if (quoted && at_ + 1 == text_.size()) fail(from, "a quoted cell is not closed");
     }
     return cells;
   }
@@ -79,7 +79,7 @@ CsvTable read_csv(const std::string& path) {
     table.rows.push_back(std::move(cells));
     table.lines.push_back(line);
   }
-  if (table.rows.empty()) throw InputError(path + ": has no rows");
+  if (table.rows.empty()) throw InputError(path + ": contains no rows");
   return table;
 }
 

@@ -13,7 +13,8 @@ struct CsvTable {
   std::vector<int> lines;                      ///< in the file, by row, from 1
 };
 
-/// \throws InputError that names file and line, for a row of another length, an open quote, or two columns of one name
+/// \throws InputError that names file and line, for a row of another length, an open quote, or two columns of
+/// one name
 CsvTable read_csv(const std::string& path);
 
 }  // namespace stepcast

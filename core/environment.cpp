@@ -34,15 +34,15 @@ bool is_program(const std::string& path) {
 
 const std::vector<Variable>& stepcast_variables() {
   static const std::vector<Variable> kVariables{
-      {kHomeVariable, "where models and clusters are looked for by name",
+      {kHomeVariable, "folder with the models and clusters that are found by name",
        "a folder that holds models/ and topologies/", is_home},
-      {kRunnerVariable, "the stepcast-runner that measures, runs and calibrates", "an executable file",
+      {kRunnerVariable, "stepcast-runner program that measures, runs and calibrates", "an executable file",
        is_program},
-      {kStoreVariable, "set by the launcher: where the ranks of a job on one machine meet", "a folder",
+      {kStoreVariable, "set by the launcher: rendezvous folder of a job's ranks on one machine", "a folder",
        is_folder},
-      {kHostNameVariable, "what this host is called in results; set by the lab for its hosts",
-       "a single line", [](const std::string& name) { return name.find('\n') == std::string::npos; }},
-      {kHostSpeedVariable, "set by the lab: how fast a host computes, as a part of the trace's speed",
+      {kHostNameVariable, "name of this host in results; set by the lab for its hosts", "a single line",
+       [](const std::string& name) { return name.find('\n') == std::string::npos; }},
+      {kHostSpeedVariable, "set by the lab: speed of a host relative to the traced machine",
        "a number above 0",
        [](const std::string& text) {
          return number_or_nan(text) > 0.0 && std::isfinite(number_or_nan(text));
@@ -57,7 +57,7 @@ const std::vector<Variable>& stepcast_variables() {
 }
 
 std::optional<std::string> process_environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody sets variables here
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): no thread sets variables
   if (value == nullptr || *value == '\0') return std::nullopt;
   for (const Variable& own : stepcast_variables())
     if (own.name == name && !own.holds(value))

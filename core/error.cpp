@@ -33,7 +33,7 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
     std::size_t distance = edit_distance(name, candidate);
-    // A long known name that begins with what was typed is meant more often than a short similar one.
+    // A long known name that begins with the given text is more likely than a short similar one.
     if (name.size() >= 3 && candidate.starts_with(name)) distance = std::min<std::size_t>(distance, 1);
     if (distance < best_distance) {
       best_distance = distance;

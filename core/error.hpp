@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-/// One error policy: a person's mistake or a machine's failure is an `Error` with the exit code it deserves,
-/// thrown where it is found and printed once, in `main`. A programmer's mistake is an assert.
+/// Error policy: a user's mistake or a machine's failure is an `Error` with its exit code, thrown at the
+/// place of the problem and printed once, in `main`. A programmer's mistake is an assert.
 namespace stepcast {
 
 /// Exit codes of both programs; `stepcast help` lists them.
@@ -42,21 +42,21 @@ struct UsageError : Error {
 struct InputError : Error {
   explicit InputError(const std::string& message) : Error(ExitCode::kBadInput, message) {}
 };
-/// This machine or build cannot do what was asked: no gnuplot, no runner, no CUDA.
+/// This machine or build lacks a required part: gnuplot, the runner, CUDA.
 struct CapabilityError : Error {
   explicit CapabilityError(const std::string& message) : Error(ExitCode::kMissingCapability, message) {}
 };
-/// Something did not happen within its time limit.
+/// A time limit has passed.
 struct TimeoutError : Error {
   explicit TimeoutError(const std::string& message) : Error(ExitCode::kTimedOut, message) {}
 };
 
-/// Characters that move a terminal's cursor or colour it; a line break is one.
+/// True if the text contains characters that move a terminal's cursor or colour it, line breaks included.
 bool has_control_character(std::string_view text);
-/// With control characters as `\x1b`.
+/// The text with control characters as `\x1b`.
 std::string printable(std::string_view text);
 
-/// The known name that is nearest to `name` by edit distance, or "" when none is near enough to be meant.
+/// Nearest known name by edit distance; "" if none is similar.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 
 /// `unknown strategy 'dpd' (did you mean 'ddp'?); known: all_reduce, ddp, gather_scatter, single`

@@ -266,4 +266,26 @@ bool Condition::holds(const Assignment& point) const {
   });
 }
 
+void add_values(const YamlNode& values, Assignment& point) {
+  for (const std::string& name : values.keys())
+    if (const std::string* value = point.find(name)) {
+      const YamlNode known = values.at(name);
+      if (!known.has(*value)) known.fail(unknown_name("value", *value, known.keys()));
+      point.add_missing(assignment_of(known.at(*value)));
+    }
+}
+
+void add_classes(const YamlNode& classes, Assignment& point) {
+  const std::vector<std::string> names = point.names();
+  for (const std::string& name : classes.keys()) {
+    const YamlNode choices = classes.at(name);
+    const std::vector<std::string> known = choices.keys();
+    const auto found = std::find_if(known.begin(), known.end(), [&](const std::string& choice) {
+      return Condition(choices.at(choice), names).holds(point);
+    });
+    if (found == known.end()) choices.fail("a point is none of these");
+    point.set(name, *found);
+  }
+}
+
 }  // namespace stepcast

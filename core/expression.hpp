@@ -93,4 +93,14 @@ class Condition {
   std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> tests_;
 };
 
+/// Names whose values stand for several assignments, or follow from others:
+///
+///     values: {way: {ddp-1MiB: {strategy: ddp, bucket-cap: 1MiB}, all_reduce: {strategy: all_reduce}}}
+///     classes: {size: {small: {world-size: "< 8"}, large: {}}}      # the first whose conditions hold
+///
+/// \pre `values` and `classes` are maps \throws InputError for a value that is not there, and where no class
+/// holds
+void add_values(const YamlNode& values, Assignment& point);
+void add_classes(const YamlNode& classes, Assignment& point);
+
 }  // namespace stepcast

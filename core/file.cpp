@@ -26,14 +26,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kLargestFile = 256U << 20U;
-constexpr int kDeepestJson = 64;
+constexpr std::size_t kMaxFileSize = 256U << 20U;
+constexpr int kMaxJsonDepth = 64;
 
-/// Parsers of values call themselves, level by level.
+/// True if the nesting exceeds kMaxJsonDepth: functions on JSON values are recursive.
 bool nested_too_deep(std::string_view json) {
   int depth = 0;
   bool in_text = false;
-  for (std::size_t i = 0; i < json.size() && depth <= kDeepestJson; ++i) {
+  for (std::size_t i = 0; i < json.size() && depth <= kMaxJsonDepth; ++i) {
     if (json[i] == '\\')
       ++i;
     else if (json[i] == '"')
@@ -41,16 +41,16 @@ bool nested_too_deep(std::string_view json) {
     else if (!in_text)
       depth += json[i] == '[' || json[i] == '{' ? 1 : json[i] == ']' || json[i] == '}' ? -1 : 0;
   }
-  return depth > kDeepestJson;
+  return depth > kMaxJsonDepth;
 }
 
-/// Numbers that nothing measures and texts that would upset a terminal. \throws InputError
+/// \throws InputError for implausibly large numbers and for texts with control characters
 void refuse_absurd(const nlohmann::json& json, const std::string& path, const std::string& key) {
   if (json.is_number() && !(std::abs(json.get<double>()) <= 1e18))
     throw InputError(path + ": key '" + key + "': " + json.dump() + " is not a number of at most 1e18");
   if (json.is_string() && key != "command_line" && has_control_character(json.get_ref<const std::string&>()))
     throw InputError(path + ": key '" + key + "': '" + json.get<std::string>() +
-                     "' holds a control character");
+                     "' contains a control character");
   if (json.is_structured())
     for (const auto& [name, value] : json.items()) refuse_absurd(value, path, json.is_array() ? key : name);
 }
@@ -65,8 +65,8 @@ std::string read_file(const fs::path& path) {
   std::array<char, 1 << 16> part{};
   while (in.read(part.data(), part.size()) || in.gcount() > 0) {
     content.append(part.data(), static_cast<std::size_t>(in.gcount()));
-    if (content.size() > kLargestFile)
-      throw InputError(path.string() + ": holds more than 256 MiB, and is no file of stepcast's");
+    if (content.size() > kMaxFileSize)
+      throw InputError(path.string() + ": has more than 256 MiB, which no file of stepcast has");
   }
   return content;
 }
@@ -88,9 +88,9 @@ int write_synced(int descriptor, std::string_view content) {
 
 void check_writable(const fs::path& path, bool force) {
   if (path.empty()) throw UsageError("-o: the file name is empty");
-  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; name a file");
-  if (fs::exists(path) && !fs::is_regular_file(path))  // a device or a pipe would be replaced by a file
-    throw InputError(path.string() + ": is not an ordinary file; name one");
+  if (fs::is_directory(path)) throw InputError(path.string() + ": is a folder; choose a file");
+  if (fs::exists(path) && !fs::is_regular_file(path))  // rename would replace a device or a pipe by a file
+    throw InputError(path.string() + ": is not an ordinary file; choose another name");
   if (fs::exists(path) && !force) throw InputError(path.string() + ": exists already; --force overwrites it");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))
@@ -120,7 +120,7 @@ std::string json_complaint(const std::exception& error) {
 
 namespace {
 
-/// \param byte the last one read, counted from 1; one more than there are where the file ends early
+/// \param byte last byte read, counted from 1; one more than the size if the file ends early
 [[noreturn]] void fail_syntax(const std::string& path, std::string_view content, std::size_t byte,
                               const nlohmann::json::parse_error& error) {
   const std::string_view before = content.substr(0, byte - 1);
@@ -152,7 +152,7 @@ std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
       stream >> values.emplace_back();
     } while (stream >> std::ws && !stream.eof());
   } catch (const nlohmann::json::out_of_range&) {
-    throw InputError(path.string() + ": holds a number that is too large");
+    throw InputError(path.string() + ": contains a number that is too large");
   } catch (const nlohmann::json::parse_error& error) {
     fail_syntax(path.string(), content, begin + error.byte, error);
   }
@@ -162,8 +162,8 @@ std::vector<nlohmann::json> parse_json_values(const fs::path& path) {
 nlohmann::json parse_json_file(const fs::path& path) {
   std::vector<nlohmann::json> values = parse_json_values(path);
   if (values.size() != 1)
-    throw InputError(path.string() + ": holds " + std::to_string(values.size()) +
-                     " JSON values one after the other, expected one");
+    throw InputError(path.string() + ": contains " + std::to_string(values.size()) +
+                     " JSON values, expected one");
   refuse_absurd(values.front(), path.string(), "");
   return std::move(values.front());
 }
@@ -175,7 +175,7 @@ nlohmann::json load_json(const fs::path& path, std::string_view schema) {
     throw InputError(path.string() + ": key 'context.schema' is missing; expected a file of " + wanted);
   const std::string found =
       json["context"]["schema"].is_string() ? json["context"]["schema"].get<std::string>() : "?";
-  if (found != wanted) throw InputError(path.string() + ": holds " + found + ", expected " + wanted);
+  if (found != wanted) throw InputError(path.string() + ": has schema " + found + ", expected " + wanted);
   return json;
 }
 

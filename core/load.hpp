@@ -9,10 +9,11 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 
-/// How machine-written files are read and written: for .cpp files alone, so that headers stay light.
+/// Macros and functions to read and write machine-written files. Include in .cpp files only: headers stay
+/// light.
 ///
-/// `STEPCAST_JSON_MEMBERS(Type, (a, b), (c))` writes all three members under their own names; `a` and `b` must
-/// be there when it is read, `c` keeps its default where it is not.
+/// `STEPCAST_JSON_MEMBERS(Type, (a, b), (c))` writes all three members under their own names. Reading
+/// requires `a` and `b`; a missing `c` keeps its default.
 #define STEPCAST_JSON_MEMBERS(Type, required, optional)                                                  \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {                           \
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, STEPCAST_UNWRAP required))                \
@@ -25,8 +26,8 @@
   }
 #define STEPCAST_UNWRAP(...) __VA_ARGS__
 
-/// The same where every member must be there. (nlohmann's own macro defines inline functions, which other
-/// files cannot call.)
+/// The same with every member required. (nlohmann's own macro defines inline functions, which other files
+/// cannot call.)
 #define STEPCAST_JSON_REQUIRED(Type, ...)                                        \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))     \
@@ -50,8 +51,8 @@
 namespace stepcast {
 
 /// Reads a machine-written file of one schema into its type.
-/// \throws InputError that names the file and the key that is missing, has the wrong type, or holds what
-/// `Content::problem()` says cannot be.
+/// \throws InputError that names the file and the key that is missing, has the wrong type, or has a value
+/// that `Content::problem()` rejects.
 template <class Content>
 Content load_as(const std::string& path, const std::string& schema) {
   const nlohmann::json json = load_json(path, schema);

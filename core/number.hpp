@@ -7,7 +7,7 @@
 
 namespace stepcast {
 
-/// The number that is all of `text`; none where it is something else. \param base 10 for numbers with a point
+/// The number that `text` spells; none if it is not exactly one number. \param base not for floating point
 template <class Number, class... Base>
 std::optional<Number> number_in(std::string_view text, Base... base) {
   Number value{};

@@ -2,8 +2,8 @@
 
 namespace stepcast {
 
-/// One visitor out of a function per alternative: `std::visit(Overloaded{[](int) {...}, [](float) {...}}, value)`.
-/// An alternative without a function does not compile.
+/// A visitor composed of one function per alternative: `std::visit(Overloaded{[](int) {...}, [](float)
+/// {...}}, value)`. An alternative without a function does not compile.
 template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;

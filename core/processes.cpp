@@ -36,10 +36,10 @@ bool read_all(int descriptor, void* data, std::size_t size) {
 
 using Counter = std::atomic<std::size_t>;
 
-/// A number that processes share.
+/// Counter in memory that child processes share.
 std::unique_ptr<Counter, void (*)(Counter*)> shared_counter() {
   void* memory = mmap(nullptr, sizeof(Counter), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw RunError("no memory to share with another process");
+  if (memory == MAP_FAILED) throw RunError("cannot allocate memory that processes share");
   return {new (memory) Counter(0), [](Counter* counter) { munmap(counter, sizeof *counter); }};
 }
 
@@ -47,7 +47,7 @@ struct Head {
   std::size_t index = 0, size = 0;
 };
 
-/// In a child: never returns.
+/// Body of a child; never returns.
 [[noreturn]] void answer_all(int descriptor, Counter& next, std::size_t count,
                              const std::function<std::string(std::size_t)>& answer) {
   try {
@@ -57,7 +57,7 @@ struct Head {
       if (!write_all(descriptor, &head, sizeof head) || !write_all(descriptor, text.data(), text.size()))
         break;
     }
-  } catch (...) {  // the parent misses an answer
+  } catch (...) {  // the parent notices the missing answer
   }
   _exit(0);
 }
@@ -79,14 +79,14 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
   std::vector<pollfd> pipes;
   for (std::size_t job = 0; job < most; ++job) {
     int ends[2];
-    if (pipe(ends) != 0) throw RunError("no pipe to another process");
+    if (pipe(ends) != 0) throw RunError("cannot create a pipe to a worker process");
     const pid_t child = fork();
     if (child == 0) {
       close(ends[0]);
       answer_all(ends[1], *next, count, answer);
     }
     close(ends[1]);
-    if (child < 0) throw RunError("no other process can be started");
+    if (child < 0) throw RunError("cannot start a worker process");
     children.push_back(child);
     pipes.push_back({ends[0], POLLIN, 0});
   }
@@ -94,7 +94,7 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
   while (!pipes.empty()) {
     if (poll(pipes.data(), pipes.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      throw RunError("answers of other processes cannot be waited for");
+      throw RunError("cannot wait for worker processes");
     }
     std::erase_if(pipes, [&](const pollfd& one) {
       if (one.revents == 0) return false;
@@ -111,7 +111,7 @@ std::vector<std::string> parallel_map(std::size_t count, int jobs,
     });
   }
   for (const pid_t child : children) waitpid(child, nullptr, 0);
-  if (answered < count) throw RunError("a process that was asked something has died");
+  if (answered < count) throw RunError("a worker process died before it returned its result");
   return answers;
 }
 

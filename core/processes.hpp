@@ -7,12 +7,12 @@
 
 namespace stepcast {
 
-/// Processes that may run at once where nobody says otherwise: one per core.
+/// Default number of concurrent processes: one per core.
 int default_jobs();
 
-/// What `answer(i)` returns for every i below `count`: asked in `jobs` children of this process, each of which takes the next i
-/// when it has answered the last, or in this process where there is but one of either. Children know all that the parent does,
-/// and what they learn is lost with them. \throws RunError when a child dies before it has answered (as of an exception)
+/// Returns answer(i) for every i < count, computed in up to `jobs` forked child processes. A child takes the
+/// next i when it finishes one. With one job or one item, runs in this process. Changes that children make to
+/// memory are lost. \throws RunError if a child ends before it has answered (for example by an exception)
 std::vector<std::string> parallel_map(std::size_t count, int jobs,
                                       const std::function<std::string(std::size_t)>& answer);
 

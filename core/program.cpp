@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -39,14 +41,14 @@ struct Pipe {
   void close(std::size_t end) {
     if (ends[end] >= 0) ::close(std::exchange(ends[end], -1));
   }
-  /// The reading end, which the caller closes; reading from it never blocks.
+  /// Returns the reading end, which the caller closes; reading never blocks.
   int take_reading_end() {
     if (ends[0] >= 0) ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     return std::exchange(ends[0], -1);
   }
 };
 
-/// The null-terminated array that exec takes; valid as long as `texts`.
+/// Null-terminated array for exec; valid as long as `texts`.
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   result.reserve(texts.size() + 1);
@@ -65,7 +67,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return result;
 }
 
-/// What the new process needs, made before it exists: it may make async-signal-safe calls only.
+/// Data of the new process, made before fork: afterwards only async-signal-safe calls are allowed.
 struct Child {
   const ProgramStart& start;
   const char* file;
@@ -101,6 +103,17 @@ struct Child {
 };
 
 }  // namespace
+
+std::string shell_word(const std::string& text) {
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string("-_./:,=+%@").find(c) != std::string::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
 
 std::string find_program(const std::string& name) {
   std::istringstream folders(process_environment("PATH").value_or(""));

@@ -13,10 +13,10 @@ namespace stepcast {
 
 /// A typed table of named things: strategies, collective algorithms, figures, commands, backends.
 ///
-/// A file adds its thing by one `const Registration` at namespace scope; that is why the modules are OBJECT
-/// libraries (a static library would let the linker drop the file). Entries are sorted by (order, name), so
-/// the result does not depend on link order. A duplicate name is a programmer's mistake: it ends
-/// the program at start-up.
+/// A file adds its value by one `const Registration` at namespace scope. Modules are therefore OBJECT
+/// libraries (a linker may drop files of a static library). Entries are sorted by (order, name), so the
+/// result does not depend on link order. A duplicate name is a programmer's mistake: it ends the program at
+/// start-up.
 template <class Thing>
 class Registry {
  public:

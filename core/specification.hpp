@@ -6,12 +6,13 @@
 
 namespace stepcast {
 
-/// What names a model or a cluster and what is set of it: `netflix-mlp:hidden=256,features=20` taken apart.
+/// Name and settings of a model or a cluster, parsed from `netflix-mlp:hidden=256,features=20`.
 struct Specification {
   std::string file;  ///< `netflix-mlp`, or a path
   std::vector<std::pair<std::string, std::string>> overrides{};
 
-  /// \param what it names: `model`. \throws InputError when a value is missing or a key stands twice
+  /// \param what kind of thing, for messages: `model`. \throws InputError for a missing value or a repeated
+  /// key
   static Specification parse(const std::string& what, const std::string& text);
 };
 

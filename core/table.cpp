@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-/// Columns on screen: bytes that do not continue a UTF-8 sequence.
+/// Characters: bytes that do not continue a UTF-8 sequence.
 std::size_t width_of(const std::string& cell) {
   return static_cast<std::size_t>(std::count_if(
       cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));

@@ -9,7 +9,7 @@
 namespace stepcast {
 namespace {
 
-// A signal handler may only read atomics and call unlink, so the paths stand in fixed slots.
+// A signal handler may only read atomics and call unlink, so the paths are in fixed slots.
 constexpr std::size_t kSlots = 16;
 using Slots = std::array<std::atomic<const char*>, kSlots>;
 Slots& slots() {

@@ -4,8 +4,8 @@
 
 namespace stepcast {
 
-/// A file under its temporary name: removed when the scope ends (after a rename there is nothing to remove)
-/// and, through `remove_temporary_files`, when a signal ends the program.
+/// A file under a temporary name, removed at the end of the scope (after a rename there is nothing to remove)
+/// and, by `remove_temporary_files`, if a signal ends the program.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path);
@@ -21,7 +21,7 @@ class TemporaryFile {
   int slot_ = -1;
 };
 
-/// Unlinks every temporary file that is in use now. Async-signal-safe, for a signal handler.
+/// Unlinks every temporary file in use. Async-signal-safe, for a signal handler.
 void remove_temporary_files() noexcept;
 
 }  // namespace stepcast

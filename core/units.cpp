@@ -10,7 +10,7 @@
 namespace stepcast {
 namespace {
 
-/// A prefix, or a unit as people write it with the factor to the base unit.
+/// A prefix or a unit with its factor to the base unit.
 struct Factor {
   std::string_view text;
   double factor;
@@ -23,8 +23,8 @@ using Factors = std::vector<Factor>;
                    "; write for example " + std::string(example));
 }
 
-/// The factor of `unit`, with an SI or IEC prefix where it is `scaled`, to the base unit; a negative number when
-/// it is unknown.
+/// The factor of `unit`, with an SI or IEC prefix where it is `scaled`, to the base unit; a negative number
+/// when it is unknown.
 double factor_of(std::string_view unit, const Factors& units, bool scaled) {
   static const Factors kPrefixes{{"Ki", kKibi}, {"Mi", kMebi}, {"Gi", kGibi}, {"Ti", kGibi * kKibi},
                                  {"k", 1e3},    {"K", 1e3},    {"M", 1e6},    {"G", 1e9},
@@ -38,7 +38,7 @@ double factor_of(std::string_view unit, const Factors& units, bool scaled) {
   return -1.0;
 }
 
-/// \param least of what is not 0 and \param most: beyond them a value is a slip of the pen
+/// \param least of values that are not 0 and \param most: values outside are typing errors
 double parse(std::string_view text, std::string_view what, const Factors& units, std::string_view example,
              double least, double most, bool scaled = true) {
   double number = 0.0;

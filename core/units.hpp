@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
-/// Quantities with their units in the type, the one parser of what people write, and the one printer.
+/// Quantities with their units in the type, the parsers of quantities in text, and the printers.
 ///
 /// Inside stepcast every quantity is in base units: seconds, bytes, flop. GB = 10^9 bytes, GiB = 2^30 bytes,
-/// `b` is a bit and `B` a byte. Only operations that mean something exist: bytes divided by bytes per second
-/// are seconds, bytes plus seconds do not compile.
+/// `b` is a bit and `B` a byte. Only meaningful operations exist: bytes divided by bytes per second are
+/// seconds, bytes plus seconds do not compile.
 namespace stepcast {
 
 using Seconds = std::chrono::duration<double>;
@@ -69,8 +69,9 @@ constexpr double kKibi = 1024.0;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kGibi = 1024.0 * 1024.0 * 1024.0;
 
-/// Parsers of what people write: `25GB/s`, `100Gb/s`, `5us`, `25MiB`, `2.5 GFLOP/s`; one space before the
-/// unit is allowed. A bare number is refused unless it is 0. `what` names the option or key in the message.
+/// Parsers of user input: `25GB/s`, `100Gb/s`, `5us`, `25MiB`, `2.5 GFLOP/s`; one space before the
+/// unit is allowed. A number without unit is an error unless it is 0. `what` names the option or key in the
+/// message.
 /// \throws InputError with an example of the right form.
 Seconds parse_seconds(std::string_view text, std::string_view what);
 Bytes parse_bytes(std::string_view text, std::string_view what);
@@ -78,7 +79,7 @@ BytesPerSecond parse_bytes_per_second(std::string_view text, std::string_view wh
 FlopPerSecond parse_flop_per_second(std::string_view text, std::string_view what);
 Watts parse_watts(std::string_view text, std::string_view what);
 
-/// Printers for people: three or four significant digits with a fitting prefix: `1.23 ms`, `25 MiB`, `1.18
+/// Readable text: three or four significant digits with a fitting prefix: `1.23 ms`, `25 MiB`, `1.18
 /// GB/s`.
 std::string to_text(Seconds time);
 std::string to_text(Bytes size);

@@ -27,7 +27,7 @@ void YamlNode::fail(const std::string& message) const {
 bool YamlNode::has(const std::string& key) const { return node_.IsMap() && static_cast<bool>(node_[key]); }
 
 YamlNode YamlNode::at(const std::string& key) const {
-  if (!node_.IsMap()) fail("expected keys and values, with '" + key + "' among them");
+  if (!node_.IsMap()) fail("expected keys and values that contain '" + key + "'");
   if (!node_[key]) fail("key '" + key + "' is missing");
   return {node_[key], file_, where_.empty() ? key : where_ + "." + key};
 }
@@ -46,7 +46,7 @@ std::vector<std::string> YamlNode::keys() const {
   for (const auto& pair : node_) {
     result.push_back(pair.first.as<std::string>());
     if (std::count(result.begin(), result.end(), result.back()) > 1)
-      YamlNode(pair.first, file_, where_).fail("key '" + result.back() + "' stands twice");
+      YamlNode(pair.first, file_, where_).fail("key '" + result.back() + "' is repeated");
   }
   return result;
 }
@@ -54,8 +54,8 @@ std::vector<std::string> YamlNode::keys() const {
 std::string YamlNode::text() const {
   if (!node_.IsScalar()) fail("expected a text");
   std::string text = node_.Scalar();
-  while (text.ends_with('\n')) text.pop_back();  // of a block
-  if (has_control_character(text)) fail("'" + text + "' holds a control character");
+  while (text.ends_with('\n')) text.pop_back();  // of a block scalar
+  if (has_control_character(text)) fail("'" + text + "' contains a control character");
   return text;
 }
 
@@ -95,7 +95,7 @@ std::string YamlNode::one_of(const std::string& what, const std::vector<std::str
 }
 
 void YamlNode::allow_only(const std::vector<std::string>& known) const {
-  static_cast<void>(keys());  // none stands twice
+  static_cast<void>(keys());  // none is repeated
   for (const auto& pair : node_) {
     const auto key = pair.first.as<std::string>();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;

@@ -9,10 +9,10 @@
 #include "core/error.hpp"
 #include "core/units.hpp"
 
-/// Hand-written inputs are YAML. These readers name file, line and key in every error.
+/// Readers of hand-written YAML inputs, which name file, line and key in every error.
 namespace stepcast {
 
-/// The keys of a map, as errors list them.
+/// Keys of a map, for error messages.
 template <class Value>
 std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
   std::vector<std::string> names;
@@ -20,7 +20,8 @@ std::vector<std::string> names_of(const std::map<std::string, Value>& things) {
   return names;
 }
 
-/// A node with the file it came from and the keys that lead to it.
+/// A node with its file and the path of keys to it. Nodes can be copied but not assigned: yaml-cpp would
+/// change the document.
 class YamlNode {
  public:
   /// Parses a file. \throws InputError with line and column of a syntax error.
@@ -29,7 +30,7 @@ class YamlNode {
   static YamlNode parse(const std::string& text, const std::string& name);
 
   [[nodiscard]] bool has(const std::string& key) const;
-  /// The value of `key`. \throws InputError when it is missing.
+  /// The value of `key`. \throws InputError if it is missing.
   [[nodiscard]] YamlNode at(const std::string& key) const;
   [[nodiscard]] std::vector<YamlNode> items() const;  ///< of a sequence; \throws InputError otherwise
   [[nodiscard]] std::vector<std::string> keys() const;
@@ -51,14 +52,14 @@ class YamlNode {
   /// The text, which is one of `known`. \throws InputError that names the unknown name of a `what` and the
   /// nearest known one
   [[nodiscard]] std::string one_of(const std::string& what, const std::vector<std::string>& known) const;
-  /// What the text is the name of.
+  /// The value with this name in `things`.
   template <class Value>
   [[nodiscard]] const Value& named(const std::string& what,
                                    const std::map<std::string, Value>& things) const {
     return things.at(one_of(what, names_of(things)));
   }
 
-  /// What `read` returns; what it complains about, as of an option or of a file, gets this node's place.
+  /// Returns the result of `read`, and adds this node's place to its errors.
   template <class Read>
   decltype(auto) placed(Read read) const {
     try {
@@ -70,7 +71,7 @@ class YamlNode {
     }
   }
 
-  /// Refuses keys that are not in `known`, naming file, line, key and the nearest known key.
+  /// \throws InputError for a key that is not in `known`, with file, line and the nearest known key
   void allow_only(const std::vector<std::string>& known) const;
 
   /// `models/vgg.yaml:12: segments[3].layers[0]: ` + message
@@ -78,7 +79,7 @@ class YamlNode {
 
  private:
   [[noreturn]] void fail_scalar(const std::string& expected) const;
-  /// With file and line in what a parser of units complains about.
+  /// Adds file and line to the errors of a parser of units.
   template <class Parser>
   auto parsed(Parser parser) const {
     return placed([&] { return parser(text(), "value"); });

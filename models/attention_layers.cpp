@@ -1,10 +1,12 @@
+#include <algorithm>
+
 #include "models/layer_kinds.hpp"
 
 /// Attention; s, h and a are sequence, hidden and heads.
 namespace stepcast {
 namespace {
 
-/// The widths of attention.
+/// Widths of attention.
 struct AttentionWidths {
   std::int64_t head = 0;  ///< d
   std::int64_t q = 0;     ///< a d, of queries and of the output
@@ -12,121 +14,160 @@ struct AttentionWidths {
 };
 
 AttentionWidths widths(const Layer& layer) {
-  const std::int64_t heads = layer.sizes.at("heads");
-  std::int64_t head = layer.sizes.at("head_size");
+  const std::int64_t heads = size(layer, "heads");
+  std::int64_t head = size(layer, "head_size");
   if (head == 0) head = layer.input[1] / heads;
-  return {head, heads * head, layer.sizes.at("kv_heads") * head};
+  return {head, heads * head, size(layer, "kv_heads") * head};
 }
 
-bool uses_ring(const Layer& layer) { return says(layer, "ring") && layer.sizes.at("context") > 1; }
+bool uses_ring(const Layer& layer) { return flag(layer, "ring") && size(layer, "context") > 1; }
 
 Shape attention_output(const Layer& layer) {
   expect_percent(layer, "dropout");
-  const std::int64_t heads = layer.sizes.at("heads"), kv_heads = layer.sizes.at("kv_heads");
-  if (layer.sizes.at("head_size") == 0 && layer.input[1] % heads != 0)
+  const std::int64_t heads = size(layer, "heads"), kv_heads = size(layer, "kv_heads");
+  if (size(layer, "head_size") == 0 && layer.input[1] % heads != 0)
     throw InputError("heads " + std::to_string(heads) + " do not divide the width " +
                      std::to_string(layer.input[1]));
   if (heads % kv_heads != 0)
     throw InputError("kv_heads " + std::to_string(kv_heads) + " do not divide heads " +
                      std::to_string(heads));
   const AttentionWidths width = widths(layer);
-  if (says(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
+  if (flag(layer, "fused") && (width.kv != width.q || width.q != layer.input[1]))
     throw InputError("a fused projection has q, k and v of the input's width");
-  if (uses_ring(layer) && (!says(layer, "flash") || layer.sizes.at("dropout") != 0))
-    throw InputError("a ring stores no probabilities: it needs flash=1, and no dropout of them");
+  if (uses_ring(layer) && (!flag(layer, "flash") || flag(layer, "dropout")))
+    throw InputError("ring attention stores no probabilities: it needs flash=1, and no dropout of them");
   if (uses_ring(layer) && layer.input[0] % 2 != 0)
-    throw InputError("a ring deals out two equal chunks to each rank; " + std::to_string(layer.input[0]) +
-                     " positions of a rank are odd");
-  if (says(layer, "rotary") && width.head % 2 != 0)
-    throw InputError("rotary positions need heads of an even size, got " + std::to_string(width.head));
+    throw InputError("ring attention gives each rank two equal chunks; " + std::to_string(layer.input[0]) +
+                     " positions per rank are odd");
+  if (flag(layer, "rotary") && width.head % 2 != 0)
+    throw InputError("rotary positions need heads of an even size, found " + std::to_string(width.head));
   return {layer.input[0], width.q};
 }
 
-std::vector<LayerPart> projections(const Layer& layer) {
+/// A projection of an attention layer, or (`norm`) a norm of `in` features.
+struct AttentionPart {
+  std::string name;
+  std::int64_t in, out;
+  bool norm = false;
+};
+
+std::vector<AttentionPart> projections(const Layer& layer) {
   const AttentionWidths width = widths(layer);
-  if (says(layer, "fused")) return {{"c_attn", 3 * width.q}};
-  return {{layer.texts.at("query"), width.q},
-          {layer.texts.at("key"), width.kv},
-          {layer.texts.at("value"), width.kv}};
+  const std::int64_t h = layer.input[1];
+  if (flag(layer, "fused")) return {{"c_attn", h, 3 * width.q}};
+  return {{layer.texts.at("query"), h, width.q},
+          {layer.texts.at("key"), h, width.kv},
+          {layer.texts.at("value"), h, width.kv}};
 }
 
 std::vector<LayerTensor> attention_parameters(const Layer& layer) {
   std::vector<LayerTensor> result;
-  for (const LayerPart& part : projections(layer)) {
-    result.push_back({part.name + ".weight", {part.count, layer.input[1]}});
-    if (says(layer, "bias")) result.push_back({part.name + ".bias", {part.count}});
+  for (const AttentionPart& part : projections(layer)) {
+    result.push_back({part.name + ".weight", {part.out, part.in}});
+    if (flag(layer, "bias")) result.push_back({part.name + ".bias", {part.out}});
   }
-  if (says(layer, "norms"))
+  if (flag(layer, "norms"))
     for (const char* name : {"q_norm.weight", "k_norm.weight"})
       result.push_back({name, {widths(layer).head}});
   return result;
 }
 
-/// What happens to the s x s matrices of probabilities p, of a s^2 elements.
-struct ScoresCost {
-  double forward = 0.0, backward = 0.0, kept = 0.0;  ///< elements
-  double masks = 0.0;                                ///< of those kept, dropout's noise
-  double aside = 0.0, backward_memory_bound = 0.0;   ///< of them, of kernels that compute next to nothing
-  double spared = 0.0, backward_spared = 0.0;        ///< of those, what a GPU's dropout does not move
-  int kernels = 0;
+/// Attention with stored probabilities, between q, k, v and the output. Elements of its arrays per sample.
+struct StoredAttention {
+  FusedAttention form;           ///< shapes; not causal
+  double copied = 0.0;           ///< moved to split heads, repeat keys and join heads
+  double vectors = 0.0;          ///< of q, k, v and the output, as the two GEMMs read and write them
+  std::int64_t dropout = 0;      ///< percent, of the probabilities
+  bool masks_in_kernel = false;  ///< one kernel scales, masks and takes the softmax (Megatron's)
+  bool causal = false;
+  int copies = 0;  ///< kernels that copy
 };
 
-/// Stored and read again between softmax and the two products:
+/// Adds the cost of stored probabilities p, of a s k elements:
 ///
-///     q k^T p, scale and softmax 4 p, causal mask 2 p, dropout as it says, p v p
+///     q k^T p, scale and softmax 4 p, causal mask 2 p, dropout as it has, p v p
 ///
-/// With `fused_softmax` one kernel scales, masks and takes the softmax, 2 p (Megatron's). Backward twice that. Kept: p; with dropout also its noise and what is left of p.
-ScoresCost stored_scores(std::int64_t dropout, bool causal, bool fused, double p) {
-  const DropoutCost drop = dropout_cost(dropout);
-  const double softmax = fused ? 2.0 : 4.0 + (causal ? 2.0 : 0.0);
-  const double matrices = 1.0 + softmax + 1.0;
-  return {(matrices + drop.forward) * p,
-          (2.0 * matrices + drop.backward) * p,
-          (1.0 + 2.0 * drop.kept) * p,
-          drop.kept * p,
-          (softmax + drop.forward) * p,
-          (2.0 * softmax + drop.backward) * p,
-          drop.forward_cpu_only * p,
-          drop.backward_spared * p,
-          (fused ? 1 : 2 + (causal ? 1 : 0)) + (drop.kept > 0.0 ? 1 : 0)};
+/// One fused kernel for scale, mask and softmax moves 2 p. Backward twice that. Saved: p; with dropout also
+/// its noise and the remaining p.
+void add_stored(const StoredAttention& attention, Flop scores, LayerCost& cost) {
+  const FusedAttention& form = attention.form;
+  const double p = form.heads * form.rows * form.keys;
+  const DropoutCost drop = dropout_cost(attention.dropout);
+  const bool fused = attention.masks_in_kernel, drops = drop.kept > 0.0;
+  const double softmax = fused ? 2.0 : attention.causal ? 6.0 : 4.0;
+  const double between = (softmax + drop.forward) * p, backward_between = (2.0 * softmax + drop.backward) * p;
+  const int kernels = (fused ? 1 : attention.causal ? 3 : 2) + (drops ? 1 : 0);
+  LayerWork& work = cost.work;
+  work.forward_traffic += float32_bytes(attention.copied + attention.vectors + 2.0 * p + between);
+  work.backward_traffic +=
+      float32_bytes(2.0 * (attention.copied + attention.vectors + 2.0 * p) + backward_between);
+  work.forward_kernels += attention.copies + 2 + kernels;
+  const std::vector<Gemm> gemms{{form.rows, form.keys, form.head_size, form.heads},
+                                {form.rows, form.value_size, form.keys, form.heads}};
+  work.gemms.insert(work.gemms.end(), gemms.begin(), gemms.end());
+  LayerWork& memory_bound = cost.memory_bound;
+  memory_bound.forward_traffic = float32_bytes(attention.copied + between);
+  memory_bound.backward_traffic = float32_bytes(2.0 * attention.copied + backward_between);
+  memory_bound.forward_cpu_only = float32_bytes(drop.forward_cpu_only * p);
+  memory_bound.backward_cpu_only = float32_bytes(drop.backward_cpu_only * p);
+  const Bytes saved = float32_bytes((1.0 + 2.0 * drop.kept) * p), masks = float32_bytes(drop.kept * p);
+  cost.saved_extra += saved;
+  cost.masks += masks;
+  cost.core = {.work = {{.forward = scores,
+                         .forward_traffic = float32_bytes(attention.vectors + 2.0 * p),
+                         .forward_kernels = 2,
+                         .gemms = gemms},
+                        {.forward_traffic = float32_bytes(between),
+                         .forward_cpu_only = memory_bound.forward_cpu_only,
+                         .forward_kernels = kernels}},
+               .saved = saved,
+               .masks = masks};
 }
 
-/// What lies between q, k and v and the output where probabilities are stored. \param cost whose last products are the two
-/// of the scores \param vectors elements of q, k, v and the output
-std::vector<LayerWork> stored_core(const LayerCost& cost, Flop scores, double vectors,
-                                   const ScoresCost& matrices) {
-  return {{.forward = scores,
-           .forward_traffic = float32_bytes(vectors + matrices.forward - matrices.aside),
-           .forward_kernels = 2,
-           .products = {cost.products.end() - 2, cost.products.end()}},
-          {.forward_traffic = float32_bytes(matrices.aside),
-           .forward_cpu_only = float32_bytes(matrices.spared),
-           .forward_kernels = matrices.kernels}};
+/// Adds the cost of attention in one kernel, which reads q, k and v and writes the output and one number per
+/// head and position. Its backward reads these and dy, computes q k^T again, and writes three gradients.
+/// \param copied elements of keys and values that exist only as copies, which are saved too
+void add_flash(const FusedAttention& form, double copied, Flop scores, LayerCost& cost) {
+  const double rows = form.heads * form.rows;
+  const double vectors = rows * form.head_size + form.kv_heads * form.keys * form.value_size;
+  const double outputs = rows * form.value_size + form.kv_heads * form.keys * form.head_size;
+  LayerWork& work = cost.work;
+  const Bytes traffic = float32_bytes(vectors + outputs + rows);
+  work.attention = form;
+  work.forward_traffic += traffic;
+  work.backward_traffic += float32_bytes(2.0 * (vectors + outputs) + rows);
+  work.recomputed = scores * form.head_size / (form.head_size + form.value_size);
+  work.forward_kernels += 1;
+  cost.saved_extra += float32_bytes(copied + rows);
+  cost.core = {
+      .work = {{.forward = scores, .forward_traffic = traffic, .forward_kernels = 1, .attention = form}},
+      .saved = float32_bytes(rows)};
 }
 
-/// What lies between q, k, v and the output around a ring of c ranks (Liu et al., "Ring Attention", 2023), each of which has two
-/// of 2c chunks of the sequence, s positions (zigzag, as Megatron's `p2p`): `flash` in c steps. In the first one the
-/// rank's own keys and values are attended to, in the others those that have come from the rank before meanwhile; causal ones
-/// of a rank further down are seen by half, from all positions (of one further up all, from half of them), so that every
-/// step takes 2 s^2 q flop, or 4 s^2 q. Then parts are put together by the logarithms of their sums of exponentials; in the
-/// backward gradients of q, and those of k and v that came, are summed. Traffic of that in elements, c - 1 times:
+/// Adds attention around a ring of c ranks (Liu et al., "Ring Attention", 2023). Each rank has two of 2c
+/// chunks of the sequence, s positions (zigzag, as Megatron's `p2p`): `flash` in c steps. The first step
+/// attends to the rank's own keys and values, the others to those that have meanwhile arrived from the
+/// previous rank. Causal keys of a rank further down are seen by half, from all positions (of one further up
+/// all, from half of them), so that every step takes 2 s^2 q flop, or 4 s^2 q. Then parts are combined by the
+/// logarithms of their sums of exponentials; the backward sums gradients of q, and those of k and v that
+/// arrived. Traffic of that in elements, c - 1 times:
 ///
 ///     forward   3 s q + 3 s a        backward   3 s q + 6 s w
 ///
-/// as two kernels each. Kept: x, q, those numbers, and one rank's k and v, s w each. Left out: the parts are in fp32 whatever
-/// the precision. \param w width of keys and values, copied for each query or not
+/// as two kernels each. Saved: x, q, those numbers, and one rank's k and v, s w each. Left out: the parts are
+/// in fp32 whatever the precision. \param w width of keys and values, copied for each query or not
 void add_ring(const Layer& layer, double w, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const auto q = static_cast<double>(widths(layer).q);
   const double heads = number(layer, "heads"), head = q / heads, rows = heads * s;
-  const bool causal = says(layer, "causal");
-  const int steps = static_cast<int>(layer.sizes.at("context"));
+  const bool causal = flag(layer, "causal");
+  const int steps = static_cast<int>(size(layer, "context"));
   for (int i = 0; i < steps; ++i) {
     const double keys = causal && i > 0 ? s / 2.0 : s;
     const Flop flop(4.0 * s * keys * q * (causal && i == 0 ? 0.5 : 1.0));
     cost.steps.push_back(
         {.forward = flop,
-         .again = 0.5 * flop,
+         .recomputed = 0.5 * flop,
          .forward_traffic = float32_bytes(2.0 * (s * q + keys * w) + rows),
          .backward_traffic = float32_bytes(4.0 * (s * q + keys * w) + rows),
          .forward_kernels = 1,
@@ -138,221 +179,145 @@ void add_ring(const Layer& layer, double w, LayerCost& cost) {
                         .forward_kernels = 2 * (steps - 1),
                         .backward_kernels = 2 * (steps - 1)});
   for (const LayerWork& step : cost.steps) {
-    cost.forward += step.forward;
-    cost.again += step.again;
-    cost.forward_traffic += step.forward_traffic;
-    cost.backward_traffic += step.backward_traffic;
+    cost.work.forward += step.forward;
+    cost.work.recomputed += step.recomputed;
+    cost.work.forward_traffic += step.forward_traffic;
+    cost.work.backward_traffic += step.backward_traffic;
   }
-  cost.saved_besides += float32_bytes(s * q + 2.0 * s * w + rows);
+  cost.saved_extra += float32_bytes(s * q + 2.0 * s * w + rows);
 }
 
-/// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are the widths
-/// of queries and of keys.
+/// softmax(q k^T / sqrt(d)) v per head, without the projection that follows; q = a d and w = kv_heads d are
+/// the widths of queries and of keys.
 ///
 ///     flop = 2 s h (q + 2 w) + 4 s^2 q               (three projections; q k^T and p v)
 ///
-/// Traffic in elements, forward, beside that of p (see stored_scores):
+/// Traffic in elements, forward, without that of p (see add_stored):
 ///
 ///     projections      s (3 h + q + 2 w), or fused s (h + q + 2 w)
 ///     norms, rotary    2 s (q + w) each, as one kernel each, or `eager`
 ///     split by heads   2 s (q + 2 w)                 (q, k and v are copied head by head)
-///     repeated heads   s (2 w + 2 q)                 (where several queries share a key)
+///     repeated heads   s (2 w + 2 q)                 (if several queries share a key)
 ///     q k^T            2 s q
 ///     p v, join heads  2 s q, 2 s q
 ///
-/// Backward twice that, as each product has two, each element-wise step reads a second tensor, and copies go
-/// both ways. Kept: x, q, k, v and p. Softmax's flop are left out. Copies and what happens to p between its products are
-/// kernels of their own: three for splitting, one each for scale, softmax, mask, dropout and joining.
+/// Backward twice that, because each product has two, each element-wise step reads a second tensor, and
+/// copies go both ways. Saved: x, q, k, v and p. Softmax's flop are left out. Copies and the operations on p
+/// between its products are separate kernels: three for splitting, one each for scale, softmax, mask, dropout
+/// and joining.
 ///
-/// With `context` c, keys and values are those of c s positions; or they go round a ring: see add_ring(). With `repeat_kv` keys
-/// and values of a position are copied for each query before that, 2 s (w + q), and added up again in the backward.
-///
-/// With `flash` one kernel reads q, k and v and writes the output and one number per head and position; there are no
-/// copies, no p, and a causal one computes half of the products (Dao, "FlashAttention-2", 2023). Its backward reads
-/// these and dy, computes q k^T again, and writes three gradients. Kept: x, q, k, v and those numbers; dropout's noise is
-/// drawn again.
+/// With `context` c, keys and values are those of c s positions; or they rotate through a ring: see
+/// add_ring(). With `repeat_kv` keys and values of a position are copied for each query before that, 2 s (w +
+/// q), and summed in the backward. With `flash` there are no copies and no p, and a causal kernel computes
+/// half of the products (Dao, "FlashAttention-2", 2023; see add_flash). Dropout's noise is drawn again.
 void add_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double keys = s * number(layer, "context");
   const auto h = static_cast<double>(layer.input[1]);
   const auto q = static_cast<double>(widths(layer).q), w = static_cast<double>(widths(layer).kv);
-  const bool flash = says(layer, "flash"), eager = says(layer, "eager"), repeats = w < q;
-  const bool copies = says(layer, "repeat_kv") && flash && repeats;
-  const double rows = number(layer, "heads") * s;
-  const auto products = static_cast<int>(projections(layer).size());
-  const int in_place = eager ? 0 : (says(layer, "norms") ? 1 : 0) + (says(layer, "rotary") ? 1 : 0);
-  const double around = s * (products * h + q + 2.0 * w + 2.0 * in_place * (q + w));
-  const double scores = 4.0 * s * keys * q * (flash && says(layer, "causal") ? 0.5 : 1.0);
-  cost.forward = Flop(2.0 * s * h * (q + 2.0 * w) + scores);
-  cost.saved_besides = uses_ring(layer) ? Bytes(0) : float32_bytes(s * q + 2.0 * keys * w);
-  cost.kernels = products + 2 * in_place;
-  for (const LayerPart& part : projections(layer))
-    cost.products.push_back({s, static_cast<double>(part.count), h});
+  const bool flash = flag(layer, "flash"), eager = flag(layer, "eager"), repeats = w < q;
+  const bool causal = flag(layer, "causal"), copies = flag(layer, "repeat_kv") && flash && repeats;
   const double heads = number(layer, "heads"), head = q / heads;
-  if (eager && says(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
-  if (eager && says(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
+  const std::vector<AttentionPart> parts = projections(layer);
+  const auto count = static_cast<int>(parts.size());
+  const int in_place = eager ? 0 : (flag(layer, "norms") ? 1 : 0) + (flag(layer, "rotary") ? 1 : 0);
+  const double around = s * (count * h + q + 2.0 * w + 2.0 * in_place * (q + w));
+  const Flop scores(uses_ring(layer) ? 0.0 : 4.0 * s * keys * q * (flash && causal ? 0.5 : 1.0));
   const double kv = copies ? q : w, copies_kv = copies ? 2.0 * s * (w + q) : 0.0;
-  if (uses_ring(layer)) {
-    cost.forward = cost.forward - Flop(scores);
-    cost.forward_traffic += float32_bytes(around + copies_kv);
-    cost.backward_traffic += float32_bytes(2.0 * around + copies_kv);
-    cost.kernels += copies ? 2 : 0;
-    return add_ring(layer, kv, cost);
-  }
-  if (flash) {
-    const double vectors = s * q + keys * kv;
-    cost.attention = FusedAttention{heads, kv / head, s, keys, head, head, says(layer, "causal")};
-    cost.forward_traffic += float32_bytes(around + copies_kv + 2.0 * vectors + rows);
-    cost.backward_traffic += float32_bytes(2.0 * around + copies_kv + 4.0 * vectors + rows);
-    cost.saved_besides += float32_bytes(2.0 * keys * (kv - w) + rows);
-    cost.again = Flop(0.5 * scores);
-    cost.kernels += copies ? 3 : 1;
-    cost.core = {{.forward = Flop(scores),
-                  .forward_traffic = float32_bytes(2.0 * vectors + rows),
-                  .forward_kernels = 1,
-                  .attention = cost.attention}};
-    cost.core_saved = float32_bytes(rows);
-    return;
-  }
-  const ScoresCost matrices = stored_scores(layer.sizes.at("dropout"), says(layer, "causal"),
-                                            says(layer, "fused_softmax"), rows * keys);
-  const double copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0));
-  const double vectors = around + copied + 4.0 * s * q;
-  cost.forward_traffic += float32_bytes(vectors + matrices.forward);
-  cost.backward_traffic += float32_bytes(2.0 * vectors + matrices.backward);
-  cost.saved_besides += float32_bytes(matrices.kept);
-  cost.masks += float32_bytes(matrices.masks);
-  cost.products.push_back({s, keys, head, heads});
-  cost.products.push_back({s, head, keys, heads});
-  cost.kernels += 3 + 2 + 1 + matrices.kernels + (repeats ? 2 : 0);
-  cost.forward_memory_bound = float32_bytes(copied + matrices.aside);
-  cost.backward_memory_bound = float32_bytes(2.0 * copied + matrices.backward_memory_bound);
-  cost.forward_cpu_only = float32_bytes(matrices.spared);
-  cost.backward_spared = float32_bytes(matrices.backward_spared);
-  cost.core = stored_core(cost, Flop(scores), 4.0 * s * q, matrices);
-  cost.core_saved = float32_bytes(matrices.kept);
-  cost.core_masks = float32_bytes(matrices.masks);
+  LayerWork& work = cost.work;
+  work.forward = Flop(2.0 * s * h * (q + 2.0 * w)) + scores;
+  work.forward_kernels = count + 2 * in_place + (copies ? 2 : 0);
+  for (const AttentionPart& part : parts) work.gemms.push_back({s, static_cast<double>(part.out), h});
+  if (eager && flag(layer, "norms")) add_eager(kEagerRmsNorm, s * (q + w), cost);
+  if (eager && flag(layer, "rotary")) add_eager(kEagerRotary, s * (q + w), cost);
+  work.forward_traffic += float32_bytes(around + copies_kv);
+  work.backward_traffic += float32_bytes(2.0 * around + copies_kv);
+  if (uses_ring(layer)) return add_ring(layer, kv, cost);
+  cost.saved_extra += float32_bytes(s * q + 2.0 * keys * w);
+  FusedAttention form{heads, kv / head, s, keys, head, head, flash && causal};
+  if (flash) return add_flash(form, 2.0 * keys * (kv - w), scores, cost);
+  add_stored({.form = form,
+              .copied = 4.0 * s * q + keys * (4.0 * w + (repeats ? 2.0 * (w + q) : 0.0)),
+              .vectors = 4.0 * s * q,
+              .dropout = size(layer, "dropout"),
+              .masks_in_kernel = flag(layer, "fused_softmax"),
+              .causal = causal,
+              .copies = 4 + (repeats ? 2 : 0)},
+             scores, cost);
 }
 
-/// One row per projection; the products of the attention itself are no module.
-std::vector<LayerRow> attention_rows(const Layer& layer) {
-  std::vector<LayerRow> rows;
-  for (const LayerPart& part : projections(layer))
-    rows.push_back({full_name(layer, part.name), "Linear", Shape{layer.input[0], part.count},
-                    (layer.input[1] + (says(layer, "bias") ? 1 : 0)) * part.count,
-                    Flop(2.0 * in(layer) * static_cast<double>(part.count))});
-  return rows;
-}
-
-/// Of multi-head latent attention: what a projection or a norm makes of how many features.
-struct LatentPart {
-  std::string name;
-  std::int64_t in, out;
-  bool norm = false;
-};
-
-std::vector<LatentPart> latent_parts(const Layer& layer) {
-  const auto size = [&](const char* key) { return layer.sizes.at(key); };
-  const std::int64_t h = layer.input[1], rank = size("kv_rank"), q_rank = size("q_rank");
-  const std::int64_t queries = size("heads") * (size("nope") + size("rope"));
-  const std::int64_t keys = size("heads") * (size("nope") + size("value"));
-  std::vector<LatentPart> parts{{"q_a_proj", h, q_rank},
-                                {"q_a_layernorm", q_rank, q_rank, true},
-                                {"q_b_proj", q_rank, queries},
-                                {"kv_a_proj_with_mqa", h, rank + size("rope")},
-                                {"kv_a_layernorm", rank, rank, true},
-                                {"kv_b_proj", rank, keys}};
+std::vector<AttentionPart> latent_parts(const Layer& layer) {
+  const std::int64_t h = layer.input[1], rank = size(layer, "kv_rank"), q_rank = size(layer, "q_rank");
+  const std::int64_t heads = size(layer, "heads"), nope = size(layer, "nope"), rope = size(layer, "rope");
+  std::vector<AttentionPart> parts{{"q_a_proj", h, q_rank},
+                                   {"q_a_layernorm", q_rank, q_rank, true},
+                                   {"q_b_proj", q_rank, heads * (nope + rope)},
+                                   {"kv_a_proj_with_mqa", h, rank + rope},
+                                   {"kv_a_layernorm", rank, rank, true},
+                                   {"kv_b_proj", rank, heads * (nope + size(layer, "value"))}};
   if (q_rank > 0) return parts;
   parts.erase(parts.begin(), parts.begin() + 2);
-  parts.front() = {"q_proj", h, queries};
+  parts.front() = {"q_proj", h, heads * (nope + rope)};
   return parts;
 }
 
 Shape latent_output(const Layer& layer) {
-  if (layer.sizes.at("rope") % 2 != 0)
-    throw InputError("rotary positions need a rope of an even size, got " +
-                     std::to_string(layer.sizes.at("rope")));
-  return {layer.input[0], layer.sizes.at("heads") * layer.sizes.at("value")};
+  if (size(layer, "rope") % 2 != 0)
+    throw InputError("rotary positions need a rope of an even size, found " +
+                     std::to_string(size(layer, "rope")));
+  return {layer.input[0], size(layer, "heads") * size(layer, "value")};
 }
 
 std::vector<LayerTensor> latent_parameters(const Layer& layer) {
   std::vector<LayerTensor> result;
-  for (const LatentPart& part : latent_parts(layer))
+  for (const AttentionPart& part : latent_parts(layer))
     result.push_back({part.name + ".weight", part.norm ? Shape{part.out} : Shape{part.out, part.in}});
   return result;
 }
 
-std::vector<LayerRow> latent_rows(const Layer& layer) {
-  std::vector<LayerRow> rows;
-  const double s = static_cast<double>(layer.input[0]);
-  for (const LatentPart& part : latent_parts(layer)) {
-    const auto size = static_cast<double>(part.out), width = static_cast<double>(part.in);
-    rows.push_back({full_name(layer, part.name), part.norm ? "RMSNorm" : "Linear",
-                    Shape{layer.input[0], part.out}, part.norm ? part.out : part.in * part.out,
-                    Flop(part.norm ? 4.0 * s * size : 2.0 * s * width * size)});
-  }
-  return rows;
-}
-
-/// Multi-head latent attention as it is trained (DeepSeek-V2, 2024; eager code of transformers), without the projection that
-/// follows. Of x, products give a latent of queries c_q (q_rank wide, normed) and one of keys and values c (kv_rank, normed)
-/// beside the rotary part of keys k_r, which all heads share; of these come per head q = [q_n, q_r], k_n and v. Then
-/// softmax(q [k_n, k_r]^T / sqrt(n + r)) v, n, r and w being the sizes of `nope`, `rope` and `value`, causal:
+/// Multi-head latent attention in training (DeepSeek-V2, 2024; eager code of transformers), without the
+/// projection that follows. GEMMs turn x into a latent of queries c_q (q_rank wide, normed) and one of keys
+/// and values c (kv_rank, normed), and the rotary part of keys k_r, which all heads share. Of these follow
+/// per head q = [q_n, q_r], k_n and v. Then softmax(q [k_n, k_r]^T / sqrt(n + r)) v, causal, with the sizes
+/// n, r and w of `nope`, `rope` and `value`:
 ///
-///     flop = 2 s (h q_rank + q_rank a (n + r) + h (kv_rank + r) + kv_rank a (n + w)) + 4 s (q_rank + kv_rank)
-///            + 2 s^2 a (n + r + w), half of that with `flash`
+///     flop = 2 s (h q_rank + q_rank a (n + r) + h (kv_rank + r) + kv_rank a (n + w))
+///            + 4 s (q_rank + kv_rank) + 2 s^2 a (n + r + w), half of the last with `flash`
 ///
-/// q_rank 0: queries are one product of x, h a (n + r). Traffic in elements, forward: each product's input and output, each
-/// norm's twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and as in `self_attention` attention itself, of
-/// keys of n + r and values of w. Backward twice that. Kept: x, the latents before and behind their norms, q, k, and what
-/// holds v beside k_n; with `flash` a number per head and position, else copies of q, k and v by head, and the probabilities.
+/// q_rank 0: queries are one GEMM of x, h a (n + r). Traffic in elements, forward: input and output of each
+/// GEMM, those of each norm twice, rotary parts 2 s (a + 1) r, joined keys s (a (2 n + r) + r), and attention
+/// as in `self_attention`, with keys of n + r and values of w. Backward twice that. Saved: x, the latents
+/// before and after their norms, q, k, and the array with v and k_n; with `flash` a number per head and
+/// position, else copies of q, k and v by head, and the probabilities.
 void add_latent_attention(const Layer& layer, LayerCost& cost) {
   const auto s = static_cast<double>(layer.input[0]);
   const double heads = number(layer, "heads"), n = number(layer, "nope"), r = number(layer, "rope");
   const double w = number(layer, "value"), d = n + r;
   const double latents = number(layer, "q_rank") + number(layer, "kv_rank");
-  const bool flash = says(layer, "flash");
-  double around = s * (2.0 * (heads + 1.0) * r + heads * (2.0 * n + r) + r), products = 0.0;
-  for (const LatentPart& part : latent_parts(layer)) {
+  const bool flash = flag(layer, "flash");
+  LayerWork& work = cost.work;
+  double around = s * (2.0 * (heads + 1.0) * r + heads * (2.0 * n + r) + r), flop = 4.0 * s * latents;
+  for (const AttentionPart& part : latent_parts(layer)) {
     const auto from = static_cast<double>(part.in), to = static_cast<double>(part.out);
     around += s * (from + to);
-    ++cost.kernels;
+    ++work.forward_kernels;
     if (part.norm) continue;
-    cost.products.push_back({s, to, from});
-    products += 2.0 * s * from * to;
+    work.gemms.push_back({s, to, from});
+    flop += 2.0 * s * from * to;
   }
-  const double scores = 2.0 * s * s * heads * (d + w) * (flash ? 0.5 : 1.0);
+  const Flop scores(2.0 * s * s * heads * (d + w) * (flash ? 0.5 : 1.0));
   const double norms = number(layer, "q_rank") > 0.0 ? 2.0 : 1.0;
-  cost.forward = Flop(products + 4.0 * s * latents + scores);
-  cost.kernels += 2;  // one is there already: rotary parts of queries and keys, joined keys
-  cost.saved_besides = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
+  work.forward = Flop(flop) + scores;
+  work.forward_kernels += 2;  // one is there already: rotary parts of queries and keys, joined keys
+  work.forward_traffic = float32_bytes(around);
+  work.backward_traffic = float32_bytes(2.0 * around);
+  cost.saved_extra = float32_bytes(s * (2.0 * latents + r + norms + 2.0 * heads * d + heads * (n + w)));
+  const FusedAttention form{heads, heads, s, s, d, w, flash};
+  if (flash) return add_flash(form, 0.0, scores, cost);
   const double vectors = s * heads * (d + w);  // q and v, or k and what they give
-  if (flash) {
-    cost.attention = FusedAttention{heads, heads, s, s, d, w, true};
-    cost.forward_traffic = float32_bytes(around + 2.0 * vectors + heads * s);
-    cost.backward_traffic = float32_bytes(2.0 * around + 4.0 * vectors + heads * s);
-    cost.saved_besides += float32_bytes(heads * s);
-    cost.again = Flop(scores * d / (d + w));
-    cost.kernels += 1;
-    cost.core = {{.forward = Flop(scores),
-                  .forward_traffic = float32_bytes(2.0 * vectors + heads * s),
-                  .forward_kernels = 1,
-                  .attention = cost.attention}};
-    cost.core_saved = float32_bytes(heads * s);
-    return;
-  }
-  const ScoresCost matrices = stored_scores(0, true, false, heads * s * s);
-  const double copied = 4.0 * vectors;
-  cost.forward_traffic = float32_bytes(around + copied + 2.0 * vectors + matrices.forward);
-  cost.backward_traffic = float32_bytes(2.0 * (around + copied + 2.0 * vectors) + matrices.backward);
-  cost.saved_besides += float32_bytes(s * heads * (2.0 * d + w) + matrices.kept);
-  cost.products.push_back({s, s, d, heads});
-  cost.products.push_back({s, w, s, heads});
-  cost.kernels += 4 + 2 + matrices.kernels;
-  cost.forward_memory_bound = float32_bytes(copied + matrices.aside);
-  cost.backward_memory_bound = float32_bytes(2.0 * copied + matrices.backward_memory_bound);
-  cost.core = stored_core(cost, Flop(scores), 2.0 * vectors, matrices);
-  cost.core_saved = float32_bytes(matrices.kept);
+  cost.saved_extra += float32_bytes(s * heads * (2.0 * d + w));
+  add_stored({.form = form, .copied = 4.0 * vectors, .vectors = 2.0 * vectors, .causal = true, .copies = 4},
+             scores, cost);
 }
 
 }  // namespace
@@ -360,48 +325,30 @@ void add_latent_attention(const Layer& layer, LayerCost& cost) {
 std::vector<LayerKind> attention_kinds() {
   return {
       {.name = "self_attention",
-       .torch_class = "Linear",
-       .attributes = {{"heads", Unit::kCount, {}, 1},
-                      {"kv_heads", Unit::kCount, {}, 1, "heads"},
-                      {"head_size", Unit::kCount, 0, 0},
-                      {"bias", Unit::kFlag, 1, 0},
-                      {"causal", Unit::kFlag, 0, 0},
-                      {"rotary", Unit::kFlag, 0, 0},
-                      {"norms", Unit::kFlag, 0, 0},
-                      {"fused", Unit::kFlag, 0, 0},
-                      {"flash", Unit::kFlag, 0, 0},
-                      {"eager", Unit::kFlag, 0, 0},
-                      {"repeat_kv", Unit::kFlag, 0, 0},
-                      {"fused_softmax", Unit::kFlag, 0, 0},
-                      {"dropout", Unit::kCount, 0, 0},
-                      {"context", Unit::kCount, 1, 1},
-                      {"ring", Unit::kFlag, 0, 0},
-                      {"query", Unit::kName, {}, 0, "", "query"},
-                      {"key", Unit::kName, {}, 0, "", "key"},
-                      {"value", Unit::kName, {}, 0, "", "value"}},
+       .attributes = {Attribute::count("heads"), Attribute::count_like("kv_heads", "heads"),
+                      Attribute::count_or("head_size", 0), Attribute::flag("bias", true),
+                      Attribute::flag("causal"), Attribute::flag("rotary"), Attribute::flag("norms"),
+                      Attribute::flag("fused"), Attribute::flag("flash"), Attribute::flag("eager"),
+                      Attribute::flag("repeat_kv"), Attribute::flag("fused_softmax"),
+                      Attribute::count_or("dropout", 0), Attribute::count_or("context", 1, 1),
+                      Attribute::flag("ring"), Attribute::name("query", "query"),
+                      Attribute::name("key", "key"), Attribute::name("value", "value")},
        .input = kSequence,
        .output = attention_output,
        .parameters = attention_parameters,
        .saves_input = true,
        .adjust = add_attention,
-       .ready_order = ReadyOrder::kReversed,
-       .rows = attention_rows},
+       .ready_order = ReadyOrder::kReversed},
       {.name = "latent_attention",
-       .torch_class = "Linear",
-       .attributes = {{"heads", Unit::kCount, {}, 1},
-                      {"q_rank", Unit::kCount, 0, 0},
-                      {"kv_rank", Unit::kCount, {}, 1},
-                      {"nope", Unit::kCount, {}, 0},
-                      {"rope", Unit::kCount, {}, 2},
-                      {"value", Unit::kCount, {}, 1},
-                      {"flash", Unit::kFlag, 0, 0}},
+       .attributes = {Attribute::count("heads"), Attribute::count_or("q_rank", 0),
+                      Attribute::count("kv_rank"), Attribute::count("nope", 0), Attribute::count("rope", 2),
+                      Attribute::count("value"), Attribute::flag("flash")},
        .input = kSequence,
        .output = latent_output,
        .parameters = latent_parameters,
        .saves_input = true,
        .adjust = add_latent_attention,
-       .ready_order = ReadyOrder::kReversed,
-       .rows = latent_rows},
+       .ready_order = ReadyOrder::kReversed},
   };
 }
 

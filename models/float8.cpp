@@ -4,21 +4,22 @@
 #include "core/error.hpp"
 #include "models/model.hpp"
 
-/// Products in float8 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as Transformer Engine and torchao have them.
+/// GEMMs in float8 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022), as in Transformer Engine and
+/// torchao.
 namespace stepcast {
 namespace {
 
-constexpr double kGranule = 16.0;  // elements of which an operand's rows are a multiple
+constexpr double kGranule = 16.0;  // rows of an operand are a multiple of this many elements
 constexpr double kCast =
-    2.0 + 2.0;  // bytes moved for an element: read in 16 bit, and written by rows and by columns
+    2.0 + 2.0;  // bytes moved per element: read in 16 bit, and written by rows and by columns
 
-bool fits(const Gemm& product) {
-  return product.heads <= 0.0 && !product.chooses && std::fmod(product.columns, kGranule) == 0.0 &&
-         std::fmod(product.depth, kGranule) == 0.0;
+bool fits(const Gemm& gemm) {
+  return gemm.has_weight() && !gemm.chooses && std::fmod(gemm.columns, kGranule) == 0.0 &&
+         std::fmod(gemm.depth, kGranule) == 0.0;
 }
 
-/// Bytes moved to cast an element, by which width it has. Where ranks gather `hidden` features of all positions, each casts its
-/// own positions, by rows, and of what is gathered a copy by columns is made.
+/// Bytes moved to cast an element, by the width of its array. If ranks gather `hidden` features of all
+/// positions, each casts its own positions by rows, and the gathered array is copied by columns.
 struct CastBytes {
   double hidden, others;
   std::int64_t width;
@@ -27,38 +28,51 @@ struct CastBytes {
   }
 };
 
-/// Casts of the input, of weights where they do not come in float8, and of the gradients of the outputs.
+/// Adds casts of the input, of weights that do not arrive in float8, and of the gradients of the outputs.
 void cast(LayerWork& work, bool weights, const CastBytes& bytes) {
   const Gemm* before = nullptr;
-  for (Gemm& product : work.products) {
-    if (!fits(product)) continue;
-    product.float8 = true;
-    const double inputs = product.rows * product.depth * product.times;
-    const bool is_cast = before != nullptr && before->rows == product.rows && before->depth == product.depth;
+  for (Gemm& gemm : work.gemms) {
+    if (!fits(gemm)) continue;
+    gemm.float8 = true;
+    const double inputs = gemm.rows * gemm.depth * gemm.times;
+    const auto times = static_cast<int>(gemm.times);
+    const bool is_cast = before != nullptr && before->rows == gemm.rows && before->depth == gemm.depth;
     if (!is_cast) {
-      work.forward_traffic += Bytes(bytes.of(product.depth) * inputs);
-      work.forward_kernels += static_cast<int>(product.times);
+      work.forward_traffic += Bytes(bytes.of(gemm.depth) * inputs);
+      work.forward_kernels += times;
     }
-    before = &product;
+    before = &gemm;
     if (weights) {
-      work.forward_weights += Bytes(kCast * product.columns * product.depth * product.times);
-      work.forward_kernels += static_cast<int>(product.times);
+      work.forward_weights += Bytes(kCast * gemm.columns * gemm.depth * gemm.times);
+      work.forward_kernels += times;
     }
     if (work.backward_kernels == 0) continue;
-    work.backward_traffic +=
-        Bytes(bytes.of(product.columns) * product.rows * product.columns * product.times);
-    work.backward_kernels += static_cast<int>(product.times);
+    work.backward_traffic += Bytes(bytes.of(gemm.columns) * gemm.rows * gemm.columns * gemm.times);
+    work.backward_kernels += times;
   }
 }
 
 bool is_weight(const Parameter& parameter, const Segment& segment) {
-  const auto multiplies = [&](const Gemm& product) {
-    return product.float8 && product.columns == static_cast<double>(parameter.shape.front()) &&
-           product.depth == static_cast<double>(parameter.shape.back());
+  const auto multiplies = [&](const Gemm& gemm) {
+    return gemm.float8 && gemm.columns == static_cast<double>(parameter.shape.front()) &&
+           gemm.depth == static_cast<double>(parameter.shape.back());
   };
   return parameter.shape.size() == 2 && std::ranges::any_of(segment.work, [&](const LayerWork& work) {
-           return std::ranges::any_of(work.products, multiplies);
+           return std::ranges::any_of(work.gemms, multiplies);
          });
+}
+
+/// All-gathers of tensor parallelism move float8, and so do the copies of gathered arrays.
+void narrow_collectives(Model& model, Segment& segment, double part) {
+  for (const int index : segment.collectives) {
+    LayerCollective& one = model.collectives[static_cast<std::size_t>(index)];
+    if (one.kind != LayerCollectiveKind::kAllGather || one.group != LayerCollectiveGroup::kTensor) continue;
+    one.per_sample = part * one.per_sample;
+    if (!model.parallel.batch_first || one.work == static_cast<int>(segment.work.size())) continue;
+    LayerWork& copied = segment.work[static_cast<std::size_t>(one.work)];
+    Bytes& traffic = one.backward ? copied.backward_traffic : copied.forward_traffic;
+    traffic = part * traffic;
+  }
 }
 
 }  // namespace
@@ -66,42 +80,33 @@ bool is_weight(const Parameter& parameter, const Segment& segment) {
 void multiply_in_float8(Model& model) {
   const double part = bytes_of("fp8") / bytes_of(model.precision.compute);
   const bool gathered = model.precision.gather == "fp8";
+  const bool in_parts = model.parallel.tensor > 1 && model.parallel.sequence_parallel;
   bool any = false;
   for (Segment& segment : model.segments) {
     if (!segment.repeated) continue;
-    const bool in_parts = model.tensor > 1 && model.sequence_parallel;
-    const CastBytes bytes{in_parts ? 3.0 / model.tensor + 2.0 : kCast, kCast, segment.output.back()};
-    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed})
+    const CastBytes bytes{in_parts ? 3.0 / model.parallel.tensor + 2.0 : kCast, kCast, segment.output.back()};
+    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) cast(work, !gathered, bytes);
-    Bytes& inputs =
-        model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed_size : segment.saved_size;
-    inputs = inputs - (1.0 - part) * segment.linear_size;
-    for (const int index : segment.exchanges)
-      if (LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(index)];
-          exchange.kind == ExchangeKind::kAllGather && exchange.group == ExchangeGroup::kTensor) {
-        exchange.per_sample = part * exchange.per_sample;
-        if (!model.batch_first || exchange.work == static_cast<int>(segment.work.size())) continue;
-        LayerWork& copied = segment.work[static_cast<std::size_t>(exchange.work)];
-        Bytes& traffic = exchange.backward ? copied.backward_traffic : copied.forward_traffic;
-        traffic = part * traffic;
-      }
+    SavedBytes& inputs =
+        model.recomputed_part == RecomputedPart::kOperations ? segment.recomputed.saved : segment.saved;
+    inputs.size -= (1.0 - part) * segment.saved.gemm_inputs;
+    narrow_collectives(model, segment, part);
     for (const int index : segment.parameters) {
       Parameter& parameter = model.parameters[static_cast<std::size_t>(index)];
       parameter.float8 = is_weight(parameter, segment);
       if (!parameter.float8) continue;
       any = true;
-      const auto count = static_cast<double>(parameter.numel());
+      const double float8 = bytes_of("fp8") * static_cast<double>(parameter.numel());
       if (gathered)
-        parameter.spared = parameter.size - Bytes(bytes_of("fp8") * count);
+        parameter.not_gathered = parameter.size - Bytes(float8);
       else
-        parameter.copies = Bytes(2.0 * bytes_of("fp8") * count);
+        parameter.copies = Bytes(2.0 * float8);
     }
   }
   if (!any)
-    throw InputError("precision fp8: '" + model.specification +
-                     "' has no blocks of a `repeat` with linear layers of multiples of 16, which are what it "
-                     "multiplies in "
-                     "float8; take bf16");
+    throw InputError(
+        "precision fp8: '" + model.specification +
+        "' has no blocks of a `repeat` with linear layers whose sizes are multiples of 16; take bf16");
 }
 
 }  // namespace stepcast

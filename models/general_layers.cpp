@@ -17,9 +17,15 @@ Shape output_of_branches(const Layer& layer) {
 }
 
 Shape declared_output(const Layer& layer) {
-  if (layer.sizes.at("parameter") % 4 != 0)
+  if (size(layer, "parameter") % 4 != 0)
     throw InputError("parameter must be a multiple of 4 B, the size of a float32");
   return layer.input;
+}
+
+Shape linear_output(const Layer& layer) {
+  Shape output = layer.input;
+  output.back() = size(layer, "out");
+  return output;
 }
 
 }  // namespace
@@ -27,37 +33,31 @@ Shape declared_output(const Layer& layer) {
 std::vector<LayerKind> general_kinds() {
   return {
       {.name = "linear",
-       .torch_class = "Linear",
-       .attributes = {{"out", Unit::kCount, {}, 1}, {"bias", Unit::kFlag, 1, 0}},
+       .attributes = {Attribute::count("out"), Attribute::flag("bias", true)},
        .input = {1, 2, "a vector or a sequence of vectors", "; put a flatten before it"},
-       .output =
-           [](const Layer& l) {
-             Shape output = l.input;
-             output.back() = l.sizes.at("out");
-             return output;
-           },
+       .output = linear_output,
        .parameters =
            [](const Layer& l) {
-             return weight_and_bias(l, {l.sizes.at("out"), l.input.back()});
+             return weight_and_bias(l, {size(l, "out"), l.input.back()});
            },
-       .product =
+       .gemm =
            [](const Layer& l) {
              const auto width = static_cast<double>(l.input.back());
              return Gemm{in(l) / width, number(l, "out"), width};
            },
-       .forward = kMatrixForward,
-       .backward = kMatrixBackward,
+       .forward = kGemmForward,
+       .backward = kGemmBackward,
        .saves_input = true,
        .ready_order = ReadyOrder::kReversed},
-      // Only the addition; body and shortcut are layers of their own. Backward hands the gradient to both
+      // Only the addition; body and shortcut are layers of their own. Backward passes the gradient to both
       // unchanged and adds what they return.
       {.name = "residual",
        .branches = {"body", "shortcut"},
        .output = output_of_branches,
        .forward = {0, 3},
        .backward = {3, 0}},
-      // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors, writes the
-      // gradients of both, and adds what the branches return.
+      // Element by element: the gate of a gated feed-forward layer. Backward reads dy and both factors,
+      // writes the gradients of both, and adds what the branches return.
       {.name = "product",
        .branches = {"gate", "value"},
        .output = output_of_branches,
@@ -66,15 +66,12 @@ std::vector<LayerKind> general_kinds() {
        .backward = {3, 5},
        .saves_input = true},
       {.name = "fixed",
-       .attributes = {{"forward", Unit::kNanoseconds, {}, 0},
-                      {"backward", Unit::kNanoseconds, {}, 0},
+       .attributes = {{"forward", Unit::kNanoseconds},
+                      {"backward", Unit::kNanoseconds},
                       {"parameter", Unit::kBytes, {}, 4},
-                      {"output", Unit::kBytes, 0, 0}},
+                      {"output", Unit::kBytes, 0}},
        .output = declared_output,
-       .parameters =
-           [](const Layer& l) {
-             return std::vector<LayerTensor>{{"weight", {l.sizes.at("parameter") / 4}}};
-           },
+       .parameters = [](const Layer& l) { return weight({size(l, "parameter") / 4}); },
        .is_view = true},
   };
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -17,18 +18,18 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "hf:";
 
-/// One configuration beside the file that says what its fields mean:
+/// One configuration and the file that maps its fields:
 ///
 /// ```yaml
 /// model: llama                              # the family
-/// settings: {hidden: hidden_size}           # setting: field; due
-/// optional: {kv_heads: num_key_value_heads} # the family's default where it is missing or null
-/// or_null: {q_rank: q_lora_rank}            # due, and null is 0
+/// settings: {hidden: hidden_size}           # setting: field; required
+/// optional: {kv_heads: num_key_value_heads} # the family's default if it is missing or null
+/// or_null: {q_rank: q_lora_rank}            # required, and null is 0
 /// percent: {dropout: [a_pdrop, b_pdrop]}    # fields of one value, times 100
 /// fixed: {attention_bias: 1}                # settings that every model of this type has
 /// only: {hidden_act: [silu]}                # values that are modelled; a missing field has the first one
 /// windows: [sliding_window]                 # null, or at least the sequence
-/// ignored: [bos_token_id]                   # what changes neither time nor memory
+/// ignored: [bos_token_id]                   # without effect on time and memory
 /// ```
 class ConfigurationReader {
  public:
@@ -42,24 +43,22 @@ class ConfigurationReader {
     check_known();
     check_values();
     Specification result{rules_.at("model").text()};
-    const auto add = [&](const std::string& setting, const std::string& value) {
-      const bool overridden = std::any_of(given.overrides.begin(), given.overrides.end(),
-                                          [&](const auto& one) { return one.first == setting; });
-      if (!overridden) result.overrides.emplace_back(setting, value);
+    const auto add = [&](const char* rule, const auto& value_of) {
+      for (const auto& [setting, node] : entries(rule)) {
+        const bool overridden =
+            std::ranges::any_of(given.overrides, [&](const auto& one) { return one.first == setting; });
+        if (const std::string value = value_of(node); !overridden && !value.empty())
+          result.overrides.emplace_back(setting, value);
+      }
     };
-    for (const std::string& setting : keys_of("settings"))
-      add(setting, number(rules_.at("settings").at(setting).text()));
-    for (const std::string& setting : keys_of("optional")) {
-      const std::string field = rules_.at("optional").at(setting).text();
-      if (is_given(field)) add(setting, number(field));
-    }
-    for (const std::string& setting : keys_of("or_null")) {
-      const std::string field = rules_.at("or_null").at(setting).text();
-      add(setting, fields_.contains(field) && fields_[field].is_null() ? "0" : number(field));
-    }
-    for (const std::string& setting : keys_of("percent"))
-      add(setting, percent(rules_.at("percent").at(setting)));
-    for (const std::string& setting : keys_of("fixed")) add(setting, rules_.at("fixed").at(setting).text());
+    add("settings", [&](const YamlNode& node) { return number(node.text()); });
+    add("optional", [&](const YamlNode& node) { return is_given(node.text()) ? number(node.text()) : ""; });
+    add("or_null", [&](const YamlNode& node) {
+      const std::string field = node.text();
+      return fields_.contains(field) && fields_[field].is_null() ? "0" : number(field);
+    });
+    add("percent", [&](const YamlNode& node) { return percent(node); });
+    add("fixed", [&](const YamlNode& node) { return node.text(); });
     result.overrides.insert(result.overrides.end(), given.overrides.begin(), given.overrides.end());
     check_windows(given);
     return result;
@@ -68,63 +67,62 @@ class ConfigurationReader {
  private:
   [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
 
-  [[nodiscard]] std::vector<std::string> keys_of(const std::string& key) const {
-    return rules_.has(key) ? rules_.at(key).keys() : std::vector<std::string>{};
+  [[nodiscard]] std::vector<std::pair<std::string, YamlNode>> entries(const std::string& rule) const {
+    std::vector<std::pair<std::string, YamlNode>> result;
+    if (rules_.has(rule))
+      for (const std::string& key : rules_.at(rule).keys()) result.emplace_back(key, rules_.at(rule).at(key));
+    return result;
   }
-  [[nodiscard]] std::vector<std::string> list(const std::string& key) const {
-    std::vector<std::string> texts;
-    if (rules_.has(key))
-      for (const YamlNode& item : rules_.at(key).items()) texts.push_back(item.text());
-    return texts;
+  static std::vector<std::string> texts(const YamlNode& list) {
+    std::vector<std::string> result;
+    for (const YamlNode& item : list.items()) result.push_back(item.text());
+    return result;
   }
   [[nodiscard]] bool is_given(const std::string& field) const {
     return fields_.contains(field) && !fields_[field].is_null();
   }
 
   void check_known() const {
-    // Of every configuration: who wrote it, how text is read and generated, how weights are stored.
-    std::vector<std::string> known{"model_type",   "architectures", "_name_or_path", "torch_dtype",
-                                   "dtype",        "auto_map",      "use_cache",     "transformers_version",
-                                   "bos_token_id", "eos_token_id",  "pad_token_id",  "initializer_range"};
-    for (const char* key : {"settings", "optional", "or_null"})
-      for (const std::string& setting : keys_of(key)) known.push_back(rules_.at(key).at(setting).text());
-    for (const std::string& setting : keys_of("percent"))
-      for (const YamlNode& field : rules_.at("percent").at(setting).items()) known.push_back(field.text());
-    for (const std::string& field : keys_of("only")) known.push_back(field);
-    for (const char* key : {"windows", "ignored"})
-      for (const std::string& field : list(key)) known.push_back(field);
+    // Fields of every configuration: authors, tokenizer, generation and storage of weights.
+    std::set<std::string> known{"model_type",   "architectures", "_name_or_path", "torch_dtype",
+                                "dtype",        "auto_map",      "use_cache",     "transformers_version",
+                                "bos_token_id", "eos_token_id",  "pad_token_id",  "initializer_range"};
+    for (const char* rule : {"settings", "optional", "or_null"})
+      for (const auto& [setting, field] : entries(rule)) known.insert(field.text());
+    for (const auto& [setting, fields] : entries("percent"))
+      for (const std::string& field : texts(fields)) known.insert(field);
+    for (const auto& [field, values] : entries("only")) known.insert(field);
+    for (const char* rule : {"windows", "ignored"})
+      if (rules_.has(rule))
+        for (const std::string& field : texts(rules_.at(rule))) known.insert(field);
     for (const auto& [field, value] : fields_.items())
-      if (std::find(known.begin(), known.end(), field) == known.end())
-        fail("field '" + field + "' (" + value.dump() + ") is not known of " + type() +
-             ", and may matter; take it out if it does not");
+      if (!known.contains(field))
+        fail("field '" + field + "' (" + value.dump() + ") is not known for " +
+             fields_.at("model_type").get<std::string>() +
+             ", and may have an effect; remove it if it has none");
   }
 
   void check_values() const {
-    for (const std::string& field : keys_of("only")) {
-      std::vector<std::string> modelled;
-      for (const YamlNode& value : rules_.at("only").at(field).items()) modelled.push_back(value.text());
-      const std::string value = text(field, modelled.front());
-      if (std::find(modelled.begin(), modelled.end(), value) == modelled.end())
+    for (const auto& [field, values] : entries("only")) {
+      const std::vector<std::string> modelled = texts(values);
+      if (!fields_.contains(field)) continue;
+      const nlohmann::json& found = fields_[field];
+      const std::string value = found.is_string() ? found.get<std::string>() : found.dump();
+      if (std::ranges::find(modelled, value) == modelled.end())
         fail("field '" + field + "' is " + value + ", which is not modelled; known: " + joined(modelled));
     }
   }
 
   void check_windows(const Specification& given) const {
-    const auto sequence = std::find_if(given.overrides.begin(), given.overrides.end(),
-                                       [](const auto& one) { return one.first == "sequence"; });
+    const auto sequence =
+        std::ranges::find_if(given.overrides, [](const auto& one) { return one.first == "sequence"; });
     if (sequence == given.overrides.end())
-      fail("say how long sequences are: " + std::string(kPrefix) + path_ + ":sequence=4096");
-    for (const std::string& field : list("windows"))
+      fail("the sequence length is missing; set it: " + std::string(kPrefix) + path_ + ":sequence=4096");
+    if (!rules_.has("windows")) return;
+    for (const std::string& field : texts(rules_.at("windows")))
       if (is_given(field) && fields_[field].get<double>() < std::stod(sequence->second))
         fail("field '" + field + "' is " + fields_[field].dump() +
              "; attention within a window shorter than sequence=" + sequence->second + " is not modelled");
-  }
-
-  [[nodiscard]] std::string type() const { return fields_.at("model_type").get<std::string>(); }
-
-  [[nodiscard]] std::string text(const std::string& field, const std::string& missing) const {
-    if (!fields_.contains(field)) return missing;
-    return fields_[field].is_string() ? fields_[field].get<std::string>() : fields_[field].dump();
   }
 
   [[nodiscard]] std::string number(const std::string& field) const {
@@ -138,16 +136,14 @@ class ConfigurationReader {
 
   [[nodiscard]] std::string percent(const YamlNode& fields) const {
     double share = -1.0;
-    for (const YamlNode& item : fields.items()) {
-      const std::string field = item.text();
+    for (const std::string& field : texts(fields)) {
       if (!is_given(field)) continue;
       if (!fields_[field].is_number())
         fail("field '" + field + "': expected a number, found " + fields_[field].dump());
       const auto value = fields_[field].get<double>();
       if (share >= 0.0 && value != share)
-        fail("field '" + field + "' is " + fields_[field].dump() +
-             ", others of its kind are not; one share of dropout "
-             "is modelled");
+        fail("field '" + field + "' is " + fields_[field].dump() + ", other dropout fields are " +
+             nlohmann::json(share).dump() + "; only one probability is modelled");
       share = value;
     }
     return std::to_string(std::max(0L, std::lround(100.0 * share)));

@@ -7,13 +7,31 @@ namespace {
 Shape windows(const Layer& layer, std::int64_t channels, std::int64_t padding) {
   Shape result{channels};
   for (const std::int64_t extent : {layer.input[1], layer.input[2]}) {
-    const std::int64_t room = extent + 2 * padding - layer.sizes.at("kernel");
+    const std::int64_t room = extent + 2 * padding - size(layer, "kernel");
     if (room < 0)
-      throw InputError("kernel " + std::to_string(layer.sizes.at("kernel")) + " is larger than the input " +
+      throw InputError("kernel " + std::to_string(size(layer, "kernel")) + " is larger than the input " +
                        shape_text(layer.input) + " with padding " + std::to_string(padding));
-    result.push_back(room / layer.sizes.at("stride") + 1);
+    result.push_back(room / size(layer, "stride") + 1);
   }
   return result;
+}
+
+Gemm convolution(const Layer& layer) {
+  return {out(layer) / number(layer, "out"), number(layer, "out"),
+          number(layer, "kernel") * number(layer, "kernel") * static_cast<double>(layer.input[0])};
+}
+
+std::vector<LayerTensor> running_statistics(const Layer& layer) {
+  return {{"running_mean", {layer.input[0]}},
+          {"running_var", {layer.input[0]}},
+          {"num_batches_tracked", {}, true}};
+}
+
+/// Indices of the maxima are saved and moved, 8 B each.
+void add_indices(const Layer& layer, LayerCost& cost) {
+  cost.saved_extra = Bytes(kInt64 * out(layer));
+  cost.work.forward_traffic += cost.saved_extra;
+  cost.work.backward_traffic += cost.saved_extra;
 }
 
 const InputForm kImage{3, 3, "channels x height x width"};
@@ -23,70 +41,52 @@ const InputForm kImage{3, 3, "channels x height x width"};
 std::vector<LayerKind> image_kinds() {
   return {
       {.name = "conv",
-       .torch_class = "Conv2d",
-       .attributes = {{"out", Unit::kCount, {}, 1},
-                      {"kernel", Unit::kCount, {}, 1},
-                      {"stride", Unit::kCount, 1, 1},
-                      {"padding", Unit::kCount, 0, 0},
-                      {"bias", Unit::kFlag, 1, 0}},
+       .attributes = {Attribute::count("out"), Attribute::count("kernel"),
+                      Attribute::count_or("stride", 1, 1), Attribute::count_or("padding", 0),
+                      Attribute::flag("bias", true)},
        .input = kImage,
-       .output = [](const Layer& l) { return windows(l, l.sizes.at("out"), l.sizes.at("padding")); },
+       .output = [](const Layer& l) { return windows(l, size(l, "out"), size(l, "padding")); },
        .parameters =
            [](const Layer& l) {
-             const std::int64_t kernel = l.sizes.at("kernel");
-             return weight_and_bias(l, {l.sizes.at("out"), l.input[0], kernel, kernel});
+             return weight_and_bias(l, {size(l, "out"), l.input[0], size(l, "kernel"), size(l, "kernel")});
            },
-       .product =
-           [](const Layer& l) {
-             return Gemm{out(l) / number(l, "out"), number(l, "out"),
-                         number(l, "kernel") * number(l, "kernel") * static_cast<double>(l.input[0])};
-           },
-       .forward = kMatrixForward,
-       .backward = kMatrixBackward,
+       .gemm = convolution,
+       .forward = kGemmForward,
+       .backward = kGemmBackward,
        .saves_input = true},
-      // Reads x twice, for statistics and for scaling. Backward reads x and dy for the two sums, both again for
-      // dx, and writes dx.
+      // Reads x twice, for statistics and for scaling. Backward reads x and dy for the two sums, both again
+      // for dx, and writes dx.
       {.name = "batch_norm",
-       .torch_class = "BatchNorm2d",
        .input = kImage,
-       .parameters = [](const Layer& l) { return scale_and_shift(l.input[0]); },
-       .buffers =
+       .parameters =
            [](const Layer& l) {
-             return std::vector<LayerTensor>{{"running_mean", {l.input[0]}},
-                                             {"running_var", {l.input[0]}},
-                                             {"num_batches_tracked", {}, true}};
+             return std::vector<LayerTensor>{{"weight", {l.input[0]}}, {"bias", {l.input[0]}}};
            },
+       .buffers = running_statistics,
        .flop = 4,
        .forward = {0, 3},
        .backward = {0, 5},
        .saves_input = true},
-      element_wise("relu", "ReLU", false),
+      element_wise("relu", false),
       {.name = "max_pool",
-       .torch_class = "MaxPool2d",
-       .attributes = {{"kernel", Unit::kCount, {}, 1}, {"stride", Unit::kCount, {}, 1, "kernel"}},
+       .attributes = {Attribute::count("kernel"), Attribute::count_like("stride", "kernel")},
        .input = kImage,
        .output = [](const Layer& l) { return windows(l, l.input[0], 0); },
        .forward = {1, 1},
        .backward = {1, 1},
        .saves_input = true,
-       .adjust =
-           [](const Layer& l, LayerCost& cost) {
-             cost.saved_besides = Bytes(kInt64 * out(l));  // where each maximum was
-             cost.forward_traffic += cost.saved_besides;
-             cost.backward_traffic += cost.saved_besides;
-           }},
-      // To one element PyTorch takes a mean, whose backward needs nothing but the shape.
+       .adjust = add_indices},
+      // For one output element PyTorch takes a mean, whose backward needs nothing but the shape.
       {.name = "adaptive_avg_pool",
-       .torch_class = "AdaptiveAvgPool2d",
-       .attributes = {{"out", Unit::kCount, 1, 1}},
+       .attributes = {Attribute::count_or("out", 1, 1)},
        .input = kImage,
        .output =
            [](const Layer& l) {
-             return Shape{l.input[0], l.sizes.at("out"), l.sizes.at("out")};
+             return Shape{l.input[0], size(l, "out"), size(l, "out")};
            },
        .forward = {1, 1},
        .backward = {1, 1},
-       .adjust = [](const Layer& l, LayerCost& cost) { cost.saves_input = l.sizes.at("out") > 1; }},
+       .adjust = [](const Layer& l, LayerCost& cost) { cost.saves_input = size(l, "out") > 1; }},
       {.name = "flatten", .output = [](const Layer& l) { return Shape{numel(l.input)}; }, .is_view = true},
   };
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "models/layer_kinds.hpp"
@@ -17,7 +19,8 @@ std::string to_text(Unit unit) {
 const std::vector<LayerKind>& layer_kinds() {
   static const std::vector<LayerKind> kKinds = [] {
     std::vector<LayerKind> kinds;
-    for (auto part : {image_kinds, general_kinds, transformer_kinds, attention_kinds, parallel_kinds})
+    for (auto part : {image_kinds, general_kinds, embedding_kinds, norm_kinds, attention_kinds, expert_kinds,
+                      parallel_kinds})
       for (LayerKind& kind : part()) kinds.push_back(std::move(kind));
     return kinds;
   }();
@@ -50,16 +53,14 @@ LayerCost cost_of(const Layer& layer) {
   const auto traffic = [&](PerElement per) {
     return float32_bytes(per.in * in(layer) + per.out * out(layer));
   };
-  LayerCost cost{.forward = Flop(kind.flop * out(layer)),
-                 .forward_traffic = traffic(kind.forward),
-                 .backward_traffic = traffic(kind.backward),
-                 .is_view = kind.is_view,
-                 .saves_input = kind.saves_input,
-                 .saves_output = kind.saves_output};
-  if (kind.product != nullptr) {
-    const Gemm product = kind.product(layer);
-    cost.forward = Flop(2.0 * product.rows * product.columns * product.depth);
-    cost.products.push_back(product);
+  LayerCost cost{.is_view = kind.is_view, .saves_input = kind.saves_input, .saves_output = kind.saves_output};
+  cost.work.forward = Flop(kind.flop * out(layer));
+  cost.work.forward_traffic = traffic(kind.forward);
+  cost.work.backward_traffic = traffic(kind.backward);
+  if (kind.gemm != nullptr) {
+    const Gemm gemm = kind.gemm(layer);
+    cost.work.forward = Flop(2.0 * gemm.rows * gemm.columns * gemm.depth);
+    cost.work.gemms.push_back(gemm);
   }
   if (kind.adjust) kind.adjust(layer, cost);
   return cost;
@@ -70,9 +71,7 @@ std::string full_name(const Layer& layer, const std::string& suffix) {
 }
 
 std::int64_t numel(const Shape& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t extent : shape) product *= extent;
-  return product;
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies());
 }
 
 }  // namespace stepcast

@@ -8,68 +8,100 @@
 
 #include "models/model.hpp"
 
-// clang-format off
-/// The table of layer kinds: what a layer may say of itself in YAML, and the arithmetic that follows from it.
+/// The table of layer kinds: their attributes in YAML (numbers in `Layer::sizes`, names in `Layer::texts`)
+/// and the arithmetic that follows. Images are channels x height x width, sequences positions x features.
 ///
-/// | kind                | attributes (numbers in `Layer::sizes`, names in `Layer::texts`)   | PyTorch class     |
-/// |---------------------|-------------------------------------------------------------------|-------------------|
-/// | `conv`              | `out`, `kernel`, `stride` = 1, `padding` = 0, `bias` = true       | Conv2d            |
-/// | `batch_norm`        | –                                                                 | BatchNorm2d       |
-/// | `relu`              | –                                                                 | ReLU              |
-/// | `max_pool`          | `kernel`, `stride` = kernel                                       | MaxPool2d         |
-/// | `adaptive_avg_pool` | `out` = 1                                                         | AdaptiveAvgPool2d |
-/// | `flatten`           | –                                                                 | a view            |
-/// | `linear`            | `out`, `bias` = true; acts on the last dimension                  | Linear            |
-/// | `residual`          | lists `body`, `shortcut`: y = body(x) + shortcut(x)               | an addition       |
-/// | `product`           | lists `gate`, `value`: y = gate(x) * value(x), by element         | a multiplication  |
-/// | `fixed`             | `forward` and `backward` (times, in ns), `parameter` (bytes), `output` = 0 (bytes; 0: not said) | times declared    |
-/// | `embedding`         | `vocabulary`, `positions` (0: no table of them), `types` = 0, `out`; names of the tables: `word`, `position`, `type` | Embedding, one per table |
-/// | `position_embedding` | `positions`                                                      | Embedding         |
-/// | `layer_norm`        | `bias` = true                                                     | LayerNorm         |
-/// | `rms_norm`          | `eager` = false                                                   | RMSNorm           |
-/// | `gelu`, `silu`, `tanh` | –                                                              | GELU, SiLU, Tanh  |
-/// | `dropout`           | `percent`; 0 is the identity                                      | Dropout           |
-/// | `self_attention`    | `heads`, `kv_heads` = heads, `head_size` = 0 (width / heads), `bias` = true, `causal`, `rotary`, `norms`, `fused`, `flash`, `eager`, `repeat_kv`, `fused_softmax` = false, `dropout` = 0 (percent, of the probabilities), `context` = 1, `ring` = false; names: `query`, `key`, `value` | Linear: `query`, `key` and `value`, or fused `c_attn` |
-/// | `latent_attention`  | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`, `rope`, `value` (sizes of a head's parts), `flash` = false | Linear and RMSNorm: those of DeepSeek-V3 |
-/// | `experts`           | `experts`, `active`, `feed_forward`, `shared` = 0, `capacity` = 0 (percent), `ranks` = 1, `sigmoid` = false, `groups` = 1, `chosen_groups` = groups; names: `router`, `gate`, `up`, `down` | Linear: the router, and three of each expert |
-/// | `first_token`       | –                                                                 | a view            |
-/// | `tied_linear`       | `to`: the weight of an earlier segment, y = x weight^T            | Linear            |
-/// | `tensor_enter`, `tensor_leave` | made by `tensor_parallel`, see below                     | –                 |
+/// | kind                   | attributes                                             | PyTorch class     |
+/// |------------------------|--------------------------------------------------------|-------------------|
+/// | `conv`                 | `out`, `kernel` (square), `stride` = 1, `padding` = 0, | Conv2d            |
+/// |                        | `bias` = true                                          |                   |
+/// | `batch_norm`           | -                                                      | BatchNorm2d       |
+/// | `relu`                 | -                                                      | ReLU              |
+/// | `max_pool`             | `kernel`, `stride` = kernel                            | MaxPool2d         |
+/// | `adaptive_avg_pool`    | `out` = 1                                              | AdaptiveAvgPool2d |
+/// | `flatten`              | -                                                      | a view            |
+/// | `linear`               | `out`, `bias` = true; acts on the last dimension       | Linear            |
+/// | `residual`             | lists `body`, `shortcut`: y = body(x) + shortcut(x)    | an addition       |
+/// | `product`              | lists `gate`, `value`: y = gate(x) * value(x), by      | a multiplication  |
+/// |                        | element                                                |                   |
+/// | `fixed`                | `forward`, `backward` (ns), `parameter`, `output` = 0  | declared times    |
+/// |                        | (bytes)                                                |                   |
+/// | `embedding`            | `vocabulary`, `positions` (0: no table), `types` = 0,  | Embedding,        |
+/// |                        | `out`; names of the tables: `word`, `position`, `type` | one per table     |
+/// | `position_embedding`   | `positions`                                            | Embedding         |
+/// | `layer_norm`           | `bias` = true                                          | LayerNorm         |
+/// | `rms_norm`             | `eager` = false                                        | RMSNorm           |
+/// | `gelu`, `silu`, `tanh` | -                                                      | GELU, SiLU, Tanh  |
+/// | `dropout`              | `percent`; 0 is the identity                           | Dropout           |
+/// | `self_attention`       | `heads`, `kv_heads` = heads, `head_size` = 0 (width /  | Linear: `query`,  |
+/// |                        | heads), `bias` = true, `causal`, `rotary`, `norms`,    | `key`, `value`,   |
+/// |                        | `fused`, `flash`, `eager`, `repeat_kv`,                | or `c_attn`       |
+/// |                        | `fused_softmax` = false, `dropout` = 0 (percent, of    |                   |
+/// |                        | the probabilities), `context` = 1, `ring` = false;     |                   |
+/// |                        | names: `query`, `key`, `value`                         |                   |
+/// | `latent_attention`     | `heads`, `q_rank` = 0 (none), `kv_rank`, `nope`,       | those of          |
+/// |                        | `rope`, `value` (sizes of the parts of a head),        | DeepSeek-V3       |
+/// |                        | `flash` = false                                        |                   |
+/// | `experts`              | `experts`, `active`, `feed_forward`, `shared` = 0,     | Linear: router,   |
+/// |                        | `capacity` = 0 (percent), `ranks` = 1, `sigmoid` =     | and three         |
+/// |                        | false, `groups` = 1, `chosen_groups` = groups; names:  | per expert        |
+/// |                        | `router`, `gate`, `up`, `down`                         |                   |
+/// | `first_token`          | -                                                      | a view            |
+/// | `tied_linear`          | `to`: the weight of an earlier segment, y = x weight^T | Linear            |
 ///
-/// `tensor_parallel` is no layer but says that `ranks` share its `layers`: attention by heads, the others by columns, the
-/// last one by rows, or by columns too where `output: split`; an embedding by rows of its table. Around them stand
-/// `tensor_enter` (its backward sums the gradients over the ranks) and `tensor_leave` (its forward sums the parts, and adds
-/// the bias of the last layer); with `sequence`, ranks have parts of the sequence outside: enter gathers them and leave
-/// scatters its sums (Korthikanti et al., "Reducing Activation Recomputation", 2023). Of one rank it is its layers.
+/// `tensor_parallel` contains `layers` that `ranks` share: attention by heads, the others by columns, the
+/// last layer by rows, or by columns too with `output: split`; an embedding by rows of its table. The reader
+/// puts `tensor_enter` before them (its backward sums the gradients over the ranks) and `tensor_leave` after
+/// them (its forward sums the parts and adds the bias of the last layer). With `sequence`, ranks have parts
+/// of the sequence outside: enter gathers them and leave scatters its sums (Korthikanti et al., "Reducing
+/// Activation Recomputation", 2023). With one rank only its layers remain.
 ///
-/// Attention: q heads of a key and value each (`kv_heads`: of several), `rotary` positions, `norms`: an RMSNorm over each
-/// head's q and k; `fused`: one projection for q, k and v; `flash`: probabilities are never stored; `eager`: norms and rotary
-/// positions are PyTorch's kernels one by one (so is an `rms_norm`); `repeat_kv`: with `flash`, keys and values are copied for
-/// every head of q that reads them; `context`: the input is
-/// one of so many ranks' parts of the sequence, and keys and values of all parts are gathered (Llama 3; the work of causal
-/// ones is taken to be balanced over the ranks); with `ring` each part goes round the ranks instead, while they attend to the
-/// one before: it needs `flash`, and no dropout of probabilities.
-/// Experts: of each token the router chooses `active` of `experts` feed-forward layers with SiLU gates; one of width
-/// `shared` sees every token. The choice is taken to be even. With `capacity` an expert takes of each sequence s no more than
-/// that part of its even share, ceil(capacity s active/experts), the first ones that chose it; the others pass it by, and
-/// what is left free is computed too, as zeros, so that sizes do not depend on the choice. `ranks` have an equal part of the
-/// experts each; two all-to-alls take tokens there and back (Lepikhin et al., "GShard", 2020, whose groups are here sequences).
+/// Attention: `kv_heads`: each key and value serves heads / kv_heads heads of q; `rotary`: rotary positions;
+/// `norms`: an RMSNorm over each head's q and k; `fused`: one projection for q, k and v; `flash`:
+/// probabilities are never stored; `eager`: norms and rotary positions are separate PyTorch kernels (so is an
+/// `rms_norm`); `repeat_kv`: with `flash`, keys and values are copied for every head of q that reads them;
+/// `context`: the input is one of that many ranks' parts of the sequence, and keys and values of all parts
+/// are gathered (Llama 3; work of causal attention counts as balanced). With `ring` each part rotates through
+/// the ring instead, while ranks attend to the part before. Ring attention requires `flash` and no dropout of
+/// probabilities.
 ///
-/// Square kernels only; images are channels x height x width, sequences positions x features.
-// clang-format on
+/// Experts: for each token the router chooses `active` of `experts` feed-forward layers with SiLU gates,
+/// evenly; one of width `shared` sees every token. With `capacity` an expert takes at most that share of its
+/// even part of a sequence of s tokens, ceil(capacity s active/experts), the first that chose it. The others
+/// skip it, and free places are computed as zeros, so sizes do not depend on the choice. `ranks` have equal
+/// parts of the experts; two all-to-alls move tokens there and back (Lepikhin et al., "GShard", 2020, whose
+/// groups are sequences here).
 namespace stepcast {
 
-/// What a number in a model file means; settings and attributes of one unit go together.
+/// Unit of a number in a model file; settings and attributes must agree in it.
 enum class Unit : std::uint8_t { kCount, kFlag, kBytes, kNanoseconds, kName };
 std::string to_text(Unit unit);
 
+/// An attribute is required if it has no default value, no `same_as` and no default name.
 struct Attribute {
   std::string key;
   Unit unit = Unit::kCount;
-  std::optional<std::int64_t> standard{};  ///< value when it is left out; none: it is due, or `same_as`
+  std::optional<std::int64_t> default_value{};
   std::int64_t least = 0;
-  std::string same_as{};        ///< an earlier attribute whose value it takes when it is left out
-  std::string standard_name{};  ///< of unit kName, when it is left out; "": it is due
+  std::string same_as{};  ///< earlier attribute that provides the default
+  std::string default_name{};
+
+  static Attribute count(std::string key, std::int64_t least = 1) {
+    return {std::move(key), Unit::kCount, {}, least};
+  }
+  static Attribute count_or(std::string key, std::int64_t value, std::int64_t least = 0) {
+    return {std::move(key), Unit::kCount, value, least};
+  }
+  static Attribute count_like(std::string key, std::string other) {
+    return {std::move(key), Unit::kCount, {}, 1, std::move(other)};
+  }
+  static Attribute flag(std::string key, bool value = false) {
+    return {std::move(key), Unit::kFlag, value ? 1 : 0};
+  }
+  static Attribute name(std::string key, std::string value) {
+    return {std::move(key), Unit::kName, {}, 0, "", std::move(value)};
+  }
+  [[nodiscard]] bool required() const { return !default_value && same_as.empty() && default_name.empty(); }
 };
 
 /// A parameter or a buffer of one layer.
@@ -77,52 +109,48 @@ struct LayerTensor {
   std::string suffix;  ///< `weight`; the full name is `<layer>.weight`
   Shape shape{};
   bool is_integer = false;
-  bool expert = false;  ///< where ranks share experts: of one that only this rank has
+  bool expert = false;  ///< true if only this one of the expert-parallel ranks has it
 };
 
-/// Tokens of one sequence that an expert takes at most; 0: there is no limit.
+/// Maximum number of tokens of one sequence that an expert takes; 0: unlimited.
 std::int64_t expert_capacity(const Layer& layer);
-/// Tokens of one sequence that experts compute, each once for every expert that takes it, free places among them.
+/// Tokens of one sequence that experts compute, counted once per expert that takes them, free places
+/// included.
 std::int64_t expert_rows(const Layer& layer);
 
-/// By what ranks share a layer, in Layer::texts.
+/// Key in Layer::texts: by what tensor-parallel ranks divide a layer.
 inline constexpr const char* kShared = "shared by";
-/// The dimension of a parameter along which they do; -1 for what each has whole.
+/// Dimension of a parameter along which they divide it; -1: each rank has the whole parameter.
 int shared_dimension(const Layer& layer, const LayerTensor& tensor);
 
-/// What one layer costs per sample, in float32 (4 B per element). Parameters' own bytes are not in the
-/// traffic.
-/// Behind the name of what leaves shared layers: the exchange that gathers their input again.
-inline constexpr const char* kAgain = ".again";
+/// Suffix of the collective that gathers the input of shared layers again in the backward.
+inline constexpr const char* kRegather = ".regather";
 
+/// What recomputation of attention runs again: everything between q, k, v and the output.
+struct CoreAttention {
+  std::vector<LayerWork> work;
+  Bytes saved{}, masks{};
+};
+
+/// Cost of one layer per sample in float32 (4 B per element), without the traffic of parameters.
 struct LayerCost {
-  /// 2 per multiply-add; batch norm and RMS norm 4, layer norm 8, ReLU, GELU, SiLU, tanh and products 1 per element; pooling, additions,
-  /// softmax, rotary positions, dropout and looking up embeddings 0.
-  Flop forward{};
-  Bytes forward_traffic{};  ///< activations read and written once each; batch norm reads twice (statistics,
-                            ///< then scaling)
-  Bytes backward_traffic{};
+  /// Flop: 2 per multiply-add; batch norm and RMS norm 4, layer norm 8, ReLU, GELU, SiLU, tanh and products 1
+  /// per element; pooling, additions, softmax, rotary positions, dropout and embeddings 0. Traffic:
+  /// activations read and written once each; batch norm reads twice (statistics, then scaling).
+  LayerWork work{.forward_kernels = 1};
+  /// Part of that traffic in separate memory-bound kernels: attention's copies, softmax and dropout.
+  LayerWork memory_bound{};
   bool is_view = false;      ///< the output is the input's memory
-  bool saves_input = false;  ///< autograd keeps the input for the backward
+  bool saves_input = false;  ///< autograd saves the input for the backward
   bool saves_output = false;
-  bool gathers_again = false;  ///< the output does not stay for the backward, whoever saves it
-  Flop again{};                ///< that the backward computes a second time
-  Bytes saved_besides{};  ///< kept beside activations: max pooling's int64 indices, 8 B per output element
-  Bytes masks{};          ///< of that, dropout's noise, of which a GPU keeps one byte per element
-  /// Kernels that an eager framework launches on a GPU in the forward; a view launches none.
-  int kernels = 1;
-  /// Of a layer that is several kernels: the part of the traffic that kernels of their own move, which
-  /// compute next to nothing (attention's copies, softmax and dropout).
-  Bytes forward_memory_bound{}, backward_memory_bound{};
-  Bytes forward_cpu_only{}, backward_spared{};  ///< of the traffic, what a GPU's dropout does not move
-  std::vector<Gemm> products{};                 ///< whose flop and traffic are among the above
-  std::optional<FusedAttention> attention{};
-  InFloat32 in_float32{};
-  /// Of attention, what lies between q, k, v and its output: what it computes, keeps, and of that dropout's noise.
-  std::vector<LayerWork> core{};
-  Bytes core_saved{}, core_masks{};
-  /// Of attention around a ring, its steps in the order of the forward, the last ones of the layer: their flop and traffic are
-  /// among the above, their kernels are not.
+  /// True if the backward gathers the output again. The output then never counts as saved, even if a later
+  /// layer saves its input.
+  bool regathers = false;
+  Bytes saved_extra{};  ///< saved besides activations: max pooling's int64 indices, 8 B per output element
+  Bytes masks{};        ///< part of `saved_extra`: dropout's noise, of which a GPU keeps one byte per element
+  CoreAttention core{};
+  /// Steps of ring attention in the order of the forward, the last works of the layer. Their flop and traffic
+  /// are part of `work`, their kernels are not.
   std::vector<LayerWork> steps{};
 };
 
@@ -133,7 +161,7 @@ enum class ReadyOrder : std::uint8_t {
   kFirstLast    ///< embedding: position, type, word, since the words are looked up first
 };
 
-/// What an input must be: so many dimensions.
+/// Number of dimensions of an input.
 struct InputForm {
   std::size_t least = 0, most = 3;
   std::string words{};   ///< `channels x height x width`
@@ -147,33 +175,30 @@ struct PerElement {
 
 struct LayerKind {
   std::string name;
-  std::string torch_class{};  ///< `Conv2d`; "" for what is no module in PyTorch and has no row
   std::vector<Attribute> attributes{};
   InputForm input{};
   std::vector<std::string> branches{};  ///< keys of two lists of layers: Layer::body and Layer::shortcut
-  /// From input shape and sizes; the input's unless set. \throws InputError when they do not fit each other
+  /// From input shape and sizes; the input's unless set. \throws InputError if they do not fit each other
   std::function<Shape(const Layer&)> output{};
   std::function<std::vector<LayerTensor>(const Layer&)> parameters = no_tensors;  ///< in registration order
   std::function<std::vector<LayerTensor>(const Layer&)> buffers = no_tensors;     ///< in registration order
-  double flop = 0.0;  ///< per element of the output; or, of a layer that is a product of matrices, 2 m n k:
-  Gemm (*product)(const Layer&) = nullptr;
-  PerElement forward{}, backward{};  ///< elements of 4 B that are read or written
+  double flop = 0.0;                     ///< per element of the output
+  Gemm (*gemm)(const Layer&) = nullptr;  ///< of a layer that is a GEMM: 2 m n k flop
+  PerElement forward{}, backward{};      ///< elements of 4 B that are read or written
   bool is_view = false, saves_input = false, saves_output = false;
-  /// What the numbers above do not say of the cost.
+  /// Costs that the members above do not express.
   std::function<void(const Layer&, LayerCost&)> adjust{};
   ReadyOrder ready_order = ReadyOrder::kRegistered;
-  /// Of a layer that is several modules in PyTorch; else the layer has one row, or none without a name.
-  std::function<std::vector<LayerRow>(const Layer&)> rows{};
   bool needs_no_name = false;  ///< parameters may be called after their suffix alone: `wte.weight`
 
   static std::vector<LayerTensor> no_tensors(const Layer& /*layer*/) { return {}; }
 };
 
-/// From input shape and sizes. \throws InputError when the input does not fit
+/// From input shape and sizes. \throws InputError if the input does not fit
 Shape output_of(const Layer& layer);
 LayerCost cost_of(const Layer& layer);
 
-/// `<layer>.<suffix>`, or the suffix alone where the layer has no name.
+/// `<layer>.<suffix>`, or the suffix alone if the layer has no name.
 std::string full_name(const Layer& layer, const std::string& suffix);
 
 const std::vector<LayerKind>& layer_kinds();
@@ -184,26 +209,27 @@ const LayerKind& layer_kind(const std::string& name);
 
 std::int64_t numel(const Shape& shape);
 
-/// Of that many float32.
+/// Bytes of `count` float32.
 constexpr Bytes float32_bytes(double count) { return Bytes(4.0 * count); }
 inline Bytes float32_bytes(const Shape& shape) { return float32_bytes(static_cast<double>(numel(shape))); }
 
-/// Fills, for every segment, parameters, buffers, rows and per-sample costs, and the model's lists of them.
+/// Fills, for every segment, parameters and per-sample costs, and the model's lists of parameters and
+/// buffers.
 ///
 /// Parameters and buffers are registered in forward order, a residual's body before its shortcut, as a
 /// PyTorch module lists them. Gradients become ready in the opposite order of the layers, a shortcut's before
-/// its body's (autograd runs the later node first), and within a layer as LayerKind says.
+/// its body's (autograd runs the later node first), and within a layer as LayerKind specifies.
 ///
 ///     backward flop = 2 forward flop; layers up to the first one with parameters need no gradient of their
 ///     input, and take 1 forward flop
 ///
-/// Saved bytes are what a segment's forward allocates and leaves behind for the backward: activations that a
-/// layer keeps (each once, however many layers keep it), its own output, and pooling's indices. The input
+/// Saved bytes are those that a segment's forward allocates and leaves for the backward: activations that a
+/// layer saves (each once, however many layers save it), its own output, and pooling's indices. The input
 /// belongs to the segment before. Transient workspace and allocator rounding are left out; `measure` observes
 /// the real figure.
 ///
 /// \pre every layer has its input and output shapes
-/// \returns the name of a tensor that two layers share, or "" when all names are unique
+/// \returns the name of a tensor that two layers share, or "" if all names are unique
 std::string complete(Model& model);
 
 }  // namespace stepcast

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -16,7 +15,7 @@ std::int64_t Parameter::numel() const { return stepcast::numel(shape); }
 
 namespace {
 
-/// Of what `part` takes of each of the things.
+/// Sum over `things` of what `part` returns for each.
 template <class Things, class Part>
 auto total(const Things& things, Part part) {
   std::decay_t<std::invoke_result_t<Part, typename Things::const_reference>> sum{};
@@ -24,28 +23,39 @@ auto total(const Things& things, Part part) {
   return sum;
 }
 
+/// Sum over the GEMMs with weights.
+template <class Part>
+double total_with_weights(const std::vector<Gemm>& gemms, Part part) {
+  return total(gemms, [&](const Gemm& one) { return one.has_weight() ? part(one) : 0.0; });
+}
+
 }  // namespace
 
-double LayerWork::weight_products() const {
-  return total(products, [](const Gemm& one) { return one.heads > 0.0 ? 0.0 : one.times; });
+double LayerWork::weight_gemms() const {
+  return total_with_weights(gemms, [](const Gemm& one) { return one.times; });
 }
 
 Flop LayerWork::weight_gradients() const {
-  return total(products, [](const Gemm& one) {
-    return Flop(one.heads > 0.0 ? 0.0 : 2.0 * one.rows * one.columns * one.depth * one.times);
-  });
+  return Flop(total_with_weights(
+      gemms, [](const Gemm& one) { return 2.0 * one.rows * one.columns * one.depth * one.times; }));
 }
 
-double LayerWork::product_outputs() const {
-  return total(products,
-               [](const Gemm& one) { return one.heads > 0.0 ? 0.0 : one.rows * one.columns * one.times; });
+double LayerWork::gemm_outputs() const {
+  return total_with_weights(gemms, [](const Gemm& one) { return one.rows * one.columns * one.times; });
+}
+
+void LayerWork::drop_backward() {
+  backward = recomputed = Flop(0);
+  backward_traffic = backward_weights = backward_cpu_only = Bytes(0);
+  backward_kernels = 0;
+  in_float32.backward = in_float32.backward_casts = 0.0;
 }
 
 double Segment::weight_part(bool hands_on) const {
   if (!hands_on) return 1.0;
-  if (fixed_backward) return trains() ? 0.5 : 0.0;
-  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.again; }) +
-                   total(recomputed, &LayerWork::forward);
+  if (fixed) return trains() ? 0.5 : 0.0;
+  const Flop all = total(work, [](const LayerWork& one) { return one.backward + one.recomputed; }) +
+                   total(recomputed.work, &LayerWork::forward);
   return all > Flop(0) ? total(work, &LayerWork::weight_gradients) / all : 0.0;
 }
 
@@ -84,36 +94,44 @@ std::int64_t Model::parameter_count(const Segment& segment) const {
 
 std::int64_t Model::parameter_count() const { return total(parameters, &Parameter::numel); }
 
+std::vector<int> Model::ready_order() const {
+  std::vector<int> order;
+  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment)
+    order.insert(order.end(), segment->parameters.begin(), segment->parameters.end());
+  return order;
+}
+
 Flop Model::forward_flop() const { return total(segments, &Segment::forward); }
 
 std::vector<std::int64_t> Model::positions(int part, std::int64_t count) const {
-  const std::int64_t chunk = ring ? count / 2 : count;
+  const std::int64_t chunk = parallel.ring ? count / 2 : count;
   std::vector<std::int64_t> result(static_cast<std::size_t>(count));
   std::iota(result.begin(), result.end(), part * chunk);
-  if (ring) std::iota(result.begin() + chunk, result.end(), (2 * context - 1 - part) * chunk);
+  if (parallel.ring)
+    std::iota(result.begin() + chunk, result.end(), (2 * parallel.context - 1 - part) * chunk);
   return result;
 }
 
-int Model::ranks_of(const LayerCollective& exchange) const {
-  switch (exchange.group) {
-    case ExchangeGroup::kTensor:
-      return tensor;
-    case ExchangeGroup::kContext:
-      return context;
-    case ExchangeGroup::kExpert:
+int Model::ranks_of(const LayerCollective& collective) const {
+  switch (collective.group) {
+    case LayerCollectiveGroup::kTensor:
+      return parallel.tensor;
+    case LayerCollectiveGroup::kContext:
+      return parallel.context;
+    case LayerCollectiveGroup::kExpert:
       break;
   }
-  return expert;
+  return parallel.expert;
 }
 
 bool Model::shares_classes() const {
   const Shape& output = segments.back().output;
-  return tensor > 1 && output.size() == 2 && tensor * output.back() == classes;
+  return parallel.tensor > 1 && output.size() == 2 && parallel.tensor * output.back() == loss.classes;
 }
 
 Bytes Model::input_bytes() const {
-  const double element = input_kind == "tokens" ? 8.0 : 4.0;  // int64, float32
-  return input.empty() ? Bytes(0) : Bytes(element * static_cast<double>(numel(input)));
+  const double element = input.kind == "tokens" ? 8.0 : 4.0;  // int64, float32
+  return input.shape.empty() ? Bytes(0) : Bytes(element * static_cast<double>(numel(input.shape)));
 }
 
 Bytes Model::buffer_bytes(int dtype_group) const {
@@ -130,36 +148,31 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
     parameter.reduced = Bytes(bytes_of(precision.reduction) * count);
   }
   const double part = bytes_of(precision.compute) / bytes_of("fp32");
-  for (LayerCollective& exchange : model.exchanges) {  // the loss computes in fp32
-    if (exchange.segment >= 0) exchange.per_sample = part * exchange.per_sample;
-    exchange.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * exchange.fixed;
+  for (LayerCollective& one : model.collectives) {  // the loss computes in fp32
+    if (one.segment >= 0) one.per_sample = part * one.per_sample;
+    one.fixed = bytes_of(precision.gradients) / bytes_of("fp32") * one.fixed;
   }
   const double mask_part = byte_masks ? 1.0 / bytes_of("fp32") : part;
   const double cast = part < 1.0 ? bytes_of(precision.compute) + bytes_of("fp32") : 0.0;
-  const auto narrow = [&](Bytes& traffic, double in_float32, double casts) {
+  const auto narrow = [&](Bytes& traffic, Bytes& cpu_only, double in_float32, double casts) {
+    if (byte_masks) traffic -= std::exchange(cpu_only, Bytes(0));
     const Bytes stays(bytes_of("fp32") * in_float32);
     traffic = part * (traffic - stays) + stays + Bytes(cast * casts);
   };
   for (Segment& segment : model.segments) {
-    for (const auto& [size, mask_size, float32_size] :
-         {std::tuple{&segment.saved_size, &segment.mask_size, segment.float32_size},
-          {&segment.recomputed_size, &segment.recomputed_mask_size, segment.recomputed_float32_size}}) {
-      const Bytes masks = *mask_size;
-      *mask_size = mask_part * masks;
-      *size = part * (*size - float32_size + (mask_part / part - 1.0) * masks) + float32_size;
+    for (SavedBytes* saved : {&segment.saved, &segment.recomputed.saved}) {
+      saved->size =
+          part * (saved->size - saved->float32 + (mask_part / part - 1.0) * saved->masks) + saved->float32;
+      saved->masks = mask_part * saved->masks;
+      saved->gemm_inputs = part * saved->gemm_inputs;
     }
-    for (Bytes* bytes :
-         {&segment.forward_traffic, &segment.backward_traffic, &segment.output_size, &segment.linear_size})
+    for (Bytes* bytes : {&segment.traffic.forward, &segment.traffic.backward, &segment.output_size})
       *bytes = part * *bytes;
-    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed})
+    for (std::vector<LayerWork>* works : {&segment.work, &segment.recomputed.work})
       for (LayerWork& work : *works) {
-        if (byte_masks) {
-          work.forward_traffic = work.forward_traffic - std::exchange(work.forward_cpu_only, Bytes(0));
-          work.backward_traffic = work.backward_traffic - std::exchange(work.backward_spared, Bytes(0));
-        }
         const InFloat32& wide = work.in_float32;
-        narrow(work.forward_traffic, wide.forward, wide.forward_casts);
-        narrow(work.backward_traffic, wide.backward, wide.backward_casts);
+        narrow(work.forward_traffic, work.forward_cpu_only, wide.forward, wide.forward_casts);
+        narrow(work.backward_traffic, work.backward_cpu_only, wide.backward, wide.backward_casts);
         for (Bytes* bytes : {&work.forward_weights, &work.backward_weights}) *bytes = part * *bytes;
       }
   }
@@ -168,24 +181,25 @@ Model in_precision(Model model, const Precision& precision, bool byte_masks) {
 }
 
 Model declared_for(const Model& model, int batch, int micro_batches) {
-  if (model.per.empty() && (batch != 1 || micro_batches != 1))
+  const std::string& per = model.input.declared_per;
+  if (per.empty() && (batch != 1 || micro_batches != 1))
     throw InputError(model.path + ": key 'per' is missing; batch " + std::to_string(batch) + " in " +
                      std::to_string(micro_batches) +
-                     " parts needs to know whether declared times are of one `sample` or of a whole `batch`");
+                     " micro-batches needs to know if declared times are per `sample` or per `batch`");
   const double part = 1.0 / micro_batches;
-  const double time = model.per == "sample" ? batch * part : part;
-  const double output = model.per == "batch" ? 1.0 / batch : 1.0;
+  const double time = per == "sample" ? batch * part : part;
+  const double output = per == "batch" ? 1.0 / batch : 1.0;
   Model result = model;
   for (Segment& segment : result.segments) {
-    *segment.fixed_forward *= time;
-    *segment.fixed_backward *= time;
+    segment.fixed->forward *= time;
+    segment.fixed->backward *= time;
     segment.output_size = output * segment.output_size;
   }
   return result;
 }
 
 bool Model::has_fixed_times() const {
-  return std::ranges::all_of(segments, [](const Segment& s) { return s.fixed_forward.has_value(); });
+  return std::ranges::all_of(segments, [](const Segment& s) { return s.fixed.has_value(); });
 }
 
 }  // namespace stepcast

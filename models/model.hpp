@@ -10,24 +10,22 @@
 #include "models/precision.hpp"
 
 /// A model is described once, in YAML, as segments of layers. The arithmetic below and the LibTorch module of
-/// the runner both come from that one description.
+/// the runner both follow from that description.
 namespace stepcast {
 
 using Shape = std::vector<std::int64_t>;  ///< per sample, without the batch dimension
 
-/// One layer as written in the YAML. `kind` names an entry of the layer table (models/layer.hpp); `sizes`
-/// holds its integer attributes (`out`, `kernel`, `padding`, `stride`, `bias`, ...), defaults filled in.
+/// A layer of the YAML file. `kind` names an entry of the layer table (models/layer.hpp).
 struct Layer {
-  std::string kind;
-  /// As in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`. Empty for a function
-  /// without parameters and without a row.
-  std::string name;
-  std::map<std::string, std::int64_t> sizes;
-  std::map<std::string, std::string> texts;  ///< attributes that are names: of tables, of a tied parameter
-  Shape input;                               ///< per sample
-  Shape output;                              ///< per sample
-  std::vector<Layer> body;      ///< first branch of kind `residual` (y = body(x) + shortcut(x)) or `product`
-  std::vector<Layer> shortcut;  ///< the second; an empty one is the identity
+  std::string kind{};
+  /// Name as in PyTorch: `layer4.1.conv2`; parameters are `<name>.weight`, `<name>.bias`. Empty: no
+  /// parameters.
+  std::string name{};
+  std::map<std::string, std::int64_t> sizes{};  ///< numbers (`out`, `kernel`, ...), defaults filled in
+  std::map<std::string, std::string> texts{};   ///< attributes that are names: of tables, of a tied parameter
+  Shape input{}, output{};
+  std::vector<Layer> body{};      ///< first branch of `residual` (y = body(x) + shortcut(x)) or `product`
+  std::vector<Layer> shortcut{};  ///< second branch; empty: the identity
 };
 
 struct Parameter {
@@ -35,20 +33,19 @@ struct Parameter {
   Shape shape;
   int segment = 0;
   Bytes size;      ///< in the dtype of parameters
-  Bytes gradient;  ///< its gradient's, in their dtype
-  Bytes reduced;   ///< the same on its way between ranks
-  /// Of a model that ranks share: the dimension along which they do, each an equal part of it; -1: all have the whole.
+  Bytes gradient;  ///< in the dtype of gradients
+  Bytes reduced;   ///< of the gradient in the dtype of reductions between ranks
+  /// Dimension along which tensor-parallel ranks divide it evenly; -1: every rank has the whole parameter.
   int shared_dimension = -1;
-  /// Every rank of those that share the model sees a part of the tokens (or heads) that this one acts on, so that its
-  /// gradient is the sum over them.
+  /// True if tensor-parallel ranks sum its gradient, because each sees a part of the tokens or heads it acts
+  /// on.
   bool summed = false;
-  /// Of an expert: of the ranks that share the experts no other one has it.
-  bool expert = false;
-  bool float8 = false;  ///< a weight whose products are computed in float8
-  Bytes spared{};       ///< of `size`, what does not travel to ranks that have a shard of it
-  Bytes copies{};       ///< of a rank that has the whole: in float8, which products read in place of it
-  /// On its way to ranks that have a shard of it.
-  [[nodiscard]] Bytes gathered() const { return size - spared; }
+  bool expert = false;   ///< true if only one of the expert-parallel ranks has it
+  bool float8 = false;   ///< true for a weight whose GEMMs run in float8
+  Bytes not_gathered{};  ///< part of `size` that an all-gather of shards does not send (`gather=fp8`)
+  Bytes copies{};        ///< float8 copies that GEMMs read, on a rank that has the whole parameter
+  /// Size in an all-gather of shards.
+  [[nodiscard]] Bytes gathered() const { return size - not_gathered; }
   [[nodiscard]] std::int64_t numel() const;
 };
 
@@ -61,67 +58,61 @@ struct Buffer {
   Bytes size;
 };
 
-/// One layer's row in the table that `models/` and papers print.
-struct LayerRow {
-  std::string name;
-  std::string type;  ///< PyTorch's class name: `Conv2d`
-  Shape output;
-  std::int64_t parameters = 0;
-  Flop forward;  ///< per sample, 2 per multiply-add
-};
-
-/// A product of matrices of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. Where `heads` is not 0, every sample has so
-/// many products of its own, m = rows. Its gradients are dA = dC B^T and dB = A^T dC.
+/// Matrix multiplication of the forward, C[m,n] = A[m,k] B[k,n], m = rows * samples. If `heads` is not 0,
+/// every sample has `heads` multiplications of its own, m = rows. Gradients: dA = dC B^T and dB = A^T dC.
 struct Gemm {
   double rows = 0.0, columns = 0.0, depth = 0.0;  ///< m (of a sample), n, k
   double heads = 0.0;
-  double times = 1.0;    ///< one after the other, as experts are
-  bool chooses = false;  ///< a router's, which is in no lower precision than activations are
-  bool float8 = false;   ///< A, B and the gradients of C are cast for it: see multiply_in_float8()
+  double times = 1.0;    ///< repetitions one after the other, one per expert
+  bool chooses = false;  ///< true for a router, whose precision is never below that of activations
+  bool float8 = false;   ///< true if A, B and the gradients of C are cast: see multiply_in_float8()
+  /// True if B is a weight.
+  [[nodiscard]] bool has_weight() const { return heads <= 0.0; }
 };
 
-/// Attention in one kernel, of each sample: softmax(q k^T / sqrt(d)) v of every head.
+/// Attention in one kernel, per sample: softmax(q k^T / sqrt(d)) v of every head.
 struct FusedAttention {
-  double heads = 0.0, kv_heads = 0.0;        ///< of q, and of k and v, each of which several heads may read
+  double heads = 0.0, kv_heads = 0.0;        ///< of q; of k and v, each of which several heads may read
   double rows = 0.0, keys = 0.0;             ///< q is rows x d, k keys x d, v keys x w
   double head_size = 0.0, value_size = 0.0;  ///< d, w
   bool causal = false;                       ///< half of the products are computed
 };
 
-/// What kernels of PyTorch's eager code move and keep in fp32 whatever activations are: numbers per sample.
+/// Numbers per sample that PyTorch's eager kernels move and save in fp32, whatever the dtype of activations.
 struct InFloat32 {
-  double forward = 0.0, backward = 0.0;  ///< moved; in the traffic too
-  double forward_casts = 0.0,
-         backward_casts = 0.0;  ///< read in one dtype and written in the other, unless that is fp32 too
-  double kept = 0.0;            ///< for the backward; in what is saved too
+  double forward = 0.0, backward = 0.0;              ///< moved; part of the traffic
+  double forward_casts = 0.0, backward_casts = 0.0;  ///< cast between fp32 and a narrower dtype
+  double kept = 0.0;                                 ///< saved for the backward; part of the saved bytes
 };
 
-/// What one kernel, or several that are much alike, must do: the input of a roofline, and of laws that know shapes.
+/// Work of a kernel, or of several similar ones: input of rooflines and of models that know shapes. Flop,
+/// traffic and numbers are per sample; weights do not depend on the batch.
 struct LayerWork {
-  Flop forward{}, backward{};  ///< per sample; backward 0 where no gradient is needed
-  Flop again{};                ///< per sample: of the forward, that the backward computes a second time
-  Bytes forward_traffic{}, backward_traffic{};  ///< per sample: activations read and written
-  Bytes forward_weights{}, backward_weights{};  ///< whatever the batch: weights read, their gradients written
-  Bytes forward_cpu_only{},
-      backward_spared{};              ///< of the samples' traffic, what a GPU's dropout does not move
-  int forward_kernels = 0;            ///< launched on a GPU
-  int backward_kernels = 0;           ///< two for each forward one of a layer with weights: dx and dw
-  std::vector<Gemm> products{};       ///< among the kernels; flop and traffic are counted above
-  bool needs_input_gradient = false;  ///< both gradients of a product are computed, else that of B alone
+  Flop forward{}, backward{};                     ///< backward is 0 if no gradient is needed
+  Flop recomputed{};                              ///< part of the forward that the backward computes again
+  Bytes forward_traffic{}, backward_traffic{};    ///< activations read and written
+  Bytes forward_weights{}, backward_weights{};    ///< weights read, gradients written
+  Bytes forward_cpu_only{}, backward_cpu_only{};  ///< part of the traffic that dropout on a GPU does not move
+  int forward_kernels = 0;                        ///< launches on a GPU
+  int backward_kernels = 0;                       ///< with weights two per forward kernel: dx and dw
+  std::vector<Gemm> gemms{};                      ///< among the kernels; flop and traffic are counted above
+  bool needs_input_gradient = false;              ///< GEMMs compute both gradients, else that of B alone
   std::optional<FusedAttention> attention{};
   InFloat32 in_float32{};
 
-  /// Of the products of activations with weights, those without heads: how many, flop per sample of the gradients of their
-  /// weights, which a pipeline may put off, and elements per sample of the output's gradients that it keeps for that.
-  [[nodiscard]] double weight_products() const;
+  /// Number of GEMMs with weights.
+  [[nodiscard]] double weight_gemms() const;
+  /// Flop of the weights' gradients, which a pipeline may defer.
   [[nodiscard]] Flop weight_gradients() const;
-  [[nodiscard]] double product_outputs() const;
+  /// Elements of output gradients that a deferred computation keeps.
+  [[nodiscard]] double gemm_outputs() const;
+  /// Sets everything about the backward to 0.
+  void drop_backward();
 };
 
-/// How ranks that share a model's layers put their parts together; kMaximum is an all-reduce of the largest elements. A
-/// kShift sends to the next rank around a ring and receives from the one before, beside what is computed until the kWait
-/// that comes after it.
-enum class ExchangeKind : std::uint8_t {
+/// Collectives inside a layer. kMaximum is an all-reduce of the largest elements. kShift sends to the next
+/// rank of a ring and receives from the previous one, concurrently with compute until the next kWait.
+enum class LayerCollectiveKind : std::uint8_t {
   kAllReduce,
   kMaximum,
   kAllGather,
@@ -131,61 +122,69 @@ enum class ExchangeKind : std::uint8_t {
   kWait
 };
 
-/// Who does: those that share layers, have parts of the sequence all the way, or have some of the experts each.
-enum class ExchangeGroup : std::uint8_t { kTensor, kContext, kExpert };
+/// Ranks of a collective inside a layer: tensor-parallel, context-parallel or expert-parallel.
+enum class LayerCollectiveGroup : std::uint8_t { kTensor, kContext, kExpert };
 
-/// A collective in the middle of a segment's forward or backward (or of the loss), which cannot go on without it but for a
-/// shift, among
-/// the ranks that share the model's layers (tensor parallelism: Shoeybi et al., "Megatron-LM", 2019), among those that
-/// have parts of the sequence all the way (context parallelism), or among those that have some of the experts each (expert
-/// parallelism: Lepikhin et al., "GShard", 2020).
+/// A collective of tensor parallelism (Shoeybi et al., "Megatron-LM", 2019), context parallelism or expert
+/// parallelism (Lepikhin et al., "GShard", 2020) inside a segment's forward, backward or loss. The segment
+/// blocks on it. Ring attention's shifts overlap with compute instead.
 struct LayerCollective {
   std::string name;  ///< of the layer; unique together with `backward`
-  ExchangeKind kind = ExchangeKind::kAllReduce;
+  LayerCollectiveKind kind = LayerCollectiveKind::kAllReduce;
   int segment = -1;  ///< -1: of the loss
   bool backward = false;
-  Bytes
-      per_sample{};  ///< the whole array, as in nccl-tests; of an all-to-all and a shift what one rank sends, its own block too
-  Bytes fixed{};  ///< the same, of what does not grow with the samples
-  int work = 0;   ///< how many of Segment::work lie before it in forward order
-  int ready = 0;  ///< of a backward: how many of Segment::parameters have their gradients before it
-  ExchangeGroup group = ExchangeGroup::kTensor;
+  /// Whole array, as in nccl-tests; of an all-to-all and a shift what one rank sends, its own block included.
+  Bytes per_sample{};
+  Bytes fixed{};  ///< the same, for the part that does not grow with the samples
+  int work = 0;   ///< number of entries of Segment::work before it, in forward order
+  int ready = 0;  ///< in a backward: number of entries of Segment::parameters with gradients before it
+  LayerCollectiveGroup group = LayerCollectiveGroup::kTensor;
+};
+
+/// Bytes per sample that a forward allocates and leaves for the backward; estimated, `measure` observes them.
+struct SavedBytes {
+  Bytes size{};
+  Bytes masks{};        ///< part of `size`: dropout's noise
+  Bytes float32{};      ///< part of `size`: fp32 in every precision
+  Bytes gemm_inputs{};  ///< part of `size`: inputs that only GEMMs with weights save
+};
+
+/// Work that the backward does first because its results were not saved (see recomputing()).
+struct RecomputedWork {
+  std::vector<LayerWork> work;
+  SavedBytes saved;  ///< allocated again for the backward
+};
+
+/// Declared times of kind `fixed`: a synthetic model that needs no trace.
+struct FixedTimes {
+  Seconds forward{0}, backward{0};  ///< per sample or per batch: ModelInput::declared_per
 };
 
 /// The unit of measurement, of pipeline stages and of FSDP wrapping. Autograd runs segment by segment,
-/// detached at the boundaries.
+/// detached at the boundaries. Flop and bytes are per sample.
 struct Segment {
   std::string name;
-  std::string kind;             ///< `conv`, `residual`, `linear`, `fixed`
-  std::vector<Layer> layers;    ///< in forward order
-  std::vector<int> parameters;  ///< indices into Model::parameters in the order their gradients become ready
-  std::vector<int> tied;     ///< parameters that it uses but an earlier one owns (a tied language model head)
-  std::vector<int> buffers;  ///< indices into Model::buffers
-  std::vector<int>
-      exchanges;  ///< indices into Model::exchanges, in the order of the forward, then of the backward
-  std::vector<LayerRow> rows;
-  std::vector<LayerWork> work;  ///< layer by layer, in forward order
-  /// Of the forward, what the backward computes first, since it was not kept (see recomputing()).
-  std::vector<LayerWork> recomputed;
-  bool repeated = false;  ///< one of the equal blocks of a `repeat`, which a pipeline deals out to its stages
-  Shape input, output;    ///< per sample
-  Flop forward, backward;  ///< per sample; backward = 2 forward, first segment less: no input gradient
-  /// Per sample: activations read and written; parameters come on top.
-  Bytes forward_traffic, backward_traffic;
-  Bytes output_size;   ///< per sample: what a pipeline boundary sends
-  Bytes saved_size;    ///< per sample: kept for the backward, estimated; `measure` observes it
-  Bytes mask_size;     ///< of that, dropout's noise
-  Bytes float32_size;  ///< of that, what is fp32 in every precision
-  Bytes linear_size;   ///< of that, inputs that nothing keeps but products with weights
-  Bytes recomputed_size, recomputed_mask_size,
-      recomputed_float32_size;  ///< per sample: what `recomputed` makes anew for the backward
-  /// Declared times of kind `fixed` (a synthetic model that needs no trace), of what Model::per says.
-  std::optional<Seconds> fixed_forward, fixed_backward;
+  std::vector<Layer> layers;     ///< in forward order
+  std::vector<int> parameters;   ///< indices into Model::parameters in the order their gradients become ready
+  std::vector<int> tied;         ///< parameters that it uses but an earlier segment owns (a tied head)
+  std::vector<int> collectives;  ///< indices into Model::collectives: of the forward, then of the backward
+  std::vector<LayerWork> work;   ///< layer by layer, in forward order
+  RecomputedWork recomputed;
+  bool repeated =
+      false;  ///< one of the equal blocks of a `repeat`, which a pipeline distributes over its stages
+  Shape output;
+  Flop forward, backward;  ///< backward = 2 forward, less in the first segment: no input gradient
+  struct Traffic {
+    Bytes forward, backward;
+  } traffic;          ///< activations read and written, without parameters
+  Bytes output_size;  ///< sent over a pipeline boundary
+  SavedBytes saved;
+  std::optional<FixedTimes> fixed{};
 
-  /// Whether its backward makes gradients of parameters, its own or those of an earlier segment.
+  /// True if its backward computes gradients of parameters, its own or an earlier segment's.
   [[nodiscard]] bool trains() const { return !parameters.empty() || !tied.empty(); }
-  /// The part of the backward that weights' gradients are, which can be put off: all where nothing is handed on, of
-  /// declared times half, else by flop.
+  /// Share of the backward that computes weights' gradients and can be deferred: 1 if no gradient is passed
+  /// on, one half of declared times, else by flop.
   [[nodiscard]] double weight_part(bool hands_on) const;
 };
 
@@ -199,15 +198,45 @@ struct Optimizer {
   [[nodiscard]] int states() const;
 };
 
-/// What of a block runs again in its backward, whoever trains it; units of whole blocks are the strategies' (--recompute full).
+/// Part of a block that its backward recomputes. Recomputation of whole blocks is the strategies'
+/// (--recompute full).
 enum class RecomputedPart : std::uint8_t {
   kNothing,
   kCoreAttention,  ///< `selective`: from q, k and v to attention's output
-  kOperations      ///< `per-op`: all but attention and every second product with weights
+  kOperations      ///< `per-op`: all but attention and every second GEMM with weights
 };
 
 /// `none`, `selective` or `per-op`.
 std::string to_text(RecomputedPart part);
+
+struct ModelInput {
+  Shape shape;         ///< per sample
+  std::string kind;    ///< `image`, `features`, `tokens`, `none`
+  int vocabulary = 0;  ///< of tokens: ids are 0 ... vocabulary - 1
+  /// Unit of declared times and outputs: `sample`, `batch` (of one rank, whatever its samples), or empty: not
+  /// declared.
+  std::string declared_per;
+};
+
+struct Loss {
+  std::string kind;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
+  /// Of cross_entropy. The output is [classes] per sample, or [sequence, classes]: one prediction per
+  /// position.
+  int classes = 0;
+  bool in_place = false;  ///< softmax and gradient overwrite the fp32 copy of the outputs
+  bool eager = false;     ///< PyTorch's kernels one by one, not compiled or fused
+};
+
+/// Ranks that share one copy of a model. Everything in a Model is one rank's part; the others' parts are
+/// equal.
+struct ModelParallel {
+  int tensor = 1;                  ///< ranks that share layers
+  bool sequence_parallel = false;  ///< outside the shared layers each rank has a part of the sequence
+  bool batch_first = false;        ///< tensors are copied before a reduce-scatter and after an all-gather
+  int context = 1;                 ///< ranks with equal parts of every sequence and whole parameters
+  bool ring = false;               ///< keys and values rotate through the ring instead of being gathered
+  int expert = 1;  ///< ranks with different experts each, own samples, and everything else whole
+};
 
 struct Model {
   std::string name;  ///< `netflix-mlp`
@@ -215,99 +244,85 @@ struct Model {
   std::string specification;
   std::string path;  ///< of the YAML file
   std::string description;
-  /// Resolved settings of the YAML: counts, bytes or nanoseconds.
-  std::map<std::string, std::int64_t> settings;
-  Shape input;             ///< per sample
-  std::string input_kind;  ///< `image`, `features`, `tokens`, `none`
-  int vocabulary = 0;      ///< of tokens: ids are 0 ... vocabulary - 1
-  /// Of cross_entropy. The output is [classes] per sample, or [sequence, classes]: one prediction per
-  /// position.
-  int classes = 0;
-  std::string loss;  ///< `cross_entropy`, `binary_cross_entropy`, `none`
-  bool loss_in_place =
-      false;  ///< softmax and gradient of a cross entropy overwrite the fp32 copy of the outputs
-  bool loss_eager = false;  ///< a cross entropy of PyTorch's kernels one by one, not compiled or fused
+  std::map<std::string, std::int64_t> settings;  ///< resolved: counts, bytes or nanoseconds
+  ModelInput input;
+  Loss loss;
   Optimizer optimizer;
-  Precision precision;  ///< of all bytes below
+  Precision precision;  ///< of all bytes
   RecomputedPart recomputed_part = RecomputedPart::kNothing;
-  /// What declared times and outputs are of: `sample`, or `batch`, the whole one of a rank however many
-  /// samples it has; "": not said.
-  std::string per;
   std::vector<Segment> segments;
-  std::vector<Parameter> parameters;       ///< in registration order, as PyTorch's `parameters()`
-  std::vector<Buffer> buffers;             ///< in registration order
-  std::vector<int> ready_order;            ///< parameter indices in the order their gradients become ready
-  std::vector<LayerCollective> exchanges;  ///< none where ranks share no layers
-  /// Ranks that share the layers: everything in this model is one rank's part. The others' parts are alike.
-  int tensor = 1;
-  bool sequence_parallel = false;  ///< outside the shared layers each rank has its part of the sequence
-  bool batch_first = false;        ///< which is copied where it is gathered or scattered
-  /// Ranks that have equal parts of every sequence, and whole parameters; `input` is a part.
-  int context = 1;
-  bool ring = false;  ///< where keys and values go round among them, instead of being gathered
-  /// Ranks that have so many different parts of the experts each, and everything else whole; each has its own samples.
-  int expert = 1;
+  std::vector<Parameter> parameters;         ///< in registration order, as PyTorch's `parameters()`
+  std::vector<Buffer> buffers;               ///< in registration order
+  std::vector<LayerCollective> collectives;  ///< empty if ranks share nothing
+  ModelParallel parallel;
 
   [[nodiscard]] Bytes parameter_bytes() const;
   /// Of the parameters that a segment of this model owns.
   [[nodiscard]] Bytes parameter_bytes(const Segment& segment) const;
   [[nodiscard]] Bytes gradient_bytes() const;
   [[nodiscard]] Bytes gradient_bytes(const Segment& segment) const;
-  /// Read and written by an update of so many parameters: the gradient read, the weights (the master copy's, where there
-  /// is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with momentum 20, Adam 28.
+  /// Bytes that an update of `count` parameters moves: the gradient read, the weights (the master copy's, if
+  /// there is one) and each state read and written, the parameters written. fp32: SGD 12 B each, with
+  /// momentum 20, Adam 28.
   [[nodiscard]] Bytes update_traffic(double count) const;
-  /// What the optimizer keeps of so many parameters: its states, and the master copy.
+  /// Bytes that the optimizer keeps for `count` parameters: its states and the master copy.
   [[nodiscard]] Bytes optimizer_bytes(double count) const;
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::int64_t parameter_count(const Segment& segment) const;
+  /// Parameter indices in the order their gradients become ready.
+  [[nodiscard]] std::vector<int> ready_order() const;
   [[nodiscard]] Flop forward_flop() const;  ///< per sample
-  /// Which positions of a sequence rank `part` of `context` has, `count` of them in order: those from part * count on; around a
-  /// ring the chunks `part` and 2c - 1 - part of 2c, so that causal attention is as much work on every rank.
+  /// Positions of a sequence on rank `part` of `context`, `count` of them: those from part * count on; in a
+  /// ring the chunks `part` and 2c - 1 - part of 2c, so that causal attention is equal work on every rank.
   [[nodiscard]] std::vector<std::int64_t> positions(int part, std::int64_t count) const;
-  [[nodiscard]] int ranks_of(const LayerCollective& exchange) const;
-  /// Of `ranks` that train beside each other, those that have this parameter.
+  [[nodiscard]] int ranks_of(const LayerCollective& collective) const;
+  /// Number of ranks with this parameter, of `ranks` data-parallel ones.
   [[nodiscard]] int replicas(const Parameter& parameter, int ranks) const {
-    return parameter.expert ? ranks / expert : ranks;
+    return parameter.expert ? ranks / parallel.expert : ranks;
   }
-  /// Whether the output is one rank's part of the classes, so that the loss takes exchanges.
+  /// True if the output is one rank's part of the classes, so that the loss needs collectives.
   [[nodiscard]] bool shares_classes() const;
   [[nodiscard]] Bytes input_bytes() const;  ///< per sample: float32, tokens int64
   /// Bytes of the buffers of one dtype: group 0 float32, group 1 int64, the order in which DDP broadcasts
   /// them.
   [[nodiscard]] Bytes buffer_bytes(int dtype_group) const;
-  /// True when times are declared in the YAML, so that a prediction needs no trace.
+  /// True if the YAML declares times, so that a prediction needs no trace.
   [[nodiscard]] bool has_fixed_times() const;
 };
 
-/// A model with declared times, these and its outputs as those of a micro-batch of batch/micro_batches
-/// samples, outputs per sample: \pre has_fixed_times()
+/// Returns a model with declared times whose times and outputs are those of a micro-batch of
+/// batch/micro_batches samples, outputs per sample: \pre has_fixed_times()
 ///
 ///     per: sample     time = declared * batch/micro_batches      output = declared
 ///     per: batch      time = declared / micro_batches            output = declared / batch
 ///
-/// A micro-batch is taken to cost its part of the batch: that small kernels run less efficiently is left out.
-/// \throws InputError where the model does not say `per` and a batch or micro-batches make it matter
+/// A micro-batch costs its share of the batch: lower efficiency of small kernels is left out.
+/// \throws InputError if the model has no `per` and a batch or micro-batches make it matter
 Model declared_for(const Model& model, int batch, int micro_batches);
 
-/// The same model in another precision: activations, their traffic and the weights that products read in `compute`,
-/// tensors in their own parts. Dropout's noise is of the compute dtype where a CPU draws it, and one byte where
-/// `byte_masks`, as PyTorch's kernels keep it on GPUs. \pre model.precision is fp32 throughout, and times are not declared
+/// Returns the model in another precision: activations, their traffic and the weights that GEMMs read in
+/// `compute`, tensors in their own parts. Dropout's noise has the compute dtype if a CPU draws it, and one
+/// byte if `byte_masks`, as in PyTorch's GPU kernels. \pre model.precision is fp32 throughout, and times are
+/// not declared
 Model in_precision(Model model, const Precision& precision, bool byte_masks = false);
 
-/// Marks what the policy `fp8` multiplies in float8, and adds what that moves. \pre bytes are those of the other parts
+/// Marks the GEMMs that policy `fp8` runs in float8, and adds the traffic. \pre bytes are those of the other
+/// parts
 void multiply_in_float8(Model& model);
 
-/// The same model, a part of whose blocks is computed again:
+/// Returns the model with a part of its blocks recomputed:
 ///
-/// - `selective`, of Megatron (Korthikanti et al., "Reducing Activation Recomputation", 2023): attention's scores and
-///   probabilities; kept are q, k, v and the output. With s positions, width h, a heads and b samples a layer of GPT keeps
-///   34 s b h bytes in 16 bit, instead of 34 s b h + 5 a s^2 b with stored probabilities. Keys and values that ranks
-///   gathered stay.
-/// - `per-op`, of torchtitan (apply_ac, selective_ac_option = "op"): a block keeps the outputs of attention, of the first,
-///   third, ... product with weights and of reduce-scatters, and its own; the rest runs again up to the last product, or to
-///   the last dropout, with the all-gathers and all-reduces in it. All of it is held to the end of the backward.
+/// - `selective`, of Megatron (Korthikanti et al., "Reducing Activation Recomputation", 2023): attention's
+///   scores and probabilities; q, k, v and the output are saved. With s positions, width h, a heads and b
+///   samples a layer of GPT saves 34 s b h bytes in 16 bit, instead of 34 s b h + 5 a s^2 b with stored
+///   probabilities. Keys and values that ranks gathered stay.
+/// - `per-op`, of torchtitan (apply_ac, selective_ac_option = "op"): a block saves the outputs of attention,
+///   of the first, third, ... GEMM with weights and of reduce-scatters, and its own. The rest runs again up
+///   to the last GEMM, or to the last dropout, with its all-gathers and all-reduces. All of it lives to the
+///   end of the backward.
 ///
-/// \pre no precision yet \throws InputError for a model without attention, or (`per-op`) without blocks or with experts
+/// \pre no precision yet \throws InputError for a model without attention, or (`per-op`) without blocks or
+/// with experts
 Model recomputing(Model model, RecomputedPart part);
 
 /// Loads `name[:key=value[,key=value]]` or a path to a YAML file with the same suffix.

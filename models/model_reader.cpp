@@ -1,42 +1,41 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/table.hpp"
 #include "models/hugging_face.hpp"
-#include "models/layer.hpp"
+#include "models/layer_kinds.hpp"
 #include "models/settings.hpp"
+#include "models/shared_layers.hpp"
 
-// clang-format off
 /// Reads a model file.
 ///
 /// ```yaml
-/// description: one line
-/// settings: {hidden: 128, wide: 4*hidden}       # numbers that --model name:hidden=256 overrides
-/// input: {kind: features, shape: [30]}          # kind image, features or tokens (with `vocabulary`); or just `none`
-/// loss: binary_cross_entropy                    # cross_entropy (with `classes`), binary_cross_entropy, none
-/// loss_in_place: true                           # softmax and gradient overwrite the fp32 copy of the outputs: Megatron's
-/// loss_eager: true                              # of PyTorch's kernels one by one, not compiled or fused
-/// optimizer: {kind: adam, learning_rate: 0.001} # sgd (momentum, weight_decay), adam (weight_decay), or `none`
-/// segments:
+/// description: one line settings: {hidden: 128, wide: 4*hidden}       # numbers that --model name:hidden=256
+/// overrides input: {kind: features, shape: [30]}          # kind image, features or tokens (with
+/// `vocabulary`); or just `none` loss: binary_cross_entropy                    # cross_entropy (with
+/// `classes`), binary_cross_entropy, none loss_in_place: true                           # softmax and
+/// gradient overwrite the fp32 copy of the outputs (Megatron) loss_eager: true                              #
+/// PyTorch's kernels one by one, not compiled or fused optimizer: {kind: adam, learning_rate: 0.001} # sgd
+/// (momentum, weight_decay), adam (weight_decay), or `none` segments:
 ///   - name: fc1
-///     repeat: 3                                 # optional; `$i` in names counts from 0, or with `from: 1` 1 and 2
+///     repeat: 3                                 # optional; `$i` in names counts from 0, or from `from`
 ///     layers:
 ///       - linear: {name: fc1, out: hidden}      # a number, or the name of a setting
-///       - relu                                  # without a name: a function, which has no row
-///       - dropout: {percent: 10, when: noisy}   # there unless the setting is 0; or `unless`
-///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by so many ranks; see models/layer.hpp
+///       - relu                                  # without a name: a function without parameters
+///       - dropout: {percent: 10, when: noisy}   # present unless the setting is 0; or `unless`
+///       - tensor_parallel: {ranks: tensor, layers: [...]}  # shared by that many ranks; see models/layer.hpp
 /// ```
 ///
-/// A file that is another one's model in other sizes says so: `like: llama`, with the `settings` that differ, and its own
+/// A file with other sizes of another model contains `like: llama`, the `settings` that differ, and its own
 /// `description`.
-// clang-format on
 namespace stepcast {
 namespace {
 
 /// Products of a layer's attributes stay far inside 64 bits.
-constexpr std::int64_t kMostElements = 1'000'000;
-constexpr std::int64_t kMostRepetitions = 10'000;
+constexpr std::int64_t kMaxElements = 1'000'000;
+constexpr std::int64_t kMaxRepetitions = 10'000;
+constexpr const char* kTensorParallel = "tensor_parallel";
 
 bool is_none(const YamlNode& node) { return node.is_scalar() && node.text() == "none"; }
 
@@ -51,60 +50,58 @@ class ModelReader {
   /// \param settings with the overrides applied
   explicit ModelReader(const Settings& settings) : settings_(settings) {}
 
-  /// Everything that the file says; costs and tensors are added by `complete()`.
+  /// Returns the contents of the file; `complete()` adds costs and tensors.
   /// \throws InputError naming file, line and key
   Model read(const YamlNode& file) {
     file.allow_only({"description", "settings", "input", "loss", "loss_in_place", "loss_eager", "classes",
                      "optimizer", "per", "segments"});
-    model_ = Model{};
     model_.settings = settings_.values();
     read_input(file);
     read_loss(file);
     read_optimizer(file);
-    if (file.has("per")) {
-      const YamlNode per = file.at("per");
-      if (model_.input_kind != "none") per.fail("only a model with declared times (input: none) says it");
-      model_.per = per.one_of("value", {"sample", "batch"});
-    }
     for (const YamlNode& segment : file.at("segments").items()) read_segment(segment);
-    check_end(file);
+    check_end(file.at("segments"));
     return std::move(model_);
   }
 
  private:
   void read_input(const YamlNode& file) {
     const YamlNode node = file.at("input");
-    model_.input_kind = "none";
-    if (is_none(node)) return;
-    model_.input_kind = node.at("kind").one_of("input kind", {"image", "features", "tokens"});
+    ModelInput& input = model_.input;
+    input.kind =
+        is_none(node) ? "none" : node.at("kind").one_of("input kind", {"image", "features", "tokens"});
+    if (file.has("per")) {
+      const YamlNode per = file.at("per");
+      if (input.kind != "none") per.fail("only a model with declared times (input: none) has it");
+      input.declared_per = per.one_of("value", {"sample", "batch"});
+    }
+    if (input.kind == "none") return;
     std::vector<std::string> known{"kind", "shape"};
-    if (model_.input_kind == "tokens") known.emplace_back("vocabulary");
+    if (input.kind == "tokens") known.emplace_back("vocabulary");
     node.allow_only(known);
-    if (model_.input_kind == "tokens")
-      model_.vocabulary = static_cast<int>(read_count(node.at("vocabulary"), 2, kMostElements));
+    if (input.kind == "tokens") input.vocabulary = read_int(node.at("vocabulary"), 2);
     const YamlNode shape = node.at("shape");
-    for (const YamlNode& extent : shape.items()) model_.input.push_back(read_count(extent, 1, kMostElements));
-    const std::size_t dimensions = model_.input_kind == "image" ? 3 : 1;
-    if (model_.input.size() != dimensions)
-      shape.fail(dimensions == 3                   ? "an image has the shape [channels, height, width]"
-                 : model_.input_kind == "features" ? "features have the shape [count]"
-                                                   : "tokens have the shape [sequence]");
+    for (const YamlNode& extent : shape.items()) input.shape.push_back(read_count(extent, 1, kMaxElements));
+    const std::size_t dimensions = input.kind == "image" ? 3 : 1;
+    if (input.shape.size() != dimensions)
+      shape.fail(dimensions == 3            ? "an image has the shape [channels, height, width]"
+                 : input.kind == "features" ? "features have the shape [count]"
+                                            : "tokens have the shape [sequence]");
   }
 
   void read_loss(const YamlNode& file) {
     const YamlNode node = file.at("loss");
-    model_.loss = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "none"});
-    if (model_.loss == "cross_entropy") {
-      model_.classes = static_cast<int>(read_count(file.at("classes"), 2, kMostElements));
-    } else if (file.has("classes")) {
-      file.at("classes").fail("only loss cross_entropy has classes");
-    }
-    for (const auto& [key, flag] :
-         {std::pair{"loss_in_place", &model_.loss_in_place}, {"loss_eager", &model_.loss_eager}}) {
-      *flag = file.has(key) && settings_.evaluate(file.at(key), Unit::kFlag) != 0;
-      if (*flag && model_.loss != "cross_entropy") file.at(key).fail("only loss cross_entropy has classes");
-    }
-    if ((model_.loss == "none") != (model_.input_kind == "none"))
+    Loss& loss = model_.loss;
+    loss.kind = node.one_of("loss", {"cross_entropy", "binary_cross_entropy", "none"});
+    const bool has_classes = loss.kind == "cross_entropy";
+    loss.in_place = is_set(file, "loss_in_place");
+    loss.eager = is_set(file, "loss_eager");
+    for (const auto& [key, given] : {std::pair{"classes", file.has("classes")},
+                                     {"loss_in_place", loss.in_place},
+                                     {"loss_eager", loss.eager}})
+      if (given && !has_classes) file.at(key).fail("only loss cross_entropy has classes");
+    if (has_classes) loss.classes = read_int(file.at("classes"), 2);
+    if ((loss.kind == "none") != (model_.input.kind == "none"))
       node.fail("loss and input are both none (a model with declared times) or both given");
   }
 
@@ -125,28 +122,26 @@ class ModelReader {
   void read_segment(const YamlNode& node) {
     node.allow_only({"name", "repeat", "from", "layers", "when", "unless"});
     if (!is_wanted(node)) return;
-    const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMostRepetitions) : 1;
+    const std::int64_t repeat = node.has("repeat") ? read_count(node.at("repeat"), 1, kMaxRepetitions) : 1;
     const std::int64_t from = node.has("from") ? read_count(node.at("from"), 0, repeat - 1) : 0;
     for (repetition_ = from; repetition_ < repeat; ++repetition_) {
       Segment segment;
       segment.repeated = node.has("repeat");
       segment.name = read_name(node.at("name"));
-      segment.input = model_.segments.empty() ? model_.input : model_.segments.back().output;
       const YamlNode layers = node.at("layers");
-      segment.layers = read_layers(layers, segment.input);
+      segment.layers =
+          read_layers(layers, model_.segments.empty() ? model_.input.shape : model_.segments.back().output);
       if (segment.layers.empty()) layers.fail("a segment has at least one layer");
       segment.output = segment.layers.back().output;
       for (const Layer& layer : segment.layers) {
         const bool declared = layer.kind == "fixed";
-        if (declared != (model_.input_kind == "none"))
+        if (declared != (model_.input.kind == "none"))
           layers.fail(
               "a model whose input is none has only layers of kind fixed, any other model none of them");
         if (!declared) continue;
-        const auto add = [&](std::optional<Seconds>& sum, const char* key) {
-          sum = sum.value_or(Seconds(0)) + Seconds(static_cast<double>(layer.sizes.at(key)) * 1e-9);
-        };
-        add(segment.fixed_forward, "forward");
-        add(segment.fixed_backward, "backward");
+        if (!segment.fixed) segment.fixed.emplace();
+        segment.fixed->forward += Seconds(number(layer, "forward") * 1e-9);
+        segment.fixed->backward += Seconds(number(layer, "backward") * 1e-9);
       }
       model_.segments.push_back(std::move(segment));
     }
@@ -167,67 +162,55 @@ class ModelReader {
     return layers;
   }
 
-  /// Layers that ranks share, with what stands around them.
+  /// Reads layers that ranks share, and adds their borders.
   std::vector<Layer> read_shared(const YamlNode& node, const Shape& input) {
-    node.allow_only({"ranks", "sequence", "again", "batch_first", "output", "layers"});
-    const auto ranks = static_cast<int>(read_count(node.at("ranks"), 1, kMostElements));
-    const auto flag = [&](const char* key) {
-      return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
-    };
-    const bool sequence = flag("sequence"), again = flag("again"),
-               batch_first = sequence && flag("batch_first");
+    node.allow_only({"ranks", "sequence", "regather", "batch_first", "output", "layers"});
+    const int ranks = read_int(node.at("ranks"), 1);
+    const YamlNode list = node.at("layers");
+    if (shared_.ranks > 1) node.fail("tensor_parallel cannot contain another one");
+    if (ranks == 1) return read_layers(list, input);
+    const bool sequence = is_set(node, "sequence"), regather = is_set(node, "regather");
+    const bool batch_first = sequence && is_set(node, "batch_first");
     const bool stays_split =
         node.has("output") && node.at("output").one_of("output", {"sum", "split"}) == "split";
-    const YamlNode list = node.at("layers");
-    if (shared_.ranks > 1) node.fail("tensor_parallel stands inside of another one");
-    if (ranks == 1) return read_layers(list, input);  // of one rank, nothing is in parts
-    if (model_.tensor > 1 && model_.tensor != ranks)
-      node.at("ranks").fail("must be " + std::to_string(model_.tensor) + ", as in the layers before, found " +
-                            std::to_string(ranks));
-    if (again && !sequence)
-      node.at("again").fail(
-          "nothing is gathered where ranks have whole sequences; set sequence_parallel=1 too");
-    model_.tensor = ranks;
-    model_.sequence_parallel = sequence;
-    model_.batch_first = batch_first;
+    if (regather && !sequence)
+      node.at("regather")
+          .fail("nothing is gathered if ranks have whole sequences; set sequence_parallel=1 too");
+    if (model_.parallel.tensor > 1) expect_as_before(node.at("ranks"), model_.parallel.tensor, ranks);
+    model_.parallel.tensor = ranks;
+    model_.parallel.sequence_parallel = sequence;
+    model_.parallel.batch_first = batch_first;
     std::vector<YamlNode> items;
     for (const YamlNode& item : list.items())
       if (is_there(item)) items.push_back(item);
     if (items.empty()) list.fail("ranks share at least one layer");
     std::vector<Layer> layers;
     const auto add_border = [&](const char* kind, const Shape& before, bool bias) {
-      Layer border;
-      border.kind = kind;
-      border.input = before;
-      border.sizes = {{"ranks", ranks},
-                      {"sequence", sequence ? 1 : 0},
-                      {"again", again && !stays_split && input.size() > 1 ? 1 : 0},
-                      {"batch_first", batch_first ? 1 : 0},
-                      {"bias", bias ? 1 : 0}};
+      Layer border{.kind = kind,
+                   .sizes = {{"ranks", ranks},
+                             {"sequence", sequence ? 1 : 0},
+                             {"regather", regather && !stays_split && input.size() > 1 ? 1 : 0},
+                             {"batch_first", batch_first ? 1 : 0},
+                             {"bias", bias ? 1 : 0}},
+                   .input = before};
       border.output = node.placed([&] { return output_of(border); });
       layers.push_back(std::move(border));
     };
-    if (input.size() > 1) add_border("tensor_enter", input, false);  // tokens are whole everywhere
-    const std::size_t border = layers.size();
+    const bool enters = input.size() > 1;  // tokens are whole on every rank
+    if (enters) add_border("tensor_enter", input, false);
     for (std::size_t i = 0; i < items.size(); ++i) {
       shared_ = {ranks, i + 1 == items.size() && !stays_split};
       layers.push_back(read_layer(items[i], layers.empty() ? input : layers.back().output));
     }
     shared_ = {};
-    const Layer& last = layers.back();
-    const std::string left = name_of(last);
-    if (border > 0) layers.front().name = first_name({layers.begin() + 1, layers.end()});
+    if (enters) layers.front().name = first_name({layers.begin() + 1, layers.end()});
     if (stays_split) return layers;
+    const Layer last = layers.back();
     if (!last.texts.contains(kShared))
-      list.fail("the last of the layers that ranks share is a linear or an embedding, found " + last.kind);
+      list.fail("the last layer that ranks share must be a linear or an embedding, found " + last.kind);
     add_border("tensor_leave", last.output, last.sizes.contains("shared_bias"));
-    layers.back().name = left;
+    layers.back().name = last.kind == "embedding" ? full_name(last, last.texts.at("word")) : last.name;
     return layers;
-  }
-
-  /// An embedding's are the names of its tables.
-  static std::string name_of(const Layer& layer) {
-    return layer.kind == "embedding" ? full_name(layer, layer.texts.at("word")) : layer.name;
   }
 
   static std::string first_name(const std::vector<Layer>& layers) {
@@ -239,62 +222,24 @@ class ModelReader {
     return "";
   }
 
-  /// Makes a layer one rank's part of it.
-  void share(const YamlNode& node, Layer& layer) const {
-    const auto divide = [&](const char* key, const std::string& what) {
-      std::int64_t& size = layer.sizes.at(key);
-      if (size % shared_.ranks != 0)
-        node.fail(what + " " + std::to_string(size) + " cannot be divided among " +
-                  std::to_string(shared_.ranks) + " ranks");
-      size /= shared_.ranks;
-    };
-    if (layer.kind == "linear" && shared_.is_last) {
-      layer.texts[kShared] = "rows";
-      if (layer.sizes.at("bias") != 0) layer.sizes["shared_bias"] = 1;
-      layer.sizes["bias"] = 0;
-    } else if (layer.kind == "linear") {
-      layer.texts[kShared] = "columns";
-      divide("out", "outputs");
-    } else if (layer.kind == "tied_linear") {
-      if (shared_.is_last)
-        node.fail("a tied_linear is shared where `output: split` leaves its outputs apart");
-      layer.texts[kShared] = "columns";  // as the rows of its weight are
-    } else if (layer.kind == "self_attention") {
-      if (layer.sizes.at("fused") != 0) node.fail("ranks cannot share a fused projection of q, k and v");
-      if (layer.sizes.at("head_size") == 0)
-        layer.sizes["head_size"] = layer.input[1] / layer.sizes.at("heads");
-      layer.texts[kShared] = "heads";
-      divide("heads", "heads");
-      divide("kv_heads", "kv_heads");
-    } else if (layer.kind == "embedding") {
-      if (layer.sizes.at("positions") + layer.sizes.at("types") > 0)
-        node.fail("ranks share the words of an embedding; positions and types stand in layers of their own");
-      layer.texts[kShared] = "rows of words";
-      divide("vocabulary", "vocabulary");
-    } else if (!layer_kind(layer.kind).parameters(layer).empty() || layer.kind == "residual") {
-      node.fail("ranks cannot share a " + layer.kind +
-                "; they share linear, tied_linear, self_attention and embedding");
-    }
-  }
-
-  /// A layer or segment may depend on a setting: `when: tied`, `unless: tied`.
+  /// True unless a `when` or `unless` of the layer excludes it: `when: tied`.
   [[nodiscard]] bool is_there(const YamlNode& item) const {
     if (!item.is_map() || item.keys().size() != 1) return true;
     const YamlNode node = item.at(item.keys()[0]);
     return !node.is_map() || is_wanted(node);
   }
   [[nodiscard]] bool is_wanted(const YamlNode& node) const {
-    return (!node.has("when") || settings_.evaluate(node.at("when"), Unit::kFlag) != 0) &&
-           (!node.has("unless") || settings_.evaluate(node.at("unless"), Unit::kFlag) == 0);
+    return (!node.has("when") || is_set(node, "when")) && !is_set(node, "unless");
+  }
+  [[nodiscard]] bool is_set(const YamlNode& node, const char* key) const {
+    return node.has(key) && settings_.evaluate(node.at(key), Unit::kFlag) != 0;
   }
 
   Layer read_layer(const YamlNode& node, const Shape& input) {
-    Layer layer;
     const std::vector<std::string> keys = node.is_scalar() ? std::vector{node.text()} : node.keys();
     if (keys.size() != 1)
       node.fail("a layer is one `kind: {attributes}`, found " + std::to_string(keys.size()) + " keys");
-    layer.kind = keys[0];
-    layer.input = input;
+    Layer layer{.kind = keys[0], .input = input};
     std::vector<std::string> known = layer_kind_names();
     std::erase_if(known, [](const std::string& kind) { return kind.starts_with("tensor_"); });
     known.emplace_back(kTensorParallel);
@@ -306,41 +251,43 @@ class ModelReader {
     if (layer.kind == "embedding") check_embedding(place, layer);
     if (layer.kind == "tied_linear") tie(place, layer);
     if (layer.kind == "self_attention") note_context(place, layer);
-    if (layer.kind == "experts") note_experts(place, layer);
-    if (shared_.ranks > 1) share(place, layer);
+    if (layer.kind == "experts") {
+      const auto ranks = static_cast<int>(size(layer, "ranks"));
+      if (model_.parallel.expert > 1) expect_as_before(place.at("ranks"), model_.parallel.expert, ranks);
+      model_.parallel.expert = ranks;
+    }
+    if (shared_.ranks > 1) share_layer(place, shared_.ranks, shared_.is_last, layer);
     layer.output = place.placed([&] { return output_of(layer); });
     if (layer.name.empty() && !kind.needs_no_name && !kind.parameters(layer).empty())
-      place.fail("key 'name' is missing; the parameters of " + layer.kind + " are called after it");
+      place.fail("key 'name' is missing; it is part of the names of the parameters of " + layer.kind);
     return layer;
   }
 
-  void note_context(const YamlNode& node, const Layer& layer) {
-    const auto ranks = static_cast<int>(layer.sizes.at("context"));
-    if (has_attention_ && ranks != model_.context)
-      node.at("context").fail("must be " + std::to_string(model_.context) +
-                              ", as in the layers before, found " + std::to_string(ranks));
-    const bool ring = ranks > 1 && layer.sizes.at("ring") != 0;
-    if (has_attention_ && ring != model_.ring) node.at("ring").fail("must be as in the layers before");
-    has_attention_ = true;
-    model_.context = ranks;
-    model_.ring = ring;
+  static void expect_as_before(const YamlNode& node, int before, int found) {
+    if (found != before)
+      node.fail("must be " + std::to_string(before) + ", as in the layers before, found " +
+                std::to_string(found));
   }
 
-  void note_experts(const YamlNode& node, const Layer& layer) {
-    const auto ranks = static_cast<int>(layer.sizes.at("ranks"));
-    if (model_.expert > 1 && ranks != model_.expert)
-      node.at("ranks").fail("must be " + std::to_string(model_.expert) + ", as in the layers before, found " +
-                            std::to_string(ranks));
-    model_.expert = ranks;
+  void note_context(const YamlNode& node, const Layer& layer) {
+    const auto ranks = static_cast<int>(size(layer, "context"));
+    const bool ring = ranks > 1 && flag(layer, "ring");
+    if (has_attention_ && ranks != model_.parallel.context)
+      expect_as_before(node.at("context"), model_.parallel.context, ranks);
+    if (has_attention_ && ring != model_.parallel.ring)
+      node.at("ring").fail("must be as in the layers before");
+    has_attention_ = true;
+    model_.parallel.context = ranks;
+    model_.parallel.ring = ring;
   }
 
   void check_embedding(const YamlNode& node, const Layer& layer) const {
-    if (model_.input_kind != "tokens" || !model_.segments.empty())
-      node.fail("an embedding stands in the first segment of a model whose input are tokens");
-    if (layer.sizes.at("vocabulary") < model_.vocabulary)
+    if (model_.input.kind != "tokens" || !model_.segments.empty())
+      node.fail("an embedding must be in the first segment of a model whose input is tokens");
+    if (size(layer, "vocabulary") < model_.input.vocabulary)
       node.at("vocabulary")
-          .fail("must be at least the input's vocabulary of " + std::to_string(model_.vocabulary) +
-                ", found " + std::to_string(layer.sizes.at("vocabulary")));
+          .fail("must be at least the input's vocabulary of " + std::to_string(model_.input.vocabulary) +
+                ", found " + std::to_string(size(layer, "vocabulary")));
   }
 
   /// Gives a tied layer the shape of the weight that it uses.
@@ -363,10 +310,9 @@ class ModelReader {
   void read_attributes(const YamlNode& node, Layer& layer) {
     const LayerKind& kind = layer_kind(layer.kind);
     if (node.is_map()) {
-      std::vector<std::string> known{"name"};
+      std::vector<std::string> known{"name", "when", "unless"};
       for (const Attribute& attribute : kind.attributes) known.push_back(attribute.key);
       known.insert(known.end(), kind.branches.begin(), kind.branches.end());
-      known.insert(known.end(), {"when", "unless"});
       node.allow_only(known);
     } else if (!node.is_scalar()) {
       node.fail("expected the attributes of " + layer.kind + " as keys and values");
@@ -378,49 +324,53 @@ class ModelReader {
     }
     for (const Attribute& attribute : kind.attributes) {
       const bool is_given = node.has(attribute.key);
-      const bool is_due = !attribute.standard && attribute.same_as.empty() && attribute.standard_name.empty();
-      if (!is_given && is_due) node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
-      if (attribute.unit == Unit::kName) {
-        layer.texts[attribute.key] = is_given ? read_name(node.at(attribute.key)) : attribute.standard_name;
-        continue;
-      }
-      std::int64_t& value = layer.sizes[attribute.key];
-      if (is_given) {
-        const YamlNode given = node.at(attribute.key);
-        value = settings_.evaluate(given, attribute.unit);
-        if (value < attribute.least)
-          given.fail("must be at least " + std::to_string(attribute.least) + ", found " +
-                     std::to_string(value));
-        if (attribute.unit == Unit::kCount && value > kMostElements)
-          given.fail("must be at most " + std::to_string(kMostElements) + ", found " + std::to_string(value));
-      } else {
-        value = attribute.standard ? *attribute.standard : layer.sizes.at(attribute.same_as);
-      }
+      if (!is_given && attribute.required())
+        node.fail("key '" + attribute.key + "' of " + layer.kind + " is missing");
+      if (attribute.unit == Unit::kName)
+        layer.texts[attribute.key] = is_given ? read_name(node.at(attribute.key)) : attribute.default_name;
+      else if (is_given)
+        layer.sizes[attribute.key] = read_size(node.at(attribute.key), attribute);
+      else
+        layer.sizes[attribute.key] =
+            attribute.default_value ? *attribute.default_value : layer.sizes.at(attribute.same_as);
     }
   }
 
-  void check_end(const YamlNode& file) const {
-    const YamlNode node = file.at("segments");
+  [[nodiscard]] std::int64_t read_size(const YamlNode& node, const Attribute& attribute) const {
+    const std::int64_t value = settings_.evaluate(node, attribute.unit);
+    const auto expect = [&](bool holds, const char* bound, std::int64_t limit) {
+      if (!holds)
+        node.fail("must be at " + std::string(bound) + " " + std::to_string(limit) + ", found " +
+                  std::to_string(value));
+    };
+    expect(value >= attribute.least, "least", attribute.least);
+    expect(attribute.unit != Unit::kCount || value <= kMaxElements, "most", kMaxElements);
+    return value;
+  }
+
+  void check_end(const YamlNode& node) const {
     if (model_.segments.empty()) node.fail("a model has at least one segment");
     std::vector<std::string> names;
     for (const Segment& segment : model_.segments) names.push_back(segment.name);
-    std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
+    std::ranges::sort(names);
+    const auto twice = std::ranges::adjacent_find(names);
     if (twice != names.end())
-      node.fail("segment name '" + *twice + "' stands twice; `$i` counts repetitions");
+      node.fail("two segments have the name '" + *twice + "'; `$i` counts repetitions");
     const Shape& output = model_.segments.back().output;
-    const bool per_position = model_.input_kind == "tokens" &&
-                              (output == Shape{model_.input.front(), model_.classes} ||
-                               (model_.shares_classes() && output.front() == model_.input.front()));
-    if (model_.loss == "cross_entropy" && output != Shape{model_.classes} && !per_position)
-      node.fail("cross_entropy over " + std::to_string(model_.classes) +
+    const Loss& loss = model_.loss;
+    const bool tokens = model_.input.kind == "tokens";
+    const bool per_position =
+        tokens && (output == Shape{model_.input.shape.front(), loss.classes} ||
+                   (model_.shares_classes() && output.front() == model_.input.shape.front()));
+    if (loss.kind == "cross_entropy" && output != Shape{loss.classes} && !per_position)
+      node.fail("cross_entropy over " + std::to_string(loss.classes) +
                 " classes needs as many outputs, per sample or per token");
-    if (model_.input_kind == "tokens" && model_.segments.front().layers.front().kind != "embedding")
-      node.fail("the first layer of a model whose input are tokens is an embedding");
-    if (per_position && model_.classes < model_.vocabulary)
-      node.fail("the next token is one of " + std::to_string(model_.vocabulary) +
-                ", so classes must be as many, found " + std::to_string(model_.classes));
-    if (model_.loss == "binary_cross_entropy" && output != Shape{1})
+    if (tokens && model_.segments.front().layers.front().kind != "embedding")
+      node.fail("the first layer of a model whose input is tokens must be an embedding");
+    if (per_position && loss.classes < model_.input.vocabulary)
+      node.fail("the next token is one of " + std::to_string(model_.input.vocabulary) +
+                ", so there must be at least that many classes, found " + std::to_string(loss.classes));
+    if (loss.kind == "binary_cross_entropy" && output != Shape{1})
       node.fail("binary_cross_entropy needs one output");
   }
 
@@ -439,20 +389,32 @@ class ModelReader {
                 ", found " + std::to_string(value));
     return value;
   }
+  [[nodiscard]] int read_int(const YamlNode& node, std::int64_t least) const {
+    return static_cast<int>(read_count(node, least, kMaxElements));
+  }
 
-  /// Of the layers that are read.
+  /// State while the layers of a tensor_parallel are read.
   struct Shared {
     int ranks = 1;
-    bool is_last = false;  ///< whose outputs are summed
+    bool is_last = false;  ///< true for the layer whose outputs are summed
   };
 
-  static constexpr const char* kTensorParallel = "tensor_parallel";
   const Settings& settings_;
   Model model_;
   Shared shared_;
   bool has_attention_ = false;
   std::int64_t repetition_ = 0;
 };
+
+/// The file that this one is like.
+YamlNode base_of(const YamlNode& own) {
+  own.allow_only({"description", "like", "settings"});
+  const YamlNode like = own.at("like");
+  const YamlNode base =
+      like.placed([&] { return YamlNode::load(find_resource("models", like.text(), ".yaml").string()); });
+  if (base.has("like")) like.fail("'" + like.text() + "' is like another model itself");
+  return base;
+}
 
 }  // namespace
 
@@ -462,13 +424,7 @@ Model load_model(const std::string& specification) {
   const std::filesystem::path path = find_resource("models", parts.file, ".yaml");
   const YamlNode own = YamlNode::load(path.string());
   const bool is_like = own.has("like");
-  if (is_like) own.allow_only({"description", "like", "settings"});
-  const YamlNode file = is_like ? own.at("like").placed([&] {
-    return YamlNode::load(find_resource("models", own.at("like").text(), ".yaml").string());
-  })
-                                : own;
-  if (is_like && file.has("like"))
-    own.at("like").fail("'" + own.at("like").text() + "' is like another model itself");
+  const YamlNode file = is_like ? base_of(own) : own;
   Settings settings;
   if (file.has("settings")) settings.read(file.at("settings"));
   if (is_like && own.has("settings")) settings.change(own.at("settings"));
@@ -476,7 +432,7 @@ Model load_model(const std::string& specification) {
   Model model = ModelReader(settings).read(file);
   if (const std::string twice = complete(model); !twice.empty())
     file.at("segments")
-        .fail("parameter '" + twice + "' stands twice; layers with parameters need names of their own");
+        .fail("two parameters have the name '" + twice + "'; layers with parameters need different names");
   if (own.has("description")) model.description = own.at("description").text();
   model.name = path.stem().string();
   model.path = path.string();

@@ -1,24 +1,42 @@
 #include "models/layer_kinds.hpp"
 
-/// What stands around layers that ranks share; t ranks, sequence s and h features.
+/// Borders of the layers that tensor-parallel ranks share; t ranks, sequence s and h features.
 namespace stepcast {
 namespace {
 
-bool splits_sequence(const Layer& layer) { return layer.sizes.at("sequence") != 0; }
+bool splits_sequence(const Layer& layer) { return flag(layer, "sequence"); }
 
-/// What is gathered comes rank by rank, and is scattered so. Where sequences are not the first dimension of a tensor, one more
-/// kernel copies the whole (torch/distributed/_functional_collectives.py: chunks, and their concatenation).
+/// Gathered and scattered arrays are ordered by rank. If the sequence is not the first dimension of a tensor,
+/// one more kernel copies the whole (torch/distributed/_functional_collectives.py: chunks, and their
+/// concatenation).
 void add_copy(const Layer& layer, double whole, LayerCost& cost) {
-  if (layer.sizes.at("batch_first") == 0) return;
-  cost.forward_traffic += float32_bytes(2.0 * whole);
-  cost.backward_traffic += float32_bytes(2.0 * whole);
-  cost.kernels += 1;
+  if (!flag(layer, "batch_first")) return;
+  cost.work.forward_traffic += float32_bytes(2.0 * whole);
+  cost.work.backward_traffic += float32_bytes(2.0 * whole);
+  cost.work.forward_kernels += 1;
 }
 
-void expect_divisible(const Layer& layer) {
-  if (splits_sequence(layer) && layer.kind == "tensor_leave" && layer.input[0] % layer.sizes.at("ranks") != 0)
-    throw InputError("sequence " + std::to_string(layer.input[0]) + " cannot be divided among " +
-                     std::to_string(layer.sizes.at("ranks")) + " ranks");
+void add_enter(const Layer& layer, LayerCost& cost) {
+  cost.is_view = !splits_sequence(layer);
+  cost.work.forward_kernels = 0;
+  add_copy(layer, out(layer), cost);
+  cost.regathers = cost.saves_input = flag(layer, "regather");
+}
+
+void add_leave(const Layer& layer, LayerCost& cost) {
+  const double added = number(layer, "bias") * out(layer);
+  cost.is_view = !splits_sequence(layer) && added == 0.0;
+  cost.work.forward = Flop(added);
+  cost.work.forward_traffic = float32_bytes(2.0 * added);
+  cost.work.backward_traffic = float32_bytes(added);
+  cost.work.forward_kernels = added > 0.0 ? 1 : 0;
+  add_copy(layer, in(layer), cost);
+}
+
+Shape leave_output(const Layer& layer) {
+  if (!splits_sequence(layer)) return layer.input;
+  expect_divisible("sequence", layer.input[0], size(layer, "ranks"));
+  return {layer.input[0] / size(layer, "ranks"), layer.input[1]};
 }
 
 }  // namespace
@@ -32,56 +50,28 @@ int shared_dimension(const Layer& layer, const LayerTensor& tensor) {
 
 std::vector<LayerKind> parallel_kinds() {
   return {
-      // Megatron's copy_to_tensor_model_parallel_region: the identity; with `sequence` t parts of the sequence one after
-      // the other, which stay in memory for the layers' backward (torchtitan), or with `again` are gathered once more when it
-      // begins (Megatron, which does so beside the first product of the backward; here it is waited for).
+      // Megatron's copy_to_tensor_model_parallel_region: the identity; with `sequence` t parts of the
+      // sequence one after the other. They stay in memory for the layers' backward (torchtitan), or with
+      // `regather` are gathered once more when it begins. Megatron overlaps that with the first GEMM of the
+      // backward; here it blocks.
       {.name = "tensor_enter",
-       .attributes = {{"ranks", Unit::kCount, {}, 2},
-                      {"sequence", Unit::kFlag, 0, 0},
-                      {"again", Unit::kFlag, 0, 0},
-                      {"batch_first", Unit::kFlag, 0, 0}},
        .input = kSequence,
        .output =
            [](const Layer& l) {
-             return Shape{splits_sequence(l) ? l.sizes.at("ranks") * l.input[0] : l.input[0], l.input[1]};
+             return Shape{splits_sequence(l) ? size(l, "ranks") * l.input[0] : l.input[0], l.input[1]};
            },
-       .adjust =
-           [](const Layer& l, LayerCost& cost) {
-             cost.is_view = !splits_sequence(l);
-             cost.kernels = 0;
-             add_copy(l, out(l), cost);
-             cost.gathers_again = cost.saves_input = l.sizes.at("again") != 0;
-           }},
-      // Its reduce_from_tensor_model_parallel_region, in place; with `sequence` reduce_scatter_to_sequence_parallel_region.
-      // A bias is added once, to the sum.
+       .adjust = add_enter},
+      // Megatron's reduce_from_tensor_model_parallel_region, in place; with `sequence`
+      // reduce_scatter_to_sequence_parallel_region. A bias is added once, to the sum.
       {.name = "tensor_leave",
-       .attributes = {{"ranks", Unit::kCount, {}, 2},
-                      {"sequence", Unit::kFlag, 0, 0},
-                      {"again", Unit::kFlag, 0, 0},
-                      {"batch_first", Unit::kFlag, 0, 0},
-                      {"bias", Unit::kFlag, 0, 0}},
        .input = kSequence,
-       .output =
-           [](const Layer& l) {
-             expect_divisible(l);
-             return Shape{splits_sequence(l) ? l.input[0] / l.sizes.at("ranks") : l.input[0], l.input[1]};
-           },
+       .output = leave_output,
        .parameters =
            [](const Layer& l) {
-             std::vector<LayerTensor> bias;
-             if (l.sizes.at("bias") != 0) bias.push_back({"bias", {l.input[1]}});
-             return bias;
+             return flag(l, "bias") ? std::vector<LayerTensor>{{"bias", {l.input[1]}}}
+                                    : std::vector<LayerTensor>{};
            },
-       .adjust =
-           [](const Layer& l, LayerCost& cost) {
-             const double added = number(l, "bias") * out(l);
-             cost.is_view = !splits_sequence(l) && added == 0.0;
-             cost.forward = Flop(added);
-             cost.forward_traffic = float32_bytes(2.0 * added);
-             cost.backward_traffic = float32_bytes(added);
-             cost.kernels = added > 0.0 ? 1 : 0;
-             add_copy(l, in(l), cost);
-           }},
+       .adjust = add_leave},
   };
 }
 

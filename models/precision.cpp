@@ -1,5 +1,6 @@
 #include "models/precision.hpp"
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -47,17 +48,14 @@ Precision column(const std::string& dtype) {
   return precision;
 }
 
+/// \param part empty: a column of the table
 std::string known_dtype(const std::string& part, const std::string& dtype) {
-  const bool is_float8 = part == "products" || part == "gather";
-  const bool may_be_none = part == "master" || is_float8;
-  const bool may_be_tf32 = part.empty() || part == "compute";  // a way to multiply, not to store
-  std::vector<std::string> known;
-  for (const std::string& name : names_of(dtypes()))
-    if (name == "fp8" ? is_float8 || part.empty() : !is_float8 && (name != "tf32" || may_be_tf32))
-      known.push_back(name);
-  if (may_be_none) known.emplace_back("none");
-  for (const std::string& name : known)
-    if (name == dtype) return dtype;
+  std::vector<std::string> known{"bf16", "fp16", "fp32"};
+  if (part == "products" || part == "gather") known.clear();
+  if (known.empty() || part.empty()) known.emplace_back("fp8");
+  if (part.empty() || part == "compute") known.emplace_back("tf32");  // a way to multiply, not to store
+  if (part == "master" || part == "products" || part == "gather") known.emplace_back("none");
+  if (std::ranges::find(known, dtype) != known.end()) return dtype;
   throw InputError("precision" + (part.empty() ? "" : " of " + part) + ": " +
                    unknown_name("dtype", dtype, known));
 }
@@ -89,10 +87,10 @@ Precision Precision::parse(const std::string& text) {
 std::string to_text(const Precision& precision) {
   std::string shortest;
   for (const std::string& dtype : names_of(dtypes())) {
-    const Precision standard = column(dtype);
+    const Precision whole = column(dtype);
     std::vector<std::string> words{dtype};
     for (const auto& [name, part] : parts())
-      if (precision.*part != standard.*part) words.push_back(name + "=" + precision.*part);
+      if (precision.*part != whole.*part) words.push_back(name + "=" + precision.*part);
     const std::string text = joined(words, ",");
     if (shortest.empty() || text.size() < shortest.size()) shortest = text;
   }

@@ -6,50 +6,50 @@
 #include "core/error.hpp"
 #include "models/layer.hpp"
 
-/// What of a block is computed once more.
+/// Recomputation of a part of a block in its backward.
 namespace stepcast {
 namespace {
 
-bool is_weighed(const Gemm& product) { return product.heads <= 0.0; }
-
-/// Takes what attention keeps between q, k, v and its output out of what the segment keeps. \returns whether there is any
+/// Moves the bytes that attention saves between q, k, v and its output to the recomputed ones. Returns true
+/// if the layers contain attention.
 bool recompute_attention(Segment& segment, const std::vector<Layer>& layers) {
   bool any = false;
   for (const Layer& layer : layers) {
     for (const std::vector<Layer>* branch : {&layer.body, &layer.shortcut})
       any = recompute_attention(segment, *branch) || any;
     const LayerCost cost = cost_of(layer);
-    if (cost.core.empty()) continue;
+    if (cost.core.work.empty()) continue;
     any = true;
-    std::ranges::copy(cost.core, std::back_inserter(segment.recomputed));
-    segment.recomputed_size += cost.core_saved;
-    segment.recomputed_mask_size += cost.core_masks;
-    segment.saved_size = segment.saved_size - cost.core_saved;
-    segment.mask_size = segment.mask_size - cost.core_masks;
+    std::ranges::copy(cost.core.work, std::back_inserter(segment.recomputed.work));
+    segment.recomputed.saved.size += cost.core.saved;
+    segment.recomputed.saved.masks += cost.core.masks;
+    segment.saved.size -= cost.core.saved;
+    segment.saved.masks -= cost.core.masks;
   }
   return any;
 }
 
-/// How many of a segment's works run again: those before the last product, unless a dropout is behind it.
-std::size_t works_again(const std::vector<LayerWork>& works) {
+/// Number of a segment's works that run again: those before the last GEMM with weights, or up to a dropout
+/// after it.
+std::size_t recomputed_works(const std::vector<LayerWork>& works) {
   for (std::size_t i = works.size(); i-- > 0;) {
     if (works[i].forward_cpu_only > Bytes(0)) return i + 1;
-    if (std::ranges::any_of(works[i].products, is_weighed)) return i;
+    if (std::ranges::any_of(works[i].gemms, &Gemm::has_weight)) return i;
   }
   return 0;
 }
 
-/// Without the products and the attention whose outputs are kept; `kept` grows by those.
-LayerWork without_kept(LayerWork work, int& product_number, Bytes& kept) {
+/// Returns the work without the GEMMs and the attention whose outputs are saved; `kept` grows by those.
+LayerWork without_kept(LayerWork work, int& gemm_number, Bytes& kept) {
   const auto take = [&](Flop flop, double read, double written, double weights) {
     work.forward -= flop;
-    work.forward_traffic = work.forward_traffic - float32_bytes(read + written);
-    work.forward_weights = work.forward_weights - float32_bytes(weights);
+    work.forward_traffic -= float32_bytes(read + written);
+    work.forward_weights -= float32_bytes(weights);
     work.forward_kernels -= 1;
     kept += float32_bytes(written);
   };
-  std::erase_if(work.products, [&](const Gemm& one) {
-    if (!is_weighed(one) || ++product_number % 2 == 0) return false;
+  std::erase_if(work.gemms, [&](const Gemm& one) {
+    if (!one.has_weight() || ++gemm_number % 2 == 0) return false;
     take(Flop(2.0 * one.rows * one.columns * one.depth), one.rows * one.depth, one.rows * one.columns,
          one.columns * one.depth);
     return true;
@@ -62,58 +62,58 @@ LayerWork without_kept(LayerWork work, int& product_number, Bytes& kept) {
     work.forward_traffic =
         std::max(Bytes(0), work.forward_traffic - float32_bytes(rows * d + keys * (d + w)));
   }
-  work.backward = work.again = Flop(0);
-  work.backward_traffic = work.backward_weights = work.backward_spared = Bytes(0);
-  work.in_float32.backward = work.in_float32.backward_casts = 0.0;
-  work.backward_kernels = 0;
+  work.drop_backward();
   return work;
 }
 
-/// Collectives of a forward that its repetition takes again; torchtitan keeps what reduce-scatters give.
-void repeat_exchanges(Model& model, std::size_t index, std::size_t works, Bytes& kept) {
-  Segment& segment = model.segments[index];
-  std::vector<int> again;
-  for (const int number : segment.exchanges) {
-    LayerCollective exchange = model.exchanges[static_cast<std::size_t>(number)];
-    if (exchange.backward || exchange.group != ExchangeGroup::kTensor) continue;
-    if (exchange.kind == ExchangeKind::kReduceScatter) kept += (1.0 / model.tensor) * exchange.per_sample;
-    if (exchange.kind == ExchangeKind::kReduceScatter || exchange.work > static_cast<int>(works)) continue;
-    exchange.name += ".recomputed";
-    exchange.backward = true;
-    exchange.work = static_cast<int>(segment.work.size());
-    exchange.ready = 0;
-    again.push_back(static_cast<int>(model.exchanges.size()));
-    model.exchanges.push_back(exchange);
+/// Adds the collectives of a forward to its repetition, except reduce-scatters, whose results torchtitan
+/// saves.
+void repeat_collectives(Model& model, Segment& segment, std::size_t works, Bytes& kept) {
+  std::vector<int> repeated;
+  for (const int number : segment.collectives) {
+    LayerCollective one = model.collectives[static_cast<std::size_t>(number)];
+    if (one.backward || one.group != LayerCollectiveGroup::kTensor) continue;
+    const bool scatters = one.kind == LayerCollectiveKind::kReduceScatter;
+    if (scatters) kept += (1.0 / model.parallel.tensor) * one.per_sample;
+    if (scatters || one.work > static_cast<int>(works)) continue;
+    one.name += ".recomputed";
+    one.backward = true;
+    one.work = static_cast<int>(segment.work.size());
+    one.ready = 0;
+    repeated.push_back(static_cast<int>(model.collectives.size()));
+    model.collectives.push_back(one);
   }
-  const auto first = std::ranges::find_if(segment.exchanges, [&](int number) {
-    return model.exchanges[static_cast<std::size_t>(number)].backward;
+  const auto first = std::ranges::find_if(segment.collectives, [&](int number) {
+    return model.collectives[static_cast<std::size_t>(number)].backward;
   });
-  segment.exchanges.insert(first, again.begin(), again.end());
+  segment.collectives.insert(first, repeated.begin(), repeated.end());
 }
 
-void recompute_operations(Model& model, std::size_t index) {
-  Segment& segment = model.segments[index];
-  const std::size_t end = works_again(segment.work);
+void recompute_operations(Model& model, Segment& segment) {
+  const std::size_t end = recomputed_works(segment.work);
   Bytes kept = segment.output_size;
   int number = 0;
-  // What a reduce-scatter gives is kept (repeat_exchanges), and with it what its layer makes of that.
+  // The result of a reduce-scatter is saved (repeat_collectives), and with it what its layer computes from
+  // that.
   const auto is_scattered = [&](std::size_t work) {
-    return std::ranges::any_of(segment.exchanges, [&](int which) {
-      const LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(which)];
-      return !exchange.backward && exchange.kind == ExchangeKind::kReduceScatter &&
-             exchange.work == static_cast<int>(work);
+    return std::ranges::any_of(segment.collectives, [&](int which) {
+      const LayerCollective& one = model.collectives[static_cast<std::size_t>(which)];
+      return !one.backward && one.kind == LayerCollectiveKind::kReduceScatter &&
+             one.work == static_cast<int>(work);
     });
   };
   for (std::size_t i = 0; i < end; ++i)
     if (LayerWork work = without_kept(segment.work[i], number, kept); !is_scattered(i))
-      segment.recomputed.push_back(std::move(work));
-  // What runs again makes all that a backward needs and was not kept. Outputs behind it are kept for nothing.
-  segment.recomputed_size = std::max(Bytes(0), segment.saved_size - kept);
+      segment.recomputed.work.push_back(std::move(work));
+  // Recomputation makes everything that a backward needs and that was not saved. Outputs after it are saved
+  // too, without use.
+  SavedBytes& again = segment.recomputed.saved;
+  again.size = std::max(Bytes(0), segment.saved.size - kept);
   for (std::size_t i = end; i < segment.work.size(); ++i) without_kept(segment.work[i], number, kept);
-  repeat_exchanges(model, index, end, kept);
-  segment.recomputed_mask_size = std::exchange(segment.mask_size, Bytes(0));
-  segment.recomputed_float32_size = std::exchange(segment.float32_size, Bytes(0));
-  segment.saved_size = kept;
+  repeat_collectives(model, segment, end, kept);
+  again.masks = std::exchange(segment.saved.masks, Bytes(0));
+  again.float32 = std::exchange(segment.saved.float32, Bytes(0));
+  segment.saved.size = kept;
 }
 
 }  // namespace
@@ -136,25 +136,22 @@ Model recomputing(Model model, RecomputedPart part) {
   const auto refuse = [&](const std::string& name, const std::string& why) {
     throw InputError("--recompute " + name + ": '" + model.specification + "' " + why);
   };
-  if (model.has_fixed_times())
-    refuse("of a part", "declares its times, which say nothing of parts of a block");
-  if (model.ring) refuse("of a part", "attends around a ring, of which no part runs again alone; full does");
+  if (model.has_fixed_times()) refuse("of a part", "declares times of whole segments, not of their parts");
+  if (model.parallel.ring) refuse("of a part", "uses ring attention, which only full recomputes");
   if (part == RecomputedPart::kCoreAttention) {
     bool any = false;
     for (Segment& segment : model.segments) any = recompute_attention(segment, segment.layers) || any;
-    if (!any) refuse("selective", "has no attention that could be computed again");
+    if (!any) refuse("selective", "has no attention that could be recomputed");
     return model;
   }
-  const auto chooses = [](const LayerWork& work) {
-    return std::ranges::any_of(work.products, &Gemm::chooses);
-  };
+  const auto chooses = [](const LayerWork& work) { return std::ranges::any_of(work.gemms, &Gemm::chooses); };
   bool any = false;
-  for (std::size_t i = 0; i < model.segments.size(); ++i) {
-    if (!model.segments[i].repeated) continue;
-    if (std::ranges::any_of(model.segments[i].work, chooses))
-      refuse("per-op", "has experts, of which it is not known what is kept");
+  for (Segment& segment : model.segments) {
+    if (!segment.repeated) continue;
+    if (std::ranges::any_of(segment.work, chooses))
+      refuse("per-op", "has experts, whose saved tensors are not known");
     any = true;
-    recompute_operations(model, i);
+    recompute_operations(model, segment);
   }
   if (!any) refuse("per-op", "repeats no blocks");
   return model;

@@ -1,25 +1,18 @@
 #include "models/settings.hpp"
 
-#include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
-#include <optional>
 #include <set>
 
 #include "core/error.hpp"
+#include "core/expression.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Letters that could start a unit or a name; `25MiB` is a size, `hidden` a name.
-bool looks_like_name(std::string_view text) {
-  return !text.empty() &&
-         ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z') || text[0] == '_');
-}
-
-/// \throws InputError for what would be rounded to nothing
+/// \throws InputError for a value that would be rounded to 0
 std::int64_t whole(double value, const char* unit, std::string_view what) {
   if (value > 0.0 && value < 0.5) throw InputError(std::string(what) + ": must be 0 or at least 1 " + unit);
   return std::llround(value);
@@ -42,43 +35,28 @@ Setting Setting::parse(std::string_view text, std::string_view what) {
 }
 
 std::string to_text(const Setting& setting) {
-  struct Spelling {
-    std::int64_t factor;
-    const char* suffix;
-  };
-  constexpr std::array<Spelling, 4> kSizes{{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}}};
-  constexpr std::array<Spelling, 4> kTimes{
-      {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}, {1, "ns"}}};
-  if (setting.unit != Unit::kBytes && setting.unit != Unit::kNanoseconds)
-    return std::to_string(setting.value);
-  for (const Spelling& spelling : setting.unit == Unit::kBytes ? kSizes : kTimes)
-    if (setting.value % spelling.factor == 0)
-      return std::to_string(setting.value / spelling.factor) + spelling.suffix;
+  using Spellings = std::vector<std::pair<std::int64_t, const char*>>;
+  static const std::map<Unit, Spellings> kSpellings{
+      {Unit::kBytes, {{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}}},
+      {Unit::kNanoseconds, {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}, {1, "ns"}}}};
+  if (const auto spellings = kSpellings.find(setting.unit); spellings != kSpellings.end())
+    for (const auto& [factor, suffix] : spellings->second)
+      if (setting.value % factor == 0) return std::to_string(setting.value / factor) + suffix;
   return std::to_string(setting.value);
-}
-
-std::optional<Expression> Expression::parse(const YamlNode& node) {
-  const std::string text = node.text();
-  const std::size_t place = text.find_first_of("*/+");
-  if (place == std::string::npos) return std::nullopt;
-  const auto trimmed = [](const std::string& part) {
-    const std::size_t first = part.find_first_not_of(' ');
-    return first == std::string::npos ? "" : part.substr(first, part.find_last_not_of(' ') - first + 1);
-  };
-  return Expression{trimmed(text.substr(0, place)), text[place], trimmed(text.substr(place + 1)), node};
 }
 
 void Settings::read(const YamlNode& node) {
   for (const std::string& key : node.keys()) {
     const YamlNode value = node.at(key);
-    if (auto expression = Expression::parse(value)) {
-      check_terms(*expression);
-      expressions_.emplace_back(key, std::move(*expression));
-      settings_[key] = {0, Unit::kCount};
+    if (value.text().find_first_of("*/+") == std::string::npos) {
+      settings_[key] = defaults_[key] = value.placed([&] { return Setting::parse(value.text(), "setting"); });
       continue;
     }
-    settings_[key] = value.placed([&] { return Setting::parse(value.text(), "setting"); });
-    defaults_[key] = settings_[key];
+    for (const std::string& name : names_in("{" + value.text() + "}"))
+      if (!settings_.contains(name))
+        value.fail(unknown_name("setting before this one", name, names_of(settings_)));
+    expressions_.emplace_back(key, value);
+    settings_[key] = {0, Unit::kCount};
   }
 }
 
@@ -94,26 +72,11 @@ void Settings::change(const YamlNode& node) {
   }
 }
 
-void Settings::check_terms(const Expression& expression) const {
-  for (const std::string& term : {expression.left, expression.right}) {
-    if (number_in<std::int64_t>(term)) continue;
-    const auto found = settings_.find(term);
-    if (found == settings_.end())
-      expression.place.fail(
-          "an expression is two terms such as 4*hidden or hidden/64, each a whole number or a "
-          "setting that stands before it; " +
-          unknown_name("setting", term, names_of(settings_)));
-    if (found->second.unit != Unit::kCount)
-      expression.place.fail("expected " + to_text(Unit::kCount) + ", but setting '" + term + "' is " +
-                            to_text(found->second.unit));
-  }
-}
-
 void Settings::apply(const Specification& specification) {
   const std::string place = "model '" + specification.file + "': ";
   std::set<std::string> overridden;
   for (const auto& [key, text] : specification.overrides) {
-    if (settings_.empty()) throw InputError(place + "there are no settings, so not '" + key + "'");
+    if (settings_.empty()) throw InputError(place + "has no settings, so '" + key + "' cannot be set");
     if (!settings_.contains(key)) throw InputError(place + unknown_name("setting", key, names_of(settings_)));
     Setting& setting = settings_[key];
     const Setting value = Setting::parse(text, place + "setting '" + key + "'");
@@ -124,45 +87,33 @@ void Settings::apply(const Specification& specification) {
     setting.value = value.value;
     overridden.insert(key);
   }
-  for (const auto& [key, expression] : expressions_) {
-    if (overridden.contains(key)) continue;
-    const auto result = value(expression);
-    if (const auto* problem = std::get_if<std::string>(&result)) expression.place.fail(*problem);
-    settings_[key].value = std::get<std::int64_t>(result);
-  }
+  for (const auto& [key, expression] : expressions_)
+    if (!overridden.contains(key)) settings_[key].value = value_of(expression);
 }
 
-std::int64_t Settings::term(const std::string& text) const {
-  const auto number = number_in<std::int64_t>(text);
-  return number ? *number : settings_.at(text).value;
-}
-
-std::variant<std::int64_t, std::string> Settings::value(const Expression& expression) const {
-  const std::int64_t left = term(expression.left);
-  const std::int64_t right = term(expression.right);
-  std::int64_t product = 0;
-  if (expression.operation == '*' && !__builtin_mul_overflow(left, right, &product)) return product;
-  if (expression.operation == '+' && !__builtin_add_overflow(left, right, &product)) return product;
-  if (expression.operation == '/' && right > 0 && left % right == 0) return left / right;
-  const std::string numbers = std::to_string(left) + expression.operation + std::to_string(right);
-  if (expression.operation != '/')
-    return "'" + expression.place.text() + "' is " + numbers + ", which is too large";
-  if (right <= 0) return "'" + expression.place.text() + "' is " + numbers + "; it must divide by 1 or more";
-  return "'" + expression.place.text() + "' is " + numbers + ", which leaves a rest of " +
-         std::to_string(left % right);
+std::int64_t Settings::value_of(const YamlNode& expression) const {
+  const std::string place = "'" + expression.text() + "'";
+  return expression.placed([&] {
+    Assignment values;
+    for (const auto& [key, setting] : settings_) values.set(key, to_text(setting));
+    const Expansion result = expand("{" + expression.text() + "}", values);
+    if (!result.problem.empty()) throw InputError(place + ": " + result.problem);
+    const auto value = number_in<std::int64_t>(result.text);
+    if (!value) throw InputError(place + ": expected a whole number, found '" + result.text + "'");
+    return *value;
+  });
 }
 
 std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
   const std::string text = node.text();
   if (unit == Unit::kFlag && !settings_.contains(text)) return node.boolean() ? 1 : 0;
-  if (looks_like_name(text)) {
+  if (!text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) != 0 || text[0] == '_')) {
     const auto found = settings_.find(text);
     if (found == settings_.end())
       node.fail("expected " + to_text(unit) + " or the name of a setting; " +
                 (settings_.empty() ? "the file has no settings"
                                    : unknown_name("setting", text, names_of(settings_))));
-    const Unit wanted = unit == Unit::kFlag ? Unit::kCount : unit;
-    if (found->second.unit != wanted)
+    if (found->second.unit != (unit == Unit::kFlag ? Unit::kCount : unit))
       node.fail("expected " + to_text(unit) + ", but setting '" + text + "' is " +
                 to_text(found->second.unit));
     return found->second.value;
@@ -175,16 +126,18 @@ std::int64_t Settings::evaluate(const YamlNode& node, Unit unit) const {
 }
 
 std::string Settings::differences() const {
-  std::map<std::string, std::int64_t> standard;
-  for (const auto& [key, setting] : defaults_) standard[key] = setting.value;
+  std::map<std::string, std::int64_t> usual;
+  for (const auto& [key, setting] : defaults_) usual[key] = setting.value;
   for (const auto& [key, expression] : expressions_) {
-    const auto result = value(expression);
-    if (const auto* number = std::get_if<std::int64_t>(&result)) standard[key] = *number;
+    try {
+      usual[key] = value_of(expression);
+    } catch (const InputError&) {  // an override replaces it, which therefore differs
+    }
   }
   std::vector<std::string> different;
   for (const auto& [key, setting] : settings_) {
-    const auto found = standard.find(key);
-    if (found == standard.end() || setting.value != found->second)
+    const auto found = usual.find(key);
+    if (found == usual.end() || setting.value != found->second)
       different.push_back(key + "=" + to_text(setting));
   }
   return joined(different, ",");

@@ -1,58 +1,45 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
-#include <vector>
 
 #include "core/specification.hpp"
 #include "core/yaml.hpp"
 #include "models/layer.hpp"
 
-/// Settings of a model file: named numbers that a person may override on the command line.
+/// Settings of a model file: named numbers that the command line may override.
 namespace stepcast {
 
-/// A number with the unit that its spelling says: `50`, `25MiB`, `2ms`.
+/// A number with its unit: `50`, `25MiB`, `2ms`.
 struct Setting {
   std::int64_t value = 0;  ///< in elements, bytes or nanoseconds
   Unit unit = Unit::kCount;
 
-  /// \throws InputError when it is neither of the three
+  /// \throws InputError if it is neither of the three
   static Setting parse(std::string_view text, std::string_view what);
 };
 
 /// The shortest exact spelling: `26214400` bytes as `25MiB`.
 std::string to_text(const Setting& setting);
 
-/// A default that follows from others: `4*hidden`, `hidden/64`, `positions+2`. A term is a whole number or the name of a
-/// setting that stands before it, so that none can depend on itself.
-struct Expression {
-  std::string left;
-  char operation = '*';  ///< or `+`, or `/`, which must leave no rest
-  std::string right;
-  YamlNode place;
-
-  /// None when `text` has no operation.
-  static std::optional<Expression> parse(const YamlNode& node);
-};
-
+/// A default may be an expression of core/expression.hpp over settings before it: `4*hidden`, `hidden/64`.
 class Settings {
  public:
   /// \param node the `settings` of a model file. \throws InputError naming file and line
   void read(const YamlNode& node);
-  /// Other defaults for some of them, numbers only: of a model that is like another one. An expression that gets one is
-  /// none any more. \throws InputError for an unknown key (with the nearest) or a value of another unit
+  /// Replaces defaults by numbers, for a model that is like another one. \throws InputError for an unknown
+  /// key (with the nearest) or a value of another unit
   void change(const YamlNode& node);
-  /// Replaces defaults, an expression as well as a number, then evaluates the expressions that are left.
+  /// Replaces defaults, expressions included, then evaluates the expressions that are left.
   /// \throws InputError for an unknown key (with the nearest), a value of another unit, or a division that
-  /// leaves a rest
+  /// leaves a remainder
   void apply(const Specification& specification);
 
-  /// The value of a scalar that is a number of `unit` or the name of a setting of that unit.
+  /// Value of a scalar that is a number of `unit` or the name of a setting of that unit.
   /// \throws InputError naming file and line
   [[nodiscard]] std::int64_t evaluate(const YamlNode& node, Unit unit) const;
 
@@ -62,14 +49,13 @@ class Settings {
   [[nodiscard]] std::map<std::string, std::int64_t> values() const;
 
  private:
-  [[nodiscard]] std::int64_t term(const std::string& text) const;
-  /// The value, or what stands against it.
-  [[nodiscard]] std::variant<std::int64_t, std::string> value(const Expression& expression) const;
-  void check_terms(const Expression& expression) const;
+  /// \throws InputError naming file and line if it is not a whole number
+  [[nodiscard]] std::int64_t value_of(const YamlNode& expression) const;
 
   std::map<std::string, Setting> settings_;
-  std::map<std::string, Setting> defaults_;                      ///< of those that are numbers
-  std::vector<std::pair<std::string, Expression>> expressions_;  ///< in the order of the file
+  std::map<std::string, Setting> defaults_;  ///< of those that are numbers
+  std::list<std::pair<std::string, YamlNode>>
+      expressions_;  ///< in the order of the file; nodes cannot be assigned
 };
 
 }  // namespace stepcast

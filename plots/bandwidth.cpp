@@ -22,7 +22,7 @@ std::string short_text(std::string text) {
   return text.erase(point, unit - point);
 }
 
-/// Over the sizes present, about six of them.
+/// At about six of the sizes.
 std::string size_tics(const std::vector<Bench>& benches) {
   std::set<double> sizes;
   for (const Bench& bench : benches)
@@ -45,7 +45,7 @@ std::string bandwidth_tics() {
   return style::tics(tics);
 }
 
-/// Rows of all files of one origin, with busbw of the p90 and p10 of the samples as the whiskers.
+/// Rows of all files of one origin, with busbw at the 90th and 10th percentile of the time as whiskers.
 std::vector<std::string> rows_of(const std::vector<Bench>& benches, Origin origin, const std::string& name) {
   std::vector<std::string> rows;
   for (const Bench& bench : benches) {

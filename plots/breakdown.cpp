@@ -2,7 +2,7 @@
 
 #include "plots/cases.hpp"
 
-/// Where the step goes: stacked bars, measured beside predicted. Overlapped communication is no part of the
+/// Where the step goes: stacked bars, measured next to predicted. Overlapped communication is not part of the
 /// sum; it is hatched over the top of the compute that hides it.
 namespace stepcast {
 namespace {
@@ -20,7 +20,7 @@ const std::vector<style::Part>& stack_parts() {
 }
 
 /// Milliseconds by phase: measured (median over the launches) or predicted.
-std::map<std::string, double> side_of(const Case& one, bool predicted) {
+std::map<std::string, double> times_of(const Case& one, bool predicted) {
   std::map<std::string, double> times;
   for (const PhaseError& phase : one.phases) {
     std::string name = phase.name;
@@ -31,37 +31,28 @@ std::map<std::string, double> side_of(const Case& one, bool predicted) {
 }
 
 style::Panel panel_of(const std::string& title, const std::vector<const Case*>& cases) {
-  style::Panel panel{.title = title};
   std::vector<style::Part> parts = stack_parts();
   std::vector<style::StackedBar> bars;
-  std::vector<std::string> hidden, totals, labels;
-  double tallest = 1e-6;
+  std::vector<style::Box> hidden;
+  std::vector<style::Tic> tics;
   for (const Case* one : cases) {
-    const auto place = static_cast<double>(labels.size() + 1);
+    tics.push_back({static_cast<double>(tics.size() + 1), case_label(*one)});
     for (const bool predicted : {false, true}) {
-      std::map<std::string, double> times = side_of(*one, predicted);
-      const double x = place + (predicted ? kOffset : -kOffset);
-      bars.push_back({x, kHalfWidth});
-      double total = 0.0;
-      for (style::Part& part : parts) {
-        part.heights.push_back(times[std::string(part.name)]);
-        total += part.heights.back();
-      }
-      tallest = std::max(tallest, total);
-      const double compute = times["compute"];
-      hidden.push_back(style::row({x, x - kHalfWidth, x + kHalfWidth,
-                                   std::max(0.0, compute - times["overlapped communication"]), compute}));
-      totals.push_back(style::row({x, total, style::cell(predicted ? "pred." : "meas.")}));
+      std::map<std::string, double> times = times_of(*one, predicted);
+      const double x = tics.back().at + (predicted ? kOffset : -kOffset), compute = times["compute"];
+      bars.push_back({x, kHalfWidth, predicted ? "pred." : "meas."});
+      for (style::Part& part : parts) part.heights.push_back(times[std::string(part.name)]);
+      hidden.push_back({x - kHalfWidth, x + kHalfWidth,
+                        std::max(0.0, compute - times["overlapped communication"]), compute});
     }
-    labels.push_back(style::row({place, 0, style::cell(case_label(*one))}));
   }
-  panel.axes = style::fill("set xrange [0.4:{}]\nset yrange [0:{}]\n",
-                           {static_cast<double>(cases.size()) + 0.6, 1.1 * tallest});
-  style::draw_stack(panel, bars, parts, "ms");
-  panel.draw(panel.block("overlapped communication: x x_low x_high low_ms high_ms", hidden),
-             "using 1:5:2:3:4:5 with boxxyerror fs transparent pattern 4 noborder fc rgb '#ffffff'");
-  panel.draw(panel.block("x height_ms label", totals), "using 1:2:3 with labels offset 0,0.6 font ',8'");
-  panel.draw(panel.block("x y label", labels), "using 1:2:xtic(3) with points pt -1");
+  style::Panel panel{.title = title};
+  const double tallest = style::draw_stack(panel, bars, parts);
+  style::draw_boxes(panel, "overlapped communication", hidden,
+                    "fs transparent pattern 4 noborder fc rgb '#ffffff'");
+  panel.axes = style::fill(
+      "set xrange [0.4:{}]\nset yrange [0:{}]\nset xtics {}\n",
+      {static_cast<double>(cases.size()) + 0.6, 1.1 * std::max(1e-6, tallest), style::tics(tics)});
   return panel;
 }
 

@@ -18,8 +18,6 @@ constexpr std::size_t kLegendCharacters = 60, kTitleCharacters = 110;
 /// The cases that have launches and a prediction. The returned cases point into `input`.
 /// \throws InputError when there is none.
 std::vector<Case> complete_cases(const FigureInput& input);
-/// \throws InputError when there is not exactly one report, or one without cases.
-const LabReport& lab_of(const FigureInput& input);
 
 /// Items with the same key, in the order in which keys appear.
 template <class Item, class KeyOf>
@@ -43,9 +41,6 @@ std::vector<std::string> sorted_names(const std::vector<Item>& items, NameOf nam
   return {names.begin(), names.end()};
 }
 
-/// Points of a case of the lab, filled where its compute was replayed: `with points pt 7 ps 1 lc rgb '#4477AA'`.
-std::string compute_look(const std::string& compute, std::string_view colour);
-
 /// `vgg11-bn-cifar, batch 16 per rank, 1 thread`
 std::string model_title(const Configuration& configuration, const std::string& batch_of = "per rank");
 /// `ddp`, `bucket-cap 5MiB`, `2 ranks`, each on a line of its own
@@ -54,14 +49,5 @@ std::string case_label(const Case& one);
 int room_for_labels(const std::vector<Case>& cases);
 
 using style::shortened;
-
-/// One place of a line: what was predicted there, and what was measured.
-struct LinePoint {
-  double x = 0.0;
-  std::optional<double> predicted{};
-  std::optional<Estimate> measured{};
-};
-/// Columns: x, predicted, measured, low, high; NaN where it is not known. Sorted by x.
-std::size_t line_block(style::Panel& panel, const std::string& name, std::vector<LinePoint> points);
 
 }  // namespace stepcast

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -71,12 +72,10 @@ HeatScale scale_of(const HeatSheet& sheet) {
 }
 
 std::vector<std::string> heat_places(const std::vector<HeatCell>& cells, std::string HeatCell::*part) {
-  std::vector<std::string> all;
-  for (const HeatCell& cell : cells)
-    if (std::find(all.begin(), all.end(), cell.*part) == all.end()) all.push_back(cell.*part);
+  std::vector<std::string> all = style::in_order(cells, part);
   if (all.size() > kMostPlaces)
-    throw InputError("too much for one figure: " + std::to_string(all.size()) +
-                     " places on an axis; at most " + std::to_string(kMostPlaces) + " can be read");
+    throw InputError(style::fill("too much for one figure: {} places on an axis; at most {} can be read",
+                                 {all.size(), kMostPlaces}));
   return all;
 }
 
@@ -84,48 +83,35 @@ std::size_t index_of(const std::vector<std::string>& all, const std::string& one
   return static_cast<std::size_t>(std::find(all.begin(), all.end(), one) - all.begin());
 }
 
-struct HeatRows {
-  std::vector<std::string> filled, no_answer, no_room, dark_texts, bright_texts, hatched_texts, best;
-};
-
-HeatRows heat_rows(const HeatSheet& sheet, const HeatScale& scale, const std::string& panel,
-                   const std::vector<std::string>& xs, const std::vector<std::string>& ys) {
-  HeatRows rows;
-  const HeatCell* best = nullptr;
-  std::vector<std::vector<bool>> taken(xs.size(), std::vector<bool>(ys.size()));
-  const auto box = [&](const HeatCell& cell, double half) {
-    const auto x = static_cast<double>(index_of(xs, cell.x)), y = static_cast<double>(index_of(ys, cell.y));
-    return style::row({x, y, x - half, x + half, y - half, y + half});
-  };
-  for (const HeatCell& cell : sheet.cells) {
-    if (cell.panel != panel) continue;
-    const std::size_t x = index_of(xs, cell.x), y = index_of(ys, cell.y);
-    if (taken[x][y]) throw InputError("several points at " + cell.x + ", " + cell.y);
-    taken[x][y] = true;
-    if (!cell.value) {
-      rows.no_answer.push_back(box(cell, 0.5));
-      continue;
-    }
-    const std::string text = style::row({x, y, style::cell(cell.text)});
-    if (!cell.fits) {
-      rows.no_room.push_back(box(cell, 0.5));
-      rows.hatched_texts.push_back(text);
-      continue;
-    }
-    const double part = scale.part(*cell.value);
-    rows.filled.push_back(box(cell, 0.5) + " " + std::to_string(heat_colour(part)) + " " +
-                          style::number(*cell.value));
-    (part < 0.55 ? rows.bright_texts : rows.dark_texts).push_back(text);
-    if (best == nullptr || (*cell.value > *best->value) == sheet.more_is_better) best = &cell;
-  }
-  if (best != nullptr) rows.best.push_back(box(*best, 0.47));
-  return rows;
-}
-
 style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const std::string& name,
                         const std::vector<std::string>& xs, const std::vector<std::string>& ys,
                         const std::string& x_tics) {
-  const HeatRows rows = heat_rows(sheet, scale, name, xs, ys);
+  std::vector<style::Box> cells, no_answer, no_room;
+  std::vector<style::Text> bright, dark, hatched;
+  const HeatCell* best = nullptr;
+  std::set<std::pair<std::string, std::string>> seen;
+  const auto box = [&](const HeatCell& cell, double half) {
+    const auto x = static_cast<double>(index_of(xs, cell.x)), y = static_cast<double>(index_of(ys, cell.y));
+    return style::Box{x - half, x + half, y - half, y + half};
+  };
+  for (const HeatCell& cell : sheet.cells) {
+    if (cell.panel != name) continue;
+    if (!seen.emplace(cell.x, cell.y).second) throw InputError("several points at " + cell.x + ", " + cell.y);
+    style::Box filled = box(cell, 0.5);
+    const style::Text text{filled.x_low + 0.5, filled.y_low + 0.5, cell.text};
+    if (!cell.value) {
+      no_answer.push_back(filled);
+    } else if (!cell.fits) {
+      no_room.push_back(filled);
+      hatched.push_back(text);
+    } else {
+      const double part = scale.part(*cell.value);
+      filled.more = std::to_string(heat_colour(part)) + " " + style::number(*cell.value);
+      cells.push_back(filled);
+      (part < 0.55 ? bright : dark).push_back(text);
+      if (best == nullptr || (*cell.value > *best->value) == sheet.more_is_better) best = &cell;
+    }
+  }
   std::vector<style::Tic> y_tics;
   for (const std::string& y : ys)
     y_tics.push_back({static_cast<double>(y_tics.size()), style::shortened(y, kLongestRowName)});
@@ -134,26 +120,14 @@ style::Panel heat_panel(const HeatSheet& sheet, const HeatScale& scale, const st
                                          {static_cast<double>(xs.size()) - 0.5,
                                           static_cast<double>(ys.size()) - 0.5, style::tics(y_tics)}) +
                              x_tics};
-  const auto boxes = [&](const char* what, const std::vector<std::string>& all, const std::string& how) {
-    if (!all.empty())
-      panel.draw(panel.block(std::string(what) + ": x y x_low x_high y_low y_high", all),
-                 "using 1:2:3:4:5:6 with boxxyerror " + how);
-  };
-  if (!rows.filled.empty())
-    panel.draw(panel.block("cells: x y x_low x_high y_low y_high colour value", rows.filled),
-               "using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable fs solid 1.0 noborder");
-  boxes("without answer", rows.no_answer, kNoAnswer);
-  boxes("does not fit", rows.no_room, kNoRoom);
-  boxes("around the best", rows.best, kHalo);
-  boxes("best", rows.best, kFrame);
-  const auto texts = [&](const std::vector<std::string>& all, const char* how) {
-    if (!all.empty())
-      panel.draw(panel.block("texts: x y text", all),
-                 std::string("using 1:2:3 with labels font ',9' ") + how);
-  };
-  texts(rows.bright_texts, "textcolor rgb '#ffffff'");
-  texts(rows.dark_texts, "textcolor rgb '#000000'");
-  texts(rows.hatched_texts, "boxed textcolor rgb '#000000'");
+  style::draw_boxes(panel, "cells", cells, "lc rgb variable fs solid 1.0 noborder");
+  style::draw_boxes(panel, "without answer", no_answer, kNoAnswer);
+  style::draw_boxes(panel, "does not fit", no_room, kNoRoom);
+  if (best != nullptr)
+    for (const char* look : {kHalo, kFrame}) style::draw_boxes(panel, "best", {box(*best, 0.47)}, look);
+  style::draw_texts(panel, bright, "font ',9' textcolor rgb '#ffffff'");
+  style::draw_texts(panel, dark, "font ',9' textcolor rgb '#000000'");
+  style::draw_texts(panel, hatched, "font ',9' boxed textcolor rgb '#000000'");
   return panel;
 }
 

@@ -5,15 +5,15 @@
 #include "core/table.hpp"
 #include "plots/cases.hpp"
 
-/// What every rank held when it held the most, by category: stacked bars, measured beside predicted. The
-/// parts add up to the peak. Panels of one model share their scale, so that strategies compare.
+/// Memory of every rank at its peak, by category: stacked bars, measured next to predicted. The parts add up
+/// to the peak. Panels of one model share their scale, so that strategies compare.
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kMostRanks = 16;    // of a panel
-constexpr std::size_t kNamedRanks = 8;    // more than these are numbers alone
-constexpr std::size_t kUprightBars = 14;  // more bars than this are too narrow for a total written across
-constexpr double kBarOffset = 0.2;        // of a bar from the middle of its pair
+constexpr std::size_t kMaxRanks = 16;       // of a panel
+constexpr std::size_t kMaxNamedRanks = 8;   // with more, ranks are numbers only
+constexpr std::size_t kMaxHorizontal = 14;  // more bars are too narrow for a horizontal total
+constexpr double kBarOffset = 0.2;          // of a bar from the middle of its pair
 constexpr double kPairedHalfWidth = 0.17, kHalfWidthAlone = 0.3;
 constexpr double kRoomAbove = 1.18, kRoomUpright = 1.3;  // for the totals above the bars
 constexpr std::size_t kMemoryTitleCharacters = 60;
@@ -21,12 +21,25 @@ constexpr int kWidthAlone = 760;  // points: room for the legend in two rows
 constexpr const char* kCapacityLine = "with lines dt 2 lw 2 lc rgb '#333333'";
 
 const std::vector<style::Part>& categories() {
-  static const std::vector<style::Part> parts = {{"parameters", style::kBlue},
-                                                 {"gradients", style::kCyan},
-                                                 {"optimizer state", style::kGreen},
-                                                 {"activations", style::kYellow},
-                                                 {"communication buffers", style::kRed}};
-  return parts;
+  static const std::vector<style::Part> kParts = [] {
+    EnumArray<kMemoryCategories, std::string_view> colour;
+    colour[MemoryCategory::kParameters] = style::kBlue;
+    colour[MemoryCategory::kGradients] = style::kCyan;
+    colour[MemoryCategory::kOptimizerState] = style::kGreen;
+    colour[MemoryCategory::kActivations] = style::kYellow;
+    colour[MemoryCategory::kCommunication] = style::kRed;
+    std::vector<style::Part> parts;
+    for (const MemoryCategoryRow& row : kMemoryCategories) parts.push_back({row.label, colour[row.value]});
+    return parts;
+  }();
+  return kParts;
+}
+
+double bytes_of(const MemoryUse& use, const style::Part& part) {
+  std::string key(part.name);
+  std::replace(key.begin(), key.end(), ' ', '_');
+  const auto bytes = use.at_peak_bytes.find(key);
+  return bytes == use.at_peak_bytes.end() ? 0.0 : bytes->second;
 }
 
 /// The largest unit in which `bytes` has at least two digits before the point.
@@ -43,23 +56,21 @@ std::string three_digits(double value) {
   return style::number(std::round(value / unit) * unit);
 }
 
-/// By rank; of several launches the one whose peak is highest, because that is what has to fit.
-std::map<int, const MemoryUse*> memory_of(const std::vector<const Result*>& results) {
-  std::map<int, const MemoryUse*> uses;
-  for (const Result* result : results)
-    for (const MemoryUse& use : result->memory) {
-      const MemoryUse*& highest = uses[use.rank];
-      if (highest == nullptr || use.peak_bytes > highest->peak_bytes) highest = &use;
-    }
-  return uses;
+/// By rank. Of several launches the one with the highest peak, because that must fit.
+using MemoryOfRanks = std::map<int, const MemoryUse*>;
+void add_memory(const Result* result, MemoryOfRanks& uses) {
+  for (const MemoryUse& use : result->memory) {
+    const MemoryUse*& highest = uses[use.rank];
+    if (highest == nullptr || use.peak_bytes > highest->peak_bytes) highest = &use;
+  }
 }
 
 /// Measured, predicted.
-std::array<std::map<int, const MemoryUse*>, 2> sides_of(const Case& one) {
-  std::vector<const Result*> launches;
-  for (const CaseFile& launch : one.launches) launches.push_back(launch.result);
-  return {memory_of(launches),
-          one.prediction ? memory_of({one.prediction->result}) : std::map<int, const MemoryUse*>{}};
+std::array<MemoryOfRanks, 2> sides_of(const Case& one) {
+  std::array<MemoryOfRanks, 2> sides;
+  for (const CaseFile& launch : one.launches) add_memory(launch.result, sides[0]);
+  if (one.prediction) add_memory(one.prediction->result, sides[1]);
+  return sides;
 }
 
 std::string title_of(const Case& one, std::size_t shown, std::size_t known) {
@@ -78,16 +89,16 @@ std::string title_of(const Case& one, std::size_t shown, std::size_t known) {
 style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
   const auto [unit_name, unit] = unit_for(highest);
   const auto sides = sides_of(one);
-  std::map<int, const MemoryUse*> either = sides[0];
+  MemoryOfRanks either = sides[0];
   either.insert(sides[1].begin(), sides[1].end());
   std::vector<style::Part> parts = categories();
   std::vector<style::StackedBar> bars;
-  std::vector<std::string> totals;
-  std::map<double, std::string> labels;  // `m` or `p` under every bar, and the rank below, amid its bars
-  const std::string word = either.size() > kNamedRanks ? "" : "rank ";
+  std::map<double, std::string>
+      labels;  // `m` or `p` under every bar, and the rank below the middle of its bars
+  const std::string word = either.size() > kMaxNamedRanks ? "" : "rank ";
   std::size_t ranks = 0;
   for (const auto& [rank, use] : either) {
-    if (ranks == kMostRanks) break;
+    if (ranks == kMaxRanks) break;
     const auto middle = static_cast<double>(++ranks);
     const bool both = sides[0].contains(rank) && sides[1].contains(rank);
     labels[middle] = " \n" + word + std::to_string(rank);
@@ -95,32 +106,23 @@ style::Panel panel_of(const Case& one, double highest, const Bytes& capacity) {
       const auto found = sides.at(side).find(rank);
       if (found == sides.at(side).end()) continue;
       const double x = both ? middle + (side == 0 ? -kBarOffset : kBarOffset) : middle;
-      bars.push_back({x, both ? kPairedHalfWidth : kHalfWidthAlone});
-      for (style::Part& part : parts) {
-        std::string key(part.name);
-        std::replace(key.begin(), key.end(), ' ', '_');
-        const auto bytes = found->second->at_peak_bytes.find(key);
-        part.heights.push_back(bytes == found->second->at_peak_bytes.end() ? 0.0 : bytes->second / unit);
-      }
-      const double peak = found->second->peak_bytes / unit;
-      totals.push_back(style::row({x, peak, style::cell(three_digits(peak))}));
+      bars.push_back(
+          {x, both ? kPairedHalfWidth : kHalfWidthAlone, three_digits(found->second->peak_bytes / unit)});
+      for (style::Part& part : parts) part.heights.push_back(bytes_of(*found->second, part) / unit);
       labels[x] = (side == 0 ? "m" : "p") + (both ? "" : labels[x].substr(1));
     }
   }
   std::vector<style::Tic> tics;
   for (const auto& [x, label] : labels) tics.push_back({x, label});
-  const bool upright = bars.size() > kUprightBars;
+  const bool upright = bars.size() > kMaxHorizontal;
   style::Panel panel{
       .title = title_of(one, ranks, either.size()),
       .axes = style::fill("set ylabel 'memory ({})' offset 1,0\nset xtics {} scale 0\nset xrange [0.4:{}]\n"
                           "set yrange [0:{}]\n",
                           {unit_name, style::tics(tics), static_cast<double>(ranks) + 0.6,
                            (upright ? kRoomUpright : kRoomAbove) * highest / unit})};
-  style::draw_stack(panel, bars, parts, unit_name);
+  style::draw_stack(panel, bars, parts, upright ? "rotate by 90 left offset 0,0.4" : "offset 0,0.6");
   if (capacity > Bytes(0)) panel.draw(style::fill("{} {}", {capacity.count() / unit, kCapacityLine}));
-  panel.draw(panel.block(style::fill("x peak_{} label", {unit_name}), totals),
-             std::string("using 1:2:3 with labels font ',8' ") +
-                 (upright ? "rotate by 90 left offset 0,0.4" : "offset 0,0.6"));
   return panel;
 }
 
@@ -130,7 +132,7 @@ Drawing draw(const FigureInput& input) {
   for (const ResultFile& file : input.results) {
     if (file.result.memory.empty())
       throw InputError(file.path +
-                       ": holds no memory; run or predict it again with this version of stepcast");
+                       ": contains no memory; run or predict it again with this version of stepcast");
     double& most = highest.try_emplace(file.result.configuration.model, std::max(input.capacity.count(), 1.0))
                        .first->second;
     for (const MemoryUse& use : file.result.memory) most = std::max(most, use.peak_bytes);

@@ -54,7 +54,7 @@ std::string terminal(const fs::path& figure, const Drawing& drawing) {
          " font 'DejaVu Sans,11' fontscale 1.5 linewidth 1.5 noenhanced\n";
 }
 
-/// `data` and `output` may be set from outside, so that the program can draw under temporary names.
+/// `data` and `output` can be set from outside: the program draws under temporary names.
 std::string preamble(const Drawing& drawing, const fs::path& figure, const std::string& caption) {
   const auto name = [](const fs::path& path) { return style::quote(path.filename().string()); };
   return "# Draw again with: gnuplot " + with_extension(figure, ".gp").filename().string() + "\n" +
@@ -68,8 +68,7 @@ std::string preamble(const Drawing& drawing, const fs::path& figure, const std::
          " right font ',8' textcolor rgb '#888888'\n";
 }
 
-/// gnuplot-iostream writes the script; it cannot tell whether writing or drawing worked, so both are checked
-/// here.
+/// gnuplot-iostream does not report whether writing or drawing worked, so both are checked here.
 void write_script(const fs::path& path, const std::string& text) {
   {
     Gnuplot script(">" + path.string());

@@ -177,16 +177,13 @@ PlaceTics place_tics(const std::vector<std::string>& places, double room) {
 std::size_t Panel::block(std::string_view columns, const std::vector<std::string>& rows) {
   std::string text = "# " + std::string(columns) + "\n";
   for (const std::string& row : rows) text += row + "\n";
-  if (rows.empty()) {
-    const std::size_t colon = columns.find(": ");
-    const std::string_view names = colon == std::string_view::npos ? columns : columns.substr(colon + 2);
-    text += "NaN";
-    for (const char c : names)
-      if (c == ' ') text += " NaN";
-    text += "\n";
-  }
+  if (rows.empty()) text += "NaN NaN NaN NaN NaN NaN NaN\n";
   blocks.push_back(text + "\n\n");
   return blocks.size() - 1;
+}
+
+void Panel::draw_block(std::string_view columns, const std::vector<std::string>& rows, std::string_view how) {
+  if (!rows.empty()) draw(block(columns, rows), how);
 }
 
 void Panel::draw(std::size_t block, std::string_view how) {
@@ -205,7 +202,8 @@ std::string without_middle(const std::string& text, std::size_t characters) {
   return shortened(text, characters - characters / 2) + text.substr(end);
 }
 
-/// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on, shortened to fit.
+/// In one line of font 11, or where that is too long in two of font 9, the second from the first ", " on,
+/// shortened to fit.
 std::string fitting_title(const std::string& title, double width) {
   constexpr double kCharacter = 8.2, kSmallCharacter = 6.9;
   const auto fits = [&](double character) { return static_cast<std::size_t>(width / character); };
@@ -267,6 +265,7 @@ Drawing Sheet::drawing() const {
               fill("set title {} offset 0,-0.4 font ',{}'\n",
                    {quote_lines(panel_title), panel_title.find('\n') == std::string::npos ? 11 : 9}) +
               panel.axes + "plot ";
+    if (panel.plots.empty()) script += "NaN";
     for (const Panel::Plot& plot : panel.plots) {
       if (&plot != &panel.plots.front()) script += ", ";
       if (plot.block >= 0)
@@ -282,20 +281,45 @@ Drawing Sheet::drawing() const {
   return result;
 }
 
-void draw_stack(Panel& panel, const std::vector<StackedBar>& bars, const std::vector<Part>& parts,
-                const std::string& unit) {
-  std::vector<double> low(bars.size(), 0.0);
+void draw_boxes(Panel& panel, const std::string& name, const std::vector<Box>& boxes,
+                const std::string& look) {
+  std::vector<std::string> rows;
+  for (const Box& box : boxes)
+    rows.push_back(row({0.5 * (box.x_low + box.x_high), 0.5 * (box.y_low + box.y_high), box.x_low, box.x_high,
+                        box.y_low, box.y_high}) +
+                   (box.more.empty() ? "" : " " + box.more));
+  panel.draw_block(name + ": x y x_low x_high y_low y_high", rows,
+                   (look.find("variable") == std::string::npos ? "using 1:2:3:4:5:6 with boxxyerror "
+                                                               : "using 1:2:3:4:5:6:7 with boxxyerror ") +
+                       look);
+}
+
+void draw_texts(Panel& panel, const std::vector<Text>& texts, const std::string& look) {
+  std::vector<std::string> rows;
+  for (const Text& one : texts)
+    rows.push_back(row({one.x, one.y, cell(one.text)}) + (one.more.empty() ? "" : " " + one.more));
+  panel.draw_block("texts: x y text", rows,
+                   (look.find("variable") == std::string::npos ? "using 1:2:3 with labels "
+                                                               : "using 1:2:3:4 with labels ") +
+                       look);
+}
+
+double draw_stack(Panel& panel, const std::vector<StackedBar>& bars, const std::vector<Part>& parts,
+                  const std::string& label_look) {
+  std::vector<double> tops(bars.size(), 0.0);
   for (const Part& part : parts) {
-    std::vector<std::string> rows;
+    std::vector<Box> boxes;
     for (std::size_t i = 0; i < bars.size(); ++i) {
-      const double high = low[i] + part.heights[i];
-      rows.push_back(
-          row({bars[i].x, bars[i].x - bars[i].half_width, bars[i].x + bars[i].half_width, low[i], high}));
-      low[i] = high;
+      const double low = tops[i];
+      tops[i] += part.heights[i];
+      boxes.push_back({bars[i].x - bars[i].half_width, bars[i].x + bars[i].half_width, low, tops[i]});
     }
-    panel.draw(panel.block(fill("{}: x x_low x_high low_{} high_{}", {part.name, unit, unit}), rows),
-               fill("using 1:5:2:3:4:5 with boxxyerror fs solid 1.0 noborder fc rgb {q}", {part.colour}));
+    draw_boxes(panel, std::string(part.name), boxes, fill("fs solid 1.0 noborder fc rgb {q}", {part.colour}));
   }
+  std::vector<Text> labels;
+  for (std::size_t i = 0; i < bars.size(); ++i) labels.push_back({bars[i].x, tops[i], bars[i].label});
+  draw_texts(panel, labels, "font ',8' " + label_look);
+  return tops.empty() ? 0.0 : *std::ranges::max_element(tops);
 }
 
 std::vector<Entry> stack_legend(const std::vector<Part>& parts) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kMicroBatch = "/mb";
 
-/// The number behind `/mb` at the end of a name; -1 without one.
+/// The number after `/mb` at the end of a name; -1 without one.
 int micro_batch_of(const std::string& name) {
   const std::size_t at = name.rfind(kMicroBatch);
   if (at == std::string::npos) return -1;
@@ -21,14 +21,14 @@ int micro_batch_of(const std::string& name) {
   return number ? std::stoi(digits) : -1;
 }
 
-/// Of the only micro-batch no name speaks.
+/// 0 for computation without a number: there is one micro-batch.
 int micro_batch_of(const Span& span, StageWork work) {
   if (work > StageWork::kRecompute) return -1;
   return std::max(0, micro_batch_of(span.name));
 }
 
-/// Segments of one action follow each other at once; between two actions on one micro-batch (two virtual
-/// stages) it travels over all other ranks, longer than either takes.
+/// Segments of one action follow each other at once. Between two actions on one micro-batch (two virtual
+/// stages) it passes all other ranks, which takes longer than either action.
 bool continues(const StageBox& box, const StageBox& next) {
   const double gap = next.start_s - box.end_s;
   return box.work == next.work && box.micro_batch == next.micro_batch &&
@@ -67,10 +67,18 @@ std::vector<StageBox> communications(const std::vector<const Span*>& spans) {
 }  // namespace
 
 StageWork work_of(const Span& span) {
-  // In the order of SpanKind.
-  constexpr std::array kWorks{StageWork::kForward, StageWork::kCommunication, StageWork::kInput,
-                              StageWork::kUpdate, StageWork::kWait};
-  if (span.kind != SpanKind::kCompute) return kWorks.at(static_cast<std::size_t>(span.kind));
+  switch (span.kind) {
+    case SpanKind::kCommunication:
+      return StageWork::kCommunication;
+    case SpanKind::kInputAndHost:
+      return StageWork::kInput;
+    case SpanKind::kOptimizerAndCopies:
+      return StageWork::kUpdate;
+    case SpanKind::kWait:
+      return StageWork::kWait;
+    case SpanKind::kCompute:
+      break;
+  }
   if (span.name.starts_with("backward_weight")) return StageWork::kBackwardWeights;
   if (span.name.starts_with("backward")) return StageWork::kBackward;
   return span.name.starts_with("recompute") ? StageWork::kRecompute : StageWork::kForward;

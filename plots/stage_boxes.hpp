@@ -5,13 +5,13 @@
 
 #include "records/result.hpp"
 
-/// What the stages of a pipeline did, by micro-batch, as Gantt charts of schedules show it.
+/// Actions of pipeline stages by micro-batch, for Gantt charts.
 namespace stepcast {
 
 enum class StageWork : std::uint8_t {
   kForward,
   kBackward,
-  kBackwardWeights,  ///< the second half, where a backward is in two
+  kBackwardWeights,  ///< the second half of a backward that is split
   kRecompute,
   kCommunication,
   kUpdate,
@@ -20,22 +20,22 @@ enum class StageWork : std::uint8_t {
 };
 StageWork work_of(const Span& span);
 
-/// One action of one rank: all its segments' operations in a row, or messages without a gap.
+/// One action of one rank: consecutive operations of all its segments, or messages without a gap.
 struct StageBox {
   int rank = 0;
   StageWork work = StageWork::kForward;
-  int micro_batch = -1;  ///< -1 of what belongs to no micro-batch, and of communication
+  int micro_batch = -1;  ///< -1: belongs to no micro-batch, or communication
   double start_s = 0.0;
   double end_s = 0.0;
 };
 
-/// Whether a Result is of a pipeline: it has operations of micro-batches, and messages of micro-batches
-/// between ranks or the strategy's name.
+/// Whether a Result is of a pipeline: it has operations of micro-batches, and either messages of
+/// micro-batches between ranks or the strategy's name.
 bool passes_micro_batches(const Result& result);
 
-/// Rank by rank, computation before communication, each in the order of time. Waiting is no box. Neither
-/// boxes of computation nor boxes of communication overlap on a rank: an operation inside another one (a copy
-/// inside a backward) belongs to that, and messages that overlap are one box.
+/// Boxes rank by rank, computation before communication, each sorted by time. Waiting has no box. Boxes of
+/// computation do not overlap on a rank, nor do boxes of communication: an operation inside another one (a
+/// copy inside a backward) belongs to that, and messages that overlap are one box.
 std::vector<StageBox> stage_boxes(const Result& result);
 
 }  // namespace stepcast

@@ -10,13 +10,13 @@
 #include "plots/figure.hpp"
 #include "plots/stage_boxes.hpp"
 
-/// One step as a Gantt chart: a lane per rank and stream, or of a pipeline a lane per rank with a box per
-/// action and micro-batch; predicted and measured above each other on one time axis.
+/// One step as a Gantt chart: a lane per rank and stream. Pipelines have a lane per rank, with a box per
+/// action and micro-batch. Predicted and measured steps share one time axis.
 namespace stepcast {
 namespace {
 
-constexpr int kMostRanks = 8, kMostStages = 16;
-constexpr std::size_t kMostResults = 6;
+constexpr int kMaxRanks = 8, kMaxStages = 16;
+constexpr std::size_t kMaxResults = 6;
 constexpr int kWidth = 1200, kLeft = 130, kRight = 20;
 constexpr int kLaneHeight = 34, kPanelTitle = 30, kTimeAxis = 60;
 constexpr double kCharacterWidth = 5.6;  // points, of the labels' font
@@ -47,13 +47,13 @@ using StreamOfRank = std::pair<int, Stream>;
 std::map<StreamOfRank, int> lanes_of(const Result& result) {
   std::map<StreamOfRank, int> lanes;
   for (const Span& span : result.spans)
-    if (span.rank < kMostRanks) lanes.emplace(StreamOfRank{span.rank, span.stream}, 0);
+    if (span.rank < kMaxRanks) lanes.emplace(StreamOfRank{span.rank, span.stream}, 0);
   int row = 0;
   for (auto& [lane, index] : lanes) index = row++;
   return lanes;
 }
 
-/// A span that begins inside another of its lane is drawn lower: a copy inside a backward, a second
+/// A span that begins during another of its lane is drawn lower: a copy inside a backward, a second
 /// collective in flight.
 struct SpanBox {
   const Span* span;
@@ -95,14 +95,16 @@ std::string label_of(const Span& span, double points) {
 /// Points that `length_s` of the axis takes.
 double points_of(double time_s, double length_s) { return time_s / length_s * (kWidth - kLeft - kRight); }
 
-std::string box_row(double row, double start_s, double end_s, double low, double high,
-                    const std::string& last) {
-  return style::row({kMilli * start_s, row, kMilli * start_s, kMilli * end_s, row + low, row + high, last});
+/// A box in a row; `low` and `high` are fractions of the row's height.
+style::Box box_in(double row, double start_s, double end_s, double low, double high,
+                  const std::string& more) {
+  return {kMilli * start_s, kMilli * end_s, row + low, row + high, more};
 }
 
-/// Labels stand in the middle of their boxes.
-std::string label_row(double row, double start_s, double end_s, const std::string& text) {
-  return style::row({0.5 * kMilli * (start_s + end_s), row, style::cell(text)});
+/// A text in the middle of its box.
+style::Text text_in(double row, double start_s, double end_s, const std::string& text,
+                    const std::string& more = "") {
+  return {0.5 * kMilli * (start_s + end_s), row, text, more};
 }
 
 /// Rows from the top, and the panel's height for them.
@@ -114,40 +116,39 @@ void set_rows(style::Panel& panel, const std::vector<std::string>& rows) {
   panel.height = kPanelTitle + kLaneHeight * static_cast<int>(rows.size());
 }
 
-/// One block per kind, one with labels.
 style::Panel panel_of_streams(const Result& result, double length_s) {
   const auto lanes = lanes_of(result);
-  std::array<std::vector<std::string>, kKinds.size()> kinds;
-  std::vector<std::string> labels, rows;
+  std::array<std::vector<style::Box>, kKinds.size()> kinds;
+  std::vector<style::Text> labels;
+  std::vector<std::string> rows;
   for (const SpanBox& box : boxes_of(result, lanes)) {
     const Span& span = *box.span;
     const double row = lanes.at({span.rank, span.stream});
     kinds.at(number_of(work_of(span)))
-        .push_back(box_row(row, span.start_s, span.end_s, box.low, box.high, style::cell(span.name)));
+        .push_back(box_in(row, span.start_s, span.end_s, box.low, box.high, style::cell(span.name)));
     const std::string label = label_of(span, points_of(span.end_s - span.start_s, length_s));
-    if (!label.empty() && box.low < 0.0) labels.push_back(label_row(row, span.start_s, span.end_s, label));
+    if (!label.empty() && box.low < 0.0) labels.push_back(text_in(row, span.start_s, span.end_s, label));
   }
   style::Panel panel;
   for (const auto& [lane, row] : lanes)
     rows.push_back("rank " + std::to_string(lane.first) + " " + to_text(lane.second));
   set_rows(panel, rows);
   for (std::size_t k = 0; k < kKinds.size(); ++k)
-    panel.draw(
-        panel.block(std::string(kKinds.at(k).label) + ": x y start_ms end_ms low high name", kinds.at(k)),
-        style::fill("using 1:2:3:4:5:6 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb {q}",
-                    {kKinds.at(k).colour}));
-  panel.draw(panel.block("x y label", labels), "using 1:2:3 with labels font ',8' textcolor rgb '#111111'");
+    style::draw_boxes(panel, kKinds.at(k).label, kinds.at(k),
+                      style::fill("fs solid 1.0 border lc rgb '#ffffff' fc rgb {q}", {kKinds.at(k).colour}));
+  style::draw_texts(panel, labels, "font ',8' textcolor rgb '#111111'");
   return panel;
 }
 
+/// Parts from 0 to 1.
 struct Rgb {
-  double red, green, blue;  // 0 to 1
+  double red, green, blue;
   [[nodiscard]] Rgb mixed(const Rgb& other, double share) const {
-    const auto mix = [share](double a, double b) { return a + share * (b - a); };
-    return {mix(red, other.red), mix(green, other.green), mix(blue, other.blue)};
+    return {std::lerp(red, other.red, share), std::lerp(green, other.green, share),
+            std::lerp(blue, other.blue, share)};
   }
   [[nodiscard]] bool dark() const { return 0.3 * red + 0.59 * green + 0.11 * blue < 0.5; }
-  /// For a data file.
+  /// 0xRRGGBB, for a data file.
   [[nodiscard]] std::string number() const {
     const auto part = [](double value) { return static_cast<int>(std::lround(255.0 * value)); };
     return std::to_string(65536 * part(red) + 256 * part(green) + part(blue));
@@ -156,14 +157,12 @@ struct Rgb {
 constexpr Rgb kWhite{1.0, 1.0, 1.0}, kBlack{0.0, 0.0, 0.0};
 
 Rgb rgb(std::string_view colour) {
-  const auto part = [&](std::size_t at) {
-    return std::stoi(std::string(colour.substr(at, 2)), nullptr, 16) / 255.0;
-  };
-  return {part(1), part(3), part(5)};
+  const int all = std::stoi(std::string(colour.substr(1)), nullptr, 16);
+  return {(all >> 16) / 255.0, (all >> 8 & 255) / 255.0, (all & 255) / 255.0};
 }
 
-/// The first micro-batch is the lightest. Forward becomes lighter than its colour and backward darker, so
-/// that no shade of one is taken for a shade of the other.
+/// The first micro-batch is the lightest. Shades of forwards are lighter than the colour, those of backwards
+/// darker, so that they differ.
 Rgb shade(const StageBox& box, int micro_batches) {
   const Rgb base = rgb(kKinds.at(number_of(box.work)).colour);
   if (box.micro_batch < 0) return base;
@@ -178,32 +177,32 @@ style::Panel panel_of_stages(const Result& result, double length_s) {
   int micro_batches = 1;
   for (const StageBox& box : boxes) micro_batches = std::max(micro_batches, box.micro_batch + 1);
   std::map<int, double> rows;
-  std::vector<std::string> names, drawn, labels;
+  std::vector<std::string> names;
+  std::vector<style::Box> drawn;
+  std::vector<style::Text> labels;
   for (const StageBox& box : boxes) {
-    if (box.rank >= kMostStages) continue;
+    if (box.rank >= kMaxStages) continue;
     const auto [row, is_new] = rows.emplace(box.rank, static_cast<double>(rows.size()));
     if (is_new) names.push_back("rank " + std::to_string(box.rank));
     const bool thin = box.work == StageWork::kCommunication;
     const Rgb colour = shade(box, micro_batches);
-    drawn.push_back(box_row(row->second, box.start_s, box.end_s, thin ? kMessagesTop : -kHalfBox,
-                            thin ? kHalfBox : kWorkBottom, colour.number()));
+    drawn.push_back(box_in(row->second, box.start_s, box.end_s, thin ? kMessagesTop : -kHalfBox,
+                           thin ? kHalfBox : kWorkBottom, colour.number()));
     const std::string text = std::to_string(box.micro_batch);
     const double room = points_of(box.end_s - box.start_s, length_s);
     if (box.micro_batch < 0 || room < kCharacterWidth * static_cast<double>(text.size()) + kLabelMargin)
       continue;
-    labels.push_back(label_row(row->second + 0.5 * (kWorkBottom - kHalfBox), box.start_s, box.end_s, text) +
-                     " " + (colour.dark() ? kWhite : kBlack).number());
+    labels.push_back(text_in(row->second + 0.5 * (kWorkBottom - kHalfBox), box.start_s, box.end_s, text,
+                             (colour.dark() ? kWhite : kBlack).number()));
   }
   style::Panel panel;
   set_rows(panel, names);
-  panel.draw(panel.block("x y start_ms end_ms low high rgb", drawn),
-             "using 1:2:3:4:5:6:7 with boxxyerror fs solid 1.0 border lc rgb '#ffffff' fc rgb variable");
-  panel.draw(panel.block("x y micro_batch rgb", labels),
-             "using 1:2:3:4 with labels font ',8' textcolor rgb variable");
+  style::draw_boxes(panel, "actions", drawn, "fs solid 1.0 border lc rgb '#ffffff' fc rgb variable");
+  style::draw_texts(panel, labels, "font ',8' textcolor rgb variable");
   return panel;
 }
 
-/// The kinds that the panels hold: of pipelines no waiting; recomputation and halves of backwards only where there are any.
+/// The kinds in the panels. Pipelines show no waiting.
 std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
   bool recomputes = false, halves = false, streams = false;
   for (const Result* result : results) {
@@ -223,15 +222,15 @@ std::vector<style::Entry> legend_of(const std::vector<const Result*>& results) {
 }
 
 std::string title_of(const Result& result) {
-  const int shown = passes_micro_batches(result) ? kMostStages : kMostRanks;
+  const int shown = passes_micro_batches(result) ? kMaxStages : kMaxRanks;
   const std::string text =
       (result.origin == Origin::kMeasured ? "measured: " : "predicted: ") + describe(result.configuration) +
       (shown < result.configuration.world_size ? style::fill(" (the first {} ranks)", {shown}) : "");
   return shortened(text, kStepTitleCharacters);
 }
 
-/// Of what matters. A late stage begins its step long before rank 0 does, with receives and gradients to
-/// clear, and then waits: of pipelines that is left out.
+/// The time axis. Late stages of a pipeline begin their step long before rank 0 and then wait for messages;
+/// that is left out.
 std::pair<double, double> range_of(const std::vector<const Result*>& results) {
   double start_s = 0.0, end_s = 0.0;
   for (const Result* result : results) {
@@ -250,15 +249,16 @@ Drawing draw(const FigureInput& input) {
   std::vector<const Result*> results;
   for (const ResultFile& file : input.results)
     if (!file.result.spans.empty()) results.push_back(&file.result);
-  if (results.empty()) throw InputError("nothing to draw: give a result file that holds the spans of a step");
+  if (results.empty())
+    throw InputError("nothing to draw: give a result file that contains the spans of a step");
   const bool any_stages = std::any_of(results.begin(), results.end(),
                                       [](const Result* result) { return passes_micro_batches(*result); });
   std::string title =
       any_stages ? "One training step; numbers and shades are micro-batches" : "One training step";
-  if (results.size() > kMostResults) {
+  if (results.size() > kMaxResults) {
     title +=
-        " (the first " + std::to_string(kMostResults) + " of " + std::to_string(results.size()) + " files)";
-    results.resize(kMostResults);
+        " (the first " + std::to_string(kMaxResults) + " of " + std::to_string(results.size()) + " files)";
+    results.resize(kMaxResults);
   }
   const auto [start_s, end_s] = range_of(results);
   style::Sheet sheet{.title = title,
@@ -286,7 +286,7 @@ const Registration<Figure> kTimeline{
     figures(),
     {.name = "timeline",
      .description =
-         "The operations of one step on every rank and stream, of a pipeline by stage and micro-batch; "
+         "The operations of one step on every rank and stream, or by stage and micro-batch of a pipeline; "
          "several files above each other.",
      .value = {draw},
      .order = 14}};

@@ -8,16 +8,16 @@
 
 namespace stepcast {
 
-STEPCAST_JSON_MEMBERS(BenchRow, (collective, message_bytes, time_s, cpu_s, wrong), (algorithm, machine))
+STEPCAST_JSON_REQUIRED(BenchRow, collective, message_bytes, time_s, cpu_s, wrong, algorithm, machine)
 STEPCAST_JSON_REQUIRED(BesideRow, collective, message_bytes, compute, compute_alone_s, collective_alone_s,
                        compute_slowdown, collective_slowdown)
-STEPCAST_JSON_MEMBERS(Bench, (context, origin, lineage, backend, world_size, rows), (beside))
+STEPCAST_JSON_REQUIRED(Bench, context, origin, lineage, backend, world_size, rows, beside)
 
 const std::vector<std::string>& bench_names() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names{"send_recv"};
-    for (const CollectiveKind kind : kCollectiveKinds)
-      if (kind != CollectiveKind::kShift) names.emplace_back(to_text(kind));  // send_recv says what one takes
+    for (const auto& [kind, name] : kCollectiveKinds)
+      if (kind != CollectiveKind::kShift) names.emplace_back(name);  // a shift takes what send_recv takes
     return names;
   }();
   return kNames;
@@ -49,6 +49,6 @@ double bus_factor(const std::string& collective, int world_size) {
   return (n - 1.0) / n;
 }
 
-Bench load_bench(const std::string& path) { return load_as<Bench>(path, "stepcast.bench/1"); }
+Bench load_bench(const std::string& path) { return load_as<Bench>(path, kBenchSchema); }
 
 }  // namespace stepcast

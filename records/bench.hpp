@@ -12,8 +12,10 @@
 /// reports them; measured by `stepcast bench`, predicted by `stepcast predict --collectives`.
 namespace stepcast {
 
-/// What can be benched of communication: `send_recv`, half the round trip of a ping-pong between ranks 0 and 1
-/// whose receives are posted beforehand, and every kind of collective.
+inline constexpr const char* kBenchSchema = "stepcast.bench/2";
+
+/// Names of benchmarks of communication: `send_recv`, half the round trip of a ping-pong between ranks 0 and
+/// 1 whose receives are posted beforehand, and every kind of collective.
 const std::vector<std::string>& bench_names();
 
 struct BenchRow {
@@ -21,25 +23,25 @@ struct BenchRow {
                                  ///< `copy_h2d_pageable`, `copy_d2h_pinned`, `copy_d2h_pageable`, `copy_p2p`
   double message_bytes = 0.0;    ///< the total array, never the shard
   std::vector<double> time_s{};  ///< samples: back-to-back iterations, time per iteration, slowest rank
-  std::vector<double> cpu_s{};   ///< processor time per iteration and rank, where measured
+  std::vector<double> cpu_s{};   ///< CPU time per iteration and rank; empty if not measured
   long long wrong = 0;           ///< elements that differed from the expected result
-  /// What was chosen in place of the library's own; predicted for NCCL: what it chooses,
-  /// `ring/Simple 12x30 GB/s`; else ""
+  /// Algorithm chosen instead of the library's own; predictions for NCCL: its choice, `ring/Simple 12x30
+  /// GB/s`; otherwise ""
   std::string algorithm{};
-  MachineLog machine{};  ///< beside each sample, the slowest rank's; empty in predictions
+  MachineLog machine{};  ///< by sample, of the slowest rank; empty in predictions
 
   [[nodiscard]] double median_time_s() const { return median(time_s); }
 };
 
-/// A collective and computing at once on the devices of its ranks. With D what one of them took beside the other, o how long
-/// both ran, and T what it takes alone, its slowdown is that of the time in which both ran:
+/// A collective and computing, concurrent on the devices of its ranks. With D the duration of one of them, o
+/// the time in which both ran, and T its duration alone, its slowdown refers to the time in which both ran:
 ///
-///     slowdown = o / (T - (D - o))        1: the other one costs it nothing
+///     slowdown = o / (T - (D - o))        1: not slowed down
 struct BesideRow {
   std::string collective{};
   double message_bytes = 0.0;
-  std::string compute{};  ///< what was computed, over and over: `product of 4096 x 4096, bf16`
-  /// Samples, each the slowest rank's: one computation and one call alone, and both slowdowns
+  std::string compute{};  ///< the repeated computation: `multiplication of 4096 x 4096, bf16`
+  /// Samples of the slowest rank: one computation and one call alone, and both slowdowns
   std::vector<double> compute_alone_s{}, collective_alone_s{}, compute_slowdown{}, collective_slowdown{};
 };
 
@@ -50,9 +52,9 @@ struct Bench {
   std::string backend = "gloo";
   int world_size = 2;
   std::vector<BenchRow> rows;
-  std::vector<BesideRow> beside;  ///< of `bench --beside-compute`; empty in files of older versions
+  std::vector<BesideRow> beside;  ///< of `bench --beside-compute`
 
-  /// The first key whose value cannot have been measured or predicted; "" where all can.
+  /// First key whose value is impossible; "" if all are valid.
   [[nodiscard]] std::string problem() const;
 };
 

@@ -11,10 +11,12 @@ namespace stepcast {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost::Knot, bytes, time_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PiecewiseCost, knots)
-STEPCAST_JSON_REQUIRED(FitQuality, median_absolute_relative_residual, worst_absolute_relative_residual,
-                       worst_at_bytes, samples)
-STEPCAST_JSON_REQUIRED(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit, cpu_fit,
-                       smallest_bytes, largest_bytes, wire_bandwidth_bytes_per_s, wake_cpu_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FitQuality, median_absolute_relative_residual,
+                                   worst_absolute_relative_residual, worst_at_bytes, samples)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FittedCost, cost, fit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathCost, path_class, latency, notice_s, gap, cpu, latency_fit, gap_fit,
+                                   cpu_fit, smallest_bytes, largest_bytes, wire_bandwidth_bytes_per_s,
+                                   wake_cpu_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharingCost, memory_bandwidth_one_bytes_per_s,
                                    memory_bandwidth_all_bytes_per_s, ranks_measured, rate_beside_compute,
                                    rate_beside_communication)
@@ -24,14 +26,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostCost, name, ranks, compute_speed, pair_ba
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClusterTraits, shared_cores, slowest_shaped_link_bytes_per_s)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sampling, budget_s, spent_s, wanted, sets, told, disturbed, excess,
-                                   largest_bytes_given_up)
-STEPCAST_JSON_REQUIRED(SampleSet, probe, bytes, time_s, cpu_s, path_class, machine, disturbed)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NcclCosts, device, laws, determined, fit, least_gpus, most_gpus,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sampling, budget_s, spent_s, wanted, sets, sets_from_cpu_time,
+                                   sets_with_interference, excess, largest_bytes_given_up, noise)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleSet, probe, bytes, time_s, cpu_s, path_class, machine,
+                                   with_interference)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NcclCosts, device, parameters, determined, fit, least_gpus, most_gpus,
                                    smallest_bytes, largest_bytes)
-STEPCAST_JSON_REQUIRED(Calibration, context, lineage, backend, world_size, ranks_on_machine, hosts, paths,
-                       reduce, copy, reduce_fit, copy_fit, call_overhead_s, collectives_in_flight, sharing,
-                       cluster, nccl, noise, verdicts, samples, set_aside, sampling)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CalibratedJob, backend, world_size, ranks_on_machine, hosts,
+                                   collectives_in_flight)
+STEPCAST_JSON_REQUIRED(Calibration, context, lineage, job, paths, reduce, copy, call_overhead_s, sharing,
+                       cluster, warnings, samples, rejected, sampling, nccl)
 
 Seconds PiecewiseCost::at(Bytes size) const {
   if (knots.empty()) return Seconds(0);
@@ -55,10 +59,9 @@ bool PiecewiseCost::valid() const {
 
 std::string Calibration::problem() const {
   const std::string knots = ": expected knots with ascending bytes and times of at least 0";
-  if (world_size < 1) return "key 'world_size': expected at least 1";
-  if (ranks_on_machine < 1 || ranks_on_machine > world_size)
-    return "key 'ranks_on_machine': expected 1 to " + std::to_string(world_size) + ", the world_size";
-  if (collectives_in_flight < 1) return "key 'collectives_in_flight': expected at least 1";
+  if (job.ranks_on_machine < 1 || job.ranks_on_machine > job.world_size)
+    return "key 'job.ranks_on_machine': expected at least 1, and at most world_size";
+  if (job.collectives_in_flight < 1) return "key 'job.collectives_in_flight': expected at least 1";
   if (!(call_overhead_s >= 0.0)) return "key 'call_overhead_s': expected at least 0";
   for (const PathCost& path : paths) {
     if (!path.latency.valid() || !path.gap.valid() || !path.cpu.valid())
@@ -67,24 +70,25 @@ std::string Calibration::problem() const {
       return "key 'paths." + path.path_class +
              "': expected notice_s, wire_bandwidth and wake_cpu_s of at least 0";
   }
-  if (!reduce.valid() || !copy.valid()) return "keys 'reduce' and 'copy'" + knots;
+  if (!reduce.cost.valid() || !copy.cost.valid()) return "keys 'reduce' and 'copy'" + knots;
   if (!(sharing.rate_beside_compute > 0.0 && sharing.rate_beside_communication > 0.0) ||
       !none_negative({sharing.memory_bandwidth_one_bytes_per_s, sharing.memory_bandwidth_all_bytes_per_s}))
     return "key 'sharing': expected rates above 0 and bandwidths of at least 0";
   if (cluster.shared_cores < 0 || !(cluster.slowest_shaped_link_bytes_per_s >= 0.0))
     return "key 'cluster': expected at least 0";
-  for (const auto& [name, value] : nccl.laws)
-    if (!(value >= 0.0)) return "key 'nccl.laws." + name + "': expected at least 0";
-  for (const std::vector<SampleSet>* sets : {&samples, &set_aside})
+  for (const auto& [name, value] : nccl.parameters)
+    if (!(value >= 0.0)) return "key 'nccl.parameters." + name + "': expected at least 0";
+  for (const std::vector<SampleSet>* sets : {&samples, &rejected})
     for (const SampleSet& set : *sets)
       if (!set.machine.valid() || (!set.machine.empty() && set.machine.size() != set.time_s.size()))
-        return "key 'samples': expected a speed above 0 and a part of [0, 1] in 'machine' for every time_s";
+        return "key 'samples': expected in 'machine' a speed above 0 and fractions in [0, 1] for every "
+               "time_s";
   return "";
 }
 
 MachineSpeed Calibration::machine_speed() const {
   std::vector<const MachineLog*> logs;
-  for (const std::vector<SampleSet>* sets : {&samples, &set_aside})
+  for (const std::vector<SampleSet>* sets : {&samples, &rejected})
     for (const SampleSet& set : *sets) logs.push_back(&set.machine);
   return speed_of(logs, context.cpu_model);
 }
@@ -99,7 +103,7 @@ const PathCost& Calibration::path(const std::string& path_class) const {
 }
 
 Calibration load_calibration(const std::string& path) {
-  return load_as<Calibration>(path, "stepcast.calibration/1");
+  return load_as<Calibration>(path, kCalibrationSchema);
 }
 
 }  // namespace stepcast

@@ -28,7 +28,7 @@ struct Slice {
   int thread = 0;
 };
 
-/// A thread's stack of open slices.
+/// Stack of open slices of a thread.
 struct Lane {
   std::vector<long long> open_ends;
   bool take(const Slice& slice) {
@@ -60,7 +60,7 @@ std::vector<Slice> sorted_slices(const Result& result, const std::set<int>& rank
 /// The events of one Result.
 class Timeline {
  public:
-  /// \param place of `places` Results that share the timeline
+  /// \param place number of this Result among the `places` Results of the timeline
   Timeline(const Result& result, const std::set<int>& ranks, int place, int places, nlohmann::json& events)
       : result_(result), ranks_(ranks), place_(place), places_(places), events_(events) {}
 
@@ -203,7 +203,7 @@ class Timeline {
   std::map<std::pair<int, Stream>, std::vector<Lane>> lanes_;
 };
 
-/// Always the same bytes for the same text: the header has no date.
+/// Equal bytes for equal texts: the header has no date.
 std::string gzipped(const std::string& text) {
   std::ostringstream packed;
   boost::iostreams::filtering_ostream stream;
@@ -229,10 +229,10 @@ std::string perfetto_json(const std::vector<const Result*>& results, const std::
     std::set<int> known;
     for (const Result* result : results)
       for (const Span& span : spans_of(*result)) known.insert(span.rank);
-    throw InputError(known.empty()
-                         ? "no timeline: there are no spans"
-                         : "no timeline: there are spans of ranks " + std::to_string(*known.begin()) +
-                               " to " + std::to_string(*known.rbegin()) + ", and of none that is asked for");
+    throw InputError(
+        known.empty() ? "no timeline: there are no spans"
+                      : "no timeline: there are spans of ranks " + std::to_string(*known.begin()) + " to " +
+                            std::to_string(*known.rbegin()) + ", but none of the requested ranks");
   }
   return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
 }

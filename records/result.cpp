@@ -12,19 +12,19 @@
 namespace stepcast {
 
 STEPCAST_JSON_ENUM(Origin, "origin", "measured", "predicted")
-STEPCAST_JSON_ENUM(SpanKind, "kind", "compute", "communication", "input_and_host", "optimizer_and_copies",
-                   "wait")
-STEPCAST_JSON_ENUM(Stream, "stream", "compute", "comm", "copy", "host")
+void to_json(nlohmann::json& json, SpanKind kind) { json = to_text(kind); }
+void from_json(const nlohmann::json& json, SpanKind& kind) { kind = value_of(kSpanKinds, "kind", json); }
+void to_json(nlohmann::json& json, Stream stream) { json = to_text(stream); }
+void from_json(const nlohmann::json& json, Stream& stream) { stream = value_of(kStreams, "stream", json); }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Breakdown, compute_s, exposed_communication_s, overlapped_communication_s,
                                    input_and_host_s, optimizer_and_copies_s, idle_s)
-STEPCAST_JSON_MEMBERS(Configuration,
-                      (model, strategy, world_size, batch, data_parallel, micro_batches, threads, backend,
-                       cluster, steps, warmup_steps, options, label),
-                      (device, compute, engine))
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunMachine, steps, log, slowdown, undisturbed_s)
+STEPCAST_JSON_REQUIRED(Configuration, model, strategy, world_size, batch, data_parallel, micro_batches,
+                       threads, backend, cluster, steps, options, label, device, compute, engine)
+STEPCAST_JSON_REQUIRED(RunMachine, steps, log, slowdown, without_interference_s)
+STEPCAST_JSON_REQUIRED(ForecastNotes, baseline_step_time_s, input_speeds, request)
 
-/// What no message has is left out: files hold thousands of spans.
+/// Omits members that do not apply, because files contain thousands of spans.
 void to_json(nlohmann::json& json, const Span& span) {
   json = {{"rank", span.rank}, {"stream", span.stream},   {"kind", span.kind},
           {"name", span.name}, {"start_s", span.start_s}, {"end_s", span.end_s}};
@@ -42,6 +42,19 @@ void from_json(const nlohmann::json& json, Span& span) {
   span.from = json.value("from", -1);
   span.tag = json.value("tag", 0);
   span.step = json.value("step", -1);
+}
+
+Configuration configuration_of(const Schedule& schedule, const std::string& model, int batch) {
+  Configuration configuration;
+  configuration.model = model;
+  configuration.strategy = schedule.strategy;
+  configuration.world_size = schedule.world_size;
+  configuration.batch = batch;
+  configuration.data_parallel = schedule.data_parallel;
+  configuration.micro_batches = schedule.micro_batches;
+  configuration.options = schedule.options;
+  configuration.label = schedule.label;
+  return configuration;
 }
 
 Span span_of(int rank, const Op& op, double start_s, double end_s) {
@@ -91,16 +104,17 @@ std::string Result::problem() const {
   if (breakdown.size() > ranks) return "key 'breakdown': expected at most one per rank";
   for (const MemoryUse& use : memory)
     if (!is_rank(use.rank) || use.time_s.size() != use.live_bytes.size())
-      return "key 'memory': expected ranks of this world, and a date for every live_bytes";
+      return "key 'memory': expected ranks of this world, and a time_s for every live_bytes";
   for (const Span& span : spans)
     if (!is_rank(span.rank) || !(span.end_s >= span.start_s))
       return "key 'spans': expected ranks of this world, and no span that ends before it starts";
-  if (!none_negative(machine.undisturbed_s) ||
-      (!machine.undisturbed_s.empty() && machine.undisturbed_s.size() != step_time_s.front().size()))
-    return "key 'machine': expected an undisturbed time for every step";
+  if (!none_negative(machine.without_interference_s) ||
+      (!machine.without_interference_s.empty() &&
+       machine.without_interference_s.size() != step_time_s.front().size()))
+    return "key 'machine': expected a step time without interference for every step";
   if (machine.slowdown < 0.0) return "key 'machine': expected a slowdown of at least 0";
   if (machine.steps < 0 || !machine.log.valid())
-    return "key 'machine': expected a speed above 0 and a part of [0, 1] for so many steps each";
+    return "key 'machine': expected a speed above 0 and fractions in [0, 1] for every block of steps";
   return "";
 }
 
@@ -108,7 +122,7 @@ namespace {
 
 /// By step, of the slowest rank.
 std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_time_s) {
-  if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: holds no step times");
+  if (step_time_s.empty() || step_time_s.front().empty()) throw InputError("result: contains no step times");
   std::vector<double> slowest = step_time_s.front();
   for (const auto& rank : step_time_s)
     for (std::size_t i = 0; i < std::min(slowest.size(), rank.size()); ++i)
@@ -120,15 +134,16 @@ std::vector<double> slowest_steps(const std::vector<std::vector<double>>& step_t
 
 double Result::median_step_time_s() const { return median(slowest_steps(step_time_s)); }
 
-double Result::undisturbed_step_time_s() const {
-  return machine.undisturbed_s.empty() ? median_step_time_s() : median(machine.undisturbed_s);
+double Result::step_time_without_interference_s() const {
+  return machine.without_interference_s.empty() ? median_step_time_s()
+                                                : median(machine.without_interference_s);
 }
 
 std::optional<double> Result::step_time_at_speed(double speed) const {
   if (machine.steps < 1 || machine.log.empty() || !(speed > 0.0) || configuration.compute != "real")
     return std::nullopt;
-  if (!machine.undisturbed_s.empty())
-    return undisturbed_step_time_s() * median(machine.log.probe_per_s) / speed;
+  if (!machine.without_interference_s.empty())
+    return step_time_without_interference_s() * median(machine.log.probe_per_s) / speed;
   const std::vector<double> slowest = slowest_steps(step_time_s);
   const auto block = static_cast<std::size_t>(machine.steps);
   std::vector<double> times;
@@ -136,7 +151,7 @@ std::optional<double> Result::step_time_at_speed(double speed) const {
     const auto begin = slowest.begin() + static_cast<std::ptrdiff_t>(i * block);
     const auto count = std::min(block, slowest.size() - i * block);
     const double sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
-    times.push_back(sum / static_cast<double>(count) * (1.0 - machine.log.taken[i]));
+    times.push_back(sum / static_cast<double>(count) * (1.0 - machine.log.lost_fraction[i]));
   }
   if (times.empty()) return std::nullopt;
   return median(times) * median(machine.log.probe_per_s) / speed;
@@ -274,16 +289,14 @@ void for_each_member(Record& r, Visit visit) {
   visit("memory", r.memory);
   visit("bytes_sent_per_rank_bytes", r.bytes_sent_per_rank);
   visit("notes", r.notes);
-  visit("trivial_step_time_s", r.trivial_step_time_s);
+  visit("machine", r.machine);
+  visit("forecast", r.forecast);
 }
 
 }  // namespace
 
 void to_json(nlohmann::json& json, const Result& r) {
   for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
-  if (!r.machine.log.empty() || r.machine.slowdown > 0.0) json["machine"] = r.machine;
-  if (!r.input_speeds.empty()) json["input_speeds"] = r.input_speeds;
-  if (!r.asked.empty()) json["asked"] = r.asked;
   if (r.step_time_s.empty() || r.step_time_s.front().empty()) return;  // the notes of one rank
   json["derived"] = {{"step_time_s", r.median_step_time_s()},
                      {"throughput_samples_per_s", r.throughput_samples_per_s()},
@@ -294,9 +307,6 @@ void to_json(nlohmann::json& json, const Result& r) {
 
 void from_json(const nlohmann::json& json, Result& r) {
   for_each_member(r, [&](const char* name, auto& member) { json.at(name).get_to(member); });
-  if (json.contains("machine")) json["machine"].get_to(r.machine);
-  if (json.contains("input_speeds")) json["input_speeds"].get_to(r.input_speeds);
-  if (json.contains("asked")) json["asked"].get_to(r.asked);
 }
 
 Result load_result(const std::string& path) { return load_as<Result>(path, kResultSchema); }

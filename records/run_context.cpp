@@ -40,13 +40,12 @@ RunContext make_run_context(const std::string& schema, const std::vector<std::st
   RunContext context;
   context.schema = schema;
   context.command_line = joined(command_line, " ");
-  context.stepcast_version = STEPCAST_VERSION;
-  context.git_revision = STEPCAST_REVISION;
+  context.stepcast = {STEPCAST_VERSION, STEPCAST_REVISION};
   context.date = utc_now();
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) context.host_name = host.data();
   context.cpu_model = cpu_model();
-  // Those that are switched on, not the affinity mask: a bound rank sees only its share.
+  // Cores that are online, not the affinity mask, which is only a share if this rank is bound.
   context.cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   ::getloadavg(&context.load_average, 1);
   return context;
@@ -86,9 +85,11 @@ BlasIdentity identify_blas() {
 STEPCAST_JSON_MEMBERS(GpuState, (name),
                       (driver, readings, sm_clock_mhz, lowest_clock_mhz, highest_clock_mhz, memory_clock_mhz,
                        power_w, temperature_c, throttled))
+STEPCAST_JSON_REQUIRED(StepcastVersion, version, git_revision)
+STEPCAST_JSON_REQUIRED(ThreadPlacement, binding, scheduling)
 STEPCAST_JSON_MEMBERS(RunContext, (schema),
-                      (command_line, stepcast_version, git_revision, date, host_name, cpu_model, cores,
-                       load_average, blas, threads, seed, binding, scheduling, gpu, libraries, warnings))
+                      (command_line, stepcast, date, host_name, cpu_model, cores, load_average, blas, threads,
+                       seed, placement, gpu, libraries, warnings))
 STEPCAST_JSON_MEMBERS(Ancestor, (sha1), (role, path, ancestors))
 
 }  // namespace stepcast

@@ -2,9 +2,9 @@
 #include <chrono>
 #include <vector>
 
-#include "records/machine_state.hpp"
+#include "records/watch.hpp"
 
-/// Compiled alike in every build, so that speeds of two builds can be compared: CMakeLists.txt.
+/// Compiled with equal options in every build (CMakeLists.txt), so that speeds of two builds can be compared.
 namespace stepcast {
 
 double probe_speed() {

@@ -21,14 +21,14 @@ STEPCAST_JSON_ENUM(StepContext, "pace", "continuous", "waiting", "accumulating")
 STEPCAST_JSON_MEMBERS(TraceEntry,
                       (batch, threads, pace, launch, input_s, loss_s, host_s, step_s, native_step_s,
                        loss_peak_bytes, segments),
-                      (machine, disturbed, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
+                      (machine, with_interference, exchange_fraction, input_issue_s, loss_issue_s, peak_bytes,
                        first_segment))
 STEPCAST_JSON_MEMBERS(Trace, (context, lineage, model, device, dtype, entries),
-                      (precision, recompute, set_aside, has_exchanges))
+                      (precision, recompute, rejected, has_exchanges))
 
 namespace {
 
-/// The samples of a step, and of a segment in a step.
+/// Samples of a step, and of a segment in a step.
 constexpr std::array kStepSamples{
     &TraceEntry::input_s,       &TraceEntry::loss_s,        &TraceEntry::host_s,      &TraceEntry::step_s,
     &TraceEntry::native_step_s, &TraceEntry::input_issue_s, &TraceEntry::loss_issue_s};
@@ -37,8 +37,8 @@ constexpr std::array kSegmentSamples{&SegmentTrace::forward_s,         &SegmentT
                                      &SegmentTrace::forward_issue_s,   &SegmentTrace::backward_issue_s,
                                      &SegmentTrace::zero_grad_issue_s, &SegmentTrace::optimizer_issue_s};
 
-/// Samples of a batch size between two measured ones: sample k of the result interpolates sample k of both by
-/// rank in the sorted order of the step time, so that slow steps are mixed with slow steps.
+/// Samples of a batch size between two measured ones: sample k interpolates the k-th samples of both in the
+/// order of the step time, so that slow steps are mixed with slow steps.
 std::vector<double> mix(const std::vector<double>& a, const std::vector<double>& b, double weight) {
   const std::size_t size = std::min(a.size(), b.size());
   std::vector<double> result(size);
@@ -96,28 +96,6 @@ std::vector<double> TraceEntry::sum(std::vector<double> SegmentTrace::*phase) co
     for (std::size_t i = 0; i < std::min(total.size(), (segment.*phase).size()); ++i)
       total[i] += (segment.*phase)[i];
   return total;
-}
-
-std::optional<TraceEntry> TraceEntry::issue() const {
-  if (loss_issue_s.empty()) return std::nullopt;
-  TraceEntry result = *this;
-  result.input_s = input_issue_s;
-  result.loss_s = loss_issue_s;
-  result.host_s.assign(steps(), 0.0);
-  for (SegmentTrace& segment : result.segments) {
-    segment.forward_s = segment.forward_issue_s;
-    segment.backward_s = segment.backward_issue_s;
-    segment.zero_grad_s = segment.zero_grad_issue_s;
-    segment.optimizer_s = segment.optimizer_issue_s;
-  }
-  return result;
-}
-
-std::vector<double> TraceEntry::median_segment_times() const {
-  std::vector<double> times;
-  for (const SegmentTrace& segment : segments)
-    times.push_back(median(segment.forward_s) + median(segment.backward_s));
-  return times;
 }
 
 std::string Trace::problem() const {
@@ -210,7 +188,7 @@ TraceEntry Trace::at(int batch, int threads, bool extrapolate, StepContext pace)
   if (outside && (!extrapolate || usable.size() < 2))
     throw InputError("trace of " + model + ": batch " + std::to_string(batch) +
                      " lies outside the measured sizes " + joined(measured) + "; measure it" +
-                     (usable.size() < 2 ? "" : ", or ask for a guess with --extrapolate"));
+                     (usable.size() < 2 ? "" : ", or extrapolate with --extrapolate"));
   std::size_t high = 1;
   while (high + 1 < usable.size() && usable[high]->batch < batch) ++high;
   return interpolate(*usable[high - 1], *usable[high], batch);
@@ -279,10 +257,10 @@ TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Mod
     for (std::size_t k = 0; k < steps; ++k)
       result.step_s[k] += stage->step_s[k] - (first ? 0.0 : stage->input_s[k]) -
                           (final ? 0.0 : stage->host_s[k] + stage->loss_s[k]);
-    result.disturbed = result.disturbed || stage->disturbed;
+    result.with_interference = result.with_interference || stage->with_interference;
     result.segments.insert(result.segments.end(), stage->segments.begin(), stage->segments.end());
-    for (std::size_t i = 0; i < std::min(result.exchange_fraction.size(), model.exchanges.size()); ++i)
-      if (const int segment = model.exchanges[i].segment;
+    for (std::size_t i = 0; i < std::min(result.exchange_fraction.size(), model.collectives.size()); ++i)
+      if (const int segment = model.collectives[i].segment;
           i < stage->exchange_fraction.size() &&
           (segment < 0 ? final : segment >= stage->first_segment && segment < stage->end_segment()))
         result.exchange_fraction[i] = stage->exchange_fraction[i];
@@ -298,9 +276,9 @@ TraceEntry joined_stages(const std::vector<const TraceEntry*>& stages, const Mod
 Trace of_whole_model(const Trace& trace, const Model& model) {
   if (trace.model != model.specification)
     throw InputError("is a trace of '" + trace.model + "', but the model is '" + model.specification + "'");
-  if (const std::string asked = to_text(model.recomputed_part); trace.recompute != asked)
+  if (const std::string wanted = to_text(model.recomputed_part); trace.recompute != wanted)
     throw InputError("was measured with --recompute " + trace.recompute + "; stepcast measure --recompute " +
-                     asked + " times what this trains with");
+                     wanted + " times what this trains with");
   Trace result = trace;
   result.entries.clear();
   for (std::size_t i = 0; i < trace.entries.size();) {

@@ -1,6 +1,7 @@
 #include "schedule/schedule.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -9,33 +10,13 @@
 
 namespace stepcast {
 
-const char* to_text(Stream stream) {
-  return std::array{"compute", "comm", "copy", "host"}[static_cast<std::size_t>(stream)];
-}
-
-const char* to_text(Phase phase) {
-  return std::array{
-      "forward",         "recompute", "backward",  "backward_input",
-      "backward_weight", "loss",      "zero_grad", "optimizer"}[static_cast<std::size_t>(phase)];
-}
-
-const char* to_text(CollectiveKind kind) {
-  return std::array{"all_reduce", "gather",         "scatter",    "broadcast",
-                    "all_gather", "reduce_scatter", "all_to_all", "shift"}[static_cast<std::size_t>(kind)];
-}
-
-const char* to_text(MemoryCategory category) {
-  return std::array{"parameters", "gradients", "optimizer_state", "activations",
-                    "communication_buffers"}[static_cast<std::size_t>(category)];
-}
-
 namespace {
 
 [[noreturn]] void violated(const std::string& what, const Op& op) {
   throw std::logic_error("schedule: operation '" + op.name + "' " + what);
 }
 
-/// Whether hooks of this kind may sit in an operation.
+/// True if hooks of this kind are allowed in an operation.
 bool hosts(const Op& host, const Op& hook) {
   const auto* compute = std::get_if<Compute>(&host.action);
   if (compute == nullptr) return false;
@@ -60,9 +41,9 @@ void check_program(const Schedule& schedule, const Program& program) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
-    if (!names.insert(op.name).second) violated("stands twice in its program", op);
+    if (!names.insert(op.name).second) violated("is twice in its program", op);
     if (op.stream != operation_of(op).stream)
-      violated(std::string("stands on the stream ") + to_text(op.stream) + ", but its kind belongs on " +
+      violated(std::string("is on stream ") + to_text(op.stream) + ", but its kind belongs on " +
                    to_text(operation_of(op).stream),
                op);
     for (const int before : op.after)
@@ -80,19 +61,22 @@ void check_program(const Schedule& schedule, const Program& program) {
   }
 }
 
-/// Copies move something from one place to another, both of ranks that exist.
+/// Copies move bytes between two different locations of existing ranks.
 void check_copies(const Schedule& schedule) {
+  std::vector<bool> has_copies;
+  for (const Program& program : schedule.programs)
+    has_copies.push_back(std::any_of(program.ops.begin(), program.ops.end(),
+                                     [](const Op& op) { return std::holds_alternative<Copy>(op.action); }));
   for (int rank = 0; rank < schedule.world_size; ++rank) {
+    if (!has_copies[schedule.program_of_rank[rank]]) continue;
     for (const Op& op : schedule.program(rank).ops) {
       const auto* copy = std::get_if<Copy>(&op.action);
       if (copy == nullptr) continue;
-      if (op.stream != Stream::kCopy || op.within >= 0)
-        violated("copies elsewhere than on the copy stream", op);
-      if (copy->from == copy->to) violated("copies from a place to itself", op);
+      if (op.stream != Stream::kCopy || op.within >= 0) violated("is a copy outside of the copy stream", op);
+      if (copy->from == copy->to) violated("copies a location to itself", op);
       if (copy->message <= Bytes(0)) violated("copies nothing", op);
       for (const MemoryLocation& place : {copy->from, copy->to})
-        if (place.kind == MemoryLocation::Kind::kDevice &&
-            (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
+        if (!place.is_host() && (rank + place.offset < 0 || rank + place.offset >= schedule.world_size))
           violated("copies from or to the device of a rank outside the world", op);
     }
   }
@@ -100,7 +84,7 @@ void check_copies(const Schedule& schedule) {
 
 using CallKey = std::tuple<CollectiveKind, double, int>;
 
-/// By what they name.
+/// Calls by group.
 std::map<int, std::vector<CallKey>> calls_of(const Program& program) {
   std::map<int, std::vector<CallKey>> result;
   for (const Op& op : program.ops)
@@ -143,21 +127,40 @@ void check_collectives(const Schedule& schedule) {
   }
 }
 
-/// Every send meets a receive of the same pair, tag and size.
-void check_messages(const Schedule& schedule) {
-  std::map<std::tuple<int, int, int, double>, int> open;
+/// Messages of one program by the offset of the other rank: tags and sizes, sorted.
+using Messages = std::map<int, std::vector<std::pair<int, double>>>;
+
+template <class Kind>
+std::vector<Messages> messages_of(const Schedule& schedule) {
+  std::vector<Messages> result;
+  for (const Program& program : schedule.programs) {
+    Messages& messages = result.emplace_back();
+    for (const Op& op : program.ops)
+      if (const auto* message = std::get_if<Kind>(&op.action))
+        messages[message->offset].emplace_back(message->tag, message->message.count());
+    for (auto& [offset, list] : messages) std::sort(list.begin(), list.end());
+  }
+  return result;
+}
+
+/// Every message of `ours` meets one of `others` with the same pair of ranks, tag and size. Ranks with equal
+/// programs on both sides are compared once.
+void check_messages(const Schedule& schedule, const std::vector<Messages>& ours,
+                    const std::vector<Messages>& others) {
+  std::set<std::tuple<int, int, int>> checked;
   for (int rank = 0; rank < schedule.world_size; ++rank) {
-    for (const Op& op : schedule.program(rank).ops) {
-      if (const auto* send = std::get_if<Send>(&op.action))
-        ++open[{rank, rank + send->offset, send->tag, send->message.count()}];
-      if (const auto* recv = std::get_if<Recv>(&op.action))
-        --open[{rank + recv->offset, rank, recv->tag, recv->message.count()}];
+    const int own = schedule.program_of_rank[rank];
+    for (const auto& [offset, messages] : ours[own]) {
+      const int peer = rank + offset;
+      const bool exists = peer >= 0 && peer < schedule.world_size;
+      const int other = exists ? schedule.program_of_rank[peer] : -1;
+      if (exists && !checked.insert({own, other, offset}).second) continue;
+      const auto found = exists ? others[other].find(-offset) : Messages::const_iterator{};
+      if (!exists || found == others[other].end() || found->second != messages)
+        throw std::logic_error("schedule: messages between rank " + std::to_string(rank) + " and rank " +
+                               std::to_string(peer) + " do not pair up");
     }
   }
-  for (const auto& [key, count] : open)
-    if (count != 0)
-      throw std::logic_error("schedule: messages from rank " + std::to_string(std::get<0>(key)) +
-                             " to rank " + std::to_string(std::get<1>(key)) + " do not pair up");
 }
 
 }  // namespace
@@ -192,7 +195,9 @@ void validate(const Schedule& schedule) {
         throw std::logic_error("schedule: group " + group.name + " names a rank outside the world");
   for (const Program& program : schedule.programs) check_program(schedule, program);
   check_collectives(schedule);
-  check_messages(schedule);
+  const std::vector<Messages> sends = messages_of<Send>(schedule), receives = messages_of<Recv>(schedule);
+  check_messages(schedule, sends, receives);
+  check_messages(schedule, receives, sends);
   check_copies(schedule);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <array>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -8,82 +8,37 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "schedule/kinds.hpp"
 
-/// The Schedule: what every rank of a training step does, in which order, on which stream.
+/// The Schedule: operations of every rank in a training step, in their order, each on a stream.
 ///
-/// It is the one thing that both executors share. A strategy writes it, `sim/replay` executes it in simulated
-/// time, `runner` executes it on real devices, and both report spans under the same operation names.
+/// Both executors share it. A strategy builds it, `sim/replay` executes it in simulated time, `runner`
+/// executes it on real devices, and both report spans under the same operation names.
 ///
-/// Ranks that do the same share one `Program` (all ranks of DDP do), so that a Schedule for 16,384 ranks is
-/// as small as one for two. Operations of one program depend on each other by `after`; different ranks meet
-/// only in collectives (matched by group and by order of issue, as process groups match them) and in
-/// send/recv pairs (matched by peer and tag).
+/// Ranks with equal work share one `Program` (all ranks of DDP do), so that a Schedule for 16,384 ranks is as
+/// small as one for two. `after` orders the operations of one program. Ranks synchronise only in collectives
+/// (matched by group and order of issue, as process groups match them) and in send/recv pairs (matched by
+/// peer and tag).
 namespace stepcast {
 
-/// Operations of one rank on one stream run in program order, one at a time (`comm`: as many at a time as the
-/// backend has in flight). `compute` is the device's queue (on a CPU: the rank's main thread), `comm` the
-/// communication queue, `copy` the copy engines, `host` work of the host beside the device.
-enum class Stream : std::uint8_t { kCompute, kComm, kCopy, kHost };
-
-/// What a span's time counts as in a breakdown. A message is posted long before its other side is: its span is
-/// mostly a wait, not a transfer (so that a pipeline's bubble is idle time).
-enum class SpanKind : std::uint8_t { kCompute, kCommunication, kInputAndHost, kOptimizerAndCopies, kWait };
-
-/// A backward is one, or two with other work between: that of the input, whose gradient goes on at once, and that of the
-/// weights, which nobody waits for (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
-enum class Phase : std::uint8_t {
-  kForward,
-  kRecompute,
-  kBackward,
-  kBackwardInput,
-  kBackwardWeight,
-  kLoss,
-  kZeroGrad,
-  kOptimizer
-};
-
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce,
-  kGather,
-  kScatter,
-  kBroadcast,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kShift
-};
-inline constexpr std::array kCollectiveKinds{CollectiveKind::kAllReduce, CollectiveKind::kGather,
-                                             CollectiveKind::kScatter,   CollectiveKind::kBroadcast,
-                                             CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                             CollectiveKind::kAllToAll,  CollectiveKind::kShift};
-
-const char* to_text(Stream stream);
-const char* to_text(Phase phase);
-/// Whether gradients of parameters are accumulated in it: in a whole backward, and in the second half.
-constexpr bool accumulates(Phase phase) {
-  return phase == Phase::kBackward || phase == Phase::kBackwardWeight;
-}
-constexpr bool is_backward(Phase phase) { return accumulates(phase) || phase == Phase::kBackwardInput; }
-const char* to_text(CollectiveKind kind);
-
-/// Reads the rank's next batch, all its micro-batches, into the device's memory.
+/// Reads the rank's next batch, with all micro-batches, into device memory.
 struct LoadInput {};
 
-/// Runs one phase. Forward, recompute and backwards act on one segment and micro-batch, the loss (its forward
-/// and backward) on one micro-batch. zero_grad and optimizer act on one segment's parameters, or on the whole
-/// model where `segment == -1`.
+/// Runs one phase. Forward, recompute and backwards act on one segment and micro-batch, the loss (forward and
+/// backward) on one micro-batch. zero_grad and optimizer act on the parameters of one segment, or of the
+/// whole model if `segment == -1`.
 struct Compute {
   Phase phase = Phase::kForward;
   int segment = -1;
   int micro_batch = 0;
-  /// forward: keeps nothing for the backward but what the rank received, or with `keeps_input` its input; a recompute
+  /// forward only: saves nothing but what the rank received, or with `keeps_input` its input; a recompute
   /// follows
   bool checkpointed = false;
   bool keeps_input = false;
 };
 
-/// Copies the gradient of parameter `tensor` into its place in `bucket`, multiplied by `scale` and converted
-/// to the bucket's dtype on the way.
+/// Copies the gradient of parameter `tensor` into `bucket`, multiplied by `scale` and converted to the
+/// bucket's dtype.
 struct CopyIn {
   int bucket = 0;
   int tensor = 0;
@@ -95,9 +50,9 @@ struct CopyOut {
   int bucket = 0;
 };
 
-/// What a collective works on, in place: the gradient of a parameter (root of a gather collects everybody's in
-/// scratch of its own), a bucket, the model's buffers of one dtype coalesced into one array, or the flat
-/// parameters or gradients of an FSDP unit. Whoever executes collectives must handle each: `std::visit`.
+/// Array of a collective, in place: the gradient of a parameter (the root of a gather has scratch for those
+/// of all ranks), a bucket, the model's buffers of one dtype in one array, or the flat parameters or
+/// gradients of an FSDP unit.
 struct GradientArray {
   int tensor = 0;
 };
@@ -112,35 +67,36 @@ struct UnitParameters {
 };
 struct UnitGradients {
   int unit = 0;
-  bool shard = false;  ///< the own shard, of which replicas have the same
+  bool shard = false;  ///< the own shard, which replicas share
 };
-/// What ranks that share layers put together in the middle of a phase: `Model::exchanges[exchange]`.
+/// Array of a collective of tensor, context or expert parallelism: `Model::exchanges[exchange]`.
 struct ExchangeArray {
   int exchange = 0;
-  bool maximum = false;  ///< an all-reduce of the largest elements, not of sums
+  bool maximum = false;  ///< an all-reduce of maxima, not of sums
 };
 using Payload =
     std::variant<GradientArray, BucketArray, BufferArray, UnitParameters, UnitGradients, ExchangeArray>;
 
-/// One collective call. `message` is the total array as in nccl-tests, never the shard: for gather and
-/// scatter world_size times what one rank contributes; of a shift what each rank sends its successor.
+/// One collective call. `message` is the size of the whole array as in nccl-tests, never of a shard: for
+/// gather and scatter world_size times the contribution of a rank; for a shift the array that each rank sends
+/// to the next.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes message;
-  int group = 0;  ///< of Schedule::groups; from their number on, of Schedule::families
+  int group = 0;  ///< index into Schedule::groups; above, into Schedule::families
   int root = 0;   ///< index in the group; ignored by kinds without a root
   Payload payload;
 };
 
 /// gradient[tensor] = scale * sum of `inputs` arrays: with one input the division after an all-reduce, with
-/// world_size inputs the mean that root takes of what it gathered.
+/// world_size inputs the mean of the gathered gradients on the root.
 struct Combine {
   int tensor = 0;
   int inputs = 1;
   double scale = 1.0;
 };
 
-/// Gradient of an FSDP unit *= scale: the division around its reduce-scatter. Of the whole array, or of the
+/// Gradient of an FSDP unit *= scale: the division around its reduce-scatter, of the whole array or of the
 /// own shard.
 struct ScaleUnit {
   int unit = 0;
@@ -148,31 +104,29 @@ struct ScaleUnit {
   bool shard = false;
 };
 
-/// Gives up the memory of an FSDP unit's whole parameters, or of its whole gradients; or takes that of the
-/// gradients and zeroes it. (Parameters are taken by the all-gather that fills them.)
+/// Frees the whole parameters or gradients of an FSDP unit, or allocates and zeroes its gradients. (The
+/// all-gather allocates the parameters.)
 struct UnitMemory {
   enum class What : std::uint8_t { kFreeParameters, kFreeGradients, kZeroGradients };
   int unit = 0;
   What what = What::kFreeParameters;
 };
 
-/// The optimizer on the own shard of an FSDP unit.
+/// Runs the optimizer on the own shard of an FSDP unit.
 struct UpdateUnit {
   int unit = 0;
 };
 
-/// What crosses the boundary behind a segment: its output in one micro-batch, or the loss's gradient with respect
-/// to that output.
+/// Array between two segments: the output of `segment` in one micro-batch, or the gradient of that output.
 struct Boundary {
   int segment = 0;
   int micro_batch = 0;
   bool gradient = false;
 };
 
-/// Point-to-point: a message to or from the rank that is `offset` above the own one, so that replicas of a
-/// pipeline share a program; matched by `tag`. Unlike collectives, messages do not
-/// queue: one starts as soon as it is issued and what it comes after is done (Gloo's event loop and NCCL's
-/// channels per peer move many at once).
+/// Point-to-point message to or from the rank `offset` above the own one (relative, so that replicas of a
+/// pipeline share a program), matched by `tag`. Messages do not queue: each starts when it has been issued
+/// and what it comes after is done, since Gloo's event loop and NCCL's channels per peer move many at once.
 struct Send {
   int offset = 0;
   Bytes message;
@@ -186,61 +140,54 @@ struct Recv {
   Boundary payload{};
 };
 
-/// Where an array lies: in the memory of the host that the own rank's device sits in (of its first socket),
-/// or in that of the device of the rank that is `offset` above the own one.
+/// Memory of the host that the own rank's device belongs to (of its first socket), or of the device of the
+/// rank that is `offset` above the own one.
 struct MemoryLocation {
   enum class Kind : std::uint8_t { kHost, kDevice };
   Kind kind = Kind::kHost;
   int offset = 0;  ///< of a device only
-  friend bool operator==(const MemoryLocation&, const MemoryLocation&) = default;
+  [[nodiscard]] bool is_host() const { return kind == Kind::kHost; }
+  friend auto operator<=>(const MemoryLocation&, const MemoryLocation&) = default;
 };
 
-/// A copy between two memories of one host: host to device, device to host, or device to device (peer to
-/// peer). A process may drive several devices, so that both places may be those of other ranks, which then
-/// have nothing to do. Copies do not queue, as messages do not: each starts when it has been issued and what
-/// it comes after is done; the order within a CUDA stream is written as `after`.
+/// Copy between two memories of one host: host to device, device to host, or device to device. One process
+/// may drive several devices, so that both locations may belong to other ranks, which then do nothing. Copies
+/// do not queue: each starts when it has been issued and what it comes after is done. The order within a CUDA
+/// stream is written as `after`.
 ///
-/// A copy from or to host memory that is not pinned goes through a staging buffer, which the calling thread
-/// fills or empties: it starts only when what it comes after is done, and the thread waits for its end. All
-/// others are asynchronous. Source: CUDA driver API, "API synchronization behavior".
+/// A copy from or to pageable host memory goes through a staging buffer that the calling thread fills or
+/// empties: it starts when what it comes after is done, and the thread waits for its end. All other copies
+/// are asynchronous. Source: CUDA driver API, "API synchronization behavior".
 struct Copy {
   MemoryLocation from;
   MemoryLocation to;
   Bytes message;
-  bool pinned = false;  ///< the host's side; means nothing to a copy between devices
-  [[nodiscard]] bool touches_host() const {
-    return from.kind == MemoryLocation::Kind::kHost || to.kind == MemoryLocation::Kind::kHost;
-  }
+  bool pinned = false;  ///< host side; has no effect between devices
+  [[nodiscard]] bool touches_host() const { return from.is_host() || to.is_host(); }
   [[nodiscard]] bool staged() const { return touches_host() && !pinned; }
+  /// True between pinned host memory and the own device: ranks with such copies can be replayed as one.
+  [[nodiscard]] bool is_local() const {
+    return touches_host() && pinned && from.offset == 0 && to.offset == 0 && from != to;
+  }
 };
 
-/// Does nothing; joins what it comes after (a `wait()` of the host).
+/// Waits for what it comes after.
 struct Synchronize {
-  bool exposed = false;  ///< of a shift: its wait is communication that nothing hides
+  bool exposed = false;  ///< a wait for a shift: communication that is not overlapped
 };
 
 using Action = std::variant<LoadInput, Compute, CopyIn, CopyOut, Collective, Combine, ScaleUnit, UnitMemory,
                             UpdateUnit, Send, Recv, Copy, Synchronize>;
 
-/// What memory is held for, as training frameworks report it.
-enum class MemoryCategory : std::uint8_t {
-  kParameters,
-  kGradients,
-  kOptimizerState,
-  kActivations,
-  kCommunication,
-};
-const char* to_text(MemoryCategory category);
-
-/// Memory that an operation takes, or gives up where it is negative:
+/// Memory that an operation allocates, or frees if it is negative:
 ///
-///     size + saved * (bytes that the forward of segment `segment` leaves behind, as `measure` observed them)
+///     size + saved * (bytes that the forward of segment `segment` saves, as `measure` observed them)
 ///
-/// What an operation needs only while it runs is not written here: the trace knows it.
+/// Workspace, which an operation needs only while it runs, comes from the trace.
 struct MemoryChange {
   MemoryCategory category = MemoryCategory::kActivations;
   Bytes size{};
-  bool at_end = false;  ///< when the operation ends; else when it starts
+  bool at_end = false;  ///< true: when the operation ends; false: when it starts
   int segment = -1;
   double saved = 0.0;
 };
@@ -251,21 +198,21 @@ struct Op {
   Action action{};
   std::vector<int> after{};  ///< indices of earlier operations of the same program
 
-  /// A hook: this operation runs in the middle of the operation `within` (an index), on its thread; the rest of
-  /// `within` waits for it. Of a backward: at the instant when the gradient of `ready_tensor` is accumulated; of any
-  /// phase of a segment: where the `exchange` of the model stands: its collective, which is issued there, and what waits for
-  /// it, or for a shift that was issued before. -1: not a hook, or not one of this kind.
+  /// A hook runs in the middle of its parent, the operation `within` (an index), on its thread. The parent is
+  /// suspended meanwhile. In a backward it runs when the gradient of `ready_tensor` is accumulated. In any
+  /// phase of a segment it runs at collective `exchange` of the model: the collective itself, or the wait for
+  /// it or for an earlier shift. -1: no hook, or not of this kind.
   int within = -1;
   int ready_tensor = -1;
   int exchange = -1;
 
-  Bytes memory_traffic{};  ///< bytes read plus written, for the sharing of memory bandwidth; 0 where unknown
+  Bytes memory_traffic{};  ///< bytes read plus written, for sharing memory bandwidth; 0: unknown
   std::vector<MemoryChange> memory{};
 };
 
 struct Program {
   std::vector<Op> ops;
-  std::vector<int> segments{};           ///< whose parameters the rank holds, in model order
+  std::vector<int> segments{};           ///< with parameters on this rank, in model order
   std::vector<MemoryChange> resident{};  ///< held from the first step to the last
 };
 
@@ -275,47 +222,45 @@ struct Group {
   std::vector<int> ranks;
 };
 
-/// Groups that are alike, each rank in one of them at most: ranks of different ones run the same program.
+/// Disjoint groups with equal roles, so that ranks of different groups run the same program.
 struct GroupFamily {
   std::string name;
-  std::vector<int> group_of_rank;  ///< indices into Schedule::groups; -1: in none
+  std::vector<int> group_of_rank;  ///< index into Schedule::groups; -1: none
 };
 
-/// Gradients that travel together, in the order in which they are ready.
+/// Gradients that are reduced together, in gradient-ready order.
 struct Bucket {
   std::vector<int> tensors;  ///< parameter indices of the model
   Bytes size;                ///< of the float32 gradients
-  bool half = false;         ///< travels as float16
+  bool half = false;         ///< sent as float16
   [[nodiscard]] Bytes message() const { return half ? 0.5 * size : size; }
 };
 
-/// Parameters that FSDP gathers and frees together, as one flat array that is padded so that all ranks of the
-/// group hold equal shards.
+/// Parameters that FSDP gathers and frees together, as one flat array padded to equal shards.
 struct FsdpUnit {
   std::string name;
   std::vector<int> segments;
   std::vector<int> tensors;   ///< parameter indices, in the order of the flat array
   std::int64_t elements = 0;  ///< with padding
-  int shards = 1;             ///< ranks that share it
-  int group = 0;              ///< theirs, as in a Collective
-  bool sharded = false;       ///< parameters, gradients and optimizer state; else every rank keeps all
-  double part = 1.0;          ///< of the parameters of its segments; the others are those of another unit
-  double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes of an element: see Precision
-  [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of what is gathered
+  int shards = 1;             ///< number of ranks that share it
+  int group = 0;              ///< group of these ranks, as in a Collective
+  bool sharded = false;       ///< false: every rank keeps parameters, gradients and optimizer state whole
+  double part = 1.0;          ///< share of its segments' parameters; another unit has the rest
+  double parameter = 4.0, gradient = 4.0, reduced = 4.0;             ///< bytes per element, see Precision
+  [[nodiscard]] Bytes size() const { return whole(parameter); }      ///< of the gathered parameters
   [[nodiscard]] Bytes gradients() const { return whole(gradient); }  ///< before they are reduced
-  [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of what is reduced
+  [[nodiscard]] Bytes message() const { return whole(reduced); }     ///< of the reduced gradients
   [[nodiscard]] Bytes gradient_shard() const { return (1.0 / shards) * message(); }
-  /// Nobody else has its parameters: they stay, and nothing is gathered.
+  /// True if no other rank has its parameters: they stay, and nothing is gathered.
   [[nodiscard]] bool alone() const { return sharded && shards == 1; }
   [[nodiscard]] Bytes whole(double element) const { return Bytes(element * static_cast<double>(elements)); }
 };
 
 struct Schedule {
   std::string strategy;
-  /// The strategy's own options as they were understood, all that mean something here: {"split", "3-3-3-3"}.
+  /// Resolved options of the strategy: {"split", "3-3-3-3"}.
   std::map<std::string, std::string> options;
-  /// For tables and figures: the strategy and the options that differ from their defaults: `pipeline, split
-  /// 3-3-3-3`.
+  /// Strategy and options that differ from their defaults, for tables and figures: `pipeline, split 3-3-3-3`.
   std::string label;
   int world_size = 1;
   std::vector<Program> programs;
@@ -325,30 +270,28 @@ struct Schedule {
   std::vector<Bucket> buckets;
   std::vector<FsdpUnit> units;
   int micro_batches = 1;        ///< equal parts of each rank's batch; their mean is the batch's gradient
-  int data_parallel = 1;        ///< how many batches a step trains on; 0: it only moves data
-  std::vector<int> data_index;  ///< by rank: which of them it works on; empty: rank r on batch r
+  int data_parallel = 1;        ///< number of batches per step; 0: the step only moves data
+  std::vector<int> data_index;  ///< by rank: index of its batch; empty: rank r has batch r
 
   [[nodiscard]] int data_index_of(int rank) const { return data_index.empty() ? rank : data_index[rank]; }
   [[nodiscard]] const Program& program(int rank) const { return programs[program_of_rank[rank]]; }
-  /// Index of the group that a Collective of this rank names; -1 where it is in none of the family.
+  /// Index of the group that a Collective of this rank names; -1: the rank is in no group of the family.
   [[nodiscard]] int group_index(int named, int rank) const {
     const auto count = static_cast<int>(groups.size());
     return named < count ? named : families[named - count].group_of_rank[rank];
   }
 };
 
-/// Whether a program has a computation of this phase: of a pipeline's ranks, the last stages compute the
-/// loss.
+/// True if the program has this phase. In a pipeline only the last stages compute the loss.
 bool computes(const Program& program, Phase phase);
-/// Whether any rank has an operation on the communication stream.
+/// True if any rank has an operation on the communication stream.
 bool communicates(const Schedule& schedule);
 
-/// Checks what every Schedule must satisfy: `after` points backwards, hooks sit in phases of a segment or the loss (those
-/// of gradients in backwards) on the same stream and before the next operation that is not a hook of the same one, names are unique, groups and
-/// programs are in range, ranks of a group issue the same collectives in the same order, sends and receives
-/// pair up, copies lead from one place to another and stand on the copy stream outside of hooks.
-/// A program may be empty. \throws std::logic_error that names the first violation (a strategy is wrong, not
-/// the user).
+/// Checks that `after` points backwards; that hooks follow their parent directly on its stream; that names
+/// are unique, groups and programs in range; that ranks of a group issue the same collectives in the same
+/// order; that sends and receives pair up; that copies have two different ends and are no hooks. A program
+/// may be empty. \throws std::logic_error that names the first violation: an error of the strategy, not of
+/// the user
 void validate(const Schedule& schedule);
 
 }  // namespace stepcast

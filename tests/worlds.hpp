@@ -102,12 +102,9 @@ inline Model fixed_model(int segments, double forward_s, double backward_s, doub
   for (int i = 0; i < segments; ++i) {
     Segment segment;
     segment.name = "layer" + std::to_string(i);
-    segment.kind = "fixed";
-    segment.fixed_forward = Seconds(forward_s);
-    segment.fixed_backward = Seconds(backward_s);
+    segment.fixed = FixedTimes{Seconds(forward_s), Seconds(backward_s)};
     segment.parameters = {i};
     model.segments.push_back(segment);
-    model.ready_order.insert(model.ready_order.begin(), i);
     model.parameters.push_back({segment.name + ".weight",
                                 {static_cast<std::int64_t>(parameter / 4)},
                                 i,
@@ -160,7 +157,7 @@ inline Calibration calibration() {
     return PiecewiseCost{{{0.0, alpha}, {1e9, alpha + 1e9 / bandwidth}}};
   };
   Calibration result;
-  result.backend = "gloo";
+  result.job.backend = "gloo";
   PathCost path;
   path.path_class = "same_host";
   path.latency = line(10e-6, 1e9);
@@ -168,8 +165,8 @@ inline Calibration calibration() {
   path.gap = line(6e-6, 2e9);
   path.cpu = line(3e-6, 4e9);
   result.paths = {path};
-  result.reduce = line(0.0, 4e9);
-  result.copy = line(0.0, 4e9);
+  result.reduce.cost = line(0.0, 4e9);
+  result.copy.cost = line(0.0, 4e9);
   return result;
 }
 

@@ -31,7 +31,8 @@ enum class LinkKind : std::uint8_t {
 };
 const char* to_text(LinkKind kind);
 
-/// Queue at the two ports of a link, one per direction. The lab builds it; forecasts treat both alike, as fair.
+/// Queue at the two ports of a link, one per direction. The lab builds it; forecasts treat both alike, as
+/// fair.
 enum class Queue : std::uint8_t {
   kFair,  ///< flows share the port by max-min fairness
   kFifo,  ///< bytes leave in the order of their arrival
@@ -131,10 +132,10 @@ struct Cluster {
 ///     slow_hosts: [{host: node3, speed: 0.7}]
 ///     degraded_links: [{link: node3/nic0-switch, factor: 0.5}]   # half of the bandwidth is left
 ///
-/// `queue: fifo` in `network`, or at an explicit link, sets the queue of its ports (default: fair; the same at all
-/// links). `token_bucket: 64KiB` at the same place is the number of bytes that pass a shaped link at once after a
-/// pause. `shared_cores: 2` next to `hosts` means that all hosts are namespaces, containers or virtual machines of one
-/// machine and divide its cores.
+/// `queue: fifo` in `network`, or at an explicit link, sets the queue of its ports (default: fair; the same
+/// at all links). `token_bucket: 64KiB` at the same place is the number of bytes that pass a shaped link at
+/// once after a pause. `shared_cores: 2` next to `hosts` means that all hosts are namespaces, containers or
+/// virtual machines of one machine and divide its cores.
 ///
 /// Its other keys replace those of the included file; `network`, or `switches` and `links`, are replaced
 /// together.

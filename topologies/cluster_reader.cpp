@@ -22,16 +22,16 @@ const std::vector<std::string> kClusterKeys{"include",    "name",           "des
 
 constexpr std::size_t kMostNodes = 400'000;  // 16,000 hosts of eight GPUs
 
-/// A cluster file and the files it includes, nearest first: a key is looked up in the first that has it.
+/// A cluster file and the files it includes, nearest first. The first file with a key provides it.
 class ClusterFile {
  public:
   explicit ClusterFile(const fs::path& path) { add(path); }
 
   [[nodiscard]] bool has(const std::string& key) const { return file_with({key}).has(key); }
   [[nodiscard]] YamlNode at(const std::string& key) const { return file_with({key}).at(key); }
-  /// The nearest file that describes the wires: `network`, or `switches` and `links`, which belong together.
+  /// The nearest file with `network`, or with `switches` and `links`, which belong together.
   [[nodiscard]] const YamlNode& wires() const { return file_with({"network", "links", "switches"}); }
-  /// Those that come last hold the defaults.
+  /// The last files contain the defaults.
   [[nodiscard]] const std::vector<YamlNode>& files() const { return files_; }
 
  private:
@@ -44,14 +44,14 @@ class ClusterFile {
     if (!file.has("include")) return;
     add(included(file.at("include"), path.parent_path()));
   }
-  /// A shipped cluster, or a path that is relative to the folder of the file that includes it.
+  /// A shipped cluster, or a path relative to the folder of the including file.
   static fs::path included(const YamlNode& name, const fs::path& folder) {
     const std::string text = name.text();
     const bool is_path = text.find('/') != std::string::npos || text.ends_with(".yaml");
     return name.placed(
         [&] { return find_resource("topologies", is_path ? (folder / text).string() : text, ".yaml"); });
   }
-  /// The nearest file that has one of the keys, or the first file.
+  /// The nearest file with one of the keys, or the first file.
   [[nodiscard]] const YamlNode& file_with(const std::vector<std::string>& keys) const {
     for (const YamlNode& file : files_)
       if (std::ranges::any_of(keys, [&](const std::string& key) { return file.has(key); })) return file;
@@ -103,7 +103,7 @@ void read_hosts(const YamlNode& node, const ClusterSettings& settings, Cluster& 
   }
 }
 
-/// \param what they are \throws InputError when a name stands twice
+/// \param what kind of things, for the message \throws InputError for a repeated name
 void expect_own_names(const YamlNode& node, const std::string& what, const auto& all) {
   std::vector<std::pair<std::size_t, std::size_t>> hashes;  // with the index
   hashes.reserve(all.size());
@@ -126,7 +126,7 @@ void read_network(const YamlNode& file, const ClusterSettings& settings, Cluster
   if (file.has("network")) {
     const YamlNode network = file.at("network");
     if (file.has("links") || file.has("switches"))
-      network.fail("stands beside 'links' or 'switches'; expected one of both");
+      network.fail("cannot be combined with 'links' or 'switches'");
     add_network(network, settings, cluster);
   }
   if (file.has("switches"))

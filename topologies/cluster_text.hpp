@@ -4,26 +4,26 @@
 
 #include "topologies/cluster.hpp"
 
-/// What a Cluster is written as, one file each.
+/// Texts of a Cluster, one file each.
 namespace stepcast {
 
-/// A cluster for people: each host as a tree of sockets, PCIe switches, devices and NICs with the bandwidth
-/// of the link above each, its NVLinks, its links to the network; then the switches of the network by tier
-/// with their oversubscription. Equal hosts that follow each other are shown once.
+/// Readable text: each host as a tree of sockets, PCIe switches, devices and NICs with the bandwidth of the
+/// link above each, its NVLinks and its links to the network; then the switches of the network by tier with
+/// their oversubscription. Equal consecutive hosts are shown once.
 std::string tree_text(const Cluster& cluster);
 
 /// A graph in Graphviz's language: hosts as boxes with their parts, switches, and links with their
 /// bandwidths, coloured by kind. `dot -Tsvg` draws it.
 std::string to_graphviz(const Cluster& cluster);
 
-/// The cluster as the text of a YAML file in which everything is listed and nothing generated: what
-/// `load_cluster` reads from it has the same hosts, nodes and links in the same order, digit by digit. Equal
-/// hosts that are numbered from 0 are one entry with a `count`; links have their whole bandwidth, and
-/// `degraded_links` says what is left of it. \pre nodes stand host after host, each host's first socket
-/// first, then switches, as `load_cluster` leaves them
+/// The cluster as a YAML file that lists everything and generates nothing. `load_cluster` reads the same
+/// hosts, nodes and links from it, in the same order, digit by digit. Equal hosts that are numbered from 0
+/// are one entry with a `count`; links have their whole bandwidth, and `degraded_links` contains the
+/// remaining fraction. \pre nodes are ordered as `load_cluster` orders them: host by host, each host's first
+/// socket first, then switches
 std::string to_yaml(const Cluster& cluster);
 
-/// The most places of a cluster, other than a star, that can be written: every pair needs its route.
+/// Maximum number of places of a cluster that is no star: every pair needs a route.
 constexpr int kMostSimgridPlaces = 128;
 
 /// A SimGrid platform, version 4.1 (simgrid.dtd). A place, that is a device or a host without devices, is a
@@ -32,10 +32,10 @@ constexpr int kMostSimgridPlaces = 128;
 ///     speed of a device         peak float32 rate * host.speed
 ///     speed of a host's core    1 Gf * host.speed
 ///
-/// Where every place hangs on one switch by a link of its own, as from `network: {kind: star}` without
-/// devices, the zone routes over that switch (routing="Cluster"), of any size. Else the zone lists the route
-/// of every pair (routing="Full"), as the replay takes them. Latency and bandwidth of a route are the
-/// cluster's. \throws InputError when the cluster is no star and has more than 128 places
+/// If every place has its own link to one switch, as with `network: {kind: star}` without devices, the zone
+/// routes over that switch (routing="Cluster"), at any size. Otherwise the zone lists the route of every pair
+/// (routing="Full"), as in the replay. Latency and bandwidth of a route are the cluster's. \throws InputError
+/// if the cluster is no star and has more than 128 places
 std::string to_simgrid_xml(const Cluster& cluster);
 
 }  // namespace stepcast

@@ -14,9 +14,9 @@
 namespace stepcast {
 namespace {
 
-constexpr int kRoundings = 4;  // neighbours of a quotient of which one is what was divided
+constexpr int kRoundings = 4;  // adjacent doubles to try: one of them is the dividend
 
-/// The fewest digits that read back as the same number.
+/// The shortest text that reads back as the same number.
 std::string number(double value) {
   std::array<char, 32> buffer{};
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
@@ -52,8 +52,8 @@ std::string text_of(Seconds time) {
   return shortest(time.count(), kUnits, [](const std::string& text) { return parse_seconds(text, ""); });
 }
 
-/// The bandwidth of which `remaining` leaves what the link has: the shortest text of those that a reader's
-/// product gives back digit by digit.
+/// Bandwidth before degradation: the shortest text whose value times `remaining` is the link's bandwidth,
+/// digit by digit.
 std::string whole_bandwidth(const Link& link) {
   if (link.remaining == 1.0) return text_of(link.bandwidth);
   const double quotient = link.bandwidth.count() / link.remaining;
@@ -72,7 +72,7 @@ std::string whole_bandwidth(const Link& link) {
   return best;
 }
 
-/// A YAML scalar: plain where that is safe, else in double quotes.
+/// A YAML scalar: plain if that is safe, else in double quotes.
 std::string scalar(const std::string& text) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const auto is_plain = [&](char c) {
@@ -82,7 +82,7 @@ std::string scalar(const std::string& text) {
   return word && text != "null" ? text : in_double_quotes(text);
 }
 
-/// `text` without the prefix, where it has it.
+/// `text` without the prefix, if it has it.
 std::string without(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
@@ -93,14 +93,14 @@ std::string node_text(const Node& node, const std::string& prefix) {
   return text + "}";
 }
 
-/// A key with a list, an entry a line; nothing when it is empty.
+/// A key with a list, one entry per line; empty text for an empty list.
 std::string list_text(const std::string& indent, const std::string& key,
                       const std::vector<std::string>& entries) {
   if (entries.empty()) return "";
   return indent + key + ":\n" + indent + "  - " + joined(entries, "\n" + indent + "  - ") + "\n";
 }
 
-/// Goes once through the nodes and the links, which stand host after host.
+/// Visits the nodes and links once; both are ordered by host.
 class Writer {
  public:
   explicit Writer(const Cluster& cluster) : cluster_(cluster) {}
@@ -124,7 +124,7 @@ class Writer {
   }
 
  private:
-  /// Hosts that are equal and are numbered 0, 1, 2, ... are one entry.
+  /// Equal hosts with the numbers 0, 1, 2, ... are one entry.
   std::string hosts_text() {
     std::vector<std::string> parts;
     for (const Host& host : cluster_.hosts) parts.push_back(parts_text(host, static_cast<int>(parts.size())));
@@ -155,7 +155,7 @@ class Writer {
       if (!inside(link.a) || !inside(link.b) || !link.name.starts_with(prefix)) break;
       links.push_back(link_text(link, prefix));
     }
-    if (cluster_.node_name(host.node) == host.name) nodes.clear();  // one node, which nobody lists
+    if (cluster_.node_name(host.node) == host.name) nodes.clear();  // a host of one node has no list
     std::string text = "    cores: " + std::to_string(host.cores) + "\n";
     if (host.memory.count() > 0.0) text += "    memory: " + text_of(host.memory) + "\n";
     if (host.speed != 1.0) text += "    speed: " + number(host.speed) + "\n";
@@ -177,7 +177,7 @@ class Writer {
   }
 
   const Cluster& cluster_;
-  std::size_t node_ = 0, link_ = 0;  ///< those before stand in a host's entry
+  std::size_t node_ = 0, link_ = 0;  ///< entries before are written
 };
 
 }  // namespace

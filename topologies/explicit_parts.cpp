@@ -39,8 +39,8 @@ Link read_link(const YamlNode& item, const ClusterSettings& settings, const std:
 void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster) {
   for (const std::string& key : host_part_keys())
     if (key != "nodes" && key != "links" && node.has(key))
-      node.at(key).fail("stands beside 'nodes', which lists every part; expected one of both");
-  const std::map<std::string, NodeKind> kinds = kinds_to(NodeKind::kNic);  // those within a host
+      node.at(key).fail("cannot be combined with 'nodes', which lists every part");
+  const std::map<std::string, NodeKind> kinds = kinds_to(NodeKind::kNic);  // kinds inside a host
   HostBuilder builder(cluster, host);
   std::map<std::string, int> parts;
   for (const YamlNode& item : node.at("nodes").items()) {

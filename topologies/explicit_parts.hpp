@@ -8,7 +8,7 @@
 #include "topologies/cluster.hpp"
 #include "topologies/settings.hpp"
 
-/// A host whose parts and links are listed one by one, as importers and `topology generate` write it.
+/// A host with an explicit list of parts and links, as importers and `topology generate` write it.
 ///
 ///     hosts:
 ///       - name: node
@@ -25,7 +25,7 @@
 /// Names are those within the host: `gpu0` is the node `node3/gpu0` of the cluster.
 namespace stepcast {
 
-/// What a kind of node or link is called in files: `pcie_switch`, `infiniband`.
+/// Name of a kind of node or link in files: `pcie_switch`, `infiniband`.
 template <class Kind>
 std::string key_of(Kind kind) {
   std::string key = to_text(kind);
@@ -33,12 +33,12 @@ std::string key_of(Kind kind) {
   return key;
 }
 
-/// A link of a file's `links`, between nodes of the given names. Its own name is `prefix` and `name`, or the
+/// Reads an entry of `links` between nodes of the given names. The link's name is `prefix` and `name`, or the
 /// two ends joined by a dash. \throws InputError that names file, line and key
 Link read_link(const YamlNode& item, const ClusterSettings& settings, const std::map<std::string, int>& nodes,
                const std::string& prefix);
 
-/// Adds what the `nodes` and `links` of a host's entry list to host number `host`.
+/// Adds the `nodes` and `links` of a host's entry to host number `host`.
 /// \throws InputError that names file, line and key
 void add_explicit_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster);
 

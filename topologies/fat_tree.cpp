@@ -6,10 +6,10 @@
 namespace stepcast {
 namespace {
 
-/// How many ports a k-ary fat tree has.
+/// Number of ports of a k-ary fat tree.
 long long capacity(long long k) { return k * k * k / 4; }
 
-/// Of each host, where all have as many; else 1.
+/// Number of ports per host, if all have the same; else 1.
 int ports_of_a_host(const Cluster& cluster, const std::vector<int>& ports) {
   std::map<int, int> count;
   for (const int port : ports) ++count[cluster.node(port).host];
@@ -18,7 +18,8 @@ int ports_of_a_host(const Cluster& cluster, const std::vector<int>& ports) {
                                                                                                        : 1;
 }
 
-/// `k`, or the smallest that has enough ports and does not split a host between edge switches. \throws InputError
+/// `k`, or the smallest that has enough ports and does not split a host between edge switches. \throws
+/// InputError
 int arity(const YamlNode& node, const ClusterSettings& settings, const Cluster& cluster) {
   const std::vector<int> all = network_ports(cluster);
   const auto ports = static_cast<long long>(all.size());
@@ -47,14 +48,14 @@ int arity(const YamlNode& node, const ClusterSettings& settings, const Cluster& 
 ///     ports for the hosts     k^3/4, which fill edge after edge
 ///
 /// All links are equal, none is oversubscribed. Pods, and edge switches in the last pod, that no port needs
-/// are left out, and so are levels above the last fork. A path has two links within an edge switch, four
+/// are left out, as are levels above the last fork. A path has two links within an edge switch, four
 /// within a pod and six between pods. Source: Al-Fares, Loukissas & Vahdat, "A scalable, commodity data
 /// center network architecture", SIGCOMM 2008.
 ///
 ///     network: {kind: fat_tree, k: 16, protocol: infiniband, rate: 400Gb/s}
 ///
-/// Without `k`, and with 0, the smallest that has enough ports and edge switches for whole hosts, as they are cabled: of eight adapters each
-/// 16, 32, 48, ...
+/// Without `k`, and with 0, the smallest that has enough ports and edge switches for whole hosts, as they are
+/// cabled: of eight adapters each 16, 32, 48, ...
 ///
 /// Holds: full bisection bandwidth; with the spreading of `Paths`, a shift permutation over a full tree loads
 /// no link with two flows.
@@ -97,10 +98,10 @@ class FatTree {
   const NetworkWire wire_;
   Cluster& cluster_;
   std::vector<int> cores_;
-  std::vector<int> aggregations_;  ///< of the pod that is being filled
+  std::vector<int> aggregations_;  ///< of the current pod
   int edges_ = 0;                  ///< so far
-  int edge_ = 0;                   ///< that is being filled
-  int edge_ports_ = 0;             ///< used of it
+  int edge_ = 0;                   ///< current one
+  int edge_ports_ = 0;             ///< used ports of the current edge switch
 };
 
 void generate_fat_tree(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,

@@ -7,10 +7,10 @@
 namespace stepcast {
 namespace {
 
-/// Of one kind in a host: more than any board has, and as many as searching their paths stays quick with.
-constexpr int kMostPartsOfAKind = 128;
+/// Maximum of one kind in a host: more than any board has, and few enough for a quick search of paths.
+constexpr int kMaxPartsOfAKind = 128;
 
-/// Adds the parts that an entry describes by rules.
+/// Adds the parts of an entry that describes them by rules.
 class HostParts {
  public:
   HostParts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster)
@@ -26,22 +26,22 @@ class HostParts {
   }
 
  private:
-  [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int standard, int least,
-                            int most = kMostPartsOfAKind) const {
-    return node.has(key) ? settings_.integer(node.at(key), least, most) : standard;
+  [[nodiscard]] int integer(const YamlNode& node, const std::string& key, int default_value, int least,
+                            int most = kMaxPartsOfAKind) const {
+    return node.has(key) ? settings_.integer(node.at(key), least, most) : default_value;
   }
-  [[nodiscard]] PartLink wire(const YamlNode& node, const PartLink& standard) const {
-    PartLink result = standard;
+  [[nodiscard]] PartLink wire(const YamlNode& node, const PartLink& default_value) const {
+    PartLink result = default_value;
     if (node.has("bandwidth")) result.bandwidth = settings_.bytes_per_second(node.at("bandwidth"));
     if (node.has("latency")) result.latency = settings_.seconds(node.at("latency"));
     return result;
   }
 
-  /// Before devices, so that they know their wire: the first device's generation unless the file says one.
+  /// Reads the wire of the devices: PCIe of the first device's generation unless the file sets it.
   void read_pcie() {
     if (node_.has("devices")) {
       const DeviceModel& device = device_at(node_.at("devices").at("model"), settings_);
-      generation_ = device.pcie_generation;
+      generation_ = device.links.pcie_generation;
       compute_capability_ = device.compute_capability;
     }
     pcie_ = {pcie_bandwidth(generation_, 16), kPcieLatency};
@@ -62,7 +62,7 @@ class HostParts {
     if (node_.has("smp")) {
       const YamlNode given = node_.at("smp");
       given.allow_only({"bandwidth", "latency"});
-      if (one_node) given.fail("means nothing without devices or nics, where a host is one node");
+      if (one_node) given.fail("has no effect without devices or nics, because the host is one node");
       smp = wire(given, smp);
     }
     if (one_node) return;
@@ -71,13 +71,13 @@ class HostParts {
     sockets_ = parts_.add_sockets(numbers, smp);
   }
 
-  /// PCIe switches, evenly over the sockets.
+  /// Distributes PCIe switches evenly over the sockets.
   void add_bridges() {
     for (int i = 0; i < bridges_wanted_; ++i)
       bridges_.push_back(parts_.add_bridge(even_share(sockets_, i, bridges_wanted_), pcie_));
   }
 
-  /// Number `index` of `count` things belongs to this one of `among`.
+  /// The element of `among` to which item `index` of `count` evenly distributed items belongs.
   static int even_share(const std::vector<int>& among, int index, int count) {
     return among[static_cast<std::size_t>(index) * among.size() / static_cast<std::size_t>(count)];
   }
@@ -95,7 +95,7 @@ class HostParts {
     add_ends(node_.at("nics"), "nic", NodeKind::kNic);
   }
 
-  /// As many as the entry counts, evenly over the PCIe switches or the sockets.
+  /// Distributes the devices or NICs of an entry evenly over the PCIe switches or the sockets.
   void add_ends(const YamlNode& entry, const std::string& name, NodeKind kind,
                 const std::string& device = "") {
     const int count = integer(entry, "count", 1, 1);
@@ -109,20 +109,21 @@ class HostParts {
     nvlink.allow_only({"switch", "all_to_all", "pairs", "latency"});
     if (!node_.has("devices")) nvlink.fail("there are no devices to join");
     const DeviceModel& model = device_at(node_.at("devices").at("model"), settings_);
-    if (model.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
+    if (model.links.nvlinks == 0) nvlink.fail("device '" + model.name + "' has no NVLink");
     Seconds latency = kNvLinkLatency;
     if (nvlink.has("latency")) latency = settings_.seconds(nvlink.at("latency"));
     const auto wire_of = [&](int links) {
-      return PartLink{static_cast<double>(links) * model.nvlink_bandwidth, latency};
+      return PartLink{static_cast<double>(links) * model.links.nvlink_bandwidth, latency};
     };
     const std::vector<int> devices = parts_.host().devices;
     if (nvlink.has("switch") && nvlink.at("switch").boolean())
-      for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.nvlinks));
-    const std::string has = "device '" + model.name + "' has " + std::to_string(model.nvlinks) + " links";
+      for (const int device : devices) parts_.join_nvswitch(device, wire_of(model.links.nvlinks));
+    const std::string has =
+        "device '" + model.name + "' has " + std::to_string(model.links.nvlinks) + " links";
     if (nvlink.has("all_to_all")) {
       const int links = settings_.integer(nvlink.at("all_to_all"), 1);
       const int others = static_cast<int>(devices.size()) - 1;
-      if (links * others > model.nvlinks)
+      if (links * others > model.links.nvlinks)
         nvlink.at("all_to_all")
             .fail("found " + std::to_string(links) + " to each of " + std::to_string(others) + ", " + has);
       for (std::size_t a = 0; a < devices.size(); ++a)
@@ -134,7 +135,7 @@ class HostParts {
         const std::vector<YamlNode> parts = pair.items();
         if (parts.size() != 3) pair.fail("expected two devices and how many links: [gpu0, gpu1, 12]");
         const int links = settings_.integer(parts[2], 1);
-        if (links > model.nvlinks) parts[2].fail("found " + std::to_string(links) + ", " + has);
+        if (links > model.links.nvlinks) parts[2].fail("found " + std::to_string(links) + ", " + has);
         const int a = device_named(parts[0]);
         const int b = device_named(parts[1]);
         if (a == b) pair.fail("expected two different devices");

@@ -5,7 +5,7 @@
 #include "topologies/devices.hpp"
 #include "topologies/settings.hpp"
 
-/// What is inside a host: sockets, devices, PCIe, NVLink, NICs.
+/// Parts of a host: sockets, devices, PCIe, NVLink, NICs.
 ///
 ///     hosts:
 ///       - name: node
@@ -17,8 +17,8 @@
 ///         nics: {count: 8}                                 # nic0 .. nic7, which the network joins
 ///
 /// Each PCIe switch has an even share of the devices and of the NICs, and one link to its socket. The network
-/// joins the first socket of a host without NICs. A host without devices and NICs is one node, however many
-/// sockets it has, so that `smp` means nothing there and is refused.
+/// joins the first socket of a host without NICs. A host without devices and NICs is one node, whatever its
+/// number of sockets; `smp` is an error there.
 ///
 /// NVLink without a switch is the same for every pair, or listed; bandwidths follow from the technology and
 /// may be set:
@@ -27,38 +27,37 @@
 ///     nvlink: {pairs: [[gpu0, gpu1, 12], [gpu2, gpu3, 12]]}
 ///     pcie: {bandwidth: 50GB/s, latency: 500ns}
 ///
-/// A host that follows no such rule, as a real one often does not, lists its parts
-/// (topologies/explicit_parts.hpp).
+/// A host that follows no such rule, like many real ones, lists its parts (topologies/explicit_parts.hpp).
 namespace stepcast {
 
-// Time of a hop where a file does not say: half of what a small copy between two GPUs takes over NVLink
-// (1 us) and PCIe (2 us), a socket's crossing.
+// Default latency of a hop: half the time of a small copy between two GPUs over NVLink (1 us) and over PCIe
+// (2 us), and of crossing to another socket.
 constexpr Seconds kNvLinkLatency(500e-9);
 constexpr Seconds kPcieLatency(500e-9);
 constexpr Seconds kSmpLatency(500e-9);
 
-/// Between two sockets where nobody says it, as NCCL counts what was sold at the time of the devices and of
-/// the PCIe generation (src/graph/topo.h):
+/// Default bandwidth between two sockets: NCCL's value for processors of the time of the devices and of the
+/// PCIe generation (src/graph/topo.h):
 ///
 ///     compute capability below 7.0      6 GB/s    QPI of Broadwell
 ///     else up to PCIe generation 3     10 GB/s    UPI of Skylake
 ///     generation 4                     16 GB/s    Infinity Fabric
 ///     generation 5 and later           22 GB/s    UPI of Sapphire Rapids
 ///
-/// \param compute_capability of the devices, 70 for 7.0; 0: there are none
+/// \param compute_capability of the devices, 70 for 7.0; 0: no devices
 BytesPerSecond usual_smp_bandwidth(int pcie_generation, int compute_capability);
 
-/// The keys of a host's entry that describe its parts.
+/// Keys of a host's entry that describe its parts.
 const std::vector<std::string>& host_part_keys();
 
-/// The device that a text names. \throws InputError that names file, line and key
+/// The device with this name. \throws InputError that names file, line and key
 const DeviceModel& device_at(const YamlNode& name, const ClusterSettings& settings);
 
 /// Adds the parts that the entry describes to host number `host`.
 /// \throws InputError that names file, line and key
 void add_host_parts(const YamlNode& node, const ClusterSettings& settings, int host, Cluster& cluster);
 
-/// Usable bandwidth of PCIe as NCCL counts it: 12, 24 and 48 GB/s for 16 lanes of generation 3, 4 and 5, in
+/// Usable bandwidth of PCIe in NCCL: 12, 24 and 48 GB/s for 16 lanes of generation 3, 4 and 5, in
 /// proportion for fewer lanes. \pre 1 <= generation <= 6
 BytesPerSecond pcie_bandwidth(int generation, int width);
 
@@ -68,28 +67,28 @@ struct PartLink {
   Seconds latency{0};
 };
 
-/// Adds parts to one host of a cluster, and links between them. Names of nodes and links start with the host's.
-/// Nodes are indices of the cluster's.
+/// Adds parts to one host of a cluster, and links between them. Names of nodes and links start with the
+/// host's. Nodes are indices of the cluster's.
 class HostBuilder {
  public:
   HostBuilder(Cluster& cluster, int host) : cluster_(cluster), host_(host) {}
 
   [[nodiscard]] Host& host() { return cluster_.hosts[static_cast<std::size_t>(host_)]; }
 
-  /// A node `host/name`, which the host lists where it is a device or a NIC.
+  /// Adds a node `host/name`, which the host lists if it is a device or a NIC.
   int add(const std::string& name, NodeKind kind, const std::string& device = "");
   /// Gives the host's own node, its first socket, the name `host/name`.
   int name_first_socket(const std::string& name);
   /// `socket<number>` for each number, every two joined. \pre numbers not empty
   std::vector<int> add_sockets(const std::vector<int>& numbers, const PartLink& smp);
-  /// What hangs on a socket or a PCIe switch.
+  /// Adds a node below a socket or a PCIe switch.
   int add_below(int above, const std::string& name, NodeKind kind, const PartLink& pcie,
                 const std::string& device = "");
-  /// The next PCIe switch: `pcie0`, `pcie1`, ...
+  /// Adds the next PCIe switch: `pcie0`, `pcie1`, ...
   int add_bridge(int above, const PartLink& pcie);
-  /// A link named `host/a-b`.
+  /// Adds a link named `host/a-b`.
   void join(int a, int b, const PartLink& wire, LinkKind kind);
-  /// To all NVSwitches of the host, which are one node.
+  /// Links a device to the NVSwitches of the host, which are one node.
   void join_nvswitch(int device, const PartLink& wire);
 
  private:

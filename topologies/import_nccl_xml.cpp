@@ -11,19 +11,18 @@
 #include "core/number.hpp"
 #include "topologies/importer.hpp"
 
-/// Reads what NCCL writes to NCCL_TOPO_DUMP_FILE, and RCCL with it, the way NCCL does (src/graph/xml.cc,
-/// topo.cc).
+/// Reads the file that NCCL and RCCL write to NCCL_TOPO_DUMP_FILE, as NCCL does (src/graph/xml.cc, topo.cc).
 namespace stepcast {
 namespace {
 
-constexpr int kMostLevels = 32;  // of PCIe switches under each other
-constexpr int kMostNumber = 1'000'000;
+constexpr int kMaxLevels = 32;  // of nested PCIe switches
+constexpr int kMaxNumber = 1'000'000;
 
-/// PCIe as NCCL counts it, by the rate of a transfer in a table of 100 Mb/s per lane:
+/// Bandwidth of PCIe in NCCL, from the transfer rate by a table in 100 Mb/s per lane:
 ///
 ///     GB/s = lanes * table / 80
 ///
-/// What is not in the table counts as generation 3, and 0 lanes as 16.
+/// Other rates count as generation 3, and 0 lanes as 16.
 BytesPerSecond pci_bandwidth(double transfers, int lanes) {
   static const std::map<double, int> kPerLane{{2.5, 15},   {5.0, 30},   {8.0, 60},
                                               {16.0, 120}, {32.0, 240}, {64.0, 480}};
@@ -32,7 +31,7 @@ BytesPerSecond pci_bandwidth(double transfers, int lanes) {
   return BytesPerSecond(1e9 * (lanes == 0 ? 16 : lanes) * per_lane / 80.0);
 }
 
-/// Between sockets by the processor (src/graph/topo.h); nothing where NCCL knows none.
+/// Bandwidth between sockets by the processor (src/graph/topo.h); none if NCCL has no value.
 std::optional<BytesPerSecond> smp_bandwidth(const std::string& vendor, int family, int model) {
   if (vendor == "AuthenticAMD") return BytesPerSecond(16e9);
   if (vendor != "GenuineIntel" || family != 6) return std::nullopt;
@@ -91,9 +90,9 @@ class XmlHost {
     const std::string value = required(element, name);
     const bool hex = value.starts_with("0x");
     const auto number = number_in<int>(std::string_view(value).substr(hex ? 2 : 0), hex ? 16 : 10);
-    if (!number || *number < least || *number > kMostNumber)
+    if (!number || *number < least || *number > kMaxNumber)
       fail(element, "found " + std::string(name) + "='" + value + "', expected a whole number from " +
-                        std::to_string(least) + " to " + std::to_string(kMostNumber));
+                        std::to_string(least) + " to " + std::to_string(kMaxNumber));
     return *number;
   }
   [[nodiscard]] int integer_or(const pugi::xml_node& element, const char* name, int least,
@@ -108,16 +107,16 @@ class XmlHost {
         document_.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
     if (!result)
       host_.fail(place_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset))),
-                 std::string("this is no XML: ") + result.description() +
-                     "; expected the file that NCCL_TOPO_DUMP_FILE names");
+                 std::string("this is not XML: ") + result.description() +
+                     "; expected the file of NCCL_TOPO_DUMP_FILE");
     const pugi::xml_node root = document_.document_element();
     if (std::string(root.name()) != "system")
-      fail(root, "expected <system>, as in the file that NCCL_TOPO_DUMP_FILE names");
+      fail(root, "expected <system>, as in the file of NCCL_TOPO_DUMP_FILE");
     if (!root.child("cpu")) fail(root, "expected at least one <cpu> in it");
     return root;
   }
 
-  /// Compute capability and links tell the GPU, where nobody says.
+  /// Guesses the GPU from compute capability and links, unless the options name it.
   void choose_device(const pugi::xml_node& system) {
     const pugi::xml_node first = system.find_node([](const pugi::xml_node& n) { return is(n, "gpu"); });
     if (!first) fail(system, "found no <gpu>, expected at least one");
@@ -130,8 +129,8 @@ class XmlHost {
     const int capability = integer_or(first, "sm", 0, 0);
     const DeviceModel* guess = nullptr;
     for (const DeviceModel& device : device_models())
-      if (capability > 0 && device.compute_capability == capability && device.nvlinks >= most &&
-          (guess == nullptr || device.nvlinks < guess->nvlinks))
+      if (capability > 0 && device.compute_capability == capability && device.links.nvlinks >= most &&
+          (guess == nullptr || device.links.nvlinks < guess->links.nvlinks))
         guess = &device;
     host_.choose_device(guess == nullptr ? "" : guess->name, place_of(first));
     host_.note_guess("because of sm " + std::to_string(capability) + " and " + std::to_string(most) +
@@ -178,7 +177,7 @@ class XmlHost {
 
   // --- PCIe ---
 
-  /// Of the link from a PCIe function to what is above it.
+  /// Link from a PCIe function to the node above it.
   [[nodiscard]] PartLink link_of(const pugi::xml_node& pci) const {
     if (options_.pcie_generation > 0)
       return {pcie_bandwidth(options_.pcie_generation, lanes_of(pci)), kPcieLatency};
@@ -194,8 +193,7 @@ class XmlHost {
   }
 
   void add_pci(const pugi::xml_node& pci, int above, int level) {
-    if (level > kMostLevels)
-      fail(pci, "expected at most " + std::to_string(kMostLevels) + " levels of <pci>");
+    if (level > kMaxLevels) fail(pci, "expected at most " + std::to_string(kMaxLevels) + " levels of <pci>");
     const bool holds = static_cast<bool>(
         pci.find_node([](const pugi::xml_node& n) { return is(n, "gpu") || is(n, "net"); }));
     if (!holds) return;  // a disk, or a bridge to nothing
@@ -221,7 +219,7 @@ class XmlHost {
     gpus_.emplace_back(node, gpu);
   }
 
-  /// The ports of a card. Several share its PCIe link.
+  /// Adds the ports of a card. Several ports share its PCIe link.
   void add_nets(const pugi::xml_node& nic, int above, const PartLink& link) {
     const auto nets = nic.children("net");
     const auto ports = std::distance(nets.begin(), nets.end());
@@ -262,9 +260,9 @@ class XmlHost {
         fail(nvlink, "found tclass='" + what +
                          "', expected 0x068000 (NVSwitch), 0x068001 (processor) or 0x0302 (GPU)");
     }
-    if (all > host_.device().nvlinks)
+    if (all > host_.device().links.nvlinks)
       fail(gpu, "found " + std::to_string(all) + " NVLinks, expected at most the " +
-                    std::to_string(host_.device().nvlinks) + " of device " + host_.device().name);
+                    std::to_string(host_.device().links.nvlinks) + " of device " + host_.device().name);
     if (to_switch > 0) host_.parts.join_nvswitch(node, host_.nvlinks(to_switch));
     if (to_processor > 0) join_processor(node, gpu, host_.nvlinks(to_processor));
     if (const pugi::xml_node c2c = gpu.child("c2c"); c2c && all == 0)
@@ -272,7 +270,8 @@ class XmlHost {
           node, gpu,
           {BytesPerSecond(1e6 * integer(c2c, "bw", 1) * integer(c2c, "count", 1)), kNvLinkLatency});
   }
-  /// A link to the processor beside PCIe, as POWER9 and Grace have; PCIe's link has the usual name.
+  /// Adds a link to the processor in addition to PCIe, as on POWER9 and Grace; PCIe's link has the usual
+  /// name.
   void join_processor(int node, const pugi::xml_node& gpu, const PartLink& link) {
     host_.parts.join(node, socket_above(gpu), link, LinkKind::kNvLink);
     cluster().links.back().name += "-nvlink";
@@ -280,7 +279,7 @@ class XmlHost {
 
   struct Peers {
     int links = 0;
-    pugi::xml_node element;  ///< where they were counted
+    pugi::xml_node element;  ///< element that lists them
   };
 
   void note_peer(int node, const pugi::xml_node& nvlink, int count) {
@@ -297,7 +296,7 @@ class XmlHost {
     peers.element = nvlink;
   }
 
-  /// Each GPU lists its links to the other; both lists say the same.
+  /// Adds links between GPUs. Each GPU lists its links to the other; both lists must agree.
   void join_peers() {
     for (const auto& [pair, peers] : peers_) {
       const auto back = peers_.find({pair.second, pair.first});
@@ -329,7 +328,7 @@ class XmlHost {
   ImportedHost host_;
 };
 
-/// Its first character opens an element.
+/// True if the first character opens an element.
 bool recognises_nccl_xml(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   return first != std::string::npos && text[first] == '<';

@@ -1,20 +1,23 @@
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstddef>
 #include <optional>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 #include "core/number.hpp"
 #include "topologies/topology_matrix.hpp"
 
-/// Reads the matrix of `nvidia-smi topo -m`: columns parted by tabs or spaces, with or without colour codes,
-/// of any driver.
+/// Reads the matrix of `nvidia-smi topo -m`: columns separated by tabs or spaces, with or without colour
+/// codes, of any driver.
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kMostParts = 256;
-constexpr int kMostProcessors = 65'536;
+constexpr std::size_t kMaxParts = 256;
+constexpr int kMaxProcessors = 65'536;
 constexpr const char* kRelations = "X, SYS, NODE, PHB, PXB, PIX, SOC, or NV and a number";
 
 struct Word {
@@ -25,51 +28,38 @@ struct Word {
 
 struct TextLine {
   std::vector<Word> words;
-  FilePosition end;  ///< behind its last character
+  FilePosition end;  ///< after its last character
 };
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-
-/// Where a terminal's control sequence that starts here ends: `ESC [ 4 m`.
-std::size_t skip_control(std::string_view line, std::size_t at) {
-  if (line[at] != '\x1b') return at;
-  ++at;
-  if (at < line.size() && line[at] == '[') ++at;
-  while (at < line.size() && (line[at] < '@' || line[at] > '~')) ++at;
-  return std::min(at + 1, line.size());
+/// The text with a terminal's control sequences, such as `ESC [ 4 m`, replaced by as many blanks, so that
+/// columns stay.
+std::string without_controls(std::string text) {
+  static const std::regex kControl("\x1b\\[?[^@-~\n]*[@-~]?");
+  for (std::smatch found; std::regex_search(text, found, kControl);)
+    text.replace(static_cast<std::size_t>(found.position()), static_cast<std::size_t>(found.length()),
+                 static_cast<std::size_t>(found.length()), ' ');
+  return text;
 }
 
 TextLine words_of(std::string_view line, std::size_t number) {
-  TextLine result;
-  result.end = {number, line.size() + 1};
+  TextLine result{.words = {}, .end = {number, line.size() + 1}};
   std::size_t tabs = 0;
   bool inside = false;
-  for (std::size_t at = 0; at < line.size();) {
-    if (line[at] == '\x1b') {
-      at = skip_control(line, at);
-      continue;
-    }
-    if (is_space(line[at])) {
-      inside = false;
-      if (line[at] == '\t') ++tabs;
-    } else {
-      if (!inside) result.words.push_back({"", {number, at + 1}, tabs});
-      inside = true;
-      result.words.back().text += line[at];
-    }
-    ++at;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    const bool is_space = std::isspace(static_cast<unsigned char>(line[at])) != 0;
+    if (line[at] == '\t') ++tabs;
+    if (!is_space && !inside) result.words.push_back({"", {number, at + 1}, tabs});
+    if (!is_space) result.words.back().text += line[at];
+    inside = !is_space;
   }
   return result;
 }
 
 std::vector<TextLine> lines_of(const std::string& text) {
   std::vector<TextLine> lines;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(words_of(std::string_view(text).substr(begin, end - begin), lines.size() + 1));
-    begin = end + 1;
-  }
+  std::istringstream stream(without_controls(text));
+  for (std::string line; std::getline(stream, line);) lines.push_back(words_of(line, lines.size() + 1));
+  if (lines.empty() || text.ends_with('\n')) lines.push_back({.words = {}, .end = {lines.size() + 1, 1}});
   return lines;
 }
 
@@ -105,7 +95,7 @@ std::optional<MatrixCell> cell_of(const Word& word) {
   return MatrixCell{Relation::kNvLink, *links, word.place};
 }
 
-/// `0-19,40-59` as numbers; empty for `N/A`; nothing when it is neither.
+/// `0-19,40-59` as numbers; empty for `N/A`; none if it is neither.
 std::optional<std::vector<int>> number_list(std::string_view text) {
   std::vector<int> numbers;
   if (text == "N/A") return numbers;
@@ -113,12 +103,12 @@ std::optional<std::vector<int>> number_list(std::string_view text) {
     const std::size_t comma = std::min(text.find(','), text.size());
     const std::string_view item = text.substr(0, comma);
     const std::size_t dash = std::min(item.find('-'), item.size());
-    const std::optional<int> first = digits(item.substr(0, dash), kMostProcessors);
+    const std::optional<int> first = digits(item.substr(0, dash), kMaxProcessors);
     const std::optional<int> last =
-        dash == item.size() ? first : digits(item.substr(dash + 1), kMostProcessors);
+        dash == item.size() ? first : digits(item.substr(dash + 1), kMaxProcessors);
     if (!first || !last || *last < *first) return std::nullopt;
     for (int i = *first; i <= *last; ++i) numbers.push_back(i);
-    if (numbers.size() > kMostProcessors) return std::nullopt;
+    if (numbers.size() > kMaxProcessors) return std::nullopt;
     if (comma == text.size()) return numbers;
     text.remove_prefix(comma + 1);
   }
@@ -140,7 +130,7 @@ class MatrixReader {
     for (const TextLine& rest : lines_)
       if (rest.end.line > line + 1 && rest.words.size() > 1 && cell_of(rest.words[1]))
         fail(rest.words.front().place, "found the row of '" + rest.words.front().text +
-                                           "', expected the end of the matrix behind the row of " +
+                                           "', expected the end of the matrix after the row of " +
                                            matrix_.parts.back().name);
     check_symmetry();
     return std::move(matrix_);
@@ -155,7 +145,7 @@ class MatrixReader {
   std::size_t read_header() {
     const auto header = std::ranges::find_if(lines_, starts_with_gpu);
     if (header == lines_.end())
-      fail({}, "found no line that starts with GPU0; expected the matrix that 'nvidia-smi topo -m' prints");
+      fail({}, "no line starts with GPU0; expected the output of 'nvidia-smi topo -m'");
     const std::vector<Word>& words = header->words;
     if (words.size() > 1 && cell_of(words[1]))
       fail(words[1].place,
@@ -163,9 +153,9 @@ class MatrixReader {
     std::size_t at = 0;
     while (at < words.size() && !starts_extra(words, at)) add_part_name(words[at++]);
     while (at < words.size()) at = read_extra(words, at);
-    if (matrix_.parts.size() > kMostParts)
+    if (matrix_.parts.size() > kMaxParts)
       fail(words.front().place, "found " + std::to_string(matrix_.parts.size()) +
-                                    " columns, expected at most " + std::to_string(kMostParts));
+                                    " columns, expected at most " + std::to_string(kMaxParts));
     return static_cast<std::size_t>(header - lines_.begin());
   }
 
@@ -183,7 +173,7 @@ class MatrixReader {
     matrix_.parts.push_back({word.text, is_gpu(word.text), {}, -1, word.place});
   }
 
-  /// One of the columns behind the matrix, whose names are of several words.
+  /// Reads the header of a column after the matrix; these names have several words.
   std::size_t read_extra(const std::vector<Word>& words, std::size_t at) {
     static const std::vector<std::vector<std::string>> kExtras{
         {"CPU", "Affinity"}, {"NUMA", "Affinity"}, {"GPU", "NUMA", "ID"}};
@@ -224,7 +214,7 @@ class MatrixReader {
     const bool self = cell->relation == Relation::kSelf;
     if (self != (row.name == column.name))
       fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name + ", expected " +
-                           (self ? "X only where a part meets itself" : "X where a part meets itself"));
+                           (self ? "X only on the diagonal" : "X on the diagonal"));
     if (cell->relation == Relation::kNvLink && !(row.gpu && column.gpu))
       fail(word.place, "found '" + word.text + "' from " + row.name + " to " + column.name +
                            ", expected NVLinks only between GPUs");
@@ -232,8 +222,8 @@ class MatrixReader {
     return *cell;
   }
 
-  /// The values behind the cells. A row of a NIC has none, and with tabs a value may be missing between two
-  /// others; two tabs stand before the GPU NUMA ID.
+  /// Reads the values after the cells. A row of a NIC has none, and with tabs a value may be missing between
+  /// two others; two tabs precede the GPU NUMA ID.
   void read_affinities(const TextLine& line, MatrixPart& part) const {
     const std::size_t columns = matrix_.parts.size();
     for (std::size_t i = columns + 1; i < line.words.size(); ++i) {
@@ -270,13 +260,13 @@ class MatrixReader {
   const std::vector<TextLine> lines_;
   TopologyMatrix matrix_;
   std::set<std::string> names_;
-  std::vector<std::string> extras_;  ///< first words of the columns behind the matrix
+  std::vector<std::string> extras_;  ///< first words of the columns after the matrix
 };
 
 const Registration<Importer> kNvidiaSmi{
     importers(),
     {.name = "nvidia-smi",
-     .description = "the matrix that 'nvidia-smi topo -m' prints",
+     .description = "the matrix of 'nvidia-smi topo -m'",
      .value = {
          .recognises =
              [](const std::string& text) { return std::ranges::any_of(lines_of(text), starts_with_gpu); },

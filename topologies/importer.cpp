@@ -24,10 +24,10 @@ const Importer& importer_for(const std::string& text, const std::string& file, c
     if (entry.value.recognises(text)) return entry.value;
     known.push_back(entry.name + ", " + entry.description);
   }
-  fail_at(file, {}, "found no format that is known; expected one of: " + joined(known, "; "));
+  fail_at(file, {}, "the format is not known; expected one of: " + joined(known, "; "));
 }
 
-/// Parts are called what the file calls them, so two could have one name.
+/// Parts have the file's names, so two could have the same.
 void check_names(const Cluster& cluster, const std::string& file) {
   std::set<std::string> names;
   const auto check = [&](const auto& things, const std::string& what) {
@@ -76,15 +76,15 @@ void ImportedHost::choose_device(const std::string& guess, FilePosition place) {
   const std::vector<std::string> known = gpu_names();
   const std::string& name = options_.device.empty() ? guess : options_.device;
   if (name.empty())
-    fail(place, "nothing here tells which GPU this is; expected --device with one of: " + joined(known));
+    fail(place, "the file does not determine the GPU; set --device to one of: " + joined(known));
   if (std::ranges::find(known, name) == known.end()) throw UsageError(unknown_name("GPU", name, known));
   device_ = &device_model(name);
 }
 
 void ImportedHost::note_guess(const std::string& reason) {
   if (options_.device.empty())
-    imported.notes.push_back("the GPUs are taken for " + device_->name + ", " + reason +
-                             "; --device says otherwise");
+    imported.notes.push_back("the GPUs are assumed to be " + device_->name + ", " + reason +
+                             "; --device changes it");
 }
 
 PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> known) {
@@ -93,16 +93,16 @@ PartLink ImportedHost::smp(std::size_t sockets, std::optional<BytesPerSecond> kn
       known.value_or(usual_smp_bandwidth(pcie_generation(), device_->compute_capability));
   if (!known && sockets > 1)
     imported.notes.push_back("between sockets " + to_text(bandwidth) +
-                             " is assumed; --smp-bandwidth says otherwise");
+                             " is assumed; --smp-bandwidth changes it");
   return {bandwidth, kSmpLatency};
 }
 
 int ImportedHost::pcie_generation() const {
-  return options_.pcie_generation > 0 ? options_.pcie_generation : device_->pcie_generation;
+  return options_.pcie_generation > 0 ? options_.pcie_generation : device_->links.pcie_generation;
 }
 PartLink ImportedHost::pcie() const { return {pcie_bandwidth(pcie_generation(), 16), kPcieLatency}; }
 PartLink ImportedHost::nvlinks(int count) const {
-  return {static_cast<double>(count) * device_->nvlink_bandwidth, kNvLinkLatency};
+  return {static_cast<double>(count) * device_->links.nvlink_bandwidth, kNvLinkLatency};
 }
 
 std::string lower(std::string text) {

@@ -11,27 +11,27 @@
 #include "topologies/cluster.hpp"
 #include "topologies/host_parts.hpp"
 
-/// Importers: what other tools print of a machine becomes a Cluster of one host. One file each.
+/// Importers, one file each: turn other tools' description of a machine into a Cluster of one host.
 namespace stepcast {
 
-/// What such files do not say.
+/// Facts that such files do not contain.
 struct ImportOptions {
-  /// Of every GPU, a name in topologies/devices/devices.yaml; "": the importer guesses and says so.
+  /// Device of every GPU, a name in topologies/devices/devices.yaml; "": the importer guesses and notes it.
   std::string device;
-  /// Between sockets; else what the importer knows, or the usual one, which it says.
+  /// Between sockets; unset: the importer's value, or a usual one with a note.
   std::optional<BytesPerSecond> smp_bandwidth{};
   int pcie_generation = 0;  ///< 0: the device's
 };
 
 struct Imported {
   Cluster cluster;
-  std::vector<std::string> notes{};  ///< what was guessed or left out, a sentence each
+  std::vector<std::string> notes{};  ///< one sentence per guess or omission
 };
 
 struct Importer {
-  /// True when the text looks like this format, well-formed or not.
+  /// True if the text looks like this format, well-formed or not.
   std::function<bool(const std::string& text)> recognises;
-  /// `file` is the text's name in errors. \throws InputError that starts with file, line and column and says
+  /// `file` is the text's name in errors. \throws InputError that starts with file, line and column and names
   /// what was expected
   std::function<Imported(const std::string& text, const std::string& file, const ImportOptions&)> read;
 };
@@ -44,7 +44,7 @@ Registry<Importer>& importers();
 Imported import_cluster(const std::string& text, const std::string& file, const std::string& format,
                         const ImportOptions& options);
 
-/// A place in an imported file; both count from 1, columns in bytes.
+/// Position in an imported file; both numbers start at 1, columns count bytes.
 struct FilePosition {
   std::size_t line = 1;
   std::size_t column = 1;
@@ -54,7 +54,7 @@ struct FilePosition {
 std::string at_place(const std::string& file, FilePosition place);
 [[noreturn]] void fail_at(const std::string& file, FilePosition place, const std::string& message);
 
-/// The one host of an imported file, `node`, while its importer builds it.
+/// The host of an imported file, `node`, under construction.
 class ImportedHost {
  public:
   /// \param file its name in errors
@@ -64,17 +64,17 @@ class ImportedHost {
     fail_at(file_, place, message);
   }
 
-  /// Every GPU is the one that the options name, else the one called `guess`. "" as a guess means that nothing
-  /// in the file tells. \throws InputError at `place` that lists the known GPUs when there is neither;
-  /// UsageError when the option names none
+  /// Sets the device of every GPU: that of the options, else `guess`; "": the file does not determine it.
+  /// \throws InputError at `place` that lists the known GPUs if there is neither; UsageError if the option
+  /// names none
   void choose_device(const std::string& guess, FilePosition place);
   [[nodiscard]] const DeviceModel& device() const { return *device_; }
-  /// Notes `because of sm 90` where the device was guessed.
+  /// Adds a note such as `because of sm 90` if the device was guessed.
   void note_guess(const std::string& reason);
 
-  /// Adds sockets `node/socket<number>`, every two joined by what the options say, else by `known`, else by the
-  /// bandwidth that is usual beside the device, which a note says. Returns the nodes of what has these numbers,
-  /// in their order. \pre not empty
+  /// Adds sockets `node/socket<number>`, every two joined by what the options say, else by `known`, else by
+  /// the bandwidth that is usual beside the device, which a note says. Returns the nodes of what has these
+  /// numbers, in their order. \pre not empty
   template <class Thing>
   std::vector<std::pair<int, Thing>> add_sockets(const std::map<int, Thing>& by_number,
                                                  std::optional<BytesPerSecond> known) {
@@ -86,7 +86,7 @@ class ImportedHost {
     return result;
   }
 
-  /// 16 lanes of the generation that the options say, else of the device's.
+  /// 16 lanes of the options' generation, else of the device's.
   [[nodiscard]] PartLink pcie() const;
   [[nodiscard]] PartLink nvlinks(int count) const;
 
@@ -102,7 +102,7 @@ class ImportedHost {
   const DeviceModel* device_ = nullptr;
 };
 
-/// The lowest number from 0 that is no key of `taken`.
+/// The smallest number >= 0 that is no key of `taken`.
 template <class Value>
 int lowest_free(const std::map<int, Value>& taken) {
   int number = 0;

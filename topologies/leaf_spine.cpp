@@ -4,8 +4,8 @@ namespace stepcast {
 namespace {
 
 /// Two tiers: `ports_per_leaf` ports at each leaf, in the order of the ports, and every leaf at every one of
-/// `spines` spines. A path has two links within a leaf and four between leaves. Uplinks are as `uplink_wire`
-/// says; those of a last leaf with free ports too.
+/// `spines` spines. A path has two links within a leaf and four between leaves. Uplinks: see
+/// `uplink_wire`; a last leaf with free ports has the same.
 ///
 ///     network: {kind: leaf_spine, ports_per_leaf: 16, spines: 4, oversubscription: 2,
 ///               protocol: infiniband, rate: 400Gb/s}

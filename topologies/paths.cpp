@@ -192,9 +192,9 @@ void Paths::forget() const {
   entry_ = nullptr;
 }
 
-/// The same from both ends, whoever has come less far first, until no shorter way can be found: where a fork leads to
-/// many switches that all are as near, each end sees those next to itself alone. First from the destination until its
-/// host is left, which says by which port to come in.
+/// The same from both ends, whoever has come less far first, until no shorter way can be found: where a fork
+/// leads to many switches that all are as near, each end sees those next to itself alone. First from the
+/// destination until its host is left, which says by which port to come in.
 bool Paths::search_from_both_ends(int from, int to) const {
   forget();
   visited_ = {from, to};
@@ -283,7 +283,8 @@ const Paths::Distances& Paths::distances_to(int twin) const {
   return distances;
 }
 
-/// From the destination through its host to its ports, by distances to the ports of the start's host, and through that.
+/// From the destination through its host to its ports, by distances to the ports of the start's host, and
+/// through that.
 bool Paths::search_by_distances(int from, int to) const {
   forget();
   come_from(to, {});

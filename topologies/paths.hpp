@@ -19,9 +19,10 @@ struct Hop {
 };
 using Path = std::vector<Hop>;
 
-/// Length of a path: by how many places of ranks it goes, its sum of 1 / bandwidth in fs/B, its links, its latency in ps, and
-/// whether it comes in by another port than the destination should be reached by; compared in this order. Whole numbers, so
-/// that equal paths are equal, one above the other in one number: searches do little else than add and compare them.
+/// Length of a path: by how many places of ranks it goes, its sum of 1 / bandwidth in fs/B, its links, its
+/// latency in ps, and whether it comes in by another port than the destination should be reached by; compared
+/// in this order. Whole numbers, so that equal paths are equal, one above the other in one number: searches
+/// do little else than add and compare them.
 class Length {
  public:
   constexpr Length() = default;
@@ -62,9 +63,9 @@ class Paths {
   explicit Paths(const Cluster& cluster);
 
   enum class Search : std::uint8_t { kOneEnd, kBothEnds, kDistances, kSoonest };
-  /// Empty for a node itself and for what cannot be reached. \param search between hosts; all find the same path: from
-  /// both ends sooner than from one, and with the distances of all switches from the destination's soonest where many
-  /// paths lead there
+  /// Empty for a node itself and for what cannot be reached. \param search between hosts; all find the same
+  /// path: from both ends sooner than from one, and with the distances of all switches from the destination's
+  /// soonest where many paths lead there
   [[nodiscard]] Path between(int from, int to, Search search = Search::kSoonest) const;
 
  private:
@@ -102,7 +103,8 @@ class Paths {
   /// The same, of a switch by its distances where these are used.
   [[nodiscard]] Length left_from(int node) const;
   [[nodiscard]] Length& gone(int node) const { return gone_[static_cast<std::size_t>(node)]; }
-  /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless `through_hosts_`.
+  /// Visits the ways from a node on which a path between the two may go on: not into other hosts, unless
+  /// `through_hosts_`.
   void each_way(int at, int from, int to, const auto& visit) const;
   /// What `way` adds to the length of a path to `to`.
   [[nodiscard]] Length step(const Way& way, int to) const;
@@ -138,8 +140,8 @@ class Paths {
   };
   const Distances& distances_to(int twin) const;
   void join_switches() const;
-  /// The first switch that has the same links to the same switches as this one, or itself, by number: from all others it is
-  /// as far to either, since nothing changes when the two change places.
+  /// The first switch that has the same links to the same switches as this one, or itself, by number: from
+  /// all others it is as far to either, since nothing changes when the two change places.
   [[nodiscard]] int twin(int at) const;
   /// How many nodes searches have visited for paths to where this host joins the network.
   [[nodiscard]] std::size_t& visits(int to) const;

@@ -5,27 +5,27 @@
 namespace stepcast {
 namespace {
 
-/// How many hosts share a set of rail switches: all, unless the file says. \throws InputError
+/// Number of hosts that share a set of rail switches; default: all. \throws InputError
 int hosts_per_pod(const YamlNode& node, const ClusterSettings& settings, int hosts, int spines) {
   if (!node.has("hosts_per_pod")) return hosts;
   const int result = settings.integer(node.at("hosts_per_pod"), 1);
   if (result < hosts && spines == 0)
     node.at("hosts_per_pod")
         .fail(std::to_string(hosts) + " hosts make " + std::to_string((hosts + result - 1) / result) +
-              " pods, which nothing joins; expected 'spines' of at least 1, or hosts_per_pod of at least " +
+              " pods without a link between them; expected 'spines' of at least 1, or hosts_per_pod of at "
+              "least " +
               std::to_string(hosts));
   return std::min(result, hosts);
 }
 
 /// Rail-optimised pods: NIC i of each of the `hosts_per_pod` hosts of a pod goes to rail switch i of that
-/// pod, so that equal GPUs of different hosts are one switch apart. Every rail switch is at every one of
-/// `spines` spines, by uplinks as `uplink_wire` says. Without spines (one pod only) the rails meet inside the
-/// hosts.
+/// pod, so that GPUs of the same index are one switch apart. Every rail switch has an uplink to every one of
+/// `spines` spines (see `uplink_wire`). Without spines (one pod only) the rails meet inside the hosts.
 ///
 ///     network: {kind: rails, hosts_per_pod: 32, spines: 16, protocol: infiniband, rate: 400Gb/s}
 ///
-/// A path between ports has two links on the same rail of a pod, and four otherwise, or goes on inside a host
-/// where that is faster. Source: NVIDIA DGX SuperPOD reference architecture (H100): scalable units of 32
+/// A path between ports has two links on the same rail of a pod, and four otherwise, or continues inside a
+/// host if that is faster. Source: NVIDIA DGX SuperPOD reference architecture (H100): scalable units of 32
 /// hosts with eight rails; Wang et al., "Rail-only", HotI 2024, for the form without spines.
 void generate_rails(const YamlNode& node, const ClusterSettings& settings, const NetworkWire& wire,
                     Cluster& cluster) {
@@ -57,7 +57,7 @@ const Registration<NetworkKind> kRails{
     network_kinds(),
     {.name = "rails",
      .description =
-         "pods in which adapter i of every host is at rail switch i, and spines between rail switches",
+         "pods in which adapter i of every host is at rail switch i; spines join the rail switches",
      .value = {.keys = {"hosts_per_pod", "spines"}, .has_uplinks = true, .generate = generate_rails}}};
 
 }  // namespace

@@ -11,7 +11,8 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
       values_.emplace(key, file.at("settings").at(key).text());
   }
   for (const auto& [key, value] : given_.overrides) {
-    if (values_.empty()) throw InputError("cluster '" + file() + "' has no settings, so not '" + key + "'");
+    if (values_.empty())
+      throw InputError("cluster '" + file() + "' has no settings, so '" + key + "' cannot be set");
     if (!values_.contains(key))
       throw InputError("cluster '" + file() + "': " + unknown_name("setting", key, names_of(values_)));
     values_[key] = value;
@@ -21,8 +22,8 @@ void ClusterSettings::read_defaults(const std::vector<YamlNode>& files) {
 void ClusterSettings::refuse_unused(const YamlNode& nearest) const {
   for (const auto& [key, value] : given_.overrides)
     if (!used_.contains(key))
-      throw InputError("cluster '" + file() + "': setting '" + key + "' is named by nothing in it; used: " +
-                       unknown_name("setting", key, {used_.begin(), used_.end()}));
+      throw InputError("cluster '" + file() + "': nothing uses setting '" + key +
+                       "'; used: " + unknown_name("setting", key, {used_.begin(), used_.end()}));
   if (!nearest.has("settings")) return;
   const YamlNode settings = nearest.at("settings");
   for (const std::string& key : settings.keys())

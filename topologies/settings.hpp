@@ -8,27 +8,26 @@
 #include "core/specification.hpp"
 #include "core/yaml.hpp"
 
-/// Settings of a cluster file: named values that a person may override on the command line.
+/// Settings of a cluster file: named values that the command line may override.
 namespace stepcast {
 
 class ClusterSettings {
  public:
-  /// Takes `star:hosts=1024,latency=1us` apart. \throws InputError when an item is not key=value
+  /// Parses `star:hosts=1024,latency=1us`. \throws InputError if an item is not key=value
   explicit ClusterSettings(const std::string& specification)
       : given_(Specification::parse("cluster", specification)) {}
 
   /// The part before the settings: `star`, or a path.
   [[nodiscard]] const std::string& file() const { return given_.file; }
 
-  /// Takes over the defaults in the `settings` of a file and of those that it includes; the first that has
-  /// one counts. \throws InputError when an override has no default
+  /// Reads the defaults in the `settings` of a file and of those that it includes; the first file with a
+  /// default provides it. \throws InputError if an override has no default
   void read_defaults(const std::vector<YamlNode>& files);
-  /// To be called when all values were read. \throws InputError for a setting of `nearest` or of the command line
-  /// that none of them named: most often a slip of the pen, which would leave the default of an included file
-  /// in force
+  /// Call after all values are read. \throws InputError for a setting of `nearest` or of the command line
+  /// that no value used: a misspelt name would silently leave the default of an included file
   void refuse_unused(const YamlNode& nearest) const;
 
-  /// The value of a scalar, which is the value itself or the name of a setting.
+  /// The value of a scalar, which is a value or the name of a setting.
   /// \throws InputError that names file, line and key
   [[nodiscard]] int integer(const YamlNode& node, int least, int most = 1'000'000) const;
   [[nodiscard]] double number(const YamlNode& node) const;

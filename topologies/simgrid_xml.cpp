@@ -10,7 +10,7 @@
 namespace stepcast {
 namespace {
 
-constexpr double kHostSpeed = 1e9;  // of a core of a host whose processor nobody names
+constexpr double kHostSpeed = 1e9;  // of a core of an unknown processor
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -19,7 +19,7 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-/// With 15 digits, as many as a double always keeps, so that what 66.9 * 1e12 rounds to is no odd number.
+/// With 15 digits, which a double always keeps, so that rounding of 66.9 * 1e12 does not show.
 std::string fifteen_digits(double value) { return formatted("%.15g", value); }
 
 std::string host_text(const Cluster& cluster, int place) {

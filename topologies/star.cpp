@@ -3,7 +3,7 @@
 namespace stepcast {
 namespace {
 
-/// One switch without a limit of its own, one link from each port to it. A path between two ports has two
+/// One switch of unlimited capacity, one link from each port to it. A path between two ports has two
 /// links: its latency is twice the link's, its bandwidth the link's.
 void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/, const NetworkWire& wire,
                    Cluster& cluster) {
@@ -13,7 +13,7 @@ void generate_star(const YamlNode& /*node*/, const ClusterSettings& /*settings*/
 
 const Registration<NetworkKind> kStar{network_kinds(),
                                       {.name = "star",
-                                       .description = "every host at one switch by a link of its own",
+                                       .description = "every host has its own link to one switch",
                                        .value = {.keys = {}, .generate = generate_star}}};
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace stepcast {
 BytesPerSecond shaped_rate(BytesPerSecond payload);
 Bytes payload_of(Bytes shaped);
 
-/// The token buckets of a network on one machine (tc-tbf(8)), one per link and direction. Tokens come at the link's rate r
-/// until the bucket of depth B is full, and every byte that passes takes one:
+/// The token buckets of a network on one machine (tc-tbf(8)), one per link and direction. Tokens come at the
+/// link's rate r until the bucket of depth B is full, and every byte that passes takes one:
 ///
 ///     passed(t) <= B + r t        after a pause of B / r
 ///

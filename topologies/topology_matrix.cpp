@@ -13,7 +13,7 @@
 namespace stepcast {
 namespace {
 
-/// Parts that belong together; a group's number is its first part.
+/// Disjoint groups of parts; a group's number is its first part.
 class Groups {
  public:
   explicit Groups(int parts) : first_(static_cast<std::size_t>(parts)) {
@@ -80,8 +80,8 @@ Groups group_by_socket(const TopologyMatrix& matrix) {
   return groups;
 }
 
-/// What tells the GPU, where nobody says: the NVLinks of a pair and of a whole GPU. HGX boards of four H100
-/// and A100 spend all 18 and 12 links on three peers; NV6 otherwise is DGX-2. "" when nothing tells.
+/// Guesses the GPU from the NVLinks of a pair and of a whole GPU. HGX boards of four H100 and A100 use all 18
+/// and 12 links for three peers; NV6 otherwise is DGX-2. "": unknown.
 std::string guess_device(const TopologyMatrix& matrix) {
   int pair = 0;
   int whole = 0;
@@ -119,8 +119,8 @@ class MatrixHost {
     add_nvlink();
     host_.note_guess(reason());
     cluster.description =
-        std::string("Imported from nvidia-smi topo -m; cores are the processors that its affinities name") +
-        (cluster.hosts[0].nics.empty() ? "" : "; it does not tell the rates of the NICs") + ".";
+        std::string("Imported from nvidia-smi topo -m; cores are the processors in its affinities") +
+        (cluster.hosts[0].nics.empty() ? "" : "; the rates of the NICs are unknown") + ".";
     return std::move(host_.imported);
   }
 
@@ -130,16 +130,16 @@ class MatrixHost {
     for (const auto& row : matrix_.cells)
       for (const MatrixCell& cell : row) most = std::max(most, cell.links);
     if (most > 0) return "because of NV" + std::to_string(most);
-    return "because SOC was a word of drivers of that time";
+    return "because drivers of that time printed SOC";
   }
-  /// Logical processors that the affinities name: all that is known of the host's.
+  /// Number of logical processors in the affinities, the only ones known.
   [[nodiscard]] int processors() const {
     std::set<int> cpus;
     for (const MatrixPart& part : matrix_.parts) cpus.insert(part.cpus.begin(), part.cpus.end());
     return static_cast<int>(cpus.size());
   }
 
-  /// The NUMA number of a group, where its parts tell one.
+  /// NUMA number of a group, if a part has one.
   [[nodiscard]] std::optional<int> numa_of(int group) const {
     for (const int part : sockets_.members(group))
       if (matrix_.part(part).numa >= 0) return matrix_.part(part).numa;
@@ -151,7 +151,7 @@ class MatrixHost {
     return std::numeric_limits<int>::max();
   }
 
-  /// Sockets by number: the NUMA node's, or the lowest that is free, in the order of their processors.
+  /// Sockets by number: that of the NUMA node, or the lowest free one, in the order of their processors.
   [[nodiscard]] std::map<int, int> number_sockets() const {
     std::map<int, int> group_of_number;
     std::vector<int> unnumbered;
@@ -169,7 +169,7 @@ class MatrixHost {
       for (const int part : sockets_.members(group)) above(part) = socket;
   }
 
-  /// The socket or the PCIe switch that a part hangs on, so far.
+  /// The socket or the PCIe switch above a part, so far.
   int& above(int part) { return above_[static_cast<std::size_t>(part)]; }
 
   int add_switch(const std::vector<int>& parts, int over) {
@@ -178,7 +178,7 @@ class MatrixHost {
     return node;
   }
 
-  /// A switch per PIX group; one above them where several groups or parts are PXB.
+  /// Adds a switch per PIX group, and one above if several groups or parts are PXB.
   void add_switches() {
     const Groups single = groups_within(matrix_, Relation::kPix);
     const Groups several = groups_within(matrix_, Relation::kPxb);
@@ -194,7 +194,7 @@ class MatrixHost {
     for (const auto& [a, b] : matrix_.pairs()) note_contradiction(a, b, single, several);
   }
 
-  /// A matrix may say that two parts are far from each other and both near a third; then they are near.
+  /// Notes two parts that are far from each other but both near a third; they count as near.
   void note_contradiction(int a, int b, const Groups& single, const Groups& several) {
     const MatrixCell& cell = matrix_.cell(a, b);
     const Relation built = single.of(a) == single.of(b)       ? Relation::kPix
@@ -204,7 +204,7 @@ class MatrixHost {
     if (cell.relation < Relation::kPix || cell.relation <= built) return;
     host_.imported.notes.push_back(at_place(file_, cell.place) + matrix_.part(a).name + " and " +
                                    matrix_.part(b).name + " are " + to_text(cell.relation) +
-                                   ", but both are near a third part; taken for " + to_text(built));
+                                   ", but both are near a third part; assumed to be " + to_text(built));
   }
 
   void add_parts(bool gpus) {
@@ -217,7 +217,7 @@ class MatrixHost {
     }
   }
 
-  /// How many NVLinks every pair has, when all have as many; else nothing.
+  /// Number of NVLinks of every pair, if it is the same for all.
   [[nodiscard]] std::optional<int> equal_links() const {
     std::optional<int> links;
     for (const auto& [a, b] : matrix_.pairs()) {
@@ -231,9 +231,9 @@ class MatrixHost {
   void check_links() const {
     for (const auto& row : matrix_.cells)
       for (const MatrixCell& cell : row)
-        if (cell.links > device().nvlinks)
+        if (cell.links > device().links.nvlinks)
           host_.fail(cell.place, "found 'NV" + std::to_string(cell.links) + "', expected at most the " +
-                                     std::to_string(device().nvlinks) + " NVLinks of device " +
+                                     std::to_string(device().links.nvlinks) + " NVLinks of device " +
                                      device().name);
   }
 
@@ -243,7 +243,7 @@ class MatrixHost {
     constexpr int kMoreThanABridge = 18;
     const std::optional<int> equal = equal_links();
     const auto others = static_cast<int>(devices.size()) - 1;
-    if (equal && (*equal * others > device().nvlinks || *equal >= kMoreThanABridge)) {
+    if (equal && (*equal * others > device().links.nvlinks || *equal >= kMoreThanABridge)) {
       for (const int gpu : devices) host_.parts.join_nvswitch(gpu, host_.nvlinks(*equal));
       return;
     }
@@ -256,11 +256,11 @@ class MatrixHost {
           host_.parts.join(node_[static_cast<std::size_t>(a)], node_[static_cast<std::size_t>(b)],
                            host_.nvlinks(links), LinkKind::kNvLink);
       }
-      if (sum > device().nvlinks)
+      if (sum > device().links.nvlinks)
         host_.fail(matrix_.part(a).place,
                    "found " + std::to_string(sum) + " NVLinks of " + matrix_.part(a).name +
-                       " in all, expected at most the " + std::to_string(device().nvlinks) + " of device " +
-                       device().name + ", or NV# alike between all GPUs, as with NVSwitches");
+                       " in all, expected at most the " + std::to_string(device().links.nvlinks) +
+                       " of device " + device().name + ", or equal NV# between all GPUs, as with NVSwitches");
     }
   }
   [[nodiscard]] const DeviceModel& device() const { return host_.device(); }

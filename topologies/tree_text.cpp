@@ -15,15 +15,15 @@
 namespace stepcast {
 namespace {
 
-constexpr int kMostLevels = 4;  // of PCIe switches; a file may join them to a ring
+constexpr int kMaxTreeLevels = 4;  // of PCIe switches; a file may join them to a ring
 
-/// `gpu0 .. gpu7`, or the names one after the other.
+/// `gpu0 .. gpu7`; of one or two names these.
 std::string range_of(const std::vector<std::string>& names) {
   if (names.size() > 2) return names.front() + " .. " + names.back();
   return names.size() == 2 ? names[0] + ", " + names[1] : names.front();
 }
 
-/// The text of one host at a time.
+/// Text of a host.
 class HostText {
  public:
   explicit HostText(const Cluster& cluster) : cluster_(cluster), links_of_(cluster.nodes.size()) {
@@ -35,7 +35,7 @@ class HostText {
       if (cluster.nodes[i].host >= 0) nodes_of_[cluster.nodes[i].host].push_back(static_cast<int>(i));
   }
 
-  /// What follows the host's name; the same for equal hosts. Switches are named in it when `with_switches`.
+  /// Text after the host's name, the same for equal hosts. \param with_switches include names of switches
   [[nodiscard]] std::string text(int host, bool with_switches) const {
     const Host& owner = cluster_.hosts[static_cast<std::size_t>(host)];
     std::string out =
@@ -44,7 +44,7 @@ class HostText {
     std::set<int> seen;
     for (const int node : nodes_of_.at(host))
       if (cluster_.node(node).kind == NodeKind::kSocket) add_tree(node, nullptr, 1, with_switches, seen, out);
-    for (const int node : nodes_of_.at(host))  // what no PCIe leads to
+    for (const int node : nodes_of_.at(host))  // nodes without PCIe
       if (!seen.contains(node) && cluster_.node(node).kind != NodeKind::kNvSwitch)
         add_tree(node, nullptr, 1, with_switches, seen, out);
     return out + pairs_text(host, LinkKind::kSmp) + nvlink_text(host);
@@ -78,7 +78,7 @@ class HostText {
     return text;
   }
 
-  /// One line for the node and, indented, what hangs on it by PCIe.
+  /// Adds one line for the node and, indented, the nodes below it by PCIe.
   void add_tree(int node, const Link* above, int depth, bool with_switches, std::set<int>& seen,
                 std::string& out) const {
     if (!seen.insert(node).second) return;
@@ -86,13 +86,14 @@ class HostText {
     if (above != nullptr) out += "  " + std::string(to_text(above->kind)) + " " + to_text(above->bandwidth);
     out += uplinks(node, with_switches) + "\n";
     std::vector<std::pair<int, const Link*>> below;
-    for (const Link* link : links_below(node)) below.emplace_back(first_end(*link, node, kMostLevels), link);
+    for (const Link* link : links_below(node))
+      below.emplace_back(first_end(*link, node, kMaxTreeLevels), link);
     std::sort(below.begin(), below.end());
     for (const auto& [order, link] : below)
       add_tree(other_end(*link, node), link, depth + 1, with_switches, seen, out);
   }
 
-  /// What a node's PCIe links lead to within its host, sockets apart.
+  /// PCIe links of a node within its host, except to sockets.
   [[nodiscard]] std::vector<const Link*> links_below(int node) const {
     std::vector<const Link*> below;
     for (const Link* link : links_of(node)) {
@@ -104,7 +105,7 @@ class HostText {
     return below;
   }
 
-  /// The first device or NIC that a link leads to from `above`, by which the tree is ordered.
+  /// The first device or NIC below a link, which orders the tree.
   [[nodiscard]] int first_end(const Link& link, int above, int levels) const {
     const int node = other_end(link, above);
     if (cluster_.node(node).kind != NodeKind::kPcieSwitch || levels == 0) return node;
@@ -116,7 +117,7 @@ class HostText {
 
   /// `  SMP 20.0 GB/s: socket0-socket1`; pairs of one bandwidth share a line.
   [[nodiscard]] std::string pairs_text(int host, LinkKind kind) const {
-    std::vector<std::pair<std::string, std::string>> lines;  // what they are, the pairs
+    std::vector<std::pair<std::string, std::string>> lines;  // kind and rate, pairs
     for (const int node : nodes_of_.at(host))
       for (const Link* link : links_of(node)) {
         const int other = other_end(*link, node);
@@ -140,19 +141,19 @@ class HostText {
     return text;
   }
 
-  /// ` (NV12)` of NVLinks of a device that is known.
+  /// ` (NV12)` for NVLinks of a known device.
   [[nodiscard]] std::string link_count(const Link& link) const {
     if (link.kind != LinkKind::kNvLink) return "";
     const Node& a = cluster_.node(link.a);
     const std::string device = a.device.empty() ? cluster_.node(link.b).device : a.device;
     if (device.empty()) return "";
-    const BytesPerSecond one = device_model(device).nvlink_bandwidth;
+    const BytesPerSecond one = device_model(device).links.nvlink_bandwidth;
     const double count = one.count() > 0.0 ? link.bandwidth / one : 0.0;
     if (count < 0.5 || std::abs(count - std::round(count)) > 1e-6) return "";
     return " (NV" + std::to_string(std::lround(count)) + ")";
   }
 
-  /// Devices at an NVSwitch by bandwidth, then direct links.
+  /// Devices at NVSwitches by bandwidth, then direct links.
   [[nodiscard]] std::string nvlink_text(int host) const {
     std::map<std::string, std::vector<std::string>> at_switch;
     for (const int node : cluster_.hosts[static_cast<std::size_t>(host)].devices)
@@ -189,7 +190,7 @@ std::string hosts_text(const Cluster& cluster) {
   return out;
 }
 
-/// Of the links from a tier to the one below or above: how many, and how fast together.
+/// Links from a tier to the one below or above: number and total bandwidth.
 struct Bundle {
   std::size_t links = 0;
   BytesPerSecond bandwidth;

@@ -5,10 +5,10 @@
 
 #include "runner/backend/backend.hpp"
 
-/// The memory that probes and benches send from and receive in.
+/// Memory of messages in probes and benchmarks.
 namespace stepcast {
 
-/// Floats on whole cache lines, as LibTorch allocates its tensors: copies from odd addresses are slower.
+/// Floats on whole cache lines, as LibTorch allocates tensors: copies from odd addresses are slower.
 class AlignedFloats {
  public:
   AlignedFloats(std::size_t count, float value);
@@ -22,17 +22,17 @@ class AlignedFloats {
   std::vector<Line> lines_;
 };
 
-/// Memory that the messages of one measurement walk through. In training every tensor lies elsewhere, so that
-/// a message finds in the processor's caches only what is small: the walk takes 32 messages, or 256 MiB,
-/// before it comes back to its beginning.
+/// Memory that the messages of one measurement walk through. In training every tensor has another address, so
+/// that only small messages are in the caches of the CPU. The walk takes 32 messages, or 256 MiB, before it
+/// returns to its beginning.
 class MessageWalk {
  public:
   /// \param begin memory of region_bytes(message.bytes())
   MessageWalk(void* begin, std::size_t count, DataType type);
-  /// The place of the next message.
+  /// Array of the next message.
   Array next();
 
-  /// What a walk of messages of that size needs: at least one message, at most 256 MiB beyond that.
+  /// Bytes of a walk of messages of that size: at least one message, at most 256 MiB more.
   static std::size_t region_bytes(std::size_t message_bytes);
 
  private:

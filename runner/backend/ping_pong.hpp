@@ -8,6 +8,7 @@ namespace stepcast {
 struct RankPair {
   int first = 0;
   int second = 1;
+  bool operator==(const RankPair&) const = default;
   [[nodiscard]] bool has(int rank) const { return rank == first || rank == second; }
   /// \pre has(rank)
   [[nodiscard]] int peer_of(int rank) const { return first + second - rank; }

@@ -16,7 +16,7 @@
 
 namespace stepcast {
 
-/// A call that some thread takes to its end, and when that was.
+/// Call that some thread completes, with its times.
 class TimedWork : public Work {
  public:
   using Clock = std::chrono::steady_clock;
@@ -68,15 +68,14 @@ class QueuedWork : public TimedWork {
 };
 
 /// Threads that take calls from one queue in the order of issue, as c10d's ProcessGroupGloo does. The oldest
-/// call is under way on every rank, so calls issued in the same order everywhere never wait in a circle.
+/// call is in progress on every rank, so that calls issued in the same order never deadlock.
 class WorkQueue {
  public:
   /// \param workers from the start on \param most how many there may become while all are busy
   WorkQueue(std::size_t workers, std::size_t most) : state_(std::make_shared<State>()), most_(most) {
     while (state_->threads.size() < workers) start_thread();
   }
-  /// Waits for the threads when nothing is under way; else leaves them behind: they may be blocked on a dead
-  /// peer.
+  /// Joins the threads if no call is in progress. Else detaches them: they may be blocked on a lost peer.
   ~WorkQueue() {
     const bool finished = idle();
     std::vector<std::thread> threads;
@@ -95,7 +94,7 @@ class WorkQueue {
   }
   WorkQueue& operator=(WorkQueue&&) = delete;
 
-  /// Queues a call; what it throws is thrown again by Work::wait.
+  /// Queues a call; Work::wait throws its exception.
   WorkPtr push(std::function<void()> call) {
     auto work = std::make_shared<QueuedWork>(std::move(call));
     {
@@ -113,7 +112,7 @@ class WorkQueue {
   }
 
  private:
-  /// Shared with threads that are left behind.
+  /// Shared with detached threads.
   struct State {
     std::mutex mutex;
     std::condition_variable changed;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/file.hpp"
 #include "runner/commands/rank_options.hpp"
@@ -22,14 +21,14 @@ void declare(po::options_description& options) {
   options.add_options()
       ("collectives", text_value("", "all"), known_collectives().c_str())
       ("copies", text_value()->implicit_value("all")->value_name("[=NAMES]"),
-       "copies between this host and a GPU instead, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
+       "instead copies between this host and a GPU, without ranks: copy_h2d_pinned, copy_h2d_pageable, "
        "copy_d2h_pinned, copy_d2h_pageable, copy_p2p (to the next GPU)")
       ("gpu", int_value(0), "number of the GPU, with --copies")
       ("beside-compute", po::value<int>()->implicit_value(4096)->value_name("[=EDGE]"),
-       "with --backend nccl also how much collectives and a product of two square bf16 matrices slow each other; "
-       "default: all_reduce alone, from 1MiB on")
+       "with --backend nccl also the mutual slowdown of collectives and a square bf16 matrix multiplication; "
+       "default: all_reduce only, from 1MiB on")
       ("min", text_value("4B"), "smallest message")
-      ("max", text_value(), "largest message; default: 64MiB, of copies 256MiB")
+      ("max", text_value(), "largest message; default: 64MiB, for copies 256MiB")
       ("factor", po::value<double>()->default_value(4.0), "from one size to the next")
       ("iterations", po::value<int>()->default_value(0, "by size"), "back-to-back calls per sample")
       ("rounds", int_value(9), "samples per collective and size");
@@ -39,7 +38,7 @@ void declare(po::options_description& options) {
   declare_algorithm_option(options);
 }
 
-/// Sizes and samples. \param largest unless the command line says one
+/// Sizes and samples. \param largest default of --max
 BenchSettings settings_of(const po::variables_map& options, const std::string& largest) {
   BenchSettings settings;
   const std::string max = options.count("max") != 0 ? options["max"].as<std::string>() : largest;
@@ -56,7 +55,7 @@ int samples_of(const BenchSettings& settings) {
   return static_cast<int>(settings.collectives.size() * settings.sizes.size()) * settings.rounds;
 }
 
-/// Of --beside-compute.
+/// Table of --beside-compute.
 void print_beside(const Bench& bench) {
   if (bench.beside.empty()) return;
   Table table(
@@ -67,10 +66,10 @@ void print_beside(const Bench& bench) {
          to_text(Seconds(median(row.collective_alone_s))),
          percent_text(median(row.collective_slowdown) - 1.0), to_text(Seconds(median(row.compute_alone_s))),
          percent_text(median(row.compute_slowdown) - 1.0), std::to_string(row.compute_slowdown.size())});
-  std::cout << "# both at once, of the time in which both ran (medians)\n" << table.text();
+  std::cout << "# slowdown while both run concurrently (medians)\n" << table.text();
 }
 
-/// The table that nccl-tests prints, and our spread beside it.
+/// The table of nccl-tests, with the spread of the samples.
 void print_table(const Bench& bench) {
   constexpr double kGiga = 1e9;
   const auto us = [](const char* pattern, double seconds) { return formatted(pattern, 1e6 * seconds); };
@@ -108,86 +107,72 @@ ExitCode report(const po::variables_map& options, const Bench& bench) {
   return ExitCode::kDone;
 }
 
-/// \throws CapabilityError where this build cannot drive GPUs, or this machine has none
+/// \throws CapabilityError if this build cannot drive GPUs, or this machine has none
 ExitCode run_copies(const po::variables_map& options) {
-  for (const char* other : {"collectives", "nproc", "backend", "algorithm", "beside-compute"})
-    if (options.count(other) != 0 && !options[other].defaulted())
-      throw UsageError(std::string("--copies goes without --") + other);
+  reject_options(options, {"collectives", "nproc", "backend", "algorithm", "beside-compute"}, "--copies");
   BenchSettings settings = settings_of(options, "256MiB");
   settings.collectives = list_option(options, "copies");
   check_output(options);
   const auto& factory = find_device_copies("--copies");
   const auto copies = factory.value.make();
-  const auto engine = make_copy_engine(*copies, options["gpu"].as<int>(),
-                                       *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  CopyBench copy_bench(*copies, options["gpu"].as<int>(),
+                       *std::max_element(settings.sizes.begin(), settings.sizes.end()));
   Bench bench;
-  bench.context = make_run_context("stepcast.bench/1", command_line());
-  const std::size_t space = factory.value.library.find(' ');
-  bench.context.libraries[factory.value.library.substr(0, space)] = factory.value.library.substr(space + 1);
-  bench.context.libraries["device"] = engine->device();
-  bench.context.warnings = engine->warnings();
+  bench.context = make_run_context(kBenchSchema, command_line());
+  add_library(bench.context, factory.value.library);
+  bench.context.libraries["device"] = copy_bench.device();
+  bench.context.warnings = copy_bench.warnings();
   bench.backend = factory.name;
   bench.world_size = 1;
-  if (settings.collectives.empty()) settings.collectives = engine->kinds();
-  {
-    Progress progress("bench", samples_of(settings));
-    bench.rows = bench_copies(*engine, settings, [&](const std::string& now) { progress.advance(now); });
-  }
-  return report(options, bench);
+  if (settings.collectives.empty()) settings.collectives = copy_bench.kinds();
+  return run_in_one_process(options, "'bench --copies'", [&](RankSession& session) {
+    bench.rows =
+        bench_copies(session, copy_bench, settings, rank_progress(session, "bench", samples_of(settings)));
+    return report(options, bench);
+  });
 }
 
 std::vector<BesideRow> measure_beside(RankSession& session, const BenchSettings& settings, int edge) {
   const Precision precision = Precision::parse("bf16");
-  const Computing computing{"product of " + std::to_string(edge) + " x " + std::to_string(edge) + ", bf16",
-                            torch_engine().prepare_product(precision, edge, *settings.device)};
-  std::optional<Progress> progress;
-  if (session.ranks.rank == 0) progress.emplace("bench", samples_of(settings));
-  return bench_beside(session, settings, computing, [&](const std::string& now) {
-    if (progress) progress->advance(now);
-  });
+  const Computing computing{
+      "multiplication of " + std::to_string(edge) + " x " + std::to_string(edge) + ", bf16",
+      torch_engine().prepare_product(precision, edge, *settings.device)};
+  return bench_beside(session, settings, computing, rank_progress(session, "bench", samples_of(settings)));
 }
 
 ExitCode run(const po::variables_map& options) {
   if (options.count("copies") != 0) return run_copies(options);
   BenchSettings settings = settings_of(options, "64MiB");
   settings.collectives = list_option(options, "collectives");
-  check_collectives(settings.collectives);
+  check_names("collective", settings.collectives, bench_names());
   const bool beside = options.count("beside-compute") != 0;
   if (beside && find_backend(options["backend"].as<std::string>()).add)
-    throw UsageError(
-        "--beside-compute goes with --backend nccl; of processors 'stepcast calibrate' measures it");
+    throw UsageError("--beside-compute requires --backend nccl; for CPUs 'stepcast calibrate' measures it");
   if (beside) static_cast<void>(int_option(options, "beside-compute", 16, 65536));
   if (settings.collectives.empty())
     settings.collectives = beside ? std::vector<std::string>{"all_reduce"} : bench_names();
   if (planned_world_size(options) < 2) throw UsageError("'bench' needs at least 2 ranks: --nproc 2");
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
-    const std::unique_ptr<DeviceQueue> device = device_of_backend(options, session);
+    const std::unique_ptr<DeviceStream> device = device_of_backend(options, session);
     settings.device = device.get();
     Bench bench;
-    bench.context = make_rank_context("stepcast.bench/1", options, session);
+    bench.context = make_rank_context(kBenchSchema, options, session);
     bench.backend = options["backend"].as<std::string>();
     bench.world_size = session.ranks.world_size;
-    const bool first = session.ranks.rank == 0;
-    std::optional<Progress> progress;
-    if (first) progress.emplace("bench", samples_of(settings));
-    bench.rows = bench_collectives(session, settings, [&](const std::string& now) {
-      if (progress) progress->advance(now);
-    });
-    progress.reset();
+    bench.rows = bench_collectives(session, settings, rank_progress(session, "bench", samples_of(settings)));
     if (beside) bench.beside = measure_beside(session, settings, options["beside-compute"].as<int>());
     for (const auto& [kind, name] : session.place.algorithms)
       for (BenchRow& row : bench.rows)
         if (row.collective == to_text(kind)) row.algorithm = name;
-    return first ? report(options, bench) : ExitCode::kDone;
+    return session.ranks.rank == 0 ? report(options, bench) : ExitCode::kDone;
   });
 }
 
 const Registration<Command> kBench{
     commands(),
     {.name = "bench",
-     .description =
-         "Times collectives and messages, or copies of a GPU, over their sizes, as nccl-tests does.",
+     .description = "Times collectives and messages, or copies of a GPU, by size, as nccl-tests does.",
      .value = {.declare = declare,
                .run = run,
                .usage = "stepcast bench --nproc N [--collectives NAMES] [-o FILE] [options]",

@@ -31,13 +31,13 @@ void declare(po::options_description& options) {
       ("max", text_value("64MiB"), "largest message")
       ("rounds", int_value(9), "samples per probe, interleaved")
       ("budget", text_value("120s")->value_name("TIME"),
-       "for all samples and for repeating those that were disturbed; over slow links the largest messages are given "
-       "up first, so that 3 rounds of each size fit")
-      ("device", text_value("", "as the driver says"),
+       "for all samples, including repeated ones after interference; over slow links the largest messages "
+       "are given up first, so that 3 rounds of each size fit")
+      ("device", text_value("", "the driver's name"),
        "with --backend nccl: the GPUs, a name in topologies/devices/devices.yaml")
       ("cluster", text_value(),
-       "topology that tells which hosts are at one switch, and what links cost, which is taken out of the "
-       "messages' costs; without it the former is measured and the latter left in")
+       "topology: which hosts share a switch, and the cost of links, which is subtracted from that of "
+       "messages; without it the former is measured and the latter included")
       ("print-sbatch", po::bool_switch(), "print a job script for Slurm that runs this command")
       ("nodes", int_value(2)->value_name("N"), "of the job script")
       ("ntasks-per-node", po::value<int>()->value_name("N"), "of the job script (default: --nproc)");
@@ -65,7 +65,7 @@ std::string residuals(const FitQuality& fit) {
 
 void print_messages(const Calibration& calibration) {
   for (const PathCost& path : calibration.paths) {
-    std::cout << "messages, " << path.path_class << " (fitted; the spread of the samples beside it)\n";
+    std::cout << "messages, " << path.path_class << " (fitted, with the spread of the samples)\n";
     Table table({"size", "latency", "p10..p90", "gap", "bandwidth each way", "cpu per end"});
     for (const SampleSet& set : calibration.samples) {
       if (set.probe != "ping_pong" || set.path_class != path.path_class) continue;
@@ -78,18 +78,18 @@ void print_messages(const Calibration& calibration) {
     }
     std::cout << table.text();
     std::cout << "notice of a receive: " << to_text(Seconds(path.notice_s))
-              << "\nprocessor time to wake a receiver up: " << to_text(Seconds(path.wake_cpu_s))
+              << "\nCPU time to wake a receiver up: " << to_text(Seconds(path.wake_cpu_s))
               << "\nsamples: latency " << path.latency_fit.samples << ", gap " << path.gap_fit.samples
               << "\nresiduals, median and worst: latency " << residuals(path.latency_fit) << "; gap "
               << residuals(path.gap_fit) << "\n\n";
   }
 }
 
-/// Where there are several.
+/// Prints nothing for a single host.
 void print_hosts(const Calibration& calibration) {
-  if (calibration.hosts.size() < 2) return;
+  if (calibration.job.hosts.size() < 2) return;
   Table table({"host", "ranks", "compute speed", "bandwidth", "latency", "clock", "known to", "slow"});
-  for (const HostCost& host : calibration.hosts) {
+  for (const HostCost& host : calibration.job.hosts) {
     const std::string slow =
         std::string(host.slow_network ? "network " : "") + (host.slow_compute ? "compute" : "");
     const bool own_clock = host.clock_error_s > 0.0;
@@ -101,19 +101,19 @@ void print_hosts(const Calibration& calibration) {
   }
   std::cout << "hosts (medians over the pairs of each)\n" << table.text();
   if (const auto all = all_at_once(calibration))
-    std::cout << "all " << all->hosts << " hosts at once " << to_text(all->together) << ", promised by pairs "
-              << to_text(all->promised) << '\n';
+    std::cout << "all " << all->hosts << " hosts at once " << to_text(all->together)
+              << ", expected from pairs " << to_text(all->promised) << '\n';
   std::cout << '\n';
 }
 
-/// What the costs stand on.
+/// Numbers of samples, and the machine meanwhile.
 void print_sampling(const Calibration& calibration) {
   std::size_t kept = 0, aside = 0;
   for (const SampleSet& set : calibration.samples) kept += set.time_s.size();
-  for (const SampleSet& set : calibration.set_aside) aside += set.time_s.size();
+  for (const SampleSet& set : calibration.rejected) aside += set.time_s.size();
   std::cout << "samples                   " << kept << " of " << calibration.sampling.sets << " costs in "
             << to_text(Seconds(calibration.sampling.spent_s)) << ", " << aside
-            << " disturbed ones set aside\n"
+            << " rejected for interference\n"
             << "machine                   " << describe(calibration.machine_speed()) << '\n';
 }
 
@@ -122,7 +122,7 @@ void print_host(const Calibration& calibration) {
   for (const SampleSet& set : calibration.samples) {
     if (set.probe != "reduce") continue;
     const Bytes size(set.bytes);
-    const Seconds reduce = calibration.reduce.at(size), copy = calibration.copy.at(size);
+    const Seconds reduce = calibration.reduce.cost.at(size), copy = calibration.copy.cost.at(size);
     arrays.add({to_text(size), to_text(reduce), to_text(size / reduce), to_text(copy), to_text(size / copy)});
   }
   const SharingCost& sharing = calibration.sharing;
@@ -132,9 +132,9 @@ void print_host(const Calibration& calibration) {
             << to_text(BytesPerSecond(sharing.memory_bandwidth_all_bytes_per_s))
             << "\nrate beside compute       " << sharing.rate_beside_compute << "\nrate beside communication "
             << sharing.rate_beside_communication << "\nnoise                     "
-            << percent_text(calibration.noise) << '\n';
+            << percent_text(calibration.sampling.noise) << '\n';
   print_sampling(calibration);
-  for (const std::string& verdict : calibration.verdicts) std::cout << "! " << verdict << '\n';
+  for (const std::string& warning : calibration.warnings) std::cout << "! " << warning << '\n';
 }
 
 void report(const po::variables_map& options, const Calibration& calibration) {
@@ -144,8 +144,7 @@ void report(const po::variables_map& options, const Calibration& calibration) {
   print_host(calibration);
 }
 
-/// By path class, the bandwidth between the two ranks that were measured, as the cluster says; without one,
-/// none.
+/// Bandwidth between the two measured ranks, by path class, from the cluster; empty without one.
 std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluster, int world_size,
                                             const std::vector<ProbedPair>& pairs) {
   std::map<std::string, BytesPerSecond> result;
@@ -164,7 +163,7 @@ std::map<std::string, BytesPerSecond> wires(const std::optional<Cluster>& cluste
   return result;
 }
 
-/// This very command as a job of Slurm's, which starts the ranks.
+/// Prints this command as a Slurm job, which starts the ranks.
 ExitCode print_job_script(const po::variables_map& options) {
   SlurmJob job;
   job.name = "stepcast-calibrate";
@@ -179,50 +178,45 @@ ExitCode print_job_script(const po::variables_map& options) {
   return ExitCode::kDone;
 }
 
-/// Of one rank; complete at rank 0.
+/// Measures on one rank; complete at rank 0.
 Calibration measure(const po::variables_map& options, const std::optional<Cluster>& cluster,
                     ProbeSettings settings, RankSession& session) {
   Calibration calibration;
-  calibration.context = make_rank_context("stepcast.calibration/1", options, session);
+  calibration.context = make_rank_context(kCalibrationSchema, options, session);
   calibration.context.threads = 1;
   torch_engine().set_compute_threads(1);
-  calibration.backend = options["backend"].as<std::string>();
-  calibration.world_size = session.ranks.world_size;
-  calibration.collectives_in_flight = session.backend->collectives_in_flight();
+  calibration.job.backend = options["backend"].as<std::string>();
+  calibration.job.world_size = session.ranks.world_size;
+  calibration.job.collectives_in_flight = session.backend->collectives_in_flight();
   const std::vector<HostIdentity>& hosts = session.place.hosts;
   const ClockOffset before = compare_with_rank_0(session, hosts, wall_clock_s);
   const HostSurvey survey = survey_hosts(session, hosts, cluster);
   choose_ranks(survey, hosts, settings);
-  calibration.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
+  calibration.job.ranks_on_machine = static_cast<int>(settings.sharing_ranks.size());
   const std::optional<double> lab_cores = environment_number(kLabCoresVariable);
   settings.shaped_links = lab_cores.has_value();
-  std::optional<Progress> progress;
-  if (session.ranks.rank == 0) progress.emplace("calibrate", settings.rounds + 1);
-  ProbedSamples samples = run_probes(session, backends().find(calibration.backend), settings,
+  OnSample progress = rank_progress(session, "calibrate", settings.rounds + 1);
+  ProbedSamples samples = run_probes(session, backends().find(calibration.job.backend), settings,
                                      [&, turn = 0](const std::string& now) mutable {
-                                       // Nobody knows how often the machine will be disturbed: what is repeated has no end to count down to.
-                                       if (progress && turn++ == settings.rounds + 1)
-                                         progress.emplace("calibrate, repeating", 0);
-                                       if (progress) progress->advance(now);
+                                       if (turn++ == settings.rounds + 1)  // repetitions have no known number
+                                         progress = rank_progress(session, "calibrate, repeating", 0);
+                                       progress(now);
                                      });
-  progress.reset();
   calibration.samples = std::move(samples.sets);
   calibration.sampling = samples.sampling;
-  set_disturbed_aside(calibration);
+  reject_interference(calibration);
   const ClockLine clock(before, compare_with_rank_0(session, hosts, wall_clock_s));
-  calibration.hosts = host_costs(session, survey, clock);
+  calibration.job.hosts = host_costs(session, survey, clock);
   if (lab_cores) calibration.cluster.shared_cores = static_cast<int>(*lab_cores);
   if (calibration.cluster.shared_cores > 0 && cluster)
     calibration.cluster.slowest_shaped_link_bytes_per_s = slowest_link(*cluster).count();
-  fit_calibration(calibration, wires(cluster, calibration.world_size, settings.pairs));
+  fit_calibration(calibration, wires(cluster, calibration.job.world_size, settings.pairs));
   return calibration;
 }
 
-/// Of NCCL's collectives on the GPUs of this host.
+/// Calibrates NCCL's collectives on the GPUs of this host.
 ExitCode run_nccl(const po::variables_map& options) {
-  for (const char* name : {"budget", "cluster"})
-    if (options.count(name) != 0 && !options[name].defaulted())
-      throw UsageError(std::string("--") + name + " means nothing with --backend nccl");
+  reject_options(options, {"budget", "cluster"}, "--backend nccl");
   constexpr double kSmallest = 512.0;
   BenchSettings settings;
   settings.sizes =
@@ -232,20 +226,14 @@ ExitCode run_nccl(const po::variables_map& options) {
     throw UsageError("'calibrate --backend nccl' needs at least 2 ranks: --nproc 2");
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
-    const std::unique_ptr<DeviceQueue> device = device_of_backend(options, session);
+    const std::unique_ptr<DeviceStream> device = device_of_backend(options, session);
     settings.device = device.get();
-    std::optional<Progress> progress;
-    if (session.ranks.rank == 0)
-      progress.emplace(
-          "calibrate",
-          static_cast<int>(settings.sizes.size() * calibrated_collectives().size()) * settings.rounds);
-    NcclMeasured measured =
-        calibrate_nccl(session, settings, options["device"].as<std::string>(), [&](const std::string& now) {
-          if (progress) progress->advance(now);
-        });
-    progress.reset();
+    const int samples =
+        static_cast<int>(settings.sizes.size() * calibrated_collectives().size()) * settings.rounds;
+    NcclMeasured measured = calibrate_nccl(session, settings, options["device"].as<std::string>(),
+                                           rank_progress(session, "calibrate", samples));
     if (session.ranks.rank != 0) return ExitCode::kDone;
-    measured.calibration.context = make_rank_context("stepcast.calibration/1", options, session);
+    measured.calibration.context = make_rank_context(kCalibrationSchema, options, session);
     measured.calibration.context.libraries["device"] = device->device();
     if (!write_output(options, [&] { return to_file_text(measured.calibration); }))
       std::cout << fit_text(measured.calibration.nccl, measured.samples);
@@ -256,12 +244,12 @@ ExitCode run_nccl(const po::variables_map& options) {
 ExitCode run(const po::variables_map& options) {
   if (!options["print-sbatch"].as<bool>() && !find_backend(options["backend"].as<std::string>()).add)
     return run_nccl(options);
-  if (!options["device"].defaulted()) throw UsageError("--device goes with --backend nccl");
+  if (!options["device"].defaulted()) throw UsageError("--device requires --backend nccl");
   const ProbeSettings settings = settings_of(options);
   std::optional<Cluster> cluster;
   if (options.count("cluster") != 0) cluster = load_cluster(options["cluster"].as<std::string>());
   if (options["print-sbatch"].as<bool>()) return print_job_script(options);
-  static_cast<void>(planned_world_size(options));
+  planned_world_size(options);
   check_output(options);
   return run_on_ranks(options, [&](RankSession& session) {
     Calibration calibration = measure(options, cluster, settings, session);
@@ -275,8 +263,9 @@ ExitCode run(const po::variables_map& options) {
 const Registration<Command> kCalibrate{
     commands(),
     {.name = "calibrate",
-     .description = "Measures what messages, reductions, copies and sharing cost on this machine or cluster, "
-                    "and fits it.",
+     .description =
+         "Measures and fits the costs of messages, reductions, copies and sharing on this machine or "
+         "cluster.",
      .value =
          {.declare = declare,
           .run = run,

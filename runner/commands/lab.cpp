@@ -17,23 +17,22 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("words", po::value<Words>(),
-       "what to do:\n"
-       "up: build the hosts, switches and links of --cluster\n"
-       "run -- COMMAND ...: start 'stepcast run', 'bench' or 'calibrate' on the hosts of the lab that is up, or of "
-       "--cluster for this run alone\n"
-       "status: what there is of a lab\n"
-       "down: end what runs in it and remove it\n"
-       "validate: predict a matrix of trainings from point-to-point calls between two hosts, run it, and compare")
+       "action:\nup: build the hosts, switches and links of --cluster\n"
+       "run -- COMMAND ...: start 'stepcast run', 'bench' or 'calibrate' on the hosts of the lab that is "
+       "up, or of --cluster for this run only\n"
+       "status: list hosts, links and processes of a lab\n"
+       "down: end its processes and remove it\n"
+       "validate: predict a matrix of trainings from messages between two hosts, run it, and compare")
       ("cluster", text_value(), "shipped cluster or YAML file, with settings: star:hosts=4,bandwidth=118MB/s")
-      ("ranks-per-host", int_value(1), "of run")
-      ("quick", po::bool_switch(), "of validate: 12 cases instead of 91")
-      ("only", text_value(""), "of validate: the cases with this in their names: pipeline")
-      ("launches", int_value(3), "of validate: runs of every case")
-      ("seed", po::value<unsigned>(), "of validate: cases drawn at random instead")
-      ("dry-run", po::bool_switch(), "of validate: say which cases are drawn or left out, and end")
-      ("folder", text_value("out/lab"), "of validate: for what it writes")
-      ("force", po::bool_switch(), "of validate: replace what the folder holds")
-      ("name", text_value("lab"), "of the lab, where several shall stand side by side");
+      ("ranks-per-host", int_value(1), "with run")
+      ("quick", po::bool_switch(), "with validate: 12 cases instead of 91")
+      ("only", text_value(""), "with validate: only cases whose names contain this: pipeline")
+      ("launches", int_value(3), "with validate: runs of every case")
+      ("seed", po::value<unsigned>(), "with validate: random cases instead")
+      ("dry-run", po::bool_switch(), "with validate: list the selected and skipped cases only")
+      ("folder", text_value("out/lab"), "with validate: output folder")
+      ("force", po::bool_switch(), "with validate: replace the contents of the folder")
+      ("name", text_value("lab"), "of the lab, if there are several");
   // clang-format on
 }
 
@@ -50,14 +49,14 @@ LabPlan plan_of(const po::variables_map& values) {
   return plan_lab(load_cluster(values["cluster"].as<std::string>()), lab_name(values));
 }
 
-/// The lab's links model bandwidth; what veth pairs need is their only latency.
+/// The lab's links model bandwidth; their only latency is that of veth pairs.
 void warn_of_latency(const LabPlan& plan, const Cluster& cluster) {
   const auto slowest = std::max_element(cluster.links.begin(), cluster.links.end(),
                                         [](const Link& a, const Link& b) { return a.latency < b.latency; });
   constexpr Seconds kNoticed{20e-6};
   if (slowest != cluster.links.end() && slowest->latency > kNoticed)
     std::cerr << "stepcast lab: link '" << slowest->name << "' has a latency of " << to_text(slowest->latency)
-              << ", which the lab '" << plan.lab << "' does not imitate\n";
+              << ", which the lab '" << plan.lab << "' does not emulate\n";
 }
 
 ExitCode up(const po::variables_map& values, const Words& /*words*/) {
@@ -101,7 +100,7 @@ Words program_of(const Words& words) {
   static const Words kPrograms{"run", "bench", "calibrate"};
   if (words.size() < 2)
     throw UsageError(
-        "say what the ranks shall do: stepcast lab run --cluster FILE -- run --strategy ddp ...");
+        "the command for the ranks is missing: stepcast lab run --cluster FILE -- run --strategy ddp ...");
   if (std::find(kPrograms.begin(), kPrograms.end(), words[1]) == kPrograms.end())
     throw UsageError(unknown_name("command", words[1], kPrograms));
   Words program{command_line().front()};
@@ -122,13 +121,13 @@ ExitCode run_ranks(const po::variables_map& values, const Words& words) {
   return launch_ranks(lab_ranks(plan.hosts, ranks_per_host), program, kGrace);
 }
 
-/// The study of that name, which `stepcast` runs.
+/// Runs the study of the lab by `stepcast`.
 ExitCode validate(const po::variables_map& values, const Words& /*words*/) {
   const bool plans = values["dry-run"].as<bool>();
   if (!plans) require_lab_capabilities();
   const bool blind = values.count("seed") != 0;
   const bool quick = values["quick"].as<bool>();
-  if (blind && quick) throw UsageError("--quick goes without --seed");
+  if (blind && quick) throw UsageError("--quick cannot be combined with --seed");
   Words words{"stepcast",
               "study",
               blind   ? "lab-blind"

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "core/file.hpp"
@@ -10,7 +11,9 @@
 #include "core/table.hpp"
 #include "runner/commands/rank_options.hpp"
 #include "runner/engine/compute_environment.hpp"
+#include "runner/engine/merge_launches.hpp"
 #include "runner/engine/torch_engine.hpp"
+#include "runner/launch/slurm_script.hpp"
 #include "runner/measure/gpu_watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
@@ -26,27 +29,32 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file")
       ("batch", text_value("32"), "batch sizes, separated by commas")
-      ("tensor", int_value(1), "one rank's part of a model whose layers so many ranks share")
-      ("context", int_value(1), "one rank's part of a model whose sequences so many ranks share")
-      ("expert", int_value(1), "one rank's part of a model whose experts so many ranks share")
+      ("tensor", int_value(1), "degree of tensor parallelism; one rank's shard is measured")
+      ("context", int_value(1), "degree of context parallelism")
+      ("expert", int_value(1), "degree of expert parallelism")
       ("stage", text_value("whole", "whole")->value_name("I/N"),
-       "of a pipeline of N stages only the I-th, alone on this device, with the input and the gradients it would receive")
-      ("split", text_value("even"), "of --stage: blocks per stage (6-2-2-2, or 4x3), even, or ratio:2-1-1 (shares)")
-      ("time-limit", text_value("none")->value_name("TIME"), "of each launch, after which five steps per batch size are enough")
+       "only the I-th of N pipeline stages, alone on this device, with the input and gradients it would "
+       "receive")
+      ("split", text_value("even"), "with --stage: blocks per stage (6-2-2-2, or 4x3), even, or ratio:2-1-1 "
+       "(shares)")
+      ("time-limit", text_value("none")->value_name("TIME"), "of each launch; after it five steps per batch "
+       "size are enough")
       ("threads", text_value("1"), "numbers of compute threads, separated by commas")
       ("steps", int_value(30), "steps per batch size and launch")
-      ("warmup", int_value(5), "steps before, not kept")
-      ("launches", int_value(1), "times that the measurement is started anew; launches vary more than steps")
+      ("warmup", int_value(5), "steps before the measured ones")
+      ("launches", int_value(1), "number of launches; launches vary more than steps")
       ("budget", text_value("30s")->value_name("TIME"),
-       "of each launch, for repeating steps that were disturbed: others took processor time, or the machine was slow")
+       "of each launch, for repeating steps with interference: lost CPU time, or a slow machine")
       ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
-      ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
+      ("seed", po::value<unsigned>()->default_value(1), "for the initial parameters and the order of the "
+       "data")
       ("recompute", text_value("none")->value_name("WHAT"),
-       "selective: backwards compute attention again from q, k and v; replays know of whole blocks without")
+       "selective: backwards recompute attention from q, k and v; whole blocks need no option here")
       ("accumulating", po::bool_switch(),
-       "also micro-batches that follow another one, for predictions with --micro-batches")
-      ("allow-reference-blas", po::bool_switch(), "measure although matrix products are many times too slow")
-      ("append", po::bool_switch(), "add the launches, or the stage, to those in the file, measured at another time");
+       "also measure micro-batches that follow another one, for predictions with --micro-batches")
+      ("allow-reference-blas", po::bool_switch(), "measure although matrix multiplications are many times "
+       "too slow")
+      ("append", po::bool_switch(), "add the launches, or the stage, to those in the file");
   // clang-format on
   declare_device_options(options);
   declare_output(options, "the trace");
@@ -60,45 +68,36 @@ std::string model_of(const po::variables_map& values) {
   return shared_by(values["model"].as<std::string>(), config);
 }
 
-/// One rank's part, as it is measured.
+/// One rank's shard, as it is measured.
 Model load_part(const po::variables_map& values) {
   const Recomputation asked = parse_recompute(values["recompute"].as<std::string>());
   if (asked != Recomputation{} && asked.part != RecomputedPart::kCoreAttention)
     throw UsageError(
         "--recompute " + to_text(asked) +
-        ": measure takes none or selective; forwards that run again as a whole are in every trace, "
-        "and per-op is forecast for --device alone");
+        ": measure takes none or selective; recomputation of whole blocks is forecast from every trace, and "
+        "per-op for --device only");
   return recomputing(load_model(model_of(values)), asked.part);
-}
-
-[[noreturn]] void refuse_list(const std::string& name, const std::string& text) {
-  throw UsageError("--" + name + " takes whole numbers from 1, separated by commas: 16,32; got " + text);
 }
 
 /// `16,32` → 16, 32; ascending, without duplicates.
 std::vector<int> positive_list(const po::variables_map& values, const std::string& name) {
   const std::string text = values[name].as<std::string>();
-  std::vector<int> numbers;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    if (word.empty() || word.size() > 7 || word.find_first_not_of("0123456789") != std::string::npos ||
-        std::stoi(word) < 1)
-      refuse_list(name, text);
-    numbers.push_back(std::stoi(word));
-    begin = end + 1;
+  std::set<int> numbers;
+  for (const std::string& word : parts_of(text, ',')) {
+    const std::optional<int> number = positive_number(word);
+    if (!number)
+      throw UsageError("--" + name + " takes whole numbers from 1, separated by commas: 16,32; got " + text);
+    numbers.insert(*number);
   }
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  return numbers;
+  return {numbers.begin(), numbers.end()};
 }
 
-/// The segments of the stage that is asked for; none: all.
+/// The segments of --stage; empty: all.
 std::vector<int> stage_segments(const po::variables_map& values, const Model& model) {
   const std::string text = values["stage"].as<std::string>();
   const std::string split = values["split"].as<std::string>();
   if (text == "whole") {
-    if (!values["split"].defaulted()) throw UsageError("--split goes with --stage, such as --stage 1/4");
+    if (!values["split"].defaulted()) throw UsageError("--split requires --stage, for example --stage 1/4");
     return {};
   }
   const std::vector<std::string> words = parts_of(text, '/');
@@ -108,31 +107,32 @@ std::vector<int> stage_segments(const po::variables_map& values, const Model& mo
     throw UsageError("--stage takes I/N, the I-th of N stages, from 1/N to N/N; got " + text);
   if (split == "balanced")
     throw UsageError(
-        "--split balanced needs measured times, and here they are only made; say the blocks, such as " +
+        "--split balanced needs measured times, which do not exist yet; give the blocks, for example " +
         split_text(model, split_model(model, "even", *stages, {})));
   return split_model(model, split, *stages, {}).at(static_cast<std::size_t>(*stage - 1));
 }
 
-/// The GPU, or this host's processor.
+/// The GPU, or this host's CPU.
 std::string computing_device(const po::variables_map& values) {
-  const std::unique_ptr<DeviceQueue> device = device_option(values);
+  const std::unique_ptr<DeviceStream> device = device_option(values);
   return device == nullptr ? make_run_context("", {}).cpu_model : device->device();
 }
 
-/// \throws InputError where an entry has some of these segments, and other ones besides
-void refuse_overlap(const Trace& trace, const std::string& path, const Model& model, int first, int end) {
+/// \throws InputError if an entry has some of these segments and others
+void reject_overlap(const Trace& trace, const std::string& path, const Model& model, int first, int end) {
   for (const TraceEntry& entry : trace.entries) {
     if (entry.end_segment() <= first || end <= entry.first_segment) continue;
     if (entry.first_segment == first && entry.end_segment() == end) continue;
-    throw InputError(path + ": holds segments " + entry.segments.front().name + " to " +
+    throw InputError(path + ": contains segments " + entry.segments.front().name + " to " +
                      entry.segments.back().name + " in one; " +
                      model.segments[static_cast<std::size_t>(first)].name + " to " +
                      model.segments[static_cast<std::size_t>(end - 1)].name +
-                     " cannot be added to them: stages of one file are of one split");
+                     " cannot be added to them: all stages of a file must have one split");
   }
 }
 
-/// What an earlier call measured. \throws InputError when that was something else
+/// The trace of an earlier call. \throws InputError if it is of another model, precision, recomputation or
+/// device
 Trace earlier_launches(const po::variables_map& values, const std::string& path, const Model& model,
                        const std::vector<int>& segments) {
   Trace trace = load_trace(path);
@@ -147,7 +147,7 @@ Trace earlier_launches(const po::variables_map& values, const std::string& path,
   const std::string here = computing_device(values);
   if (trace.device != here)
     throw InputError(path + ": was measured on '" + trace.device + "', and this is '" + here + "'");
-  refuse_overlap(trace, path, model, segments.empty() ? 0 : segments.front(),
+  reject_overlap(trace, path, model, segments.empty() ? 0 : segments.front(),
                  segments.empty() ? static_cast<int>(model.segments.size()) : segments.back() + 1);
   return trace;
 }
@@ -166,43 +166,45 @@ Trace measure_here(const po::variables_map& values, const Model& model, int thre
   options.precision = precision_option(values);
   if (const std::string limit = values["time-limit"].as<std::string>(); limit != "none")
     options.limit_s = parse_seconds(limit, "--time-limit").count();
-  const std::unique_ptr<DeviceQueue> device = device_option(values);
+  const std::unique_ptr<DeviceStream> device = device_option(values);
   options.device = device.get();
   if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
-  std::optional<GpuWatch> watch;
-  if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
+  GpuWatch watch(device.get());
   Progress progress("measuring " + model.specification, (options.accumulating ? 3 : 2) * options.steps *
                                                             static_cast<int>(options.batches.size()));
   options.on_step = [&progress] { progress.advance(); };
   Trace trace = torch_engine().measure_trace(model, options);
-  if (watch) trace.context.gpu = watch->report();
+  trace.context.gpu = watch.report();
   return trace;
 }
 
-/// One launch with one number of threads, as a program of its own.
-Trace measure_anew(const po::variables_map& values, int threads) {
-  std::vector<std::string> words{command_line().front(),  "measure", "--json",        "--threads",
-                                 std::to_string(threads), "--model", model_of(values)};
-  for (const char* name :
-       {"batch", "data", "budget", "device", "precision", "time-limit", "stage", "recompute"})
-    if (const std::string value = values[name].as<std::string>(); !value.empty())
-      words.insert(words.end(), {std::string("--") + name, value});
-  for (const char* name : {"steps", "warmup"})
-    words.insert(words.end(), {std::string("--") + name, std::to_string(values[name].as<int>())});
-  words.insert(words.end(), {"--seed", std::to_string(values["seed"].as<unsigned>())});
-  if (!values["split"].defaulted()) words.insert(words.end(), {"--split", values["split"].as<std::string>()});
-  if (values["accumulating"].as<bool>()) words.emplace_back("--accumulating");
-  if (values["allow-reference-blas"].as<bool>()) words.emplace_back("--allow-reference-blas");
+/// Measures one launch with one number of threads in a new process, by this command line.
+Trace measure_anew(int threads) {
+  std::vector<std::string> words = without_options(
+      command_line(), {"--launches", "--threads", "--output", "-o"}, {"--append", "--force", "--json"});
+  std::erase_if(words, [](const std::string& word) { return word.starts_with("-o"); });
+  words.insert(words.end(), {"--json", "--threads", std::to_string(threads)});
   return nlohmann::json::parse(output_of(threads, words)).get<Trace>();
 }
 
 double sum_of_medians(const TraceEntry& entry) {
   double sum = 0.0;
-  for (const auto& samples :
-       {entry.input_s, entry.zero_grad_s(), entry.loss_s, entry.optimizer_s(), entry.host_s})
+  for (const auto& samples : {entry.input_s, entry.sum(&SegmentTrace::zero_grad_s), entry.loss_s,
+                              entry.sum(&SegmentTrace::optimizer_s), entry.host_s})
     sum += median(samples);
   for (const SegmentTrace& segment : entry.segments)
     sum += median(segment.forward_s) + median(segment.backward_s);
+  return sum;
+}
+
+/// Launch overhead of a step, by the medians of its phases.
+double launch_overhead_s(const TraceEntry& entry) {
+  double sum = 0.0;
+  for (const auto& samples : {entry.input_issue_s, entry.sum(&SegmentTrace::zero_grad_issue_s),
+                              entry.loss_issue_s, entry.sum(&SegmentTrace::optimizer_issue_s)})
+    sum += median(samples);
+  for (const SegmentTrace& segment : entry.segments)
+    sum += median(segment.forward_issue_s) + median(segment.backward_issue_s);
   return sum;
 }
 
@@ -233,38 +235,38 @@ void print_entry(const TraceEntry& entry) {
     rest.add({name, time(samples), spread(samples)});
   };
   add("input", entry.input_s);
-  add("zero_grad", entry.zero_grad_s());
+  add("zero_grad", entry.sum(&SegmentTrace::zero_grad_s));
   add("loss", entry.loss_s);
-  add("optimizer", entry.optimizer_s());
+  add("optimizer", entry.sum(&SegmentTrace::optimizer_s));
   add("host", entry.host_s);
   rest.add({"sum with segments", to_text(Seconds(sum)), ""});
-  if (const std::optional<TraceEntry> issue = entry.issue())
-    rest.add({"issued by the host", to_text(Seconds(sum_of_medians(*issue))), ""});
+  if (!entry.loss_issue_s.empty())
+    rest.add({"launch overhead", to_text(Seconds(launch_overhead_s(entry))), ""});
   add("step by segments", entry.step_s);
   add("step of the whole graph", entry.native_step_s);
   std::cout << rest.text() << "sum / whole graph = " << sum / median(entry.native_step_s) << '\n';
   if (entry.peak_bytes > 0.0) std::cout << "peak memory " << to_text(Bytes(entry.peak_bytes)) << '\n';
 }
 
-/// What makes the steps that were kept doubtful.
+/// Reasons to doubt the steps that were kept.
 std::vector<std::string> doubts(const Trace& trace) {
   std::vector<std::string> result;
   for (const TraceEntry& entry : trace.entries)
-    if (entry.disturbed)
+    if (entry.with_interference)
       result.push_back("batch " + std::to_string(entry.batch) + ", " +
                        nlohmann::json(entry.pace).get<std::string>() +
-                       ": did not converge: too few undisturbed steps came within the budget, and the " +
-                       std::to_string(entry.steps()) + " least disturbed ones were kept");
+                       ": did not converge: too few steps without interference came within the budget; the " +
+                       std::to_string(entry.steps()) + " with the least were kept");
   return result;
 }
 
 void print_machine(const Trace& trace) {
   std::size_t kept = 0, aside = 0;
   for (const TraceEntry& entry : trace.entries) kept += entry.steps();
-  for (const TraceEntry& entry : trace.set_aside) aside += entry.steps();
+  for (const TraceEntry& entry : trace.rejected) aside += entry.steps();
   std::cout << '\n'
             << describe(trace.machine_speed()) << "; " << counted(kept, "step") << " kept, " << aside
-            << " set aside\n";
+            << " rejected\n";
   for (const std::string& doubt : doubts(trace)) std::cout << "! " << doubt << '\n';
 }
 
@@ -292,12 +294,13 @@ ExitCode run(const po::variables_map& values) {
   const std::vector<int> threads = positive_list(values, "threads");
   const int launches = int_option(values, "launches", 1);
   const bool append = values["append"].as<bool>();
-  if (append && values.count("output") == 0) throw UsageError("--append needs the file to add to: -o FILE");
+  if (append && values.count("output") == 0)
+    throw UsageError("--append requires the file to add to: -o FILE");
   check_output(values, append);
   std::optional<Trace> earlier;
   if (append && std::filesystem::exists(values["output"].as<std::string>()))
     earlier = earlier_launches(values, values["output"].as<std::string>(), model, segments);
-  static_cast<void>(budget_option(values));
+  budget_option(values);
   Trace trace;
   if (launches == 1 && threads.size() == 1) {
     require_thread_environment(threads.front(), command_line());
@@ -305,12 +308,12 @@ ExitCode run(const po::variables_map& values) {
   } else {
     std::vector<Trace> parts;
     for (int launch = 0; launch < launches; ++launch)
-      for (const int count : threads) parts.push_back(measure_anew(values, count));
-    trace = torch_engine().merge_launches(parts);
+      for (const int count : threads) parts.push_back(measure_anew(count));
+    trace = merge_launches(parts);
   }
   if (earlier) {
     earlier->context.gpu = trace.context.gpu;
-    trace = torch_engine().merge_launches({*earlier, trace});
+    trace = merge_launches({*earlier, trace});
   }
   finish(values, trace, model);
   return ExitCode::kDone;
@@ -319,7 +322,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kMeasure{
     commands(),
     {.name = "measure",
-     .description = "Measures what one training step costs on one rank, segment by segment.",
+     .description = "Measures one training step on one rank, segment by segment.",
      .value = {.declare = declare,
                .run = run,
                .usage = "stepcast measure --model NAME --batch 16,32 -o FILE [options]",

@@ -46,7 +46,7 @@ std::optional<RankContext> this_rank(const po::variables_map& options) {
   return found;
 }
 
-/// As one rank of a job. \param algorithms as in BackendConfig
+/// Joins as one rank of a job. \param algorithms as in BackendConfig
 ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks, const std::string& backend,
                       const AlgorithmChoice& algorithms, const std::function<ExitCode(RankSession&)>& body) {
   const std::string binding = bind_rank(options["bind"].as<std::string>(), ranks);
@@ -63,11 +63,13 @@ ExitCode join_and_run(const po::variables_map& options, const RankContext& ranks
 }  // namespace
 
 void declare_device_options(po::options_description& options) {
-  options.add_options()("device", text_value("cpu"),
-                        "what computes: cpu, or cuda, of those GPUs that CUDA_VISIBLE_DEVICES leaves the "
-                        "first, or one for each "
-                        "rank of this host")(
-      "precision", text_value("fp32"), "as 'predict --precision': fp32 or bf16, of a GPU also tf32 and fp16");
+  // clang-format off
+  options.add_options()
+      ("device", text_value("cpu"),
+       "cpu, or cuda: the first GPU of CUDA_VISIBLE_DEVICES, or one for each rank of this host")
+      ("precision", text_value("fp32"), "as 'predict --precision': fp32 or bf16, on a GPU also tf32 and "
+       "fp16");
+  // clang-format on
 }
 
 bool names_device_option(const po::variables_map& options) {
@@ -76,7 +78,7 @@ bool names_device_option(const po::variables_map& options) {
   return names_device(device);
 }
 
-std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options, int number) {
+std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, int number) {
   return names_device_option(options) ? open_device(options["device"].as<std::string>(), number) : nullptr;
 }
 
@@ -84,18 +86,18 @@ void declare_rank_options(po::options_description& options, int default_nproc) {
   // clang-format off
   options.add_options()
       ("nproc", int_value(default_nproc)->value_name("N"), "ranks to start on this machine")
-      ("rank", po::value<int>()->value_name("R"), "this process's rank, when another program starts the ranks")
-      ("world-size", po::value<int>()->value_name("N"), "ranks in all, with --rank")
-      ("master-addr", text_value()->value_name("HOST"), "where rank 0 runs")
-      ("master-port", po::value<int>()->value_name("PORT"), "port at which the ranks find each other")
-      ("timeout", text_value("60s")->value_name("TIME"), "how long a rank waits for another before it gives up")
+      ("rank", po::value<int>()->value_name("R"), "this process's rank, if another program starts the ranks")
+      ("world-size", po::value<int>()->value_name("N"), "number of ranks, with --rank")
+      ("master-addr", text_value()->value_name("HOST"), "host of rank 0")
+      ("master-port", po::value<int>()->value_name("PORT"), "port of the ranks' rendezvous")
+      ("timeout", text_value("60s")->value_name("TIME"), "longest time that a rank waits for another")
       ("backend", text_value("gloo")->value_name("NAME"), "communication library")
       ("interface", text_value("")->value_name("NAME"),
-       "network interface (default: loopback on one host, else the one that reaches rank 0)")
+       "network interface (default: loopback on one host, otherwise the one that reaches rank 0)")
       ("bind", text_value("core")->value_name("POLICY"),
-       "core: each rank has an equal share of the cores to itself; none: the ranks share all cores")
+       "core: each rank has its own share of the cores; none: the ranks share all cores")
       ("scheduling", text_value("batch")->value_name("POLICY"),
-       "batch: a thread that wakes up does not push another off its core, which Gloo needs; normal: it may");
+       "batch: a thread that wakes up does not preempt another, as Gloo needs; normal: it may");
   // clang-format on
 }
 
@@ -107,12 +109,10 @@ void declare_algorithm_option(po::options_description& options) {
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session) {
   RunContext context = make_run_context(schema, command_line());
-  const std::string library = find_backend(options["backend"].as<std::string>()).library;
-  const std::size_t space = library.find(' ');
-  context.libraries[library.substr(0, space)] = library.substr(space + 1);
+  add_library(context, find_backend(options["backend"].as<std::string>()).library);
   context.blas = loaded_blas().description;
-  context.binding = session.binding;
-  context.scheduling = session.scheduling;
+  context.placement.binding = session.binding;
+  context.placement.scheduling = session.scheduling;
   constexpr double kBusy = 0.5;
   if (context.load_average > kBusy)
     context.warnings.push_back("the machine was busy: load average " + std::to_string(context.load_average));
@@ -122,17 +122,36 @@ RunContext make_rank_context(const std::string& schema, const po::variables_map&
   return context;
 }
 
+void add_library(RunContext& context, const std::string& library) {
+  const std::size_t space = library.find(' ');
+  context.libraries[library.substr(0, space)] = library.substr(space + 1);
+}
+
+void reject_options(const po::variables_map& options, const std::vector<const char*>& names,
+                    const std::string& with) {
+  for (const char* name : names)
+    if (options.count(name) != 0 && !options[name].defaulted())
+      throw UsageError(std::string("--") + name + " has no effect with " + with);
+}
+
+OnSample rank_progress(const RankSession& session, const std::string& what, int total) {
+  if (session.ranks.rank != 0) return [](const std::string&) {};
+  return [progress = std::make_shared<Progress>(what, total)](const std::string& now) {
+    progress->advance(now);
+  };
+}
+
 void require_host_memory(const po::variables_map& options) {
   const std::string backend = options["backend"].as<std::string>();
   if (!find_backend(backend).add)
-    throw CapabilityError(
-        "--backend " + backend +
-        " moves arrays of GPUs, and here processors compute: it goes with 'stepcast run --device cuda'; "
-        "'stepcast bench --backend " +
-        backend + "' measures it");
+    throw CapabilityError("--backend " + backend +
+                          " moves arrays of GPUs and requires 'stepcast run --device cuda'; 'stepcast bench "
+                          "--backend " +
+                          backend + "' measures it");
 }
 
-std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session) {
+std::unique_ptr<DeviceStream> device_of_backend(const po::variables_map& options,
+                                                const RankSession& session) {
   return find_backend(options["backend"].as<std::string>()).add
              ? nullptr
              : open_device("cuda", session.ranks.local_rank);
@@ -160,8 +179,8 @@ ExitCode run_in_one_process(const po::variables_map& options, const std::string&
                             const std::function<ExitCode(RankSession&)>& body) {
   const std::optional<RankContext> found = this_rank(options);
   if (found && found->world_size > 1)
-    throw UsageError(what + " takes one process, which drives all GPUs; this is one of " +
-                     std::to_string(found->world_size) + " (from " + found->source +
+    throw UsageError(what + " runs in one process that drives all GPUs; this is one of " +
+                     std::to_string(found->world_size) + " processes (from " + found->source +
                      "): start it without a launcher");
   RankContext alone;
   alone.source = "one process";

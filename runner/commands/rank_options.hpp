@@ -5,48 +5,59 @@
 
 #include "records/run_context.hpp"
 #include "runner/backend/session.hpp"
-#include "runner/execute/device_queue.hpp"
+#include "runner/execute/device_stream.hpp"
+#include "runner/measure/sampler.hpp"
 #include "sim/cli/command.hpp"
 
-/// The options that every command with several ranks shares: `--nproc --rank --world-size --master-addr
-/// --master-port
-/// --timeout --backend --interface`.
+/// Options shared by all commands with several ranks: `--nproc --rank --world-size --master-addr
+/// --master-port --timeout --backend --interface`.
 namespace stepcast {
 
 /// `--device` and `--precision`.
 void declare_device_options(po::options_description& options);
-/// What they name; null: this host computes. \param number of the device on this host \throws CapabilityError as
-/// require_trained(), and as open_device()
-std::unique_ptr<DeviceQueue> device_option(const po::variables_map& options, int number = 0);
-/// Whether they name a device, without opening it; throws likewise.
+/// The device of these options; null: this host computes. \param number of the device on this host \throws
+/// CapabilityError as require_trained() and open_device()
+std::unique_ptr<DeviceStream> device_option(const po::variables_map& options, int number = 0);
+/// True if these options name a device, without opening it; throws the same errors.
 bool names_device_option(const po::variables_map& options);
 
 void declare_rank_options(po::options_description& options, int default_nproc);
-/// `--algorithm`, which run_on_ranks() reads too.
+/// `--algorithm`, which run_on_ranks() reads.
 void declare_algorithm_option(po::options_description& options);
 
-/// The context of a file about communication: this machine, the backend's library, and what makes it
-/// doubtful.
+/// Context of a file about communication: this machine, the backend's library, and reasons to doubt the
+/// numbers.
 RunContext make_rank_context(const std::string& schema, const po::variables_map& options,
                              const RankSession& session);
 
-/// \throws CapabilityError for a backend whose arrays lie in a device's memory: LibTorch computes in this host's
+/// Adds a library with its version to a context: `CUDA 13.0`.
+void add_library(RunContext& context, const std::string& library);
+
+/// \throws UsageError for the first of the options that was given: `--data has no effect with --compute
+/// replayed`
+void reject_options(const po::variables_map& options, const std::vector<const char*>& names,
+                    const std::string& with);
+
+/// Shows progress at rank 0, as long as the result lives. \param total number of calls; 0: unknown
+OnSample rank_progress(const RankSession& session, const std::string& what, int total);
+
+/// \throws CapabilityError for a backend whose arrays are in a device's memory: LibTorch computes in this
+/// host's
 void require_host_memory(const po::variables_map& options);
 
-/// The queue that the calls of a rank's backend follow; null where arrays are this host's memory.
-std::unique_ptr<DeviceQueue> device_of_backend(const po::variables_map& options, const RankSession& session);
+/// The queue that the calls of a rank's backend follow; null if arrays are in this host's memory.
+std::unique_ptr<DeviceStream> device_of_backend(const po::variables_map& options, const RankSession& session);
 
-/// How many ranks the command would run on, without starting any: for checks that should fail before work
-/// begins.
+/// Number of ranks on which the command would run, without starting any. For checks before work begins.
 int planned_world_size(const po::variables_map& options);
 
-/// Runs `body` on every rank. When a launcher started this process (or --rank did), it joins as that rank;
-/// else it starts `--nproc` copies of this very command line and waits for them, and only those copies run
-/// `body`. One rank runs right here. \pre no thread exists yet
+/// Runs `body` on every rank. A process started by a launcher or with --rank joins as that rank. Otherwise
+/// `--nproc` copies of this command line are started and run `body`; one rank runs in this process. \pre no
+/// thread exists yet
 ExitCode run_on_ranks(const po::variables_map& options, const std::function<ExitCode(RankSession&)>& body);
 
-/// Runs `body` in this process alone, which drives a device for each of the `--nproc` ranks: its session has one rank.
-/// \param what does so, for errors \throws UsageError where a launcher started this process beside others
+/// Runs `body` in this process alone, which drives all devices; its session has one rank. \param what names
+/// the caller in errors \throws UsageError if a launcher started several processes
 ExitCode run_in_one_process(const po::variables_map& options, const std::string& what,
                             const std::function<ExitCode(RankSession&)>& body);
 

@@ -29,30 +29,32 @@ void declare(po::options_description& options) {
   declare_training_options(options);
   // clang-format off
   options.add_options()
-      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file; none where nothing is trained (strategy broadcast)")
+      ("model", text_value(), "NAME[:KEY=VALUE,...] or a YAML file; none for strategies that train nothing "
+       "(broadcast)")
       ("engine", text_value("schedule"),
        "schedule: the strategy's Schedule, operation by operation; reference: PyTorch's own Reducer and "
-       "ProcessGroupGloo around one backward (strategies single, ddp, all_reduce and "
-       "gather_scatter)")
-      ("trace", text_value(), "measured times: what --compute replayed waits for and --split balanced weighs")
+       "ProcessGroupGloo around one backward (strategies single, ddp, all_reduce and gather_scatter)")
+      ("trace", text_value(), "measured times, for --compute replayed and --split balanced")
       ("compute", text_value("real")->value_name("KIND"),
-       "real: train; replayed: communicate for real, but wait for the times of --trace instead of computing, "
-       "which takes no core, so that many ranks fit on a few")
+       "real: train; replayed: communicate, but wait for the times of --trace instead of computing, which "
+       "uses no core, so that many ranks fit on a few cores")
       ("compute-speed", po::value<double>()->default_value(1.0, "1"),
-       "with --compute replayed: of this rank, as a part of the trace's: 0.67 makes a straggler of it")
+       "with --compute replayed: speed of this rank relative to the trace; 0.67 makes it a straggler")
       ("resample", po::bool_switch(),
-       "with --compute replayed: wait as long as measured steps took, drawn by --seed, instead of the median of "
-       "each phase")
+       "with --compute replayed: wait for the times of measured steps, drawn by --seed, instead of the "
+       "median of each phase")
       ("reference-slowdown", po::value<double>()->default_value(0.0, "unknown"),
-       "of this machine, by steps of the traced model that were timed right before: kept with the result, and what "
-       "errors at equal machine speed stand on")
+       "slowdown of this machine, from steps of the traced model timed right before; stored with the result "
+       "for speed-normalised errors")
       ("batch", int_value(32), "samples per rank and step")
       ("steps", int_value(30), "measured steps")
-      ("warmup", int_value(5), "steps before, kept apart")
+      ("warmup", int_value(5), "steps before the measured ones")
       ("threads", int_value(1), "compute threads per rank")
       ("data", text_value("", "synthetic"), "folder with CIFAR-10's data_batch_*.bin")
-      ("seed", po::value<unsigned>()->default_value(1), "of the initial parameters and the order of the data")
-      ("allow-reference-blas", po::bool_switch(), "run although matrix products are many times too slow");
+      ("seed", po::value<unsigned>()->default_value(1), "for the initial parameters and the order of the "
+       "data")
+      ("allow-reference-blas", po::bool_switch(), "run although matrix multiplications are many times too "
+       "slow");
   // clang-format on
   declare_device_options(options);
   declare_timeline(options);
@@ -69,18 +71,18 @@ std::string required(const po::variables_map& values, const std::string& name) {
 bool is_replayed(const po::variables_map& values) {
   const std::string compute = values["compute"].as<std::string>();
   require_one_of("compute", compute, {"real", "replayed"});
-  const bool replayed = compute == "replayed";
-  if (!replayed && values["resample"].as<bool>()) throw UsageError("--resample goes with --compute replayed");
-  if (!(values["reference-slowdown"].as<double>() >= 0.0) ||
-      !std::isfinite(values["reference-slowdown"].as<double>()))
-    throw UsageError("--reference-slowdown must be a number above 0, for example 1.2");
-  if (!replayed && !values["compute-speed"].defaulted())
-    throw UsageError("--compute-speed goes with --compute replayed");
-  if (!(values["compute-speed"].as<double>() > 0.0) || !std::isfinite(values["compute-speed"].as<double>()))
-    throw UsageError("--compute-speed must be a number above 0, for example 0.67");
-  if (replayed && !values["data"].defaulted())
-    throw UsageError("--data means nothing with --compute replayed, which trains nothing");
-  return replayed;
+  const auto check_number = [&](const char* name, bool zero_is_valid, const char* example) {
+    const double value = values[name].as<double>();
+    if (!std::isfinite(value) || value < 0.0 || (value == 0.0 && !zero_is_valid))
+      throw UsageError(std::string("--") + name + " must be a number above 0, for example " + example);
+  };
+  check_number("reference-slowdown", true, "1.2");
+  check_number("compute-speed", false, "0.67");
+  if (compute == "replayed")
+    reject_options(values, {"data"}, "--compute replayed, which trains nothing");
+  else
+    reject_options(values, {"resample", "compute-speed"}, "--compute real");
+  return compute == "replayed";
 }
 
 bool is_reference(const po::variables_map& values) {
@@ -89,11 +91,11 @@ bool is_reference(const po::variables_map& values) {
   if (engine == "reference" && is_replayed(values))
     throw UsageError("--compute replayed waits within a Schedule; --engine reference runs without one");
   if (engine == "reference" && values.count("algorithm") != 0)
-    throw UsageError("--algorithm goes with --engine schedule; PyTorch's own parts run what Gloo does");
+    throw UsageError("--algorithm requires --engine schedule; PyTorch's own parts use Gloo's algorithms");
   return engine == "reference";
 }
 
-/// About five steps, and the last one.
+/// True for about five steps and the last one.
 bool is_shown(int step, int steps) {
   return step >= 0 && (step % std::max(1, steps / 5) == 0 || step == steps - 1);
 }
@@ -114,14 +116,14 @@ RunOptions run_options(const po::variables_map& values, bool prints) {
   return options;
 }
 
-/// Of an engine that knows no breakdown: the operations of rank 0 in one step, and how gradients travel.
+/// Operations of rank 0 in one step, and the gradient buckets, for an engine without breakdown.
 std::string span_table(const Result& result) {
   Table table({"operation of rank 0", "time"});
   for (const Span& span : result.spans)
     if (span.rank == 0) table.add({span.name, to_text(Seconds(span.end_s - span.start_s))});
   std::string text = table.text();
   if (const auto note = result.notes.find("buckets"); note != result.notes.end()) {
-    text += "\nbuckets, in the order in which they are reduced:";
+    text += "\nbuckets, in order of reduction:";
     for (const nlohmann::json& bucket : nlohmann::json::parse(note->second))
       text += " " + to_text(Bytes(bucket.at("bytes").get<double>())) + " of " +
               std::to_string(bucket.at("tensors").size()) + " tensors;";
@@ -146,7 +148,7 @@ void print_summary(const Result& result) {
     std::cout << rank_table(result) << balance_line(result);
 }
 
-/// How a run of this machine says where its times come from.
+/// Sets the context of a run that computed here.
 void add_origin(const po::variables_map& values, Result& result) {
   GpuState gpu = std::move(result.context.gpu);
   result.context = make_compute_context(kResultSchema, command_line(), result.configuration.threads,
@@ -157,49 +159,54 @@ void add_origin(const po::variables_map& values, Result& result) {
   result.notes["data"] = data.empty() ? "synthetic" : data;
 }
 
-/// The same where computing was waiting.
+/// Sets the context of a run whose compute was replayed.
 void add_replayed_origin(const po::variables_map& values, Result& result, const Model& model,
                          const RankSession& session) {
   result.context = make_rank_context(kResultSchema, values, session);
   result.context.threads = result.configuration.threads;
   result.context.seed = values["seed"].as<unsigned>();
-  result.notes["compute"] = "waits for the times that '" + model.specification + "' declares";
-  if (values.count("trace") == 0) return;
-  const std::string trace = values["trace"].as<std::string>();
-  result.lineage.push_back(make_ancestor("trace", trace));
-  result.notes["compute"] = std::string("waits for the ") +
-                            (values["resample"].as<bool>() ? "resampled" : "median") + " times of " + trace;
+  std::string source = "that '" + model.specification + "' declares";
+  if (values.count("trace") != 0) {
+    const std::string trace = values["trace"].as<std::string>();
+    result.lineage.push_back(make_ancestor("trace", trace));
+    source = "of " + trace + (values["resample"].as<bool>() ? ", resampled" : ", medians");
+  }
+  result.notes["compute"] = "waits for the times " + source;
 }
 
-/// Of a pipeline, the last stage of the first replica; -1 where nothing is trained.
+/// For a pipeline, the last stage of the first replica; -1 if nothing is trained.
 int first_rank_with_loss(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.world_size; ++rank)
     if (computes(schedule.program(rank), Phase::kLoss)) return rank;
   return -1;
 }
 
-void finish(const po::variables_map& values, Result& result, const Schedule& schedule, const Model& model,
-            const TrainingConfig& training, const RankSession& session) {
-  result.configuration = configuration_of(schedule, model, training);
-  if (first_rank_with_loss(schedule) < 0) result.loss.clear();
-  result.configuration.add_option("algorithm", to_text(session.place.algorithms));
-  result.configuration.threads = values["threads"].as<int>();
-  result.configuration.backend = values["backend"].as<std::string>();
+ExitCode write_result(const po::variables_map& values, Result& result, const RankSession& session) {
   result.configuration.steps = values["steps"].as<int>();
-  result.configuration.warmup_steps = values["warmup"].as<int>();
-  result.configuration.compute = values["compute"].as<std::string>();
-  result.configuration.engine = values["engine"].as<std::string>();
+  result.context.placement = {session.binding, session.scheduling};
+  write_timeline_option(values, result);
+  if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
+  return ExitCode::kDone;
+}
+
+ExitCode finish(const po::variables_map& values, Result& result, const Schedule& schedule, const Model& model,
+                const TrainingConfig& training, const RankSession& session) {
+  Configuration& configuration = result.configuration;
+  configuration = configuration_of(schedule, model.specification, training.batch);
+  if (first_rank_with_loss(schedule) < 0) result.loss.clear();
+  configuration.add_option("algorithm", to_text(session.place.algorithms));
+  configuration.threads = values["threads"].as<int>();
+  configuration.backend = values["backend"].as<std::string>();
+  configuration.compute = values["compute"].as<std::string>();
+  configuration.engine = values["engine"].as<std::string>();
   result.machine.slowdown = values["reference-slowdown"].as<double>();
   result.lineage = {make_ancestor("model", model.path)};
   if (is_replayed(values))
     add_replayed_origin(values, result, model, session);
   else
     add_origin(values, result);
-  result.context.binding = session.binding;
-  result.context.scheduling = session.scheduling;
   result.notes["ranks from"] = session.ranks.source;
-  write_timeline_option(values, result);
-  if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
+  return write_result(values, result, session);
 }
 
 ReplayedRunOptions replayed_options(const po::variables_map& values, bool prints) {
@@ -224,15 +231,15 @@ Model model_to_run(const po::variables_map& values, bool replayed) {
   const TrainingConfig training = training_config(values);
   if (training.recomputed_part == RecomputedPart::kOperations)
     throw CapabilityError(
-        "--recompute per-op: runs recompute whole blocks, full or every:N, or attention alone, selective; "
-        "per-op is forecast for --device alone");
+        "--recompute per-op: runs recompute whole blocks (full, every:N) or attention only (selective); "
+        "per-op can only be forecast, for --device");
   Model model =
       recomputing(load_model(shared_by(required(values, "model"), training)), training.recomputed_part);
   model =
       in_precision(std::move(model), precision_option(values), values["device"].as<std::string>() == "cuda");
   if (model.has_fixed_times() && !replayed)
     throw InputError(model.path + ": model '" + model.name +
-                     "' declares its times; it can only be predicted, or run with --compute replayed");
+                     "' declares its times; predict it, or run it with --compute replayed");
   return model;
 }
 
@@ -241,35 +248,35 @@ TrainingConfig training_of(const po::variables_map& values, const Model& model) 
   training.world_size = planned_world_size(values);
   training.batch = int_option(values, "batch", 1);
   if (values.count("trace") != 0)
-    training.segment_times =
-        load_trace_of(model, values["trace"].as<std::string>())
-            .at(training.batch / training.micro_batches, values["threads"].as<int>(), false)
-            .median_segment_times();
+    training.segment_times = traced_costs(model, load_trace_of(model, values["trace"].as<std::string>())
+                                                     .at(training.batch / training.micro_batches,
+                                                         values["threads"].as<int>(), false))
+                                 .segment_times();
   return training;
 }
 
-/// \throws UsageError, CapabilityError for what --device cuda does not do, and where the backend moves other memory
+/// \throws UsageError, CapabilityError for combinations that --device cuda does not support
 void check_device(const po::variables_map& values, const Schedule& schedule, bool replayed) {
   if (!names_device_option(values)) return require_host_memory(values);
   if (replayed)
-    throw UsageError("--device cuda means nothing with --compute replayed, where nothing computes");
-  if (is_reference(values)) throw CapabilityError("--device cuda goes with --engine schedule");
+    throw UsageError("--device cuda has no effect with --compute replayed, where nothing computes");
+  if (is_reference(values)) throw CapabilityError("--device cuda requires --engine schedule");
   const std::string backend = values["backend"].as<std::string>();
   if (schedule.world_size > 1 && find_backend(backend).add)
     throw CapabilityError("--device cuda on " + std::to_string(schedule.world_size) +
-                          " ranks goes with --backend nccl: " + backend + " moves arrays of this host");
+                          " ranks requires --backend nccl: " + backend + " moves arrays of this host");
 }
 
-/// \throws CapabilityError for what is done in fp32 alone
+/// \throws CapabilityError for what is supported in fp32 only
 void check_precision(const po::variables_map& values, bool replayed) {
   const Precision precision = precision_option(values);
   if (precision == Precision{}) return;
-  const std::string asked = "--precision " + to_text(precision);
+  const std::string option = "--precision " + to_text(precision);
   if (replayed)
-    throw CapabilityError(asked + " goes with --compute real: replayed compute moves float32 arrays");
+    throw CapabilityError(option + " requires --compute real: replayed compute moves float32 arrays");
   if (is_reference(values))
-    throw CapabilityError(asked +
-                          " goes with --engine schedule: the reference engine trains in fp32, since c10d's "
+    throw CapabilityError(option +
+                          " requires --engine schedule: the reference engine trains in fp32, because c10d's "
                           "ProcessGroupGloo does not sum bfloat16");
 }
 
@@ -279,48 +286,44 @@ ExitCode run_for_real(const po::variables_map& values, const Model& model, const
   return run_on_ranks(values, [&](RankSession& session) {
     const bool prints = session.ranks.rank == first_rank_with_loss(schedule);
     RunOptions options = run_options(values, prints);
-    const std::unique_ptr<DeviceQueue> device = device_option(values, session.ranks.local_rank);
+    const std::unique_ptr<DeviceStream> device = device_option(values, session.ranks.local_rank);
     options.device = device.get();
     options.precision = precision_option(values);
     if (device == nullptr) check_blas(values["allow-reference-blas"].as<bool>());
-    std::optional<GpuWatch> watch;
-    if (device != nullptr) watch.emplace(device->device(), gpu_driver(device->bus()));
+    GpuWatch watch(device.get());
     const TorchEngine& torch = torch_engine();
     Result result = is_reference(values)
                         ? torch.run_reference(model, {schedule.strategy, training}, session, options, nullptr)
                         : torch.run_schedule(model, schedule, session, options, nullptr);
-    if (watch) result.context.gpu = watch->report();
-    if (session.ranks.rank == 0) finish(values, result, schedule, model, training, session);
-    return ExitCode::kDone;
+    result.context.gpu = watch.report();
+    return session.ranks.rank == 0 ? finish(values, result, schedule, model, training, session)
+                                   : ExitCode::kDone;
   });
 }
 
 ExitCode run_waiting(const po::variables_map& values, const Model& model, const TrainingConfig& training,
                      const Schedule& schedule) {
   const std::string trace = values.count("trace") == 0 ? "" : values["trace"].as<std::string>();
-  const StepTimes times =
+  const PhaseCosts times =
       step_times_of(model, schedule, trace, training.batch, int_option(values, "threads", 1, kMostThreads));
   return run_on_ranks(values, [&](RankSession& session) {
     const bool is_first = session.ranks.rank == 0;
     Result result = run_replayed(model, schedule, session, times, replayed_options(values, is_first));
-    if (is_first) finish(values, result, schedule, model, training, session);
-    return ExitCode::kDone;
+    return is_first ? finish(values, result, schedule, model, training, session) : ExitCode::kDone;
   });
 }
 
-/// \throws UsageError for options that say how a model is trained, where none is
+/// \throws UsageError for options of training
 void check_no_model(const po::variables_map& values, const std::string& strategy) {
-  for (const char* option : {"model", "trace", "engine", "compute", "resample", "compute-speed", "batch",
-                             "threads", "data", "precision", "algorithm", "reference-slowdown"})
-    if (values.count(option) != 0 && !values[option].defaulted())
-      throw UsageError(std::string("--") + option + " means nothing to strategy '" + strategy +
-                       "', which trains no model");
+  reject_options(values,
+                 {"model", "trace", "engine", "compute", "resample", "compute-speed", "batch", "threads",
+                  "data", "precision", "algorithm", "reference-slowdown"},
+                 "strategy '" + strategy + "', which trains no model");
   if (values["device"].as<std::string>() == "cpu")
-    throw UsageError("strategy '" + strategy +
-                     "' copies to the memories of GPUs: it goes with --device cuda");
+    throw UsageError("strategy '" + strategy + "' copies to the memories of GPUs and requires --device cuda");
 }
 
-/// A Schedule of copies, on a GPU for each rank.
+/// Runs a Schedule of copies, with a GPU for each rank.
 ExitCode run_copies(const po::variables_map& values, const std::string& strategy) {
   check_no_model(values, strategy);
   static_cast<void>(names_device_option(values));
@@ -340,22 +343,14 @@ ExitCode run_copies(const po::variables_map& values, const std::string& strategy
       if (is_shown(step, options.steps)) std::fprintf(stderr, "step %d\n", step);
     };
     Result result = run_copied(schedule, session, *copies, options);
-    result.configuration = configuration_of(schedule, model, training);
-    result.configuration.backend = "nccl";  // as in forecasts of GPUs, though nothing of it is used
-    result.configuration.steps = options.steps;
-    result.configuration.warmup_steps = options.warmup_steps;
+    result.configuration = configuration_of(schedule, model.specification, training.batch);
+    result.configuration.backend = "nccl";  // as in forecasts for GPUs, although NCCL is not used
     result.context = make_run_context(kResultSchema, command_line());
-    const std::size_t space = factory.value.library.find(' ');
-    result.context.libraries[factory.value.library.substr(0, space)] =
-        factory.value.library.substr(space + 1);
+    add_library(result.context, factory.value.library);
     result.context.libraries["device"] = copies->name(0);
     result.context.warnings = staged_copies(schedule, *copies);
-    result.context.binding = session.binding;
-    result.context.scheduling = session.scheduling;
     result.notes["checked"] = "every byte on every GPU, of one more step";
-    write_timeline_option(values, result);
-    if (!write_output(values, [&] { return to_file_text(result); })) print_summary(result);
-    return ExitCode::kDone;
+    return write_result(values, result, session);
   });
 }
 
@@ -366,8 +361,9 @@ ExitCode run(const po::variables_map& values) {
   const Model model = model_to_run(values, replayed);
   const TrainingConfig training = training_of(values, model);
   const Schedule schedule = build_schedule(strategy, model, training);
-  if (const int ranks = model.tensor * model.context * model.expert; is_reference(values) && ranks > 1)
-    throw UsageError("--engine reference trains whole models; " + model.specification + " is shared by " +
+  if (const int ranks = model.parallel.tensor * model.parallel.context * model.parallel.expert;
+      is_reference(values) && ranks > 1)
+    throw UsageError("--engine reference trains whole models; " + model.specification + " is sharded over " +
                      std::to_string(ranks) + " ranks");
   if (is_reference(values))
     torch_engine().require_reference(strategy, values["backend"].as<std::string>(),
@@ -384,7 +380,8 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kRun{
     commands(),
     {.name = "run",
-     .description = "Trains for real and measures every operation of every step; or replays its compute.",
+     .description =
+         "Trains and measures every operation of every step, or communicates with replayed compute.",
      .value = {.declare = declare,
                .run = run,
                .usage = "stepcast run --strategy NAME --model NAME --batch N --nproc N -o FILE [options]",

@@ -14,10 +14,10 @@ inline double clock_s(clockid_t clock) {
 /// Seconds of the steady clock; only differences mean something.
 inline double wall_clock_s() { return clock_s(CLOCK_MONOTONIC); }
 
-/// Processor seconds that all threads of this process have used.
+/// CPU seconds of all threads of this process.
 inline double process_cpu_s() { return clock_s(CLOCK_PROCESS_CPUTIME_ID); }
 
-/// Processor seconds that the calling thread has used.
+/// CPU seconds of the calling thread.
 inline double thread_cpu_s() { return clock_s(CLOCK_THREAD_CPUTIME_ID); }
 
 }  // namespace stepcast

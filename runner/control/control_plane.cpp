@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "core/table.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
@@ -37,38 +38,38 @@ std::string ControlPlane::key(const std::string& what, int rank) const {
   return "control/" + std::to_string(calls_) + "/" + what + "/" + std::to_string(rank);
 }
 
-void ControlPlane::tell(const std::string& what, const std::string& text) {
+void ControlPlane::publish(const std::string& what, const std::string& text) {
   ++calls_;
   if (world_size_ > 1) store_->set(key(what, rank_), {text.begin(), text.end()});
 }
 
-std::vector<std::string> ControlPlane::hear(const std::string& what, int ranks) {
+std::vector<std::string> ControlPlane::collect(const std::string& what, int ranks) {
   std::vector<std::string> texts;
   for (int rank = 0; rank < ranks; ++rank) {
     try {
       const std::vector<char> text = store_->get(key(what, rank));
       texts.emplace_back(text.begin(), text.end());
     } catch (const TimeoutError&) {
-      std::string missing;
+      std::vector<int> missing;
       for (int other = rank; other < ranks; ++other)
-        if (!store_->has(key(what, other))) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+        if (!store_->has(key(what, other))) missing.push_back(other);
       throw TimeoutError("rank " + std::to_string(rank_) + ": " + what + ": of " +
                          std::to_string(world_size_) + " ranks these did not answer within " +
-                         to_text(Seconds(timeout_)) + ": " + missing);
+                         to_text(Seconds(timeout_)) + ": " + joined(missing));
     }
   }
   return texts;
 }
 
 std::vector<std::string> ControlPlane::all_gather(const std::string& what, const std::string& text) {
-  tell(what, text);
-  return world_size_ == 1 ? std::vector<std::string>{text} : hear(what, world_size_);
+  publish(what, text);
+  return world_size_ == 1 ? std::vector<std::string>{text} : collect(what, world_size_);
 }
 
 std::vector<std::string> ControlPlane::gather(const std::string& what, const std::string& text) {
-  tell(what, text);
+  publish(what, text);
   if (rank_ != 0) return {};
-  return world_size_ == 1 ? std::vector<std::string>{text} : hear(what, world_size_);
+  return world_size_ == 1 ? std::vector<std::string>{text} : collect(what, world_size_);
 }
 
 std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::string& what,
@@ -80,11 +81,11 @@ std::vector<std::vector<double>> ControlPlane::all_gather_numbers(const std::str
 
 std::string ControlPlane::broadcast(const std::string& what, const std::string& text) {
   if (rank_ == 0 || world_size_ == 1) {
-    tell(what, text);
+    publish(what, text);
     return text;
   }
   ++calls_;
-  return hear(what, 1).front();
+  return collect(what, 1).front();
 }
 
 }  // namespace stepcast

@@ -9,12 +9,12 @@
 
 namespace stepcast {
 
-/// What the ranks of a job tell each other beside training: texts, clock readings, host names, results. It goes
-/// through the job's store and knows nothing of the backend. An exchange takes a fraction of a millisecond to
+/// Messages between the ranks of a job that are not training data: texts, clock readings, host names,
+/// results. They go through the job's store, independent of the backend. A call takes 0.1 to some
 /// milliseconds, so none belongs into what is timed.
 ///
 /// Every rank makes the same calls in the same order; `what` names the call in keys and errors. \throws
-/// TimeoutError that names the ranks that did not take part in time; RunError when the store is gone
+/// TimeoutError that names the ranks that did not take part in time; RunError if the store is gone
 class ControlPlane {
  public:
   ControlPlane(std::shared_ptr<Store> store, int rank, int world_size, std::chrono::milliseconds timeout);
@@ -24,9 +24,9 @@ class ControlPlane {
 
   /// The texts of all ranks, by rank, at every rank.
   std::vector<std::string> all_gather(const std::string& what, const std::string& text);
-  /// The same at rank 0; the other ranks go on at once, with an empty list.
+  /// As all_gather() at rank 0; the other ranks continue at once, with an empty list.
   std::vector<std::string> gather(const std::string& what, const std::string& text);
-  /// Everybody's numbers, by rank, at every rank; they may be differently many.
+  /// The numbers of all ranks, by rank, at every rank; ranks may have different counts.
   std::vector<std::vector<double>> all_gather_numbers(const std::string& what,
                                                       const std::vector<double>& mine);
   /// Rank 0's text, at every rank.
@@ -36,8 +36,8 @@ class ControlPlane {
 
  private:
   std::string key(const std::string& what, int rank) const;
-  void tell(const std::string& what, const std::string& text);
-  std::vector<std::string> hear(const std::string& what, int ranks);
+  void publish(const std::string& what, const std::string& text);
+  std::vector<std::string> collect(const std::string& what, int ranks);
 
   std::shared_ptr<Store> store_;
   int rank_;

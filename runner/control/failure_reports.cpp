@@ -13,12 +13,12 @@ namespace {
 
 std::string failed_key(int rank) { return "failed/" + std::to_string(rank); }
 
-/// How long a store may take to answer one question. Where its host was cut off, nothing says so: its TCP
-/// connection stays open and silent for many minutes.
+/// Longest time for a reply of the store. The TCP connection to a host that was cut off stays open for many
+/// minutes.
 constexpr std::chrono::milliseconds kStoreAnswer{1000};
 
-/// Calls `ask` on a thread of its own and returns what it returns; nothing when it throws or takes too long,
-/// and then the thread is left behind. \pre `ask` owns what it uses
+/// Calls `ask` on its own thread and returns its result; nothing if it throws or takes too long, which leaves
+/// the thread behind. \pre `ask` owns what it uses
 template <class Ask>
 std::optional<std::invoke_result_t<Ask>> within(std::chrono::milliseconds limit, Ask ask) {
   auto promise = std::make_shared<std::promise<std::invoke_result_t<Ask>>>();

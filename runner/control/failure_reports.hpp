@@ -8,18 +8,18 @@
 
 namespace stepcast {
 
-/// Who of a job has failed by itself and said so in the store: whoever is silent while others fail is the one that
-/// was lost. A store that does not answer within a second counts as gone, and so does rank 0, which may serve it:
-/// where its host was cut off, nothing else says so.
+/// Failures that the ranks of a job report in the store: a rank that is silent while others report failures
+/// was lost. A store that does not reply within a second counts as gone, and so does rank 0, which may serve
+/// it.
 class FailureReports {
  public:
   explicit FailureReports(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
-  /// Tells the others that `rank` (of the job) ends by itself. Never throws.
+  /// Reports that `rank` (of the job) fails by itself. Never throws.
   void report(int rank);
-  /// Those of `ranks` that have not reported a failure of their own after `limit`. Never throws.
+  /// Those of `ranks` that have not reported a failure after `limit`. Never throws.
   [[nodiscard]] std::vector<int> unreported(std::vector<int> ranks, std::chrono::milliseconds limit);
-  /// Whether the store has failed to answer.
+  /// True if the store has failed to reply.
   [[nodiscard]] bool store_gone() const { return store_gone_; }
 
  private:

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/environment.hpp"
+#include "core/table.hpp"
 
 namespace stepcast {
 namespace {
@@ -20,7 +21,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// `net:[4026531840]`; "" where the kernel has no such namespaces
+/// `net:[4026531840]`; "" if the kernel has no such namespaces
 std::string name_space(const std::string& kind) {
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/ns/" + kind, ignored).string();
@@ -68,10 +69,7 @@ std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank
 
 std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<HostIdentity>& host_of_rank) {
   const auto listed = [](const std::vector<int>& numbers) {
-    std::string text = numbers.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
-    return text;
+    return (numbers.size() == 1 ? "rank " : "ranks ") + joined(numbers);
   };
   const std::vector<JobHost> hosts = group_by_host(host_of_rank);
   if (hosts.size() < 2) return listed(ranks);

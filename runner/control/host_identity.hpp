@@ -7,9 +7,9 @@
 
 namespace stepcast {
 
-/// Where a rank runs. Namespaces of one machine count as hosts of their own, as in a virtual cluster.
+/// The host of a rank. Network namespaces of one machine count as different hosts, as in a virtual cluster.
 struct HostIdentity {
-  std::string name;     ///< environment variable STEPCAST_HOST_NAME where it is set, else the host's name
+  std::string name;     ///< environment variable STEPCAST_HOST_NAME, or the host's name
   std::string machine;  ///< the kernel's boot id: one set of cores, one memory
   std::string network;  ///< network namespace: one loopback interface
   std::string clock;    ///< time namespace, which may shift the steady clock
@@ -18,16 +18,16 @@ struct HostIdentity {
     return name == other.name && machine == other.machine && network == other.network;
   }
   [[nodiscard]] bool same_machine(const HostIdentity& other) const { return machine == other.machine; }
-  /// Whether both read one steady clock.
+  /// True if both have one steady clock.
   [[nodiscard]] bool same_clock(const HostIdentity& other) const {
     return machine == other.machine && clock == other.clock;
   }
 };
 
-/// Of this process.
+/// The host of this process.
 HostIdentity this_host();
 
-/// Of every rank, at every rank; all ranks call it.
+/// The hosts of all ranks, at every rank; all ranks call it.
 std::vector<HostIdentity> hosts_of_ranks(ControlPlane& control);
 
 /// One host of a job.
@@ -39,7 +39,7 @@ struct JobHost {
 /// The hosts of the ranks, in the order of their first ranks.
 std::vector<JobHost> group_by_host(const std::vector<HostIdentity>& host_of_rank);
 
-/// `rank 2`, `ranks 2, 3`; where the ranks are on several hosts `ranks 2, 3 on host b and rank 4 on host c`.
+/// `rank 2`, `ranks 2, 3`; if the ranks are on several hosts `ranks 2, 3 on host b and rank 4 on host c`.
 /// \param host_of_rank by rank; empty: hosts are not named
 std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<HostIdentity>& host_of_rank);
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/table.hpp"
 #include "core/units.hpp"
 #include "runner/launch/torch_library.hpp"
 
@@ -29,7 +30,7 @@ class MemoryStore : public Store {
   std::vector<char> get(const std::string& key) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, timeout_, [&] { return values_.count(key) != 0; }))
-      throw TimeoutError("rendezvous: nobody set '" + key + "'");
+      throw TimeoutError("rendezvous: no rank set '" + key + "'");
     return values_[key];
   }
   bool has(const std::string& key) override {
@@ -44,7 +45,7 @@ class MemoryStore : public Store {
   std::map<std::string, std::vector<char>> values_;
 };
 
-/// A value is written beside its place and renamed into it, so that a key that is there is whole.
+/// Values are written to a temporary file and renamed, so that an existing key is complete.
 class FolderStore : public Store {
  public:
   FolderStore(std::filesystem::path folder, std::chrono::milliseconds timeout)
@@ -64,7 +65,7 @@ class FolderStore : public Store {
   std::vector<char> get(const std::string& key) override {
     constexpr std::chrono::microseconds kPause{500};
     for (const auto deadline = Clock::now() + timeout_; !has(key); std::this_thread::sleep_for(kPause))
-      if (Clock::now() > deadline) throw TimeoutError("rendezvous: nobody set '" + key + "'");
+      if (Clock::now() > deadline) throw TimeoutError("rendezvous: no rank set '" + key + "'");
     std::ifstream in(file(key), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
@@ -83,11 +84,11 @@ class FolderStore : public Store {
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
-std::string missing_ranks(Store& store, int world_size) {
-  std::string list;
+std::vector<int> missing_ranks(Store& store, int world_size) {
+  std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank)
-    if (!store.has(joined_key(rank))) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  return list;
+    if (!store.has(joined_key(rank))) missing.push_back(rank);
+  return missing;
 }
 
 const Registration<StoreFactory> kFolder{
@@ -120,14 +121,14 @@ std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::millise
   std::shared_ptr<Store> store = stores().find(in_folder ? "folder" : "tcp")(ranks, timeout);
   store->set(joined_key(ranks.rank), {'1'});
   constexpr std::chrono::milliseconds kPause{5};
-  for (std::string missing = missing_ranks(*store, ranks.world_size); !missing.empty();
+  for (std::vector<int> missing = missing_ranks(*store, ranks.world_size); !missing.empty();
        missing = missing_ranks(*store, ranks.world_size)) {
     if (Clock::now() > deadline)
       throw TimeoutError(
           "rank " + std::to_string(ranks.rank) + ": of " + std::to_string(ranks.world_size) +
           " ranks these did not join at " +
           (in_folder ? ranks.store_folder : ranks.master_addr + ":" + std::to_string(ranks.master_port)) +
-          " within " + to_text(Seconds(timeout)) + ": " + missing);
+          " within " + to_text(Seconds(timeout)) + ": " + joined(missing));
     std::this_thread::sleep_for(kPause);
   }
   return store;

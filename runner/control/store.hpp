@@ -11,27 +11,27 @@
 
 namespace stepcast {
 
-/// Where the ranks of one job find each other: a key-value store that all can reach.
+/// Rendezvous of the ranks of one job: a key-value store that all can reach.
 class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
-  /// Blocks until the key is there. \throws TimeoutError
+  /// Blocks until the key exists. \throws TimeoutError
   virtual std::vector<char> get(const std::string& key) = 0;
-  /// Whether the key is there now. \throws RunError when the store is gone.
+  /// True if the key exists now. \throws RunError if the store is gone.
   virtual bool has(const std::string& key) = 0;
 };
 
-/// Makes a rank's end of the store that its ranks' addresses name.
+/// Connects a rank to the store of its job.
 using StoreFactory =
     std::function<std::shared_ptr<Store>(const RankContext& ranks, std::chrono::milliseconds timeout)>;
 
-/// Stores by what their ranks share: `folder`, and `tcp` once libstepcast-torch.so is loaded.
+/// Kinds of stores: `folder`, and `tcp` after libstepcast-torch.so is loaded.
 Registry<StoreFactory>& stores();
 
-/// The key-value store of the job: in its folder where it has one, else c10d's TCPStore, which rank 0 serves
-/// at master_addr:master_port. Returns when every rank has joined. \throws TimeoutError that names the ranks
-/// that did not join.
+/// The key-value store of the job: in its folder if it has one, otherwise c10d's TCPStore, which rank 0
+/// serves at master_addr:master_port. Returns when every rank has joined. \throws TimeoutError that names the
+/// ranks that did not join.
 std::shared_ptr<Store> make_store(const RankContext& ranks, std::chrono::milliseconds timeout);
 
 /// A store for ranks that are threads of one process.

@@ -11,12 +11,26 @@ namespace {
 
 void enter(int device) { require_cuda(cudaSetDevice(device), "cudaSetDevice"); }
 
-/// Of one device. Events are kept from one restart to the next.
-struct CopyQueue {
-  int device = 0;
-  CudaStream stream;
-  std::vector<CudaEvent> events;
-  std::size_t marks = 0;
+/// Copy between two events of its stream.
+class CudaCopy final : public Work {
+ public:
+  CudaCopy(std::shared_ptr<DeviceTimeline> timeline, CudaEvent start, CudaEvent end)
+      : timeline_(std::move(timeline)), start_(std::move(start)), end_(std::move(end)) {}
+
+  void wait() override { require_cuda(cudaEventSynchronize(end_.get()), "a copy between memories"); }
+  void precede(StreamHandle stream) override {
+    require_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), end_.get(), 0),
+                 "cudaStreamWaitEvent");
+  }
+  [[nodiscard]] bool done() const override { return cudaEventQuery(end_.get()) != cudaErrorNotReady; }
+  [[nodiscard]] DeviceTimeline::Clock::time_point started() const override {
+    return timeline_->time_of(start_);
+  }
+  [[nodiscard]] DeviceTimeline::Clock::time_point ended() const override { return timeline_->time_of(end_); }
+
+ private:
+  std::shared_ptr<DeviceTimeline> timeline_;
+  CudaEvent start_, end_;
 };
 
 class CudaCopies final : public DeviceCopies {
@@ -61,63 +75,51 @@ class CudaCopies final : public DeviceCopies {
   void copy_now(void* to, const void* from, std::size_t bytes) override {
     require_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
   }
-  void copy(std::size_t queue, void* to, const void* from, std::size_t bytes) override {
-    CopyQueue& on = entered(queue);
-    require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.stream.get()), "cudaMemcpyAsync");
+  void enqueue(std::size_t stream, void* to, const void* from, std::size_t bytes) override {
+    require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, entered(stream)), "cudaMemcpyAsync");
+  }
+  WorkPtr copy(std::size_t stream, void* to, const void* from, std::size_t bytes) override {
+    const cudaStream_t on = entered(stream);
+    const CudaEvent start = record_cuda_event(on);
+    enqueue(stream, to, from, bytes);
+    return std::make_shared<CudaCopy>(timelines_.at(streams_[stream].device), start, record_cuda_event(on));
   }
 
-  std::size_t make_queue(int device) override {
+  std::size_t make_stream(int device) override {
     enter(device);
-    queues_.push_back({device, make_cuda_stream(), {}, 0});
-    timelines_.try_emplace(device, queues_.back().stream.get());
-    return queues_.size() - 1;
+    streams_.push_back({device, make_cuda_stream()});
+    if (std::shared_ptr<DeviceTimeline>& timeline = timelines_[device]; timeline == nullptr)
+      timeline = std::make_shared<DeviceTimeline>(streams_.back().stream.get());
+    return streams_.size() - 1;
   }
-  Mark mark(std::size_t queue) override {
-    CopyQueue& on = entered(queue);
-    if (on.marks == on.events.size())
-      on.events.push_back(record_cuda_event(on.stream.get()));
-    else
-      require_cuda(cudaEventRecord(on.events[on.marks].get(), on.stream.get()), "cudaEventRecord");
-    return {queue, on.marks++};
+  [[nodiscard]] StreamHandle handle(std::size_t stream) const override {
+    return streams_.at(stream).stream.get();
   }
-  void follow(std::size_t queue, const Mark& mark) override {
-    require_cuda(cudaStreamWaitEvent(entered(queue).stream.get(), event_of(mark).get(), 0),
-                 "cudaStreamWaitEvent");
+  void drain(std::size_t stream) override {
+    require_cuda(cudaStreamSynchronize(entered(stream)), "a copy between memories");
   }
-  void wait(const Mark& mark) override {
-    require_cuda(cudaEventSynchronize(event_of(mark).get()), "a copy between memories");
-  }
-
-  void drain(std::size_t queue) override {
-    require_cuda(cudaStreamSynchronize(entered(queue).stream.get()), "a copy between memories");
-  }
-
-  void restart() override {
-    std::set<int> compared;
-    for (std::size_t i = 0; i < queues_.size(); ++i) {
+  void restart_clock() override {
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
       drain(i);
-      CopyQueue& queue = queues_[i];
-      queue.marks = 0;
-      if (compared.insert(queue.device).second) timelines_.at(queue.device).restart(queue.stream.get());
+      timelines_.at(streams_[i].device)->restart(streams_[i].stream.get());
     }
-  }
-  Clock::time_point passed(const Mark& mark) override {
-    return timelines_.at(entered(mark.queue).device).time_of(event_of(mark));
   }
 
  private:
-  CopyQueue& entered(std::size_t queue) {
-    enter(queues_.at(queue).device);
-    return queues_[queue];
-  }
-  [[nodiscard]] const CudaEvent& event_of(const Mark& mark) const {
-    return queues_.at(mark.queue).events.at(mark.number);
+  struct CopyStream {
+    int device = 0;
+    CudaStream stream;
+  };
+  cudaStream_t entered(std::size_t stream) {
+    enter(streams_.at(stream).device);
+    return streams_[stream].stream.get();
   }
 
   int devices_;
   std::set<std::pair<int, int>> reached_;
-  std::vector<CopyQueue> queues_;
-  std::map<int, DeviceTimeline> timelines_;  ///< by device: only events of one have a distance
+  std::vector<CopyStream> streams_;
+  std::map<int, std::shared_ptr<DeviceTimeline>>
+      timelines_;  ///< by device: only events of one have a distance
 };
 
 const Registration<DeviceCopiesFactory> kCudaCopies{

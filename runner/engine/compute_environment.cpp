@@ -72,7 +72,7 @@ std::string output_of(int threads, const std::vector<std::string>& arguments) {
   ProgramOutput launch =
       run_program({.words = arguments, .file = kOwnProgram, .captured = Captured::kOutput});
   if (launch.exit_code != 0)
-    throw Error(static_cast<ExitCode>(launch.exit_code), "a launch failed; its message stands above");
+    throw Error(static_cast<ExitCode>(launch.exit_code), "a launch failed; see its message above");
   return std::move(launch.standard_output);
 }
 

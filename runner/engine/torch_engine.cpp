@@ -9,7 +9,7 @@ void require_trained(const Precision& precision, bool on_gpu) {
   const std::string asked = "--precision " + to_text(precision);
   if (!on_gpu && precision.compute != "fp32" && precision.compute != "bf16")
     throw CapabilityError(asked +
-                          " goes with --device cuda: on processors models are trained in fp32 and bf16");
+                          " requires --device cuda: on CPUs models are trained in fp32 and bf16");
   if (precision.products != "none")
     throw CapabilityError(
         asked +
@@ -18,8 +18,8 @@ void require_trained(const Precision& precision, bool on_gpu) {
   if (!on_gpu && precision.reduction == "bf16") standard.reduction = "bf16";
   if (precision == standard) return;
   throw CapabilityError(asked + ": models are trained in " +
-                        (on_gpu ? "fp32, tf32, bf16 and fp16 as they are, without parts that differ"
-                                : "fp32 and bf16, of whose parts only reduction=bf16 may differ"));
+                        (on_gpu ? "fp32, tf32, bf16 and fp16 as they are, without other parts"
+                                : "fp32 and bf16, with reduction=bf16 as the only part that may differ"));
 }
 
 Registry<TorchEngine>& torch_engines() {

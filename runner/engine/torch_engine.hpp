@@ -12,15 +12,16 @@
 #include "records/result.hpp"
 #include "records/trace.hpp"
 #include "runner/backend/session.hpp"
-#include "runner/execute/device_queue.hpp"
+#include "runner/execute/device_stream.hpp"
 #include "schedule/schedule.hpp"
 #include "sim/strategies/strategy.hpp"
 
-/// What LibTorch does for stepcast-runner, and with which options.
+/// Entry points of LibTorch for stepcast-runner, and their options.
 namespace stepcast {
 
-/// Columns of the table in models/precision.hpp are trained in as they are: on a GPU all, on processors fp32 and bf16 (of
-/// float16 LibTorch has no products there), where gradients may be reduced in bf16 too. \throws CapabilityError for others
+/// Checks that the runner trains in this precision: columns of the table in models/precision.hpp as they are,
+/// on a GPU all, on CPUs fp32 and bf16 (LibTorch has no float16 GEMMs there), with reduction=bf16 too.
+/// \throws CapabilityError for others
 void require_trained(const Precision& precision, bool on_gpu);
 
 struct RunOptions {
@@ -30,8 +31,8 @@ struct RunOptions {
   int warmup_steps = 5;
   std::set<int> shown_steps{};  ///< of a timeline
   unsigned seed = 1;
-  bool float64 = false;           ///< for tests of correctness; timings are in float32
-  DeviceQueue* device = nullptr;  ///< that computes; null: this host
+  bool float64 = false;            ///< for tests of correctness; timings are in float32
+  DeviceStream* device = nullptr;  ///< null: the CPU computes
   Precision precision{};
   std::string data_folder;  ///< CIFAR-10; "" is synthetic data
   /// Called on every rank after each step, outside its step time, with the step (warm-up is negative) and its
@@ -60,14 +61,14 @@ struct MeasureOptions {
       segments{};  ///< of a stage that is measured alone, one after the other; none: the whole model
   bool accumulating = false;  ///< also micro-batches that follow another one: a third entry per batch size
   std::string data_folder;    ///< CIFAR-10; "" is synthetic data
-  DeviceQueue* device = nullptr;  ///< that computes; null: this host
+  DeviceStream* device = nullptr;  ///< null: the CPU computes
   Precision precision{};
   double limit_s = 0.0;    ///< after which no further steps are taken than five per batch size; 0: none
   double budget_s = 30.0;  ///< for repeating disturbed steps, after all others
   std::function<void()> on_step = [] {};  ///< after every measured step
 };
 
-/// The entry points of runner/torch, documented there.
+/// Entry points of runner/torch, documented there.
 struct TorchEngine {
   std::string version;  ///< of LibTorch
   void (*set_compute_threads)(int threads);
@@ -77,15 +78,15 @@ struct TorchEngine {
   Result (*run_reference)(const Model& model, const ReferenceRun& run, RankSession& session,
                           const RunOptions& options, FinalState* final_state);
   Trace (*measure_trace)(const Model& model, const MeasureOptions& options);
-  Trace (*merge_launches)(const std::vector<Trace>& parts);
   std::function<void()> (*prepare_scaled_copy)(float* to, float* from, float scale, std::size_t count);
-  std::function<void()> (*prepare_product)(const Precision& precision, int edge, DeviceQueue& device);
+  std::function<void()> (*prepare_product)(const Precision& precision, int edge, DeviceStream& device);
 };
 
-/// Where the library registers itself; programs that are linked with it have it from the start.
+/// Registry that the library adds itself to when it is loaded; programs linked with it have it from the
+/// start.
 Registry<TorchEngine>& torch_engines();
 
-/// Loads the library where that has not happened: see torch_library.hpp.
+/// Loads the library if it is not loaded: see torch_library.hpp.
 const TorchEngine& torch_engine();
 
 }  // namespace stepcast

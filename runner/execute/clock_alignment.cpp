@@ -8,28 +8,28 @@
 namespace stepcast {
 namespace {
 
-constexpr std::uint32_t kTag = 0xFFFF'FC00;  ///< that no strategy uses
+constexpr std::uint32_t kTag = 0xFFFF'FC00;  ///< not used by any strategy
 constexpr int kExchanges = 64;
 
-/// Rank 0's part: each question is answered with the time at which it was seen. The receive of the next one
-/// is posted before the answer leaves, so that no question waits for it.
-void answer(Backend& backend, int peer, const ClockReading& own) {
-  double question = 0.0;
-  WorkPtr asked = backend.recv({&question, 1, DataType::kFloat64}, peer, kTag);
+/// Rank 0's part: replies to each request with the time at which it arrived. The receive of the next request
+/// is posted before the reply is sent, so that no request waits for it.
+void serve_time(Backend& backend, int peer, const ClockReading& own) {
+  double request = 0.0;
+  WorkPtr received = backend.recv({&request, 1, DataType::kFloat64}, peer, kTag);
   for (int i = 0; i < kExchanges; ++i) {
-    asked->wait();
+    received->wait();
     double now = own();
-    if (i + 1 < kExchanges) asked = backend.recv({&question, 1, DataType::kFloat64}, peer, kTag);
+    if (i + 1 < kExchanges) received = backend.recv({&request, 1, DataType::kFloat64}, peer, kTag);
     backend.send({&now, 1, DataType::kFloat64}, peer, kTag)->wait();
   }
 }
 
-double ask(Backend& backend) {
-  double question = 0.0;
+double request_time(Backend& backend) {
+  double request = 0.0;
   double time = 0.0;
-  const WorkPtr answered = backend.recv({&time, 1, DataType::kFloat64}, 0, kTag);
-  backend.send({&question, 1, DataType::kFloat64}, 0, kTag)->wait();
-  answered->wait();
+  const WorkPtr reply = backend.recv({&time, 1, DataType::kFloat64}, 0, kTag);
+  backend.send({&request, 1, DataType::kFloat64}, 0, kTag)->wait();
+  reply->wait();
   return time;
 }
 
@@ -46,16 +46,17 @@ std::vector<int> first_with_clock(const std::vector<HostIdentity>& host_of_rank)
 
 }  // namespace
 
-ClockOffset best_offset(const ClockReading& own, const std::function<double()>& ask_rank_0, int exchanges) {
+ClockOffset best_offset(const ClockReading& own, const std::function<double()>& time_of_rank_0,
+                        int exchanges) {
   assert(exchanges >= 1);
   ClockOffset best;
   for (int i = 0; i < exchanges; ++i) {
-    const double asked = own();
-    const double theirs = ask_rank_0();
-    const double answered = own();
-    const double error = (answered - asked) / 2.0;
+    const double requested = own();
+    const double theirs = time_of_rank_0();
+    const double replied = own();
+    const double error = (replied - requested) / 2.0;
     if (i > 0 && error >= best.error_s) continue;
-    best = {asked + error, theirs - (asked + error), error};
+    best = {requested + error, theirs - (requested + error), error};
   }
   return best;
 }
@@ -67,13 +68,13 @@ ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIden
   const std::vector<int> first = first_with_clock(host_of_rank);
   if (std::all_of(first.begin(), first.end(), [](int rank) { return rank == 0; })) return {own(), 0.0, 0.0};
   ClockOffset mine;
-  // One clock after the other, so that rank 0 answers at once.
+  // One clock after the other, so that rank 0 replies at once.
   for (int rank = 1; rank < backend.world_size(); ++rank) {
     if (first[static_cast<std::size_t>(rank)] != rank) continue;
-    if (backend.rank() == 0) answer(backend, rank, own);
+    if (backend.rank() == 0) serve_time(backend, rank, own);
     if (backend.rank() == rank)
       mine = best_offset(
-          own, [&] { return ask(backend); }, kExchanges);
+          own, [&] { return request_time(backend); }, kExchanges);
   }
   const auto all = session.control->all_gather_numbers("clocks", {mine.at_s, mine.offset_s, mine.error_s});
   const auto source = static_cast<std::size_t>(first[static_cast<std::size_t>(backend.rank())]);
@@ -83,8 +84,8 @@ ClockOffset compare_with_rank_0(RankSession& session, const std::vector<HostIden
 
 ClockLine::ClockLine(const ClockOffset& before, const ClockOffset& after)
     : before_(before), error_s_(std::max(before.error_s, after.error_s)) {
-  const double apart = after.at_s - before.at_s;
-  if (apart > 0.0) drift_ = (after.offset_s - before.offset_s) / apart;
+  const double between_s = after.at_s - before.at_s;
+  if (between_s > 0.0) drift_ = (after.offset_s - before.offset_s) / between_s;
 }
 
 double ClockLine::on_rank_0(double own_s) const {

@@ -9,10 +9,10 @@ Registry<DeviceCopiesFactory>& device_copies() {
   return registry;
 }
 
-const Registry<DeviceCopiesFactory>::Entry& find_device_copies(const std::string& asked_by) {
+const Registry<DeviceCopiesFactory>::Entry& find_device_copies(const std::string& requested_by) {
   if (device_copies().entries().empty())
     throw CapabilityError(
-        asked_by +
+        requested_by +
         ": this stepcast-runner was built without CUDA; build it where CMake finds the CUDA toolkit "
         "(-DCUDAToolkit_ROOT=...)");
   return device_copies().entries().front();

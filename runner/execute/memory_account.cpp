@@ -1,66 +1,58 @@
 #include "runner/execute/memory_account.hpp"
 
-#include <cstddef>
-#include <mutex>
-#include <numeric>
-
 namespace stepcast {
 namespace {
 
-/// What all threads of this process hold, under one lock: an allocation costs far more than taking it.
-struct Books {
-  std::mutex mutex;
-  MemoryBytes live{};
-  MemoryBytes at_peak{};
-  double peak = 0.0;
-};
-
-Books& books() {
-  static Books one;
-  return one;
+MemoryAccount*& account_of_thread() {
+  static MemoryAccount of_process;
+  thread_local MemoryAccount* account = &of_process;
+  return account;
 }
 
-int& category_of_thread() {
-  thread_local int category = kUncountedMemory;
+std::optional<MemoryCategory>& category_of_thread() {
+  thread_local std::optional<MemoryCategory> category;
   return category;
 }
 
 }  // namespace
 
-int memory_category_of_thread() { return category_of_thread(); }
-
-void account_memory(int category, double bytes) {
-  if (category == kUncountedMemory) return;
-  Books& account = books();
-  const std::lock_guard lock(account.mutex);
-  account.live[static_cast<std::size_t>(category)] += bytes;
-  if (const double now = total(account.live); now > account.peak) {
-    account.peak = now;
-    account.at_peak = account.live;
+void MemoryAccount::add(MemoryCategory category, double bytes) {
+  const std::lock_guard lock(mutex_);
+  live_[category] += bytes;
+  if (const double now = total(live_); now > peak_) {
+    peak_ = now;
+    at_peak_ = live_;
   }
 }
 
-MemoryScope::MemoryScope(MemoryCategory category) : before_(category_of_thread()) {
-  category_of_thread() = static_cast<int>(category);
+MemoryBytes MemoryAccount::live() const {
+  const std::lock_guard lock(mutex_);
+  return live_;
+}
+
+MemoryBytes MemoryAccount::peak() const {
+  const std::lock_guard lock(mutex_);
+  return at_peak_;
+}
+
+void MemoryAccount::forget_peak() {
+  const std::lock_guard lock(mutex_);
+  at_peak_ = live_;
+  peak_ = total(live_);
+}
+
+MemoryAccount& memory_account() { return *account_of_thread(); }
+
+AccountScope::AccountScope(MemoryAccount& account) : before_(account_of_thread()) {
+  account_of_thread() = &account;
+}
+AccountScope::~AccountScope() { account_of_thread() = before_; }
+
+MemoryScope::MemoryScope(std::optional<MemoryCategory> category) : before_(category_of_thread()) {
+  category_of_thread() = category;
 }
 MemoryScope::~MemoryScope() { category_of_thread() = before_; }
 
-double total(const MemoryBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), 0.0); }
-
-MemoryBytes live_memory() {
-  const std::lock_guard lock(books().mutex);
-  return books().live;
-}
-
-MemoryBytes peak_memory() {
-  const std::lock_guard lock(books().mutex);
-  return books().at_peak;
-}
-
-void forget_memory_peak() {
-  const std::lock_guard lock(books().mutex);
-  books().at_peak = books().live;
-  books().peak = total(books().live);
-}
+std::optional<MemoryCategory> memory_category() { return category_of_thread(); }
 
 }  // namespace stepcast

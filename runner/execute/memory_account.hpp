@@ -1,38 +1,59 @@
 #pragma once
 
-#include <array>
+#include <mutex>
+#include <optional>
 
-#include "schedule/schedule.hpp"
+#include "schedule/kinds.hpp"
 
-/// Counts the bytes that tensors hold on this rank, by what they are held for.
+/// Bytes that the tensors of a rank hold, by category.
 namespace stepcast {
 
-/// While it lives, what this thread allocates counts as `category`; what is allocated outside any scope (the
-/// samples in host memory) is not counted. Scopes nest.
+/// Account of one rank. An allocation counts in the account of the thread that made it, whichever thread
+/// frees it.
+class MemoryAccount {
+ public:
+  /// \param bytes negative for a release
+  void add(MemoryCategory category, double bytes);
+  [[nodiscard]] MemoryBytes live() const;
+  /// Bytes held when the total was highest since the last forget_peak().
+  [[nodiscard]] MemoryBytes peak() const;
+  void forget_peak();
+
+ private:
+  mutable std::mutex mutex_;
+  MemoryBytes live_, at_peak_;
+  double peak_ = 0.0;
+};
+
+/// Account of the calling thread: the one of the process, unless an AccountScope set another.
+MemoryAccount& memory_account();
+
+/// Sets the account of the calling thread while it lives, for ranks that are threads of one process.
+/// \pre the account outlives everything allocated in it
+class AccountScope {
+ public:
+  explicit AccountScope(MemoryAccount& account);
+  ~AccountScope();
+  AccountScope& operator=(AccountScope&&) = delete;
+
+ private:
+  MemoryAccount* before_;
+};
+
+/// Sets the category of what the calling thread allocates while it lives. Scopes nest. Allocations outside
+/// any scope (samples in host memory) do not count.
 class MemoryScope {
  public:
-  explicit MemoryScope(MemoryCategory category);
+  /// \param category empty: allocations do not count, as host memory
+  explicit MemoryScope(std::optional<MemoryCategory> category);
   ~MemoryScope();
   MemoryScope& operator=(MemoryScope&&) = delete;
 
  private:
-  int before_;
+  std::optional<MemoryCategory> before_;
 };
 
-/// Bytes by MemoryCategory.
-using MemoryBytes = std::array<double, 5>;
-double total(const MemoryBytes& bytes);
-
-/// What is allocated outside any MemoryScope.
-inline constexpr int kUncountedMemory = 5;
-/// What an allocation of this thread counts as now: a MemoryCategory, or kUncountedMemory.
-int memory_category_of_thread();
-/// Adds an allocation to the account, or a release as a negative number.
-void account_memory(int category, double bytes);
-
-MemoryBytes live_memory();
-/// What was held when the total was most since the last call of `forget_memory_peak`.
-MemoryBytes peak_memory();
-void forget_memory_peak();
+/// Category of the calling thread's allocations; empty outside any MemoryScope.
+std::optional<MemoryCategory> memory_category();
 
 }  // namespace stepcast

@@ -17,11 +17,11 @@ using Clock = std::chrono::steady_clock;
 
 using std::chrono::nanoseconds;
 
-// Priorities of SCHED_FIFO. A thread that goes down to a lower one keeps the core among its equals.
+// Priorities of SCHED_FIFO. A thread that changes to a lower one keeps the core before its equals.
 constexpr int kBetweenWaits = 1;
 constexpr int kWaiting = 2;
 
-/// Beyond what timers are late: the clock is read and the loop left.
+/// Margin for reading the clock and leaving the loop.
 constexpr nanoseconds kMargin{3'000};
 
 bool schedule_this_thread(int policy, int priority) {
@@ -30,7 +30,7 @@ bool schedule_this_thread(int policy, int priority) {
   return ::sched_setscheduler(0, policy, &parameters) == 0;
 }
 
-/// An open file that asks the kernel for idle cores that answer at once (its PM QoS), or -1.
+/// Opens a file that makes the kernel keep idle cores awake (PM QoS); -1 if that is not allowed.
 int keep_cores_awake() {
   const int file = ::open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC);
   const std::int32_t most_us = 0;
@@ -59,7 +59,7 @@ PreciseWait::PreciseWait() : policy_(::sched_getscheduler(0)), awake_(keep_cores
   ::sched_getparam(0, &parameters);
   priority_ = parameters.sched_priority;
   has_priority_ = schedule_this_thread(SCHED_FIFO, kBetweenWaits);
-  ::prctl(PR_SET_TIMERSLACK, 1UL);  // what timers of other policies may be late
+  ::prctl(PR_SET_TIMERSLACK, 1UL);  // allowed lateness of timers under other policies
 }
 
 PreciseWait::~PreciseWait() {
@@ -68,7 +68,7 @@ PreciseWait::~PreciseWait() {
   if (awake_ >= 0) ::close(awake_);
 }
 
-/// The median of the timer's lateness is found by steps: one up when it was later, one down when it was not.
+/// Tracks the median of the timer's lateness: one step up if it was later, one down if it was not.
 void PreciseWait::until(Clock::time_point instant) {
   constexpr nanoseconds kStep{1'000};
   const Clock::time_point timer = instant - timer_late_ - kMargin;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,14 +19,14 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend, DeviceQueue* device)
+ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend, DeviceStream* device)
     : schedule_(schedule),
       program_(schedule.program(backend.rank())),
       backend_(backend),
       device_(device),
       stamps_(program_.ops.size()),
-      marks_(program_.ops.size()) {
-  assert(schedule.world_size == backend.world_size());
+      events_(program_.ops.size()) {
+  if (schedule.world_size != backend.world_size()) return;  // one process drives all devices: no collectives
   for (const Group& group : schedule.groups) {
     const bool everybody = static_cast<int>(group.ranks.size()) == backend.world_size();
     const bool member =
@@ -34,9 +35,7 @@ ProgramRunner::ProgramRunner(const Schedule& schedule, Backend& backend, DeviceQ
   }
 }
 
-void ProgramRunner::refuse_copies() {
-  throw CapabilityError("copies between the memories of a host and its GPUs need a runner that drives GPUs");
-}
+void ProgramRunner::no_array() { throw std::logic_error("this program has no arrays for collectives"); }
 
 Backend& ProgramRunner::backend_of(int group) {
   const int index = schedule_.group_index(group, backend_.rank());
@@ -47,91 +46,77 @@ Backend& ProgramRunner::backend_of(int group) {
 ProgramRunner::Launch ProgramRunner::launch_of(const Collective& collective) {
   Backend& group = backend_of(collective.group);
   const bool gathers = collective.kind == CollectiveKind::kGather && group.rank() == collective.root;
+  const auto call = [&group, collective](const std::pair<Array, Array>& on) {
+    return issue(group, collective, on.first, on.second);
+  };
+  const auto require = [&](std::initializer_list<CollectiveKind> kinds, const char* what) {
+    if (std::find(kinds.begin(), kinds.end(), collective.kind) == kinds.end())
+      throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(collective.kind) + " of " +
+                            what + " is predicted, not executed");
+  };
   return std::visit(
       Overloaded{
-          [&](const GradientArray& gradient) {
-            return array_launch(collective, group, array(gradient),
-                                gathers ? contributions(gradient.tensor, group.world_size()) : Array{});
+          [&](const OneOf<GradientArray, BucketArray, BufferArray> auto& payload) -> Launch {
+            require({CollectiveKind::kAllReduce, CollectiveKind::kBroadcast, CollectiveKind::kGather,
+                     CollectiveKind::kScatter},
+                    "a single tensor");
+            std::pair<Array, Array> on{array(payload), {}};
+            if constexpr (requires { payload.tensor; })
+              if (gathers) on.second = contributions(payload.tensor, group.world_size());
+            return [call, on] { return call(on); };
           },
-          [&](const OneOf<BucketArray, BufferArray> auto& payload) {
-            return array_launch(collective, group, array(payload), {});
+          [&](const OneOf<UnitParameters, UnitGradients> auto& payload) -> Launch {
+            require({CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce},
+                    "an FSDP unit");
+            return [this, call, payload, kind = collective.kind] { return call(arrays_of(payload, kind)); };
           },
-          [&](const UnitParameters& payload) {
-            return unit_launch(collective.kind, group, payload.unit, false);
+          [&](const ExchangeArray& which) -> Launch {
+            return [this, call, which] { return call(exchange(which.exchange)); };
           },
-          [&](const UnitGradients& payload) {
-            return unit_launch(collective.kind, group, payload.unit, payload.shard);
-          },
-          [&](const ExchangeArray& which) { return exchange_launch(collective.kind, group, which); },
       },
       collective.payload);
 }
 
-/// Of a collective on one array in place. \param gathered on the root of a gather, where what it gathers goes
-ProgramRunner::Launch ProgramRunner::array_launch(const Collective& collective, Backend& group, Array own,
-                                                  Array gathered) {
+/// Input and output of a collective of an FSDP unit, allocated and converted as it needs them.
+template <class UnitPayload>
+std::pair<Array, Array> ProgramRunner::arrays_of(const UnitPayload& payload, CollectiveKind kind) {
+  if (kind == CollectiveKind::kAllGather) take_parameters(payload.unit);
+  if (kind == CollectiveKind::kReduceScatter) convert_gradients(payload.unit);
+  const UnitArrays on = unit(payload.unit);
+  if (kind == CollectiveKind::kAllGather) return {on.parameter_shard, on.parameters};
+  if (kind == CollectiveKind::kReduceScatter) return {on.gradients, on.gradient_shard};
+  if constexpr (requires { payload.shard; })
+    if (payload.shard) return {on.gradient_shard, {}};
+  return {on.gradients, {}};
+}
+
+/// Submits a collective. \param out unused if it works in place
+WorkPtr ProgramRunner::issue(Backend& group, const Collective& collective, Array in, Array out) {
   const int root = collective.root;
   switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-      return [&group, own] { return group.all_reduce(own); };
+    case CollectiveKind::kAllReduce: {
+      const auto* of_layers = std::get_if<ExchangeArray>(&collective.payload);
+      return of_layers != nullptr && of_layers->maximum ? group.all_reduce_maximum(in) : group.all_reduce(in);
+    }
     case CollectiveKind::kBroadcast:
-      return [&group, own, root] { return group.broadcast(own, root); };
+      return group.broadcast(in, root);
     case CollectiveKind::kGather:
-      return [&group, own, gathered, root] { return group.gather(own, gathered, root); };
+      return group.gather(in, out, root);
     case CollectiveKind::kScatter: {
       std::vector<Array> parts;
-      if (group.rank() == root) parts.assign(static_cast<std::size_t>(group.world_size()), own);
-      return [&group, own, parts, root] { return group.scatter(parts, own, root); };
+      if (group.rank() == root) parts.assign(static_cast<std::size_t>(group.world_size()), in);
+      return group.scatter(std::move(parts), in, root);
     }
     case CollectiveKind::kAllGather:
+      return group.all_gather(in, out);
     case CollectiveKind::kReduceScatter:
+      return group.reduce_scatter(in, out);
     case CollectiveKind::kAllToAll:
+      return group.all_to_all(in, out);
     case CollectiveKind::kShift:
       break;
   }
-  throw CapabilityError("strategy '" + schedule_.strategy + "': " + to_text(collective.kind) +
-                        " of single tensors is not executed, only predicted");
-}
-
-ProgramRunner::Launch ProgramRunner::unit_launch(CollectiveKind kind, Backend& group, int index, bool shard) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return [this, &group, index] {
-        take_parameters(index);
-        const UnitArrays on = unit(index);
-        return group.all_gather(on.parameter_shard, on.parameters);
-      };
-    case CollectiveKind::kReduceScatter:
-      return [this, &group, index] {
-        convert_gradients(index);
-        const UnitArrays on = unit(index);
-        return group.reduce_scatter(on.gradients, on.gradient_shard);
-      };
-    case CollectiveKind::kAllReduce:
-      return [this, &group, index, shard] {
-        const UnitArrays on = unit(index);
-        return group.all_reduce(shard ? on.gradient_shard : on.gradients);
-      };
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kShift:
-      break;
-  }
-  throw CapabilityError(std::string(to_text(kind)) + " of an FSDP unit is not executed, only predicted");
-}
-
-ProgramRunner::Launch ProgramRunner::exchange_launch(CollectiveKind kind, Backend& group,
-                                                     const ExchangeArray& which) {
-  return [this, kind, &group, which] {
-    const auto [own, other] = exchange(which.exchange);
-    if (kind == CollectiveKind::kAllGather) return group.all_gather(own, other);
-    if (kind == CollectiveKind::kReduceScatter) return group.reduce_scatter(own, other);
-    if (kind == CollectiveKind::kAllToAll) return group.all_to_all(own, other);
-    if (kind == CollectiveKind::kShift) return group.shift(own, other);
-    return which.maximum ? group.all_reduce_maximum(own) : group.all_reduce(own);
-  };
+  return group.shift(in, out);
 }
 
 void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
@@ -141,30 +126,30 @@ void ProgramRunner::add(std::size_t index, CompiledOp compiled) {
   step.op = std::move(compiled);
   for (const int earlier : op.after) {
     step.after.push_back(static_cast<std::size_t>(earlier));
-    if (program_.ops[static_cast<std::size_t>(earlier)].stream == Stream::kComm)
+    if (program_.ops[static_cast<std::size_t>(earlier)].stream != Stream::kCompute)
       step.wait_for.push_back(static_cast<std::size_t>(earlier));
   }
-  // A collective is handed over when the calling thread has come so far in the program, not before.
+  // A collective is submitted after the calling thread has reached its place in the program.
   for (std::size_t i = index; collective && i-- > 0;)
-    if (program_.ops[i].stream != Stream::kComm) {
+    if (program_.ops[i].stream == Stream::kCompute) {
       step.after.push_back(i);
       break;
     }
-  step.message = operation_of(op).start == Start::kWhenReady;
+  step.posted = operation_of(op).start != Start::kInTurn;
   step.stamps_wait = std::holds_alternative<Synchronize>(op.action);
   step.within = op.within;
   step.on_demand = collective && op.exchange >= 0;
   step.memory = operation_of(op).workspace;
   if (collective) {
     collectives_.push_back(index);
-    if (is_shift(op)) exchange_hooks_[op.exchange].push_back(index);
+    if (is_shift(op)) collective_hooks_[op.exchange].push_back(index);
   } else if (op.exchange >= 0) {
-    exchange_hooks_[op.exchange].push_back(index);
+    collective_hooks_[op.exchange].push_back(index);
   } else if (op.within >= 0) {
     hooks_[static_cast<std::size_t>(op.ready_tensor)].push_back(index);
   } else {
     inline_.push_back(index);
-    if (step.message) messages_.push_back(index);
+    if (step.posted) posted_.push_back(index);
   }
   steps_.push_back(std::move(step));
 }
@@ -179,26 +164,25 @@ void ProgramRunner::settle() {
   if (device_ == nullptr) return;
   device_->drain();
   for (std::size_t i = 0; i < steps_.size(); ++i)
-    if (steps_[i].op.run) stamps_[i] = {device_->passed(marks_[i].first), device_->passed(marks_[i].second)};
+    if (steps_[i].op.run)
+      stamps_[i] = {device_->time_of(events_[i].first), device_->time_of(events_[i].second)};
 }
 
 const std::vector<Stamp>& ProgramRunner::step() {
-  if (device_ != nullptr) latest_mark_ = device_->mark();
+  if (device_ != nullptr) latest_event_ = device_->record_event();
   for (Step& step : steps_) step.done = false;
   launched_ = 0;
   computing_ = {};
   if (threads_) computed_ = now();
   for (const std::size_t index : inline_) {
-    if (steps_[index].message) {
-      for (const std::size_t earlier : steps_[index].wait_for) finish(earlier);
-      launch(steps_[index]);
-    } else {
+    if (steps_[index].posted)
+      post(index);
+    else
       run_inline(index);
-    }
   }
-  for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
+  for (const std::vector<std::size_t>* all : {&collectives_, &posted_})
     for (const std::size_t index : *all) finish(index);
-  for (const std::vector<std::size_t>* all : {&collectives_, &messages_})
+  for (const std::vector<std::size_t>* all : {&collectives_, &posted_})
     for (const std::size_t index : *all) {
       Step& step = steps_[index];
       if (device_ != nullptr) step.work->wait();
@@ -210,30 +194,31 @@ const std::vector<Stamp>& ProgramRunner::step() {
   return stamps_;
 }
 
-/// Reading takes long enough to lose the core meanwhile, which would be in one of the numbers and not in the others.
+/// Repeats the reading if the thread lost its core meanwhile, which would affect one number and not the
+/// others.
 ProgramRunner::Instant ProgramRunner::now() const {
   constexpr int kTries = 5;
   constexpr double kLost = 20e-6;
   Instant instant;
-  double in_line_before_s = threads_->waited_s();
+  double queued_before_s = threads_->seconds();
   for (int i = 0; i < kTries; ++i) {
     instant = {std::chrono::duration<double>(Clock::now().time_since_epoch()).count(), process_ran_s(),
-               threads_->waited_s()};
-    if (instant.in_line_s - in_line_before_s < kLost) break;
-    in_line_before_s = instant.in_line_s;
+               threads_->seconds()};
+    if (instant.queued_s - queued_before_s < kLost) break;
+    queued_before_s = instant.queued_s;
   }
   return instant;
 }
 
-/// What ranks wait for others, and stand in line for meanwhile.
+/// Adds run-queue delay during a wait for other ranks.
 void ProgramRunner::add_waiting(const Instant& from, const Instant& to) {
-  computing_.in_line_s += std::clamp(to.in_line_s - from.in_line_s, 0.0, to.idle_since(from));
+  computing_.queued_s += std::clamp(to.queued_s - from.queued_s, 0.0, to.idle_since(from));
 }
 
-/// An operation that computes, without what it waits for other ranks in between.
+/// Runs an operation that computes, timed without its waits for other ranks.
 void ProgramRunner::compute(Step& step) {
   if (!threads_ || step.within >= 0 || step.stamps_wait)
-    return step.op.run();  // in another one, or after a wait
+    return step.op.run();  // part of another one, or a wait
   waited_s_ = idle_s_ = 0.0;
   const Instant begin = now();
   add_waiting(computed_, begin);
@@ -242,7 +227,7 @@ void ProgramRunner::compute(Step& step) {
   computes_ = false;
   computed_ = now();
   computing_.wall_s += computed_.time_s - begin.time_s - waited_s_;
-  computing_.taken_s += std::max(0.0, computed_.idle_since(begin) - idle_s_);
+  computing_.lost_s += std::max(0.0, computed_.idle_since(begin) - idle_s_);
 }
 
 void ProgramRunner::wait(Step& step) {
@@ -259,38 +244,39 @@ void ProgramRunner::run_inline(std::size_t index) {
   Step& step = steps_[index];
   const MemoryScope scope(step.memory);
   const Clock::time_point before_wait = step.stamps_wait ? Clock::now() : Clock::time_point();
-  std::size_t before = latest_mark_;
-  if (device_ != nullptr && step.stamps_wait && step.within >= 0) before = device_->mark();
+  std::size_t before = latest_event_;
+  if (device_ != nullptr && step.stamps_wait && step.within >= 0) before = device_->record_event();
   for (const std::size_t earlier : step.wait_for) finish(earlier);
   stamps_[index].start = step.stamps_wait ? before_wait : Clock::now();
-  hook_host_ = static_cast<int>(index);
+  hook_parent_ = static_cast<int>(index);
   if (device_ != nullptr && !step.stamps_wait && (step.within >= 0 || !step.wait_for.empty()))
-    before = device_->mark();
+    before = device_->record_event();
   compute(step);
-  if (device_ != nullptr) marks_[index] = {before, latest_mark_ = device_->mark()};
+  if (device_ != nullptr) events_[index] = {before, latest_event_ = device_->record_event()};
   stamps_[index].end = Clock::now();
   step.done = true;
   launch_ready();
-  for (const std::size_t message : messages_)  // gives up the memory of those that have left
+  for (const std::size_t message : posted_)  // frees the memory of sent messages
     if (steps_[message].held && steps_[message].work->done()) release(steps_[message]);
 }
 
 void ProgramRunner::gradient_ready(int tensor) { run_hooks(hooks_[static_cast<std::size_t>(tensor)]); }
 
-void ProgramRunner::exchange_ready(int exchange) { run_hooks(exchange_hooks_[exchange]); }
+void ProgramRunner::collective_ready(int exchange) { run_hooks(collective_hooks_[exchange]); }
 
 void ProgramRunner::run_hooks(const std::vector<std::size_t>& hooks) {
-  const int host = hook_host_;
+  const int parent = hook_parent_;
   for (const std::size_t index : hooks)
-    if (steps_[index].within == host) steps_[index].op.run ? run_inline(index) : hand_over(steps_[index]);
-  hook_host_ = host;
+    if (steps_[index].within == parent)
+      steps_[index].op.run ? run_inline(index) : submit_up_to(steps_[index]);
+  hook_parent_ = parent;
 }
 
 void ProgramRunner::launch(Step& step) {
   const MemoryScope scope(step.memory);
   step.work = step.op.launch();
   step.held = step.op.release != nullptr;
-  if (!step.message) ++launched_;
+  if (!step.posted) ++launched_;
 }
 
 void ProgramRunner::launch_ready() {
@@ -302,22 +288,37 @@ void ProgramRunner::launch_ready() {
   }
 }
 
-/// After whatever is before it in the stream.
-void ProgramRunner::hand_over(const Step& step) {
+/// Submits the collectives up to this one, in the order of the stream.
+void ProgramRunner::submit_up_to(const Step& step) {
   while (step.work == nullptr) {
     Step& next = steps_[collectives_.at(launched_)];
     if (next.on_demand && &next != &step)
-      throw std::logic_error("exchange '" + program_.ops[collectives_[launched_]].name +
-                             "' has not come, but what stands behind it is waited for");
+      throw std::logic_error("collective '" + program_.ops[collectives_[launched_]].name +
+                             "' was not reached, but the program waits for a later one");
     for (const std::size_t earlier : next.wait_for) finish(earlier);
     launch(next);
   }
 }
 
-/// Waits for a communication operation, or has the device do it.
+void ProgramRunner::post(std::size_t index) {
+  Step& step = steps_[index];
+  for (const std::size_t earlier : step.wait_for) {
+    submit_up_to(steps_[earlier]);
+    if (step.op.staged)
+      wait(steps_[earlier]);
+    else if (step.op.stream != nullptr)
+      steps_[earlier].work->precede(step.op.stream);
+    else
+      finish(earlier);
+  }
+  launch(step);
+  if (step.op.staged) wait(step);
+}
+
+/// Waits for communication or a copy, or makes the device wait for it.
 void ProgramRunner::finish(std::size_t index) {
   Step& step = steps_[index];
-  hand_over(step);
+  submit_up_to(step);
   if (!step.done && device_ != nullptr)
     step.work->precede(nullptr);
   else if (!step.done)

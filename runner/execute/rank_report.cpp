@@ -9,14 +9,14 @@
 
 #include "runner/control/clocks.hpp"
 #include "runner/execute/clock_alignment.hpp"
-#include "runner/execute/core_sharing.hpp"
+#include "runner/execute/rank_watch.hpp"
 #include "schedule/operations.hpp"
 
 namespace stepcast {
 namespace {
 
-double to_seconds(std::chrono::steady_clock::time_point instant) {
-  return std::chrono::duration<double>(instant.time_since_epoch()).count();
+double to_seconds(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
 ClockOffset compare_clocks(RankSession& session) {
@@ -35,8 +35,8 @@ std::size_t median_step(const std::vector<std::vector<double>>& step_time_s) {
   return slowest[(slowest.size() - 1) / 2].second;
 }
 
-/// The notes of one rank: a few numbers per step and two instants per operation, in memory taken before the
-/// first step.
+/// The records of one rank: a few numbers per step and two times per operation, in memory allocated before
+/// the first step.
 class RankLog {
  public:
   RankLog(const Schedule& schedule, RankSession& session, const StepLoop& loop)
@@ -53,7 +53,7 @@ class RankLog {
     before_ = compare_clocks(session);
   }
 
-  /// \param computing where the program tells
+  /// \param computing nothing if the program does not measure it
   void add(int step, const Stamp& whole, const std::vector<Stamp>& stamps, double loss,
            const std::optional<ComputingTime>& computing) {
     const double length = to_seconds(whole.end) - to_seconds(whole.start);
@@ -68,7 +68,8 @@ class RankLog {
     stamps_.insert(stamps_.end(), stamps.begin(), stamps.end());
   }
 
-  /// Collects the notes of all ranks; every rank calls it. \param bytes_sent by this rank in one measured step
+  /// Gathers the records of all ranks; every rank calls it. \param bytes_sent by this rank in one measured
+  /// step
   [[nodiscard]] Result report(RankSession& session, double bytes_sent, const MemoryBytes& peak) const {
     const std::size_t steps = step_time_s_.size();
     const ClockLine clock(before_, compare_clocks(session));
@@ -92,7 +93,7 @@ class RankLog {
       result.notes["clocks"] = "spans of other hosts are aligned with rank 0's clock to within " +
                                to_text(Seconds(error_s)) + ", half the smallest round trip";
     Result notes;
-    notes.spans = spans_on_rank_0(clock, step, start_of_rank_0);
+    notes.spans = spans(step, [&](double own_s) { return clock.on_rank_0(own_s) - start_of_rank_0; });
     notes.breakdown = {median_breakdown()};
     notes.loss = loss_;
     notes.memory = {memory_use(peak)};
@@ -116,66 +117,58 @@ class RankLog {
     return result;
   }
 
-  /// By step; empty where some rank does not know. All ranks call it.
-  [[nodiscard]] std::vector<double> undisturbed_steps(RankSession& session) const {
+  /// Step times without interference; empty if they are unknown on some rank. All ranks call it.
+  [[nodiscard]] std::vector<double> steps_without_interference(RankSession& session) const {
     std::vector<double> mine;
     if (computing_.size() == step_time_s_.size())
       for (std::size_t step = 0; step < computing_.size(); ++step)
-        mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].taken_s,
-                                 computing_[step].in_line_s});
+        mine.insert(mine.end(), {step_time_s_[step], computing_[step].wall_s, computing_[step].lost_s,
+                                 computing_[step].queued_s});
     const auto all = session.control->all_gather_numbers("computing times", mine);
     std::vector<std::vector<double>> step_s;
     std::vector<std::vector<ComputingTime>> computing;
-    // Of a step that lasts for longer than neighbours rest, no less than what they cost it is ever seen.
+    // A busy neighbour delays every step that is longer than its pauses: the least delay seen is limited to
+    // this.
     constexpr double kMostOwn = 0.04;
-    double own_in_line_s = std::numeric_limits<double>::infinity();
+    double own_queued_s = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < mine.size(); i += 4) {
-      double in_line_s = 0.0;
+      double queued_s = 0.0;
       step_s.emplace_back();
       computing.emplace_back();
       for (const std::vector<double>& theirs : all) {
         if (theirs.size() != mine.size()) return {};
         step_s.back().push_back(theirs[i]);
         computing.back().push_back({theirs[i + 1], theirs[i + 2], theirs[i + 3]});
-        in_line_s += theirs[i + 3];
+        queued_s += theirs[i + 3];
       }
       const double longest_s = *std::max_element(step_s.back().begin(), step_s.back().end());
-      own_in_line_s = std::min({own_in_line_s, in_line_s, kMostOwn * longest_s});
+      own_queued_s = std::min({own_queued_s, queued_s, kMostOwn * longest_s});
     }
     std::vector<double> result;
     for (std::size_t step = 0; step < step_s.size(); ++step)
-      result.push_back(undisturbed_step_s(step_s[step], computing[step], own_in_line_s));
+      result.push_back(step_without_interference_s(step_s[step], computing[step], own_queued_s));
     return result;
   }
 
  private:
-  [[nodiscard]] std::vector<Span> spans(std::size_t step, double origin_s) const {
+  /// Spans of one step. \param time converts seconds of this rank's steady clock
+  template <class Time>
+  [[nodiscard]] std::vector<Span> spans(std::size_t step, const Time& time) const {
     std::vector<Span> result;
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
-      const Op& op = program_.ops[i];
       const Stamp& stamp = stamps_[step * program_.ops.size() + i];
       result.push_back(
-          span_of(rank_, op, to_seconds(stamp.start) - origin_s, to_seconds(stamp.end) - origin_s));
+          span_of(rank_, program_.ops[i], time(to_seconds(stamp.start)), time(to_seconds(stamp.end))));
     }
     return result;
   }
 
-  /// The same by rank 0's clock.
-  [[nodiscard]] std::vector<Span> spans_on_rank_0(const ClockLine& clock, std::size_t step,
-                                                  double origin_s) const {
-    std::vector<Span> result = spans(step, 0.0);
-    for (Span& span : result) {
-      span.start_s = clock.on_rank_0(span.start_s) - origin_s;
-      span.end_s = clock.on_rank_0(span.end_s) - origin_s;
-    }
-    return result;
-  }
-
-  /// The steps that a timeline shows, of all ranks, complete at rank 0; every rank calls it.
+  /// Spans of the requested steps, of all ranks, complete at rank 0; every rank calls it.
   [[nodiscard]] std::vector<Span> shown(RankSession& session, const ClockLine& clock, double origin_s) const {
     std::vector<Span> mine;
     for (const int step : shown_steps_)
-      for (Span& span : spans_on_rank_0(clock, static_cast<std::size_t>(step), origin_s)) {
+      for (Span& span : spans(static_cast<std::size_t>(step),
+                              [&](double own_s) { return clock.on_rank_0(own_s) - origin_s; })) {
         span.step = step;
         mine.push_back(std::move(span));
       }
@@ -188,11 +181,10 @@ class RankLog {
   [[nodiscard]] Breakdown median_breakdown() const {
     std::vector<Breakdown> steps;
     for (std::size_t step = 0; step < step_time_s_.size(); ++step)
-      steps.push_back(make_breakdown(spans(step, start_s_[step]), rank_, step_time_s_[step]));
+      steps.push_back(make_breakdown(spans(step, [&](double own_s) { return own_s - start_s_[step]; }), rank_,
+                                     step_time_s_[step]));
     Breakdown result;
-    for (const auto part :
-         {&Breakdown::compute_s, &Breakdown::exposed_communication_s, &Breakdown::overlapped_communication_s,
-          &Breakdown::input_and_host_s, &Breakdown::optimizer_and_copies_s, &Breakdown::idle_s}) {
+    for (const auto& [name, part] : breakdown_parts()) {
       std::vector<double> samples;
       for (const Breakdown& step : steps) samples.push_back(step.*part);
       result.*part = median(samples);
@@ -204,8 +196,7 @@ class RankLog {
     MemoryUse use;
     use.rank = rank_;
     use.peak_bytes = total(peak);
-    for (std::size_t i = 0; i < peak.size(); ++i)
-      use.at_peak_bytes[to_text(static_cast<MemoryCategory>(i))] = peak[i];
+    for (const MemoryCategoryRow& row : kMemoryCategories) use.at_peak_bytes[row.name] = peak[row.value];
     return use;
   }
 
@@ -218,53 +209,49 @@ class RankLog {
   std::vector<double> start_s_;           ///< by step, in seconds of the steady clock
   std::vector<double> step_time_s_;       ///< by step
   std::vector<double> loss_;              ///< by step
-  std::vector<ComputingTime> computing_;  ///< by step; empty where the program does not tell
+  std::vector<ComputingTime> computing_;  ///< by step; empty if the program does not measure it
   std::vector<Stamp> stamps_;             ///< step after step
 };
 
-/// The machine beside the measured steps of a rank.
+/// Watches the machine during the measured steps of a rank.
 class StepWatch {
  public:
   StepWatch(RankSession& session, const StepLoop& loop)
-      : session_(session),
-        loop_(loop),
-        sharing_(find_core_sharing(session)),
-        watch_(sharing_.watch(loop.threads)) {}
+      : session_(session), loop_(loop), watch_(session, loop.threads) {}
 
-  /// Before the first measured step. All ranks look after the same steps, as rank 0's latest step suggests.
+  /// Called before the first measured step. Rank 0's latest step determines after which steps all ranks look.
   /// \param step_s 0: none yet
   void begin(double step_s) {
-    constexpr double kBetween = 0.5;
+    constexpr double kBetweenS = 0.5;
     int block = loop_.steps;
-    if (loop_.watches_machine && !sharing_.crowded && step_s > 0.0)
-      block = static_cast<int>(std::clamp(std::ceil(kBetween / step_s), 1.0, static_cast<double>(block)));
+    if (loop_.watches_machine && !watch_.crowded() && step_s > 0.0)
+      block = static_cast<int>(std::clamp(std::ceil(kBetweenS / step_s), 1.0, static_cast<double>(block)));
     block_ = std::stoi(session_.control->broadcast("steps between looks", std::to_string(block)));
-    const bool tells =
-        loop_.watches_machine && !sharing_.crowded && loop_.threads == 1 && step_s >= kLongStepS;
-    tells_taken_ = session_.control->broadcast("steps are long", tells ? "1" : "0") == "1";
+    const bool corrects =
+        loop_.watches_machine && !watch_.crowded() && loop_.threads == 1 && step_s >= kLongStepS;
+    corrects_steps_ = session_.control->broadcast("steps are long", corrects ? "1" : "0") == "1";
   }
-  /// Whether what others take from a step is to be told apart: on all ranks or on none.
-  [[nodiscard]] bool tells_taken() const { return tells_taken_; }
-  void restart() { watch_.restart(); }
+  /// True if step times without interference are computed; equal on all ranks.
+  [[nodiscard]] bool corrects_steps() const { return corrects_steps_; }
+  void restart() { watch_.begin(); }
   void after(int step) {
     if (step < 0 || ((step + 1) % block_ != 0 && step + 1 != loop_.steps)) return;
-    const MachineState state = look(session_, sharing_, watch_, all_ranks(session_), looks_++);
-    own_.insert(own_.end(), {state.probe_per_s, state.taken});
-    watch_.restart();
+    const MachineState state = watch_.end(all_ranks(session_));
+    own_.insert(own_.end(), {state.probe_per_s, state.lost_fraction});
   }
 
-  /// Of the rank that was given least. All ranks call it.
+  /// State of the rank that lost most CPU time. All ranks call it.
   [[nodiscard]] RunMachine report() const {
     RunMachine machine{block_, {}};
     const auto all = session_.control->all_gather_numbers("machine", own_);
     for (std::size_t i = 0; i < own_.size(); i += 2) {
       std::vector<double> probes;
-      double taken = 0.0;
+      double lost = 0.0;
       for (const std::vector<double>& theirs : all) {
         probes.push_back(theirs[i]);
-        taken = std::max(taken, theirs[i + 1]);
+        lost = std::max(lost, theirs[i + 1]);
       }
-      machine.log.add(slowest_probe(probes), taken);
+      machine.log.add(slowest_probe(probes), lost);
     }
     return machine;
   }
@@ -272,26 +259,24 @@ class StepWatch {
  private:
   RankSession& session_;
   const StepLoop& loop_;
-  CoreSharing sharing_;
-  MachineWatch watch_;
+  RankWatch watch_;
   int block_ = 1;
-  bool tells_taken_ = false;
-  int looks_ = 0;
-  std::vector<double> own_;  ///< probe and part taken, look after look
+  bool corrects_steps_ = false;
+  std::vector<double> own_;  ///< speed probe and lost_fraction of each look
 };
 
 }  // namespace
 
-double undisturbed_step_s(const std::vector<double>& step_s, const std::vector<ComputingTime>& computing,
-                          double own_in_line_s) {
-  double ran_s = 0.0, computing_s = 0.0, in_line_s = 0.0;
+double step_without_interference_s(const std::vector<double>& step_s,
+                                   const std::vector<ComputingTime>& computing, double own_queued_s) {
+  double ran_s = 0.0, computing_s = 0.0, queued_s = 0.0;
   for (const ComputingTime& own : computing) {
-    ran_s = std::max(ran_s, own.wall_s - own.taken_s);
+    ran_s = std::max(ran_s, own.wall_s - own.lost_s);
     computing_s = std::max(computing_s, own.wall_s);
-    in_line_s += own.in_line_s;
+    queued_s += own.queued_s;
   }
   const double waiting_s = *std::max_element(step_s.begin(), step_s.end()) - computing_s;
-  return ran_s + std::max(0.0, waiting_s - std::max(0.0, in_line_s - own_in_line_s));
+  return ran_s + std::max(0.0, waiting_s - std::max(0.0, queued_s - own_queued_s));
 }
 
 Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession& session,
@@ -305,7 +290,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
     if (step == 0) {
       sent_before = backend.bytes_sent();
       watch.begin(latest_s);
-      if (watch.tells_taken()) program.watch_processor();
+      if (watch.corrects_steps()) program.measure_computing();
       backend.barrier();
       program.forget_peak();
       watch.restart();
@@ -324,7 +309,7 @@ Result run_steps(SteppedProgram& program, const Schedule& schedule, RankSession&
   const std::optional<std::uint64_t> known = program.bytes_sent();
   Result result = log.report(session, known ? static_cast<double>(*known) : counted, program.peak());
   result.machine = watch.report();
-  if (watch.tells_taken()) result.machine.undisturbed_s = log.undisturbed_steps(session);
+  if (watch.corrects_steps()) result.machine.without_interference_s = log.steps_without_interference(session);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -16,18 +17,14 @@
 namespace stepcast {
 namespace {
 
-Array part(const Array& whole, std::size_t begin, std::size_t count) {
-  return {static_cast<char*>(whole.data) + begin * size_of(whole.type), count, whole.type};
-}
-
-/// The first hook of each gradient and exchange inside an operation, in order.
-std::vector<const Op*> hooks_of(const Program& program, std::size_t host) {
+/// First hook of each gradient and collective of the model inside an operation, in order.
+std::vector<const Op*> hooks_of(const Program& program, std::size_t parent) {
   std::vector<const Op*> hooks;
   for (const Op& op : program.ops) {
     const auto is_same = [&](const Op* other) {
       return other->ready_tensor == op.ready_tensor && other->exchange == op.exchange;
     };
-    if (op.within == static_cast<int>(host) && std::none_of(hooks.begin(), hooks.end(), is_same))
+    if (op.within == static_cast<int>(parent) && std::none_of(hooks.begin(), hooks.end(), is_same))
       hooks.push_back(&op);
   }
   return hooks;
@@ -42,15 +39,15 @@ std::string to_short_text(double number) {
 }  // namespace
 
 ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, Backend& backend,
-                                 const StepTimes& times, double speed, std::optional<unsigned> draws,
+                                 const PhaseCosts& times, double speed, std::optional<unsigned> draws,
                                  double samples)
     : ProgramRunner(schedule, backend),
       model_(model),
       times_(times),
       speed_(speed),
       samples_(samples),
-      follows_(StepTimes::followers(program_)),
-      places_(static_cast<std::size_t>(schedule.micro_batches), -1.0) {
+      follows_(followers(program_)),
+      quantiles_(static_cast<std::size_t>(schedule.micro_batches), -1.0) {
   if (draws) random_.emplace((std::uint64_t{*draws} << 32U) + static_cast<std::uint64_t>(backend.rank()));
   compile(model.parameters.size(),
           Overloaded{
@@ -62,6 +59,7 @@ ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, B
                   return kSends ? backend_.send(array, peer, tag) : backend_.recv(array, peer, tag);
                 }};
               },
+              [&](const Copy& action, std::size_t index) { return resolve(action, index); },
               [&](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit> auto& pass, std::size_t) {
                 return resolve(pass);
               },
@@ -72,16 +70,16 @@ ReplayedProgram::ReplayedProgram(const Schedule& schedule, const Model& model, B
 
 const std::vector<Stamp>& ReplayedProgram::step() {
   if (random_)
-    for (double& place : places_) place = std::ldexp(static_cast<double>((*random_)() >> 11U), -53);
+    for (double& quantile : quantiles_) quantile = std::ldexp(static_cast<double>((*random_)() >> 11U), -53);
   const std::vector<Stamp>& stamps = ProgramRunner::step();
-  wait_for(times_.rest_of_step_s(places_.front()));
+  wait_for(times_.rest_of_step_s(quantiles_.front()));
   return stamps;
 }
 
 double ReplayedProgram::seconds(std::size_t index) const {
   const Op& op = program_.ops[index];
   const auto micro_batch = static_cast<std::size_t>(micro_batch_of(op));
-  return times_.seconds(schedule_, op, places_[micro_batch], follows_[index] != 0);
+  return times_.seconds(schedule_, op, quantiles_[micro_batch], follows_[index] != 0);
 }
 
 void ReplayedProgram::wait_for(double seconds) {
@@ -92,7 +90,7 @@ void ReplayedProgram::wait_for(double seconds) {
   wait_.until(Clock::now() + std::chrono::duration_cast<Clock::duration>(length));
 }
 
-/// Of everything that takes a time of the trace, or none.
+/// Operation with a time of the trace, or none.
 ReplayedProgram::Function ReplayedProgram::compute(std::size_t index) {
   std::vector<const Op*> hooks = hooks_of(program_, index);
   if (hooks.empty()) return [this, index] { wait_for(seconds(index)); };
@@ -107,7 +105,7 @@ void ReplayedProgram::run_hooked(std::size_t index, const std::vector<const Op*>
     wait_for((ready - passed) * whole);
     passed = ready;
     if (hook->exchange >= 0)
-      exchange_ready(hook->exchange);
+      collective_ready(hook->exchange);
     else
       gradient_ready(hook->ready_tensor);
   }
@@ -136,8 +134,8 @@ ReplayedProgram::Function ReplayedProgram::resolve(const Combine& action) {
   if (action.inputs == 1) return [sum, scale = action.scale] { copy_scaled(sum, sum, scale); };
   const Array gathered = contributions(action.tensor, action.inputs);
   return [sum, gathered, scale = action.scale, inputs = static_cast<std::size_t>(action.inputs)] {
-    copy_scaled(sum, part(gathered, 0, sum.count), scale);
-    for (std::size_t i = 1; i < inputs; ++i) add_scaled(sum, part(gathered, i * sum.count, sum.count), scale);
+    copy_scaled(sum, gathered.part(0, sum.count), scale);
+    for (std::size_t i = 1; i < inputs; ++i) add_scaled(sum, gathered.part(i * sum.count, sum.count), scale);
   };
 }
 
@@ -146,6 +144,19 @@ ReplayedProgram::Function ReplayedProgram::resolve(const ScaleUnit& action) {
   return [array = action.shard ? of.gradient_shard : of.gradients, scale = action.scale] {
     copy_scaled(array, array, scale);
   };
+}
+
+/// This host's memory represents that of devices: the copy moves as many bytes, on the backend's thread.
+CompiledOp ReplayedProgram::resolve(const Copy& action, std::size_t index) {
+  const std::string name = "copy " + std::to_string(index);
+  const auto bytes = static_cast<std::size_t>(action.message.count());
+  const Array to = memory(name + " to", bytes, DataType::kUInt8),
+              from = memory(name, bytes, DataType::kUInt8);
+  return {.launch =
+              [this, to, from] {
+                return backend_.submit([to, from] { std::memcpy(to.data, from.data, from.bytes()); });
+              },
+          .staged = action.staged()};
 }
 
 Array ReplayedProgram::memory(const std::string& name, std::size_t count, DataType type) {
@@ -184,20 +195,20 @@ Array ReplayedProgram::contributions(int tensor, int ranks) {
   return memory("contributions " + std::to_string(tensor), static_cast<std::size_t>(ranks) * numel(tensor));
 }
 
-/// Of all exchanges in the same memory, since each is waited for.
+/// All collectives of the model share memory by size, since each is waited for.
 std::pair<Array, Array> ReplayedProgram::exchange(int index) {
-  const LayerCollective& of = model_.exchanges.at(static_cast<std::size_t>(index));
+  const LayerCollective& of = model_.collectives.at(static_cast<std::size_t>(index));
   const Bytes message = of.fixed + samples_ * of.per_sample;
   const auto whole = static_cast<std::size_t>(message.count()) / sizeof(float);
   const std::size_t own = whole / static_cast<std::size_t>(model_.ranks_of(of));
   const std::string name = "exchange of " + std::to_string(whole);
-  if (of.kind == ExchangeKind::kAllToAll || of.kind == ExchangeKind::kShift)
+  if (of.kind == LayerCollectiveKind::kAllToAll || of.kind == LayerCollectiveKind::kShift)
     return {memory(name, whole), memory(name + ", theirs", whole)};
-  if (of.kind == ExchangeKind::kAllGather) return {memory(name + ", own", own), memory(name, whole)};
+  if (of.kind == LayerCollectiveKind::kAllGather) return {memory(name + ", own", own), memory(name, whole)};
   return {memory(name, whole), memory(name + ", own", own)};
 }
 
-/// All of them all the time.
+/// Arrays of a unit, allocated all the time.
 UnitArrays ReplayedProgram::unit(int index) {
   const auto [known, is_new] = units_.try_emplace(index);
   if (!is_new) return known->second;
@@ -216,13 +227,13 @@ Array ReplayedProgram::part_of_bucket(int index, std::size_t position) {
   const std::vector<int>& tensors = schedule_.buckets.at(static_cast<std::size_t>(index)).tensors;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < position; ++i) begin += numel(tensors[i]);
-  return part(array(BucketArray{index}), begin, numel(tensors.at(position)));
+  return array(BucketArray{index}).part(begin, numel(tensors.at(position)));
 }
 
-StepTimes step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
-                        int threads) {
+PhaseCosts step_times_of(const Model& model, const Schedule& schedule, const std::string& trace, int batch,
+                         int threads) {
   if (trace.empty()) {
-    if (model.has_fixed_times()) return {model, nullptr, nullptr};
+    if (model.has_fixed_times()) return declared_costs(model, 1.0);
     throw UsageError(
         "--compute replayed waits for the times of a trace: --trace is missing (stepcast measure "
         "makes one); '" +
@@ -232,13 +243,13 @@ StepTimes step_times_of(const Model& model, const Schedule& schedule, const std:
   const int samples = batch / schedule.micro_batches;
   const StepContext pace = communicates(schedule) ? StepContext::kWaiting : StepContext::kContinuous;
   const TraceEntry step = measured.at(samples, threads, false, pace);
-  if (!measured.has(StepContext::kAccumulating)) return {model, &step, nullptr};
+  if (!measured.has(StepContext::kAccumulating)) return traced_costs(model, step);
   const TraceEntry accumulating = measured.at(samples, threads, false, StepContext::kAccumulating);
-  return {model, &step, &accumulating};
+  return traced_costs(model, step, &accumulating);
 }
 
 Result run_replayed(const Model& model, const Schedule& schedule, RankSession& session,
-                    const StepTimes& times, const ReplayedRunOptions& options) {
+                    const PhaseCosts& times, const ReplayedRunOptions& options) {
   ReplayedProgram program(schedule, model, *session.backend, times, options.speed,
                           options.resample ? std::optional(options.seed) : std::nullopt, options.samples);
   Result result =

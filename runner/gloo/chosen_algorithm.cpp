@@ -21,7 +21,7 @@ std::uint64_t slot_of(SlotPrefix prefix, std::uint32_t tag) {
   return prefix << 56U | static_cast<std::uint64_t>(tag) << 24U;
 }
 
-/// Memory that stays with the thread when it is given up: fresh memory costs as much as the messages.
+/// Memory that stays with the thread after use: fresh memory costs as much as the messages.
 class Scratch {
  public:
   Scratch() = default;

@@ -21,9 +21,9 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kWorkers = 2;  ///< c10d's default: two collectives run at once, a third waits its turn
+constexpr std::size_t kWorkers = 2;  ///< c10d's default: two collectives run at once, a third waits
 
-/// Gloo has none of its own.
+/// Element type that Gloo lacks.
 struct BFloat16 {
   std::uint16_t bits;
   friend bool operator<(const BFloat16& a, const BFloat16& b) { return a.value() < b.value(); }
@@ -53,7 +53,8 @@ void with_type(DataType type, Function function) {
   }
 }
 
-/// Fills in the options of a call that takes one array and gives another, which may have it in its place.
+/// Fills in the options of a call with one input and one output array. The input may be part of the output,
+/// at `place`.
 auto in_to_out(const Array& in, const Array& out, const void* place = nullptr) {
   return [in, out, place](auto& options) {
     if (in.data != place) options.setInput(static_cast<char*>(in.data), in.bytes());
@@ -90,7 +91,7 @@ class GlooBackend : public Backend {
         queue_(kWorkers, kWorkers) {}
 
   ~GlooBackend() override {
-    // Unfinished calls mean that this rank is giving up: its peers should learn at once.
+    // With unfinished calls this rank gives up: its peers should fail at once.
     if (!queue_.idle()) connection_->abandon();
   }
   GlooBackend& operator=(GlooBackend&&) = delete;
@@ -102,7 +103,7 @@ class GlooBackend : public Backend {
 
   std::unique_ptr<Backend> subgroup(const std::string& name, const std::vector<int>& ranks) override {
     auto group = std::make_unique<GlooBackend>(*this, name, ranks);
-    // Who drops the group at once must not close a connection that its peer is still setting up.
+    // A rank that drops the group at once must not close a connection that its peer is still opening.
     group->barrier();
     return group;
   }
@@ -120,7 +121,7 @@ class GlooBackend : public Backend {
                 });
   }
 
-  /// By the library's own algorithm.
+  /// Uses the library's own algorithm.
   WorkPtr all_reduce_maximum(Array in_place) override {
     return push({CollectiveKind::kAllReduce, in_place.bytes(), 0, size_of(in_place.type)},
                 [c = connection_, in_place](std::uint32_t tag) {
@@ -203,12 +204,12 @@ class GlooBackend : public Backend {
  private:
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
 
-  /// What was chosen in place of gloo's own call, which counts its messages itself; null: nothing.
+  /// Algorithm in place of gloo's own call, which counts its messages itself; null: none.
   [[nodiscard]] const Algorithm* chosen_for(CollectiveKind kind) const {
     return algorithms_.contains(kind) ? &algorithm_for(kind, "gloo", algorithms_) : nullptr;
   }
 
-  /// Queues a call of gloo's own. \param fill fills in its options, without root and tag
+  /// Queues a call of gloo. \param fill fills in its options, except root and tag
   template <class Options, class Fill>
   WorkPtr push_call(const GlooMessage& message, void (*call)(Options&), Fill fill) {
     return push(message, [c = connection_, root = message.root, call, fill](std::uint32_t tag) mutable {
@@ -220,7 +221,7 @@ class GlooBackend : public Backend {
     });
   }
 
-  /// Queues a collective. An empty array takes a tag, so that ranks agree, and moves nothing.
+  /// Queues a collective. An empty array uses a tag, so that ranks agree, and moves nothing.
   template <class Call>
   WorkPtr push(const GlooMessage& message, Call call) {
     if (message.bytes == 0) {

@@ -7,7 +7,7 @@
 
 namespace stepcast {
 
-/// A collective's array; `bytes` is the total, never the shard.
+/// Array of a collective; `bytes` is the size of the whole array, never of a shard.
 struct GlooMessage {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::size_t bytes = 0;
@@ -28,8 +28,8 @@ struct GlooMessage {
 ///     scatter                  root (n - 1)/n S, others 0
 ///     broadcast                S per child in gloo's tree
 ///
-/// Holds: summed over the ranks 2 (n - 1) S for all_reduce, (n - 1) S for reduce_scatter, all_gather, all_to_all
-/// and broadcast, n S for shift, (n - 1)/n S for gather and scatter.
+/// Holds: summed over the ranks 2 (n - 1) S for all_reduce, (n - 1) S for reduce_scatter, all_gather,
+/// all_to_all and broadcast, n S for shift, (n - 1)/n S for gather and scatter.
 std::uint64_t gloo_bytes_sent(const GlooMessage& message, int rank, int ranks);
 
 }  // namespace stepcast

@@ -18,7 +18,7 @@
 namespace stepcast {
 namespace {
 
-/// Gloo's view of our store. Its keys get a prefix: ours and those of other groups do not collide with them.
+/// Adapter of the Store for gloo. Keys get a prefix, so that groups do not collide.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(stepcast::Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -71,7 +71,7 @@ GlooConnection::GlooConnection(GlooConnection& whole, const std::string& name, c
   const auto own = std::find(ranks.begin(), ranks.end(), whole.rank());
   if (own == ranks.end()) throw std::logic_error("a rank makes a group '" + name + "' that it is not in");
   for (const int rank : ranks) ranks_of_job_.push_back(whole.rank_of_job(rank));
-  // Groups of equal name are told apart by their ranks, and equal ones by how many there were before.
+  // Groups of equal name are distinguished by their ranks, equal ones by their number.
   const std::string key = name + "/" + ranks_in_words(ranks_of_job_, {});
   const int earlier = whole.groups_[key]++;
   connect(static_cast<int>(own - ranks.begin()), "gloo/" + key + "/" + std::to_string(earlier) + "/",
@@ -98,8 +98,8 @@ void GlooConnection::abandon() {
   context_->closeConnections();
 }
 
-/// Peers whose connection is closed: they died or gave up, or were silent until the timeout, after which gloo
-/// closes all connections. A closed connection refuses a send at once. By their numbers in the job.
+/// Peers whose connection is closed: they died, gave up, or were silent until the timeout, after which gloo
+/// closes all connections. A closed connection rejects a send at once. Numbers in the job.
 std::vector<int> GlooConnection::closed_peers() {
   constexpr std::uint64_t kProbeSlot = 0x43ULL << 56U;  // chosen algorithms have 0x41 and 0x42
   std::vector<int> closed;
@@ -122,8 +122,8 @@ std::vector<int> GlooConnection::peers() const {
 
 void GlooConnection::report_failure() { failures_.report(rank_of_job(rank())); }
 
-/// Who is to blame. A rank that fails closes its connections, so that all others that can be reached fail at
-/// once, and says so in the store; who has said nothing after a while is the one that was lost.
+/// Ranks that caused the failure. A rank that fails closes its connections, so that all others fail at once,
+/// and reports it in the store. A rank without a report after a while is lost.
 std::string GlooConnection::cause(bool timed_out) {
   constexpr std::chrono::milliseconds kSoon{300};
   constexpr std::chrono::milliseconds kCascade{700};
@@ -145,7 +145,7 @@ std::string GlooConnection::cause(bool timed_out) {
   return in_words(closed) + " gave up, and " + in_words(silent) + " did not answer" + cut_off(silent);
 }
 
-/// What else it may be when nobody on another host answers.
+/// Alternative cause if no rank on another host answers.
 std::string GlooConnection::cut_off(const std::vector<int>& silent) const {
   if (hosts_->empty()) return "";  // all ranks are on this host
   const HostIdentity& here = (*hosts_)[static_cast<std::size_t>(rank_of_job(rank()))];
@@ -164,7 +164,7 @@ std::string GlooConnection::describe_failure(const std::string& what, const std:
   const std::string because = cause(reason.find("imed out") != std::string::npos);
   const int own = rank_of_job(rank());
   failure_ = in_words({own}) + ": " + what + " failed: " + (because.empty() ? reason : because);
-  // Rank 0 serves the store, in which the others look up who failed by itself.
+  // Rank 0 serves the store, in which the others look up failed ranks.
   constexpr std::chrono::milliseconds kLinger{300};
   if (own == 0) std::this_thread::sleep_for(kLinger);
   return failure_;

@@ -17,24 +17,24 @@
 
 namespace stepcast {
 
-/// A full mesh of TCP connections between the ranks, and what to say when one of them breaks.
+/// Full mesh of TCP connections between the ranks, with errors that name lost ranks.
 class GlooConnection {
  public:
   /// Connects to every other rank through the store. \throws RunError
   explicit GlooConnection(const BackendConfig& config);
 
-  /// Connects the ranks `ranks` of `whole` with each other over connections of their own; `whole` lends its
-  /// device, with its thread. Called by the members. \throws RunError
+  /// Connects `ranks` of `whole` with each other over separate connections on the device of `whole`, with its
+  /// thread. Called by the members. \throws RunError
   GlooConnection(GlooConnection& whole, const std::string& name, const std::vector<int>& ranks);
 
   [[nodiscard]] const std::shared_ptr<gloo::Context>& context() const { return context_; }
   [[nodiscard]] int rank() const { return context_->rank; }
   [[nodiscard]] int world_size() const { return context_->size; }
-  /// The number in the whole job of rank `rank` of this connection.
+  /// Number in the whole job of rank `rank` of this connection.
   [[nodiscard]] int rank_of_job(int rank) const { return ranks_of_job_.at(static_cast<std::size_t>(rank)); }
 
-  /// Runs a call of gloo. \throws RunError that names, by their numbers in the whole job, this rank, the call
-  /// and the peers that are gone or silent, with their hosts where there are several.
+  /// Runs a call of gloo. \throws RunError that names this rank, the call, and the peers that are gone or
+  /// silent, by their numbers in the whole job, with hosts if there are several
   template <class Call>
   auto guarded(const std::string& what, Call call) {
     try {
@@ -67,7 +67,7 @@ class GlooConnection {
   std::chrono::milliseconds timeout_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<const std::vector<HostIdentity>> hosts_;  ///< by rank of the job
-  std::map<std::string, int> groups_;  ///< how many were made under each name, members included
+  std::map<std::string, int> groups_;  ///< number of groups made under each name, members included
   std::mutex mutex_;
   std::string failure_;  ///< of the first call that failed
 };

@@ -11,12 +11,12 @@
 
 namespace stepcast {
 
-/// A send or receive: gloo's device thread moves the bytes, nobody waits in a queue. Gloo tells its end only
-/// to a thread that waits for it, and to one alone: the caller, when it waits first, else a thread of
-/// PostedCalls. It ends when that thread wakes.
+/// Send or receive. Gloo's device thread moves the bytes, without a queue. Gloo reports the end to one
+/// waiting thread only: the caller if it waits first, else a thread of PostedCalls. The call ends when that
+/// thread wakes up.
 class PostedCall : public TimedWork {
  public:
-  /// Posts it. \param what for errors \throws gloo::IoException when the connection is closed
+  /// Posts the call. \param what for errors \throws gloo::IoException if the connection is closed
   PostedCall(std::shared_ptr<GlooConnection> connection, std::string what, bool sends, const Array& data,
              int peer, std::uint64_t slot)
       : connection_(std::move(connection)),
@@ -41,20 +41,20 @@ class PostedCall : public TimedWork {
       } else if (!changed_.wait_for(lock, timeout, [&] { return over_; })) {
         abort_in_gloo();
         changed_.wait(lock, [&] { return !attended_; });
-        // What is late now is late: gloo says so, and closes the connections.
+        // Gloo reports the timeout and closes the connections.
         if (!over_) wait_in_gloo(lock, std::chrono::milliseconds{0});
       }
       if (error_) std::rethrow_exception(error_);
     });
   }
 
-  /// Whether somebody waits or has waited.
+  /// True if a thread waits or has waited.
   [[nodiscard]] bool claimed() const {
     const std::scoped_lock lock(mutex_);
     return claimed_;
   }
 
-  /// Waits on a thread of PostedCalls, for as long as it takes, unless the caller already does.
+  /// Waits on a thread of PostedCalls without a time limit, unless the caller waits already.
   void attend() {
     constexpr std::chrono::hours kForever{24 * 365};
     std::unique_lock lock(mutex_);
@@ -65,9 +65,9 @@ class PostedCall : public TimedWork {
     changed_.notify_all();
   }
 
-  /// Takes the memory from gloo, over or not: the caller is about to lose it. Of a call that is well over, gloo's part is
-  /// destroyed by `retired`, since its destructor yields the core until gloo's device thread has let go of it: a caller that
-  /// goes ahead of that thread, on its core, would yield for nothing, until the system stops it after a second.
+  /// Takes the memory from gloo, whether the call is over or not. `retired` destroys the buffer of a call
+  /// that is over: gloo's destructor yields until gloo's device thread has released the buffer. A caller with
+  /// higher priority on the same core would yield without effect, until the system stops it after a second.
   void release(WorkQueue& retired) {
     std::unique_lock lock(mutex_);
     claimed_ = true;
@@ -110,16 +110,15 @@ class PostedCall : public TimedWork {
   std::string what_;
   bool sends_;
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-  bool claimed_ = false;   ///< somebody waits or has waited in gloo
+  bool claimed_ = false;   ///< a thread waits or has waited in gloo
   bool attended_ = false;  ///< a thread of PostedCalls does
 };
 
-/// Threads that wait for posted calls, so that each is known to be over, and when, although its caller is
-/// busy elsewhere: one per call that is under way, kept and asleep, and one that hands calls over. A caller
-/// has a head start of 300 us: if it waits by then, no other thread is woken, and a ping-pong costs what it
-/// costs without these threads. Ends are exact to a thread's wake-up, except that an end within the head
-/// start that nobody waited for is seen when the head start is over, up to about 0.7 ms late. Threads whose
-/// calls are under way at the end are left behind until those are over or released.
+/// Threads that wait for posted calls, so that the end of each is observed while its caller is busy: one per
+/// call in progress, kept and asleep, and one that assigns calls. A caller has a head start of 300 us. If it
+/// waits by then, no other thread wakes up, and a ping-pong costs the same as without these threads. Ends are
+/// exact to the wake-up of a thread; an end within the head start that nobody waited for is observed up to
+/// about 0.7 ms late. Threads whose calls are in progress at the end are detached.
 class PostedCalls {
  public:
   void add(const std::shared_ptr<PostedCall>& call) {
@@ -129,7 +128,7 @@ class PostedCalls {
       if (!call->claimed()) attending->push([call] { call->attend(); });
     });
   }
-  /// Where what is left of calls that are over is destroyed.
+  /// Queue that destroys buffers of calls that are over.
   [[nodiscard]] const std::shared_ptr<WorkQueue>& retired() const { return retired_; }
 
  private:

@@ -27,7 +27,7 @@
 namespace stepcast {
 namespace {
 
-/// `ip` and `tc` lie in folders that only root has in PATH.
+/// Path of `ip` or `tc`, which are in folders that only root has in PATH.
 std::string network_program(const std::string& name) {
   if (std::string found = find_program(name); !found.empty()) return found;
   for (const char* folder : {"/usr/sbin/", "/sbin/"})
@@ -35,7 +35,7 @@ std::string network_program(const std::string& name) {
   throw CapabilityError("the lab needs '" + name + "' of iproute2 (Debian: apt-get install iproute2)");
 }
 
-/// Output of `ip` or `tc`; \throws RunError with what it said
+/// Output of `ip` or `tc`. \throws RunError with its message
 std::string call(const std::string& program, const std::vector<std::string>& words) {
   std::vector<std::string> all{network_program(program)};
   all.insert(all.end(), words.begin(), words.end());
@@ -98,21 +98,20 @@ void end_processes(const std::string& lab) {
 
 std::string whole(double value) { return std::to_string(std::llround(value)); }
 
-/// One end's queue, first in, first out: connections find it short where TCP may not fill it (`set_up_tcp`). It
-/// holds 2 MiB, as switches with deep buffers do, so that in-cast waits and is not lost.
+/// Queue of one end, first in, first out. It is short if TCP may not fill it (`set_up_tcp`). It has 2 MiB, as
+/// switches with deep buffers, so that in-cast traffic waits and is not lost.
 std::string shaping(const std::string& interface, BytesPerSecond payload, const TokenBuckets& buckets) {
   constexpr int kQueue = 2 << 20;
   return "qdisc add dev " + interface + " root tbf rate " + whole(8.0 * shaped_rate(payload).count()) +
          "bit burst " + whole(buckets.depth(payload).count()) + " limit " + std::to_string(kQueue) + "\n";
 }
 
-/// How TCP sends, whatever this machine's own setting: by Reno, which every namespace may use, fills its window and waits for
-/// acknowledgements. BBR, the default of some machines, paces by the rate that it has seen: a ring of all_reduce, whose
-/// hosts wait for each other, stays 10 % below its links' rate.
-/// Where ports shall be fair, it also bounds how much of one connection may wait in a host's own queue. Many hosts have a fair
-/// queue there (fq_codel is what most distributions set), where a short message does not wait behind a long one of
-/// another connection; few kernels of small machines have it, so TCP shall not fill a queue that has no such
-/// order.
+/// Sets TCP of the hosts, independent of this machine's settings, to Reno, which every namespace may use: it
+/// fills its window and waits for acknowledgements. BBR, the default of some machines, paces by the observed
+/// rate: a ring of all_reduce, whose hosts wait for each other, stays 10 % below its links' rate. If ports
+/// are fair, it also bounds the data of one connection in a host's own queue. Most hosts have a fair queue
+/// there (fq_codel), in which a short message does not wait behind a long one of another connection. Kernels
+/// of small machines often lack it, so TCP must not fill a queue without such order.
 void set_up_tcp(const LabPlan& plan, Bytes segment) {
   std::string settings = "cd /proc/sys/net/ipv4 && echo reno > tcp_congestion_control";
   if (plan.queue == Queue::kFair)
@@ -131,8 +130,8 @@ void make_spaces(const LabPlan& plan) {
   if (!links.empty()) call_batch("ip", "", links);
 }
 
-/// The aliases tell `lab_status` and `lab_hosts` what was built; the switches' comes last, when all is done.
-/// Without addresses of IPv6, whose announcements would be traffic beside ours.
+/// Aliases describe for `lab_status` and `lab_hosts` what was built; that of the switches is set last, after
+/// all is done. No IPv6 addresses, because their announcements would add traffic.
 void start_interfaces(const LabPlan& plan) {
   std::string switches;
   for (const std::string& bridge : plan.bridges)
@@ -163,7 +162,7 @@ void start_interfaces(const LabPlan& plan) {
   call("ip", {"-n", plan.switches, "link", "set", "lo", "alias", plan.cluster.substr(0, kLongestAlias)});
 }
 
-/// What `ip -j KIND show dev INTERFACE` says; null where there is no such namespace or interface.
+/// Output of `ip -j KIND show dev INTERFACE`; null if there is no such namespace or interface.
 nlohmann::json description(const std::string& space, const char* kind, const std::string& interface) {
   try {
     return nlohmann::json::parse(call("ip", {"-n", space, "-j", kind, "show", "dev", interface})).at(0);
@@ -172,7 +171,7 @@ nlohmann::json description(const std::string& space, const char* kind, const std
   }
 }
 
-/// The text that `start_interfaces` left on the loopback interface; "" where it did not come so far.
+/// The alias that `start_interfaces` set on the loopback interface; "" if it did not get so far.
 std::string alias(const std::string& space) {
   const nlohmann::json link = description(space, "link", "lo");
   return link.is_object() ? link.value("ifalias", "") : "";
@@ -202,15 +201,16 @@ void require_lab_capabilities() {
   if (!allowed || (std::filesystem::exists(kNamespaceFolder) ? ::access(kNamespaceFolder, W_OK)
                                                              : ::access("/run", W_OK)) != 0)
     throw CapabilityError(
-        "the lab makes network namespaces, which needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with write "
-        "access to /run/netns; this process may not");
+        "the lab creates network namespaces, which requires root, or CAP_NET_ADMIN and CAP_SYS_ADMIN with "
+        "write "
+        "access to /run/netns");
 }
 
 void build_lab(const LabPlan& plan) {
   if (const std::vector<int> processes = processes_of(plan.lab); !processes.empty())
     throw RunError("a lab named '" + plan.lab + "' is in use by process " +
                    std::to_string(processes.front()) +
-                   "; 'stepcast lab down' ends it, --name takes another name");
+                   "; end it with 'stepcast lab down', or use another --name");
   remove_lab(plan.lab);
   try {
     make_spaces(plan);
@@ -242,10 +242,11 @@ LabStatus lab_status(const std::string& lab) {
 std::vector<LabHost> lab_hosts(const std::string& lab) {
   const std::string switches = lab_prefix(lab) + "-switches";
   if (alias(switches).empty())
-    throw RunError("there is no lab named '" + lab +
-                   "'; 'stepcast lab up --cluster FILE' builds one, and "
-                   "'lab run --cluster FILE' for one run");
-  std::map<int, LabHost> hosts;  // by the last byte of the address, which counts them
+    throw RunError(
+        "there is no lab named '" + lab +
+        "': build one with 'stepcast lab up --cluster FILE', or use 'lab run --cluster FILE' for one "
+        "run");
+  std::map<int, LabHost> hosts;  // by the last byte of the address
   for (const std::string& space : spaces_of(lab)) {
     if (space == switches) continue;
     const std::string address =
@@ -302,7 +303,7 @@ LabScope::~LabScope() {
   try {
     remove_lab(lab_);
   } catch (const std::exception& error) {
-    std::cerr << "stepcast: " << error.what() << "\nstepcast: 'stepcast lab down' removes what is left\n";
+    std::cerr << "stepcast: " << error.what() << "\nstepcast: remove the rest with 'stepcast lab down'\n";
   }
   sigprocmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -7,50 +7,49 @@
 #include "runner/lab/plan.hpp"
 #include "runner/launch/launch.hpp"
 
-/// Building, looking at and removing labs. Only network namespaces whose names begin with `lab_prefix` are
-/// ever touched, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the
+/// Builds, inspects and removes labs. Only network namespaces whose names begin with `lab_prefix` are
+/// changed, and nothing connects them with the machine's own interfaces: no frame of a lab leaves the
 /// machine.
 namespace stepcast {
 
-/// The folder in which network namespaces have their names.
+/// Folder of the named network namespaces.
 constexpr const char* kNamespaceFolder = "/run/netns";
 
-/// \throws CapabilityError unless `ip` and `tc` of iproute2 are here and this process may make network
+/// \throws CapabilityError unless `ip` and `tc` of iproute2 exist and this process may create network
 /// namespaces (CAP_NET_ADMIN and CAP_SYS_ADMIN, which root has)
 void require_lab_capabilities();
 
-/// Builds the lab. What an earlier one of this name left is removed first. \throws RunError with the words of
-/// `ip` or `tc`, after which nothing of it is left; RunError when processes run in a lab of this name, with
-/// their numbers
+/// Builds the lab, after removing the remains of an earlier one of this name. \throws RunError with the
+/// message of `ip` or `tc`, after which nothing is left; RunError if processes run in a lab of this name
 void build_lab(const LabPlan& plan);
 
 /// Ends the processes inside (SIGTERM, after 2 s SIGKILL) and removes all namespaces of the lab.
-/// \return how many namespaces there were
+/// \return number of namespaces
 int remove_lab(const std::string& lab);
 
-/// What there is of a lab.
+/// State of a lab.
 struct LabSpace {
   std::string name;
   std::vector<int> processes;
   std::vector<std::string> links;  ///< `eth0 up, sends at most 123.0 MB/s`
 };
 struct LabStatus {
-  std::string cluster;  ///< what it was built from; "" where that was not finished
+  std::string cluster;  ///< specification of its cluster; "" if building was not finished
   std::vector<LabSpace> spaces;
 };
 LabStatus lab_status(const std::string& lab);
 
-/// The hosts of a lab that is up, in the cluster's order. \throws RunError when there is none, or its
-/// building was interrupted
+/// The hosts of a lab that is up, in the cluster's order. \throws RunError if there is none, or building was
+/// interrupted
 std::vector<LabHost> lab_hosts(const std::string& lab);
 
-/// How the ranks of a job start: `ranks_per_host` on every host, host after host, in its network namespace,
-/// with torchrun's variables and STEPCAST_HOST_NAME. Hosts divide this machine's cores among them, where
-/// there are enough for all. \pre hosts not empty, ranks_per_host >= 1
+/// Starts of the ranks of a job: `ranks_per_host` on every host, host after host, in its network namespace,
+/// with torchrun's variables and STEPCAST_HOST_NAME. Hosts divide this machine's cores among them if there
+/// are enough. \pre hosts not empty, ranks_per_host >= 1
 std::vector<RankStart> lab_ranks(const std::vector<LabHost>& hosts, int ranks_per_host);
 
-/// A lab for the time of a scope, in which SIGINT, SIGTERM and SIGHUP wait, so that it is always removed; the
-/// ranks that `launch_ranks` starts receive them.
+/// A lab for the time of a scope. SIGINT, SIGTERM and SIGHUP are blocked meanwhile, so that it is always
+/// removed; the ranks that `launch_ranks` starts receive them.
 class LabScope {
  public:
   explicit LabScope(const LabPlan& plan);

@@ -34,10 +34,10 @@ void check_hosts(const Cluster& cluster) {
   for (const Node& node : cluster.nodes)
     if (node.kind != NodeKind::kSocket && node.kind != NodeKind::kSwitch)
       refuse(cluster, "'" + node.name + "' is a " + to_text(node.kind) +
-                          "; hosts of the lab have processors alone, which hang on switches");
+                          "; hosts of the lab have CPUs only, connected to switches");
 }
 
-/// Union-find over nodes: a link between two nodes that are already joined is a second way.
+/// Union-find over nodes: a link between two nodes that are already connected is a second way.
 void check_tree(const Cluster& cluster) {
   std::vector<std::size_t> root(cluster.nodes.size());
   std::iota(root.begin(), root.end(), 0);

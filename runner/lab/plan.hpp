@@ -6,7 +6,7 @@
 #include "topologies/cluster.hpp"
 
 /// A lab: the network of a Cluster on this machine, with network namespaces as hosts, bridges as switches and
-/// pairs of virtual Ethernet interfaces as links. Here it is only described; runner/lab/namespaces.hpp builds
+/// pairs of virtual Ethernet interfaces as links. This file describes it; runner/lab/namespaces.hpp builds
 /// it.
 namespace stepcast {
 
@@ -14,7 +14,7 @@ namespace stepcast {
 struct LabEnd {
   std::string space;
   std::string interface;
-  int bridge = -1;  ///< that it belongs to; -1: it is a host's own
+  int bridge = -1;  ///< its bridge; -1: it is the interface of a host
 };
 
 /// Both directions of a link are shaped, each at the end that sends.
@@ -28,27 +28,27 @@ struct LabHost {
   std::string name;     ///< the cluster's
   std::string space;    ///< its network namespace
   std::string address;  ///< of its interface `eth0`
-  double speed = 1.0;   ///< at which its ranks replay compute; real compute goes as fast as it can
+  double speed = 1.0;   ///< of its ranks' replayed compute; real compute is not slowed down
 };
 
 struct LabPlan {
   std::string lab;      ///< its name
   std::string cluster;  ///< specification: `star:hosts=4`
   std::vector<LabHost> hosts;
-  std::string switches;              ///< the namespace that holds all bridges
+  std::string switches;              ///< the namespace of all bridges
   std::vector<std::string> bridges;  ///< interface names, one per switch of the cluster
   std::vector<LabLink> links;
   BytesPerSecond slowest_link;
   Queue queue = Queue::kFair;  ///< of all ports
 };
 
-/// What every network namespace of a lab begins with: `stepcast-NAME-`. \throws UsageError unless the name
-/// consists of letters and digits, at least one and at most 16
+/// Prefix of every network namespace of a lab: `stepcast-NAME-`. \throws UsageError unless the name consists
+/// of 1 to 16 letters and digits
 std::string lab_prefix(const std::string& lab);
 
 /// \throws InputError for clusters that the lab cannot build: with devices or several nodes per host, with
-/// more than one link per host, with two ways between two hosts (bridges would send frames round in circles),
-/// with more than 250 hosts, or with host names that no namespace can have
+/// more than one link per host, with two ways between two hosts (bridges would forward frames in loops), with
+/// more than 250 hosts, or with host names that no namespace can have
 LabPlan plan_lab(const Cluster& cluster, const std::string& lab);
 
 }  // namespace stepcast

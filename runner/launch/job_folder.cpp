@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "stepcast-job-";
 
-/// Locks the folder itself. \returns a descriptor, or -1 when somebody else has the lock
+/// Locks the folder itself. \returns a descriptor, or -1 if another process has the lock
 int locked(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
@@ -28,7 +28,7 @@ int locked(const fs::path& folder) {
   return -1;
 }
 
-/// A folder is made and locked in two steps, so that an empty one may be new.
+/// True if the folder may have been created but not locked yet.
 bool may_be_new(const fs::path& folder) {
   constexpr std::chrono::minutes kLong{1};
   std::error_code problem;
@@ -54,7 +54,7 @@ JobFolder::JobFolder() {
   remove_abandoned(parent);
   std::string path = (parent / (kPrefix + std::string("XXXXXX"))).string();
   if (::mkdtemp(path.data()) == nullptr)
-    throw RunError("cannot make a folder in " + parent.string() + ": " + std::strerror(errno));
+    throw RunError("cannot create a folder in " + parent.string() + ": " + std::strerror(errno));
   path_ = path;
   lock_ = locked(path_);
 }

@@ -4,11 +4,11 @@
 
 namespace stepcast {
 
-/// A folder for the files of one job on this machine, through which its ranks meet; removed with this. One
-/// whose program was killed is removed by the next that is made: its lock is free.
+/// Folder for the files of one job on this machine, through which its ranks meet. Removed on destruction. The
+/// folder of a killed program is removed by the next JobFolder: its lock is free.
 class JobFolder {
  public:
-  /// \throws RunError when the folder for temporary files ($TMPDIR, else /tmp) takes no other
+  /// \throws RunError if it cannot be created in $TMPDIR, or /tmp
   JobFolder();
   ~JobFolder();
   JobFolder& operator=(JobFolder&&) = delete;
@@ -16,7 +16,7 @@ class JobFolder {
 
  private:
   std::string path_;
-  int lock_ = -1;  ///< open as long as this lives
+  int lock_ = -1;  ///< open while this lives
 };
 
 }  // namespace stepcast

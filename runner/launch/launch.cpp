@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTorchrunDefaultPort = 29500;
 
-/// Of a variable. \throws UsageError that names it
+/// Value of a variable. \throws UsageError that names it
 std::optional<int> number(const Environment& environment, const std::string& name) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
@@ -22,7 +22,7 @@ std::optional<int> number(const Environment& environment, const std::string& nam
   return value;
 }
 
-/// The names under which one kind of launcher tells rank and size. The first name that is set counts.
+/// Variables in which one kind of launcher sets rank and size. The first name that is set counts.
 struct LauncherVariables {
   std::string source;
   std::vector<std::string> rank, world_size, local_rank, local_world_size;
@@ -71,7 +71,7 @@ void check_range(const RankContext& context) {
                      std::to_string(context.world_size) + " (from " + context.source + ")");
 }
 
-/// Slurm tells no port; one from the job id keeps two jobs on one host apart.
+/// Slurm sets no port; one derived from the job id separates two jobs on one host.
 int default_port(const std::string& source, const Environment& environment) {
   constexpr int kFirst = 20000;
   constexpr int kCount = 20000;
@@ -80,8 +80,8 @@ int default_port(const std::string& source, const Environment& environment) {
   return kTorchrunDefaultPort;
 }
 
-/// Fills in where rank 0 is: flags, MASTER_ADDR and MASTER_PORT, Slurm's node list, this host when all ranks
-/// are here.
+/// Sets the address of rank 0: flags, MASTER_ADDR and MASTER_PORT, Slurm's node list, or this host if all
+/// ranks are on it.
 void find_master(RankContext& context, const RankFlags& flags, const Environment& environment) {
   const auto address = flags.master_addr ? flags.master_addr : environment("MASTER_ADDR");
   const auto step_nodes = environment("SLURM_STEP_NODELIST");
@@ -104,10 +104,10 @@ void find_master(RankContext& context, const RankFlags& flags, const Environment
 
 std::optional<RankContext> from_flags(const RankFlags& flags) {
   if (!flags.rank && !flags.world_size) return std::nullopt;
-  if (!flags.rank)
-    throw UsageError("--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
-  if (!flags.world_size)
-    throw UsageError("--rank " + std::to_string(*flags.rank) + " is given but --world-size is missing");
+  if (!flags.rank || !flags.world_size)
+    throw UsageError(
+        flags.rank ? "--rank " + std::to_string(*flags.rank) + " is given but --world-size is missing"
+                   : "--world-size " + std::to_string(*flags.world_size) + " is given but --rank is missing");
   RankContext context;
   context.rank = *flags.rank;
   context.world_size = *flags.world_size;
@@ -118,16 +118,15 @@ std::optional<RankContext> from_flags(const RankFlags& flags) {
 std::optional<RankContext> from_launcher(const LauncherVariables& launcher, const Environment& environment) {
   const auto rank = first_set(environment, launcher.rank);
   const auto world_size = first_set(environment, launcher.world_size);
-  if (!rank && !world_size) return std::nullopt;
   const bool torchrun = launcher.source == "torchrun";
   // A Slurm allocation without srun has a size but no rank: nothing started this process as a rank.
-  if (!rank && !torchrun) return std::nullopt;
-  if (!rank)
-    throw UsageError(describe(world_size->name, world_size->value) + " is set but " + launcher.rank.front() +
-                     " is missing (" + launcher.source + ")");
-  if (!world_size)
-    throw UsageError(describe(rank->name, rank->value) + " is set but " + launcher.world_size.front() +
-                     " is missing (" + launcher.source + ")");
+  if (!rank && (!world_size || !torchrun)) return std::nullopt;
+  if (!rank || !world_size) {
+    const Found& set = rank ? *rank : *world_size;
+    throw UsageError(describe(set.name, set.value) + " is set but " +
+                     (rank ? launcher.world_size : launcher.rank).front() + " is missing (" +
+                     launcher.source + ")");
+  }
   if (!torchrun && world_size->value == 1) return std::nullopt;
   RankContext context;
   context.rank = rank->value;

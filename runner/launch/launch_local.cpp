@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& what) { throw RunError(what + ": " + std::strerror(errno)); }
 
-/// Signals that this process passes on to its ranks; one that is ignored (nohup) stays ignored.
+/// Signals that this process forwards to its ranks; ignored ones (nohup) stay ignored.
 std::vector<int> forwarded_signals() {
   std::vector<int> result;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {

@@ -6,7 +6,7 @@
 namespace stepcast {
 namespace {
 
-/// A word as a shell reads it: plain, or in single quotes.
+/// A word for a shell: plain, or in single quotes.
 std::string quoted(const std::string& word) {
   const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
@@ -29,8 +29,8 @@ std::string slurm_script(const SlurmJob& job) {
          << R"(set -euo pipefail
 
 # Submit with: sbatch FILE. stepcast must be on the PATH of every node, and the folder shared.
-# Slurm's own variables tell each task its rank, so no MPI library takes part. stepcast binds its ranks
-# to cores itself.
+# Slurm's variables contain the rank of each task, so no MPI library is needed. stepcast binds
+# its ranks to cores itself.
 srun --mpi=none --cpu-bind=none --kill-on-bad-exit=1 \
  )";
   for (const std::string& word : job.words) script << ' ' << quoted(word);

@@ -10,7 +10,7 @@ namespace stepcast {
 
 namespace {
 
-/// A LibTorch may carry a Gloo of its own under the same names as the program's: it takes its own first. Sanitizers do
+/// LibTorch may contain its own Gloo under the names of the program's, and must use its own. Sanitizers do
 /// not allow that.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kOwnFirst = 0;

@@ -1,8 +1,8 @@
 #include "runner/measure/bench_beside.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <deque>
 
 #include "core/error.hpp"
 #include "runner/measure/bench_case.hpp"
@@ -10,58 +10,43 @@
 namespace stepcast {
 namespace {
 
-using Clock = DeviceQueue::Clock;
-constexpr double kLong = 0.02;  // that each runs: long beside what two clocks are known to, 10 us
-constexpr double kMost = 200;   // calls or computations: a stream takes 1024 entries before its host waits
-constexpr std::chrono::milliseconds kLongest{500};
+constexpr double kTargetS = 0.02;  // duration of each; long compared with the error of two clocks, 10 us
+constexpr double kMost = 200;      // calls or computations: a stream takes 1024 entries before its host waits
 
-double seconds(Clock::time_point instant) {
-  return std::chrono::duration<double>(instant.time_since_epoch()).count();
+double since_epoch_s(DeviceStream::Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
-/// Issues work while the device is held back, and returns when it is done.
-template <class Issue>
-void run_held(DeviceQueue& device, const Issue& issue) {
-  device.hold(kLongest);
-  try {
-    issue();
-  } catch (...) {
-    device.release();
-    throw;
-  }
-  device.release();
-}
-
-/// One rank's part in one collective of one size.
-class BesideBout {
+/// One rank's part in one collective of one size, and the computations that run concurrently.
+class ConcurrentCase {
  public:
-  BesideBout(RankSession& session, DeviceQueue& device, const Computing& computing, BenchCase bench_case)
-      : session_(session), device_(device), computing_(computing), bout_(std::move(bench_case)) {}
+  ConcurrentCase(RankSession& session, DeviceStream& device, const Computing& computing, BenchCase bench)
+      : session_(session), device_(device), computing_(computing), bench_(std::move(bench)) {}
 
-  [[nodiscard]] const BenchCase& bench_case() const { return bout_; }
+  [[nodiscard]] const BenchCase& bench() const { return bench_; }
 
-  /// One computation and one call alone, and both slowdowns; 0 where there is none.
-  std::array<double, 4> sample() {
-    bout_.clear();
-    bout_.call(1);
+  /// Values: one computation and one call alone, and both slowdowns; 0 if there is none.
+  Cost sample() {
+    bench_.clear();
+    bench_.call(1);
     computing_.issue();
     constexpr int kFew = 4;
     meet();
-    const double call_s = time_queued_calls(bout_, kFew, device_).time_s;
+    const double call_s = bench_.queued_calls(kFew, device_).time_s;
     const double computation_s = compute(kFew).length() / kFew;
     const auto [calls, computations] = agree(call_s, computation_s);
     meet();
-    const double calls_alone_s = time_queued_calls(bout_, calls, device_).time_s * calls;
+    const double calls_alone_s = bench_.queued_calls(calls, device_).time_s * calls;
     meet();
     const double computing_alone_s = compute(computations).length();
     meet();
     std::vector<WorkPtr> works;
-    const Interval computed = compute(computations, [&] { works = bout_.issue(calls + 1); });
+    const Interval computed = compute(computations, [&] { works = bench_.issue(calls + 1); });
     for (const WorkPtr& work : works) work->wait();
-    const Interval called{seconds(works.front()->ended()), seconds(works.back()->ended())};
-    return {computing_alone_s / computations, calls_alone_s / calls,
-            slowdown_beside(computing_alone_s, computed, called).value_or(0.0),
-            slowdown_beside(calls_alone_s, called, computed).value_or(0.0)};
+    const Interval called{since_epoch_s(works.front()->ended()), since_epoch_s(works.back()->ended())};
+    return {.values = {computing_alone_s / computations, calls_alone_s / calls,
+                       slowdown_beside(computing_alone_s, computed, called).value_or(0.0),
+                       slowdown_beside(calls_alone_s, called, computed).value_or(0.0)}};
   }
 
  private:
@@ -72,49 +57,51 @@ class BesideBout {
     session_.backend->barrier();
   }
 
-  /// Computations behind each other. \param before what is issued first
+  /// Time of computations that are queued. \param before issues other work first
   Interval compute(
       int times, const std::function<void()>& before = [] {}) {
     std::size_t from = 0, to = 0;
-    run_held(device_, [&] {
+    issue_blocked(device_, [&] {
       before();
-      from = device_.mark();
+      from = device_.record_event();
       for (int i = 0; i < times; ++i) computing_.issue();
-      to = device_.mark();
+      to = device_.record_event();
     });
     device_.drain();
-    return {seconds(device_.passed(from)), seconds(device_.passed(to))};
+    return {since_epoch_s(device_.time_of(from)), since_epoch_s(device_.time_of(to))};
   }
 
-  /// As many calls and computations as take kLong on the slowest rank, the same on all.
+  /// Numbers of calls and computations that take kTargetS on the slowest rank, equal on all ranks.
   std::pair<int, int> agree(double call_s, double computation_s) {
-    const auto all = session_.control->all_gather_numbers("times alone", {call_s, computation_s});
     std::pair<double, double> slowest;
-    for (const std::vector<double>& rank : all)
+    for (const std::vector<double>& rank :
+         session_.control->all_gather_numbers("times alone", {call_s, computation_s}))
       slowest = {std::max(slowest.first, rank[0]), std::max(slowest.second, rank[1])};
     const auto count = [](double target_s, double one_s) {
       return static_cast<int>(std::clamp(std::ceil(target_s / std::max(one_s, 1e-9)), 2.0, kMost));
     };
-    const int calls = count(kLong, slowest.first);
+    const int calls = count(kTargetS, slowest.first);
     return {calls, count(calls * slowest.first, slowest.second)};
   }
 
   RankSession& session_;
-  DeviceQueue& device_;
+  DeviceStream& device_;
   const Computing& computing_;
-  BenchCase bout_;
+  BenchCase bench_;
 };
 
-/// Of the slowest rank each; nothing where a rank has none. \param own one rank's sample
-std::optional<std::array<double, 4>> slowest(RankSession& session, const std::array<double, 4>& own) {
-  std::array<double, 4> result{};
-  for (const std::vector<double>& rank :
-       session.control->all_gather_numbers("slowdowns", {own.begin(), own.end()}))
-    for (std::size_t i = 0; i < result.size(); ++i) {
-      if (!(rank[i] > 0.0)) return std::nullopt;
-      result[i] = std::max(result[i], rank[i]);
+/// Adds the largest values over the ranks; drops a sample in which a rank has no slowdown.
+void add_sample(const std::vector<std::vector<double>>& ranks, BesideRow& row) {
+  std::vector<double> largest(4, 0.0);
+  for (const std::vector<double>& values : ranks)
+    for (std::size_t k = 0; k < largest.size(); ++k) {
+      if (!(values[k] > 0.0)) return;
+      largest[k] = std::max(largest[k], values[k]);
     }
-  return result;
+  row.compute_alone_s.push_back(largest[0]);
+  row.collective_alone_s.push_back(largest[1]);
+  row.compute_slowdown.push_back(largest[2]);
+  row.collective_slowdown.push_back(largest[3]);
 }
 
 }  // namespace
@@ -128,38 +115,34 @@ std::optional<double> slowdown_beside(double alone_s, const Interval& own, const
 }
 
 std::vector<BesideRow> bench_beside(RankSession& session, const BenchSettings& settings,
-                                    const Computing& computing,
-                                    const std::function<void(const std::string& now)>& on_sample) {
-  check_collectives(settings.collectives);
-  Backend& backend = *session.backend;
-  const std::size_t largest = *std::max_element(settings.sizes.begin(), settings.sizes.end()) +
-                              sizeof(float) * static_cast<std::size_t>(backend.world_size());
-  const std::size_t region = MessageWalk::region_bytes(largest);
-  const BenchArrays arrays{backend.memory(region), backend.memory(region)};
+                                    const Computing& computing, const OnSample& on_sample) {
+  check_names("collective", settings.collectives, bench_names());
+  const BenchArrays arrays =
+      bench_arrays(*session.backend, *std::max_element(settings.sizes.begin(), settings.sizes.end()));
+  std::deque<ConcurrentCase> benches;
+  std::vector<SampledCase> cases;
   std::vector<BesideRow> rows;
   for (const std::string& name : settings.collectives)
     for (const std::size_t size : settings.sizes) {
-      BesideBout pair(session, *settings.device, computing, BenchCase(backend, arrays, name, size));
-      if (pair.bench_case().is_ping_pong())
-        throw UsageError("send_recv waits on its host, and is not measured beside computing");
-      BesideRow row{.collective = name,
-                    .message_bytes = static_cast<double>(pair.bench_case().bytes()),
-                    .compute = computing.name};
-      for (int round = 0; round < settings.rounds; ++round) {
-        if (const auto sample = slowest(session, pair.sample())) {
-          row.compute_alone_s.push_back((*sample)[0]);
-          row.collective_alone_s.push_back((*sample)[1]);
-          row.compute_slowdown.push_back((*sample)[2]);
-          row.collective_slowdown.push_back((*sample)[3]);
-        }
-        on_sample(name + " " + to_text(Bytes(row.message_bytes)) + " beside computing");
-      }
-      if (row.compute_slowdown.empty())
-        throw RunError(name + " of " + to_text(Bytes(row.message_bytes)) + " and " + computing.name +
-                       " did not run beside each other in any of " + std::to_string(settings.rounds) +
-                       " rounds");
-      rows.push_back(std::move(row));
+      ConcurrentCase& one = benches.emplace_back(session, *settings.device, computing,
+                                                 BenchCase(*session.backend, arrays, name, size));
+      if (one.bench().is_ping_pong())
+        throw UsageError(
+            "send_recv is timed on the host and cannot be measured concurrently with computing; choose "
+            "collectives");
+      rows.push_back({.collective = name,
+                      .message_bytes = static_cast<double>(one.bench().bytes()),
+                      .compute = computing.name});
+      cases.push_back({.name = one.bench().name() + " with computing", .work = [&] { return one.sample(); }});
     }
+  Sampler sampler(session, std::move(cases), {.rounds = settings.rounds});
+  sampler.run_rounds(on_sample);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const auto& sample : sampler.values(i)) add_sample(sample, rows[i]);
+    if (rows[i].compute_slowdown.empty())
+      throw RunError(benches[i].bench().name() + " and " + computing.name +
+                     " did not run concurrently in any of " + std::to_string(settings.rounds) + " rounds");
+  }
   return rows;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,38 +9,43 @@
 #include "runner/execute/device_copies.hpp"
 #include "runner/measure/bench_collectives.hpp"
 
-/// Times of copies between the memory of this host and that of its devices.
+/// Times of copies between the memories of this host and of its devices.
 namespace stepcast {
 
-/// Copies with arrays of its own, between this host and one device.
-class CopyEngine {
+/// Copies of one device, from and to this host and to the next device, with arrays of its own.
+class CopyBench {
  public:
-  virtual ~CopyEngine() = default;
-  CopyEngine() = default;
-  CopyEngine(const CopyEngine&) = delete;
-  CopyEngine& operator=(const CopyEngine&) = delete;
+  /// \param copies outlive this \param largest bytes of a copy \throws UsageError if there is no such device
+  CopyBench(DeviceCopies& copies, int device, std::size_t largest);
 
-  /// What it copies, as BenchRow names it: `copy_h2d_pinned`, ...; peer to peer only where there is a peer.
-  [[nodiscard]] virtual std::vector<std::string> kinds() const = 0;
-  /// What copies: `gpu0 NVIDIA H100 80GB HBM3`.
-  [[nodiscard]] virtual std::string device() const = 0;
-  /// What makes the times doubtful: `gpu0 cannot reach gpu1 directly`.
-  [[nodiscard]] virtual std::vector<std::string> warnings() const = 0;
+  /// Names of the copies, as in BenchRow: `copy_h2d_pinned`, ...; `copy_p2p` only if there are several
+  /// devices.
+  [[nodiscard]] std::vector<std::string> kinds() const;
+  /// `gpu0 NVIDIA H100 80GB HBM3`
+  [[nodiscard]] std::string device() const;
+  /// Reasons to doubt the times: `gpu0 cannot reach gpu1 directly`.
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
   /// Copies `times` times back to back on one stream; returns when the last byte has arrived.
-  virtual void copy(const std::string& kind, std::size_t bytes, int times) = 0;
-  /// Copies known data once. \returns the number of bytes that arrived wrong
-  virtual long long check(const std::string& kind, std::size_t bytes) = 0;
+  void copy(const std::string& kind, std::size_t bytes, int times);
+  /// Copies known data once. \returns number of wrong bytes
+  double check(const std::string& kind, std::size_t bytes);
+
+ private:
+  struct Ends {
+    std::shared_ptr<void> from, to;
+  };
+
+  DeviceCopies& copies_;
+  int device_;
+  std::map<std::string, Ends> ends_;  ///< by kind
+  std::size_t stream_ = 0;
+  std::vector<std::string> warnings_;
 };
 
-/// Copies of one GPU, and to the next one where there are several. \param copies outlive it \param largest bytes that will
-/// be copied \throws UsageError for a device that is not there
-std::unique_ptr<CopyEngine> make_copy_engine(DeviceCopies& copies, int device, std::size_t largest);
-
-/// The rows of a bench: each kind at each size, checked once, then `rounds` samples interleaved over all of
-/// them. A sample is the time per copy of `iterations` back to back (0: 3 to 100, about 2 GiB); what a single
-/// small one takes beside its bytes is mostly the host's time to issue it. `collectives` are the kinds,
-/// empty: all that the engine has. \throws UsageError for a kind that it has not
-std::vector<BenchRow> bench_copies(CopyEngine& engine, const BenchSettings& settings,
-                                   const std::function<void(const std::string& now)>& on_sample);
+/// Rows by kind and size. A sample is the time per copy of `iterations` back to back (0: 3 to 100, about 2
+/// GiB); that of a small copy is mostly the host's time to issue it. `collectives` are the kinds; empty: all.
+/// One rank calls it. \throws UsageError for an unknown kind
+std::vector<BenchRow> bench_copies(RankSession& session, CopyBench& bench, const BenchSettings& settings,
+                                   const OnSample& on_sample);
 
 }  // namespace stepcast

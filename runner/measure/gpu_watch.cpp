@@ -12,66 +12,56 @@
 namespace stepcast {
 namespace {
 
-/// The few calls of nvml.h, whose interface is fixed, without that header.
+/// libnvidia-ml.so.1 without its header. The interface of nvml.h is fixed.
 class Nvml {
  public:
   using Device = void*;
 
   Nvml() : library_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-    if (library_ == nullptr) return;
-    found_ = find(init_, "nvmlInit_v2") && find(by_bus_, "nvmlDeviceGetHandleByPciBusId_v2") &&
-             find(version_, "nvmlSystemGetDriverVersion") && find(clock_, "nvmlDeviceGetClockInfo") &&
-             find(highest_clock_, "nvmlDeviceGetMaxClockInfo") && find(power_, "nvmlDeviceGetPowerUsage") &&
-             find(temperature_, "nvmlDeviceGetTemperature") &&
-             find(reasons_, "nvmlDeviceGetCurrentClocksThrottleReasons") && init_() == kSuccess;
+    if (library_ != nullptr && !call("nvmlInit_v2")) library_ = nullptr;
   }
 
   [[nodiscard]] Device device(const std::string& bus) const {
     Device device = nullptr;
-    return found_ && by_bus_(bus.c_str(), &device) == kSuccess ? device : nullptr;
+    return call("nvmlDeviceGetHandleByPciBusId_v2", bus.c_str(), &device) ? device : nullptr;
   }
   [[nodiscard]] std::string version() const {
     std::array<char, 96> text{};
-    return version_(text.data(), static_cast<unsigned>(text.size())) == kSuccess ? text.data() : "unknown";
+    const auto size = static_cast<unsigned>(text.size());
+    return call("nvmlSystemGetDriverVersion", text.data(), size) ? text.data() : "unknown";
   }
   [[nodiscard]] double highest_clock_mhz(Device device) const {
-    return number(highest_clock_, device, kMultiprocessors);
+    return number("nvmlDeviceGetMaxClockInfo", device, kMultiprocessors);
   }
   [[nodiscard]] std::optional<GpuReading> read(Device device) const {
     constexpr double kMilli = 1e-3;
     GpuReading reading;
-    if (reasons_(device, &reading.throttle_reasons) != kSuccess) return std::nullopt;
-    reading.sm_clock_mhz = number(clock_, device, kMultiprocessors);
-    reading.memory_clock_mhz = number(clock_, device, kMemory);
-    reading.temperature_c = number(temperature_, device, 0);
-    if (unsigned milliwatts = 0; power_(device, &milliwatts) == kSuccess)
+    if (!call("nvmlDeviceGetCurrentClocksThrottleReasons", device, &reading.throttle_reasons))
+      return std::nullopt;
+    reading.sm_clock_mhz = number("nvmlDeviceGetClockInfo", device, kMultiprocessors);
+    reading.memory_clock_mhz = number("nvmlDeviceGetClockInfo", device, kMemory);
+    reading.temperature_c = number("nvmlDeviceGetTemperature", device, 0);
+    if (unsigned milliwatts = 0; call("nvmlDeviceGetPowerUsage", device, &milliwatts))
       reading.power_w = kMilli * milliwatts;
     return reading;
   }
 
  private:
-  static constexpr int kSuccess = 0;
   static constexpr int kMultiprocessors = 1, kMemory = 2;  // nvmlClockType_t
-  using Ask = int (*)(Device, int which, unsigned* number);
 
-  static double number(Ask ask, Device device, int which) {
+  double number(const char* name, Device device, int which) const {
     unsigned value = 0;
-    return ask(device, which, &value) == kSuccess ? value : 0.0;
+    return call(name, device, which, &value) ? value : 0.0;
   }
-  template <class Call>
-  bool find(Call& call, const char* name) {
-    call = reinterpret_cast<Call>(::dlsym(library_, name));
-    return call != nullptr;
+  /// False if the library or the function is missing, or the call fails.
+  template <class... Arguments>
+  bool call(const char* name, Arguments... arguments) const {
+    auto* const function =
+        library_ == nullptr ? nullptr : reinterpret_cast<int (*)(Arguments...)>(::dlsym(library_, name));
+    return function != nullptr && function(arguments...) == 0;
   }
 
   void* library_;
-  bool found_ = false;
-  int (*init_)() = nullptr;
-  int (*by_bus_)(const char* bus, Device*) = nullptr;
-  int (*version_)(char*, unsigned length) = nullptr;
-  Ask clock_ = nullptr, highest_clock_ = nullptr, temperature_ = nullptr;
-  int (*power_)(Device, unsigned* milliwatts) = nullptr;
-  int (*reasons_)(Device, unsigned long long*) = nullptr;
 };
 
 }  // namespace
@@ -101,7 +91,7 @@ std::string throttle_text(unsigned long long reasons) {
 std::vector<std::string> doubts(const GpuState& state) {
   if (state.name.empty()) return {};
   if (state.readings == 0)
-    return {"clocks, power and throttling of the GPU are not known: libnvidia-ml.so.1 says nothing of it"};
+    return {"clocks, power and throttling of the GPU are not known: libnvidia-ml.so.1 does not report them"};
   if (state.throttled.empty()) return {};
   return {"the GPU was slowed down: " + state.throttled};
 }
@@ -116,6 +106,10 @@ GpuWatch::GpuWatch(std::string name, GpuDriver driver) : name_(std::move(name)),
     }
   });
 }
+
+GpuWatch::GpuWatch(const DeviceStream* device)
+    : GpuWatch(device == nullptr ? "" : device->device(),
+               device == nullptr ? GpuDriver{} : gpu_driver(device->bus())) {}
 
 GpuWatch::~GpuWatch() { stop(); }
 

@@ -9,43 +9,44 @@
 #include <vector>
 
 #include "records/run_context.hpp"
+#include "runner/execute/device_stream.hpp"
 
-/// How a GPU was while something was measured on it: clocks, power, and what slowed it down.
+/// Clocks, power and throttling of a GPU during a measurement.
 namespace stepcast {
 
-/// What NVIDIA's management library says of one GPU now.
+/// One reading of NVIDIA's management library.
 struct GpuReading {
   double sm_clock_mhz = 0.0, memory_clock_mhz = 0.0;
   double power_w = 0.0;
   double temperature_c = 0.0;
-  unsigned long long throttle_reasons = 0;  ///< bits, as nvmlClocksThrottleReasons* name them
+  unsigned long long throttle_reasons = 0;  ///< bits nvmlClocksThrottleReasons*
 };
-
-/// Asks for one reading; may throw nothing.
-using GpuReader = std::function<std::optional<GpuReading>()>;
 
 struct GpuDriver {
-  std::string version;             ///< of the driver; "" where the library is not there
-  double highest_clock_mhz = 0.0;  ///< that the multiprocessors may reach
-  GpuReader read;                  ///< empty where the library is not there
+  std::string version;                                   ///< of the driver; "" without the library
+  double highest_clock_mhz = 0.0;                        ///< of the multiprocessors
+  std::function<std::optional<GpuReading>()> read = {};  ///< empty without the library; throws nothing
 };
-/// libnvidia-ml.so.1 where this machine has it. \param bus see DeviceQueue::bus
+/// libnvidia-ml.so.1, if this machine has it. \param bus see DeviceStream::bus
 GpuDriver gpu_driver(const std::string& bus);
 
-/// `software power cap, thermal slowdown`; "" where nothing slows the GPU down: idle, and clocks that applications set, do not.
+/// `software power cap, thermal slowdown`; "" if nothing slows the GPU down. Idleness and clocks set by
+/// applications are no slowdown.
 std::string throttle_text(unsigned long long reasons);
 
-/// What makes times of that GPU doubtful; nothing where none computed.
+/// Reasons to doubt times of that GPU; empty if none computed.
 std::vector<std::string> doubts(const GpuState& state);
 
-/// Reads five times a second on a thread of its own, from its making to report().
+/// Reads five times a second on its own thread, from construction to report().
 class GpuWatch {
  public:
   GpuWatch(std::string name, GpuDriver driver);
+  /// \param device null: nothing is watched
+  explicit GpuWatch(const DeviceStream* device);
   ~GpuWatch();
   GpuWatch& operator=(GpuWatch&&) = delete;
 
-  /// What was seen: medians of clocks, the most power and heat, all reasons.
+  /// Medians of clocks, highest power and temperature, all reasons.
   GpuState report();
 
  private:

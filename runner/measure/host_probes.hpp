@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <vector>
 
-/// Work of known size for the processor and the memory, without LibTorch and without communication.
+/// Work of known size for CPU and memory, without LibTorch and without communication.
 namespace stepcast {
 
-/// A matrix product of fixed size as a plain loop: bound by arithmetic, all data in the core's own caches. One
-/// thread.
+/// A matrix multiplication of fixed size as a plain loop, bound by arithmetic, with all data in the core's
+/// own caches. One thread.
 class ComputeProbe {
  public:
   ComputeProbe();
@@ -18,12 +18,12 @@ class ComputeProbe {
   std::vector<float> a_, b_, c_;
 };
 
-/// Streams three arrays of 96 MiB: c = a + s * b, far beyond a core's own caches (not beyond a shared cache
-/// of hundreds of megabytes, which then is what training streams from, too).
+/// Streams three arrays of 96 MiB, c = a + s * b, which exceed a core's own caches. A shared cache of
+/// hundreds of megabytes may hold them; training then streams from it, too.
 class MemoryProbe {
  public:
   MemoryProbe();
-  /// One unit of work: a sixteenth of the arrays, the next one at each call.
+  /// One unit of work: the next sixteenth of the arrays.
   void run();
   /// Bytes read and written by one unit, without the read-for-ownership of c.
   [[nodiscard]] static double bytes_per_unit();

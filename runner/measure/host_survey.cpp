@@ -4,8 +4,7 @@
 
 #include "core/statistics.hpp"
 #include "runner/backend/message_walk.hpp"
-#include "runner/control/clocks.hpp"
-#include "runner/measure/host_probes.hpp"
+#include "runner/measure/sampler.hpp"
 
 namespace stepcast {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 constexpr std::size_t kSmall = 8;
 constexpr std::size_t kLarge = std::size_t{1} << 20U;
 
-/// Half of the shortest of `round_trips` round trips: what disturbs one only makes it longer.
+/// Half of the shortest of `round_trips` round trips, because interference only makes them longer.
 double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, AlignedFloats& in,
                  std::size_t bytes, int round_trips) {
   std::vector<double> times;
@@ -27,91 +26,67 @@ double one_way_s(Backend& backend, const RankPair& ranks, AlignedFloats& out, Al
   return *std::min_element(times.begin(), times.end());
 }
 
-/// Where the pair (a, b), a < b, stands in `all_pairs`.
-std::size_t index_of(const RankPair& pair, std::size_t hosts) {
-  const auto a = static_cast<std::size_t>(pair.first);
-  const auto b = static_cast<std::size_t>(pair.second);
-  return a * hosts - a * (a + 1) / 2 + b - a - 1;
-}
-
-/// All pairs of hosts, each between the first ranks of both, in three tournaments whose rounds have disjoint
-/// pairs at once: a ping-pong of 8 B and one of 1 MiB (gloo's largest segment; single messages of 4 MiB
-/// met delayed acknowledgements of 40 ms),
+/// Messages between all pairs of hosts, between the first ranks of both: three tournaments whose rounds
+/// contain disjoint pairs at once, each with a ping-pong of 8 B and one of 1 MiB (gloo's largest segment;
+/// single messages of 4 MiB met delayed acknowledgements of 40 ms):
 ///
 ///     latency = t(8 B)        bandwidth = 1 MiB / (t(1 MiB) - t(8 B))
 ///
-/// where t is half of the shortest of 20 and of 8 round trips: what disturbs one only makes it longer. All
-/// ranks call it and receive all samples. \param pairs `all_pairs` of the hosts, filled in
-void probe_pairs(RankSession& session, const std::vector<JobHost>& hosts, std::vector<HostPair>& pairs) {
+/// with t half of the shortest of 20 and of 8 round trips. All ranks call it and receive all samples.
+std::vector<HostPair> probe_pairs(RankSession& session, const std::vector<JobHost>& hosts) {
   Backend& backend = *session.backend;
-  constexpr int kTournaments = 3;
-  constexpr int kSmallTrips = 20;
-  constexpr int kLargeTrips = 8;
-  const std::size_t count = pairs.size();
+  constexpr int kTournaments = 3, kSmallTrips = 20, kLargeTrips = 8;
   const std::size_t floats = MessageWalk::region_bytes(kLarge) / sizeof(float);
-  AlignedFloats out(floats, 1.0F);
-  AlignedFloats in(floats, 0.0F);
-  for (int turn = 0; turn < kTournaments; ++turn) {
-    std::vector<double> mine(2 * count, 0.0);  // the times of a pair are with its first rank
-    for (const std::vector<RankPair>& round : tournament(static_cast<int>(hosts.size()))) {
-      backend.barrier();
-      for (const RankPair& met : round) {
-        const RankPair ranks{hosts[static_cast<std::size_t>(met.first)].ranks.front(),
-                             hosts[static_cast<std::size_t>(met.second)].ranks.front()};
-        if (!ranks.has(backend.rank())) continue;
-        const double small = one_way_s(backend, ranks, out, in, kSmall, kSmallTrips);
-        const double large = one_way_s(backend, ranks, out, in, kLarge, kLargeTrips);
-        if (backend.rank() != ranks.first) continue;
-        mine[2 * index_of(met, hosts.size())] = small;
-        mine[2 * index_of(met, hosts.size()) + 1] = large;
+  AlignedFloats out(floats, 1.0F), in(floats, 0.0F);
+  const auto first_rank = [&](int host) { return hosts[static_cast<std::size_t>(host)].ranks.front(); };
+  const std::vector<std::vector<RankPair>> rounds = tournament(static_cast<int>(hosts.size()));
+  std::vector<SampledCase> cases;
+  for (const std::vector<RankPair>& round : rounds)
+    cases.push_back({.name = "pairs of hosts", .work = [&] {
+                       backend.barrier();
+                       for (const RankPair& met : round)
+                         if (const RankPair ranks{first_rank(met.first), first_rank(met.second)};
+                             ranks.has(backend.rank()))
+                           return Cost{.values = {one_way_s(backend, ranks, out, in, kSmall, kSmallTrips),
+                                                  one_way_s(backend, ranks, out, in, kLarge, kLargeTrips)}};
+                       return Cost{.values = {0.0, 0.0}};
+                     }});
+  Sampler sampler(session, std::move(cases), {.rounds = kTournaments});
+  sampler.run_rounds(nullptr);
+  std::vector<HostPair> pairs;
+  for (const RankPair& met : all_pairs(static_cast<int>(hosts.size()))) {
+    HostPair pair{met.first, met.second, {}, {}};
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      if (std::find(rounds[i].begin(), rounds[i].end(), met) == rounds[i].end()) continue;
+      for (const auto& sample : sampler.values(i)) {
+        const std::vector<double>& values = sample[static_cast<std::size_t>(first_rank(met.first))];
+        pair.latency_s.push_back(values[0]);
+        pair.bandwidth_bytes_per_s.push_back(static_cast<double>(kLarge) /
+                                             std::max(values[1] - values[0], values[0]));
       }
     }
-    const auto all = session.control->all_gather_numbers("pairs", mine);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto first = static_cast<std::size_t>(hosts[static_cast<std::size_t>(pairs[i].a)].ranks.front());
-      const double small = all[first][2 * i];
-      pairs[i].latency_s.push_back(small);
-      pairs[i].bandwidth_bytes_per_s.push_back(static_cast<double>(kLarge) /
-                                               std::max(all[first][2 * i + 1] - small, small));
-    }
+    pairs.push_back(std::move(pair));
   }
+  return pairs;
 }
 
-/// By host: matrix products per second by its first rank at undisturbed speed, the inverse of the tenth
-/// percentile of the times of single products in five turns of 20 ms. It finds slower processors, not hosts
-/// whose processors are taken away now and then. One host after the other, since hosts of a virtual cluster
-/// share cores. All ranks call it and receive all.
+/// Speed probe of the first rank of every host without interference. Finds slower processors, not hosts that
+/// lose CPU time now and then. One host after the other, because hosts of a virtual cluster share cores. All
+/// ranks call it.
 std::vector<double> probe_processors(RankSession& session, const std::vector<JobHost>& hosts) {
-  Backend& backend = *session.backend;
-  constexpr int kTurns = 5;
-  constexpr double kWindow = 0.02;
-  constexpr double kUndisturbed = 0.1;
-  ComputeProbe probe;
-  std::vector<double> times;
-  for (int turn = 0; turn < kTurns; ++turn)
-    for (const JobHost& host : hosts) {
-      backend.barrier();
-      if (host.ranks.front() != backend.rank()) continue;
-      probe.run();
-      const double until = wall_clock_s() + kWindow;
-      for (double begin = wall_clock_s(); begin < until;) {
-        probe.run();
-        const double end = wall_clock_s();
-        times.push_back(end - begin);
-        begin = end;
-      }
-    }
-  backend.barrier();
-  const auto all = session.control->all_gather_numbers(
-      "processors", {times.empty() ? 0.0 : 1.0 / quantile(times, kUndisturbed)});
-  std::vector<double> result;
-  result.reserve(hosts.size());
+  constexpr int kTurns = 10;
+  std::vector<SampledCase> cases;
   for (const JobHost& host : hosts)
-    result.push_back(all[static_cast<std::size_t>(host.ranks.front())].front());
-  return result;
+    cases.push_back({.name = host.name, .work = [] { return Cost{}; }, .ranks = {host.ranks.front()}});
+  Sampler sampler(session, std::move(cases), {.rounds = kTurns});
+  sampler.run_rounds(nullptr);
+  std::vector<double> speeds;
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    speeds.push_back(best_probe(sampler.set(i).machine.probe_per_s));
+  return speeds;
 }
 
-/// By host: whether to measure without it. Slow ones, unless fewer than two hosts would be left.
+/// By host: true if it is slow and to be avoided; none are if fewer than two hosts would be left.
 std::vector<bool> hosts_to_avoid(const HostSurvey& survey) {
   std::vector<bool> slow = survey.slow_network;
   for (std::size_t i = 0; i < slow.size(); ++i) slow[i] = slow[i] || survey.slow_compute[i];
@@ -119,8 +94,8 @@ std::vector<bool> hosts_to_avoid(const HostSurvey& survey) {
   return slow;
 }
 
-/// The host from which two ranks of `same_host` are taken: the first with two, of those that compute fast if
-/// there is one; null when none has two.
+/// The host whose two ranks represent `same_host`: the first with two ranks, a fast one if there is one; null
+/// if no host has two.
 const JobHost* host_with_two_ranks(const HostSurvey& survey) {
   const JobHost* found = nullptr;
   for (std::size_t i = 0; i < survey.hosts.size(); ++i) {
@@ -131,7 +106,7 @@ const JobHost* host_with_two_ranks(const HostSurvey& survey) {
   return found;
 }
 
-/// Over the pairs of one host. \pre there are pairs
+/// Median over the pairs of one host. \pre there are pairs
 double median_of_host(const HostSurvey& survey, int host, std::vector<double> HostPair::*samples) {
   std::vector<double> values;
   for (const HostPair& pair : survey.pairs)
@@ -146,15 +121,16 @@ HostSurvey survey_hosts(RankSession& session, const std::vector<HostIdentity>& h
   HostSurvey survey;
   survey.hosts = group_by_host(host_of_rank);
   const auto hosts = static_cast<int>(survey.hosts.size());
-  for (const RankPair& met : all_pairs(hosts)) survey.pairs.push_back({met.first, met.second, {}, {}});
-  if (cluster) survey.classes = cluster_classes(*cluster, survey.hosts, survey.pairs);
   survey.slow_network.assign(survey.hosts.size(), false);
   survey.slow_compute.assign(survey.hosts.size(), false);
   survey.processors.assign(survey.hosts.size(), 1.0);
+  // Before anything is measured: a cluster that does not fit the job is an error.
+  for (const RankPair& met : all_pairs(hosts)) survey.pairs.push_back({met.first, met.second, {}, {}});
+  if (cluster) survey.classes = cluster_classes(*cluster, survey.hosts, survey.pairs);
   if (hosts == 1) return survey;
   survey.processors = probe_processors(session, survey.hosts);
   survey.slow_compute = slow_processors(survey.processors);
-  probe_pairs(session, survey.hosts, survey.pairs);
+  survey.pairs = probe_pairs(session, survey.hosts);
   survey.slow_network = slow_networks(hosts, survey.pairs, survey.classes);
   if (!cluster) survey.classes = measured_classes(hosts, survey.pairs, survey.slow_network);
   return survey;

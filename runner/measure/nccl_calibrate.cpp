@@ -8,22 +8,18 @@
 namespace stepcast {
 namespace {
 
-CollectiveKind kind_called(const std::string& name) {
-  return *std::find_if(kCollectiveKinds.begin(), kCollectiveKinds.end(),
-                       [&](CollectiveKind kind) { return name == to_text(kind); });
-}
-
-/// \throws CapabilityError for what no law is of
+/// \throws CapabilityError for ranks on several hosts or with different GPUs
 void check_place(RankSession& session, const std::string& own) {
   if (const std::size_t hosts = group_by_host(session.place.hosts).size(); hosts > 1)
-    throw CapabilityError("calibrate --backend nccl: the ranks are on " + std::to_string(hosts) +
-                          " hosts; NCCL's laws are of the GPUs of one, so start the ranks of one host");
+    throw CapabilityError(
+        "calibrate --backend nccl: the ranks are on " + std::to_string(hosts) +
+        " hosts; NCCL's parameters are fitted for the GPUs of one host: start the ranks on one host");
   const std::vector<std::string> names = session.control->all_gather("gpu", own);
   for (std::size_t rank = 0; rank < names.size(); ++rank)
     if (names[rank] != names.front())
       throw CapabilityError("calibrate --backend nccl: rank " + std::to_string(rank) + " has a GPU '" +
                             names[rank] + "', rank 0 '" + names.front() +
-                            "'; a calibration is of one kind, so choose by CUDA_VISIBLE_DEVICES");
+                            "'; a calibration covers one kind: select GPUs with CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace
@@ -34,7 +30,7 @@ const std::vector<std::string>& calibrated_collectives() {
 }
 
 NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings, const std::string& device,
-                            const std::function<void(const std::string& now)>& on_sample) {
+                            const OnSample& on_sample) {
   const std::string reported = settings.device->device();
   check_place(session, reported);
   NcclSample sample;
@@ -43,7 +39,7 @@ NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings,
   sample.dtype = "float";
   sample.where = "this job";
   const std::string name =
-      device_of(sample, device);  // an unknown one is an error before anything is measured
+      device_of(sample, device);  // before anything is measured, because an unknown one is an error
   BenchSettings collectives = settings;
   if (collectives.collectives.empty()) collectives.collectives = calibrated_collectives();
   const std::vector<BenchRow> rows = bench_collectives(session, collectives, on_sample);
@@ -52,7 +48,7 @@ NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings,
   NcclMeasured measured;
   std::vector<SampleSet> sets;
   for (const BenchRow& row : rows) {
-    sample.kind = kind_called(row.collective);
+    sample.kind = value_of(kCollectiveKinds, "collective", row.collective);
     sample.message = Bytes(row.message_bytes);
     sample.time = Seconds(row.median_time_s());
     sample.where = row.collective + " of " + to_text(sample.message);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,20 +10,21 @@
 /// A calibration of the GPUs of one host from collectives of NCCL in a job of this program.
 namespace stepcast {
 
-/// The collectives that NCCL's laws are fitted to.
+/// The collectives to which NCCL's parameters are fitted.
 const std::vector<std::string>& calibrated_collectives();
 
-/// What was measured, and the calibration that it gives.
+/// Measured samples, and the calibration fitted to them.
 struct NcclMeasured {
   std::vector<NcclSample> samples;
   Calibration calibration;
 };
 
-/// Bench rows by the fit that `stepcast import` makes of nccl-tests' output (nccl_calibration()), the rows kept as samples. All
-/// ranks call it with equal settings; complete at rank 0, without context. \pre settings.device is set \param device of
-/// device_model(); "": as the driver calls the GPU \throws CapabilityError for ranks on several hosts, or with different GPUs,
-/// which are named; RunError for wrong results; InputError for a GPU that no data sheet is of
+/// Fits bench rows as `stepcast import` fits nccl-tests' output (nccl_calibration()), and keeps the rows as
+/// samples. All ranks call it with equal settings; complete at rank 0, without context. \pre settings.device
+/// is set \param device name for device_model(); "": the driver's name of the GPU \throws CapabilityError for
+/// ranks on several hosts or with different GPUs; RunError for wrong results; InputError for a GPU without
+/// data sheet
 NcclMeasured calibrate_nccl(RankSession& session, const BenchSettings& settings, const std::string& device,
-                            const std::function<void(const std::string& now)>& on_sample);
+                            const OnSample& on_sample);
 
 }  // namespace stepcast

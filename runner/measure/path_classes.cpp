@@ -22,7 +22,7 @@ double median_of_others(std::vector<double> values, std::size_t index) {
   return median(values);
 }
 
-/// By host: below `limit` times the median of the others. A value of 0 is unknown.
+/// Flags by host: below `limit` times the median of the others. A value of 0 is unknown.
 std::vector<bool> far_below(const std::vector<double>& values, double limit) {
   std::vector<bool> result(values.size(), false);
   for (std::size_t i = 0; i < values.size() && values.size() > 1; ++i)
@@ -40,7 +40,7 @@ double noise_of(const std::vector<std::vector<double>>& samples) {
   return median(spreads);
 }
 
-/// By entry: whether no cut separates it from the least one when the medians are sorted. \pre samples not empty
+/// Flags by entry: true if no cut separates its median from the least one. \pre samples not empty
 std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& samples) {
   constexpr double kRatio = 1.5, kNoises = 3.0;
   const double ratio = std::max(kRatio, 1.0 + kNoises * noise_of(samples));
@@ -55,7 +55,7 @@ std::vector<bool> below_first_cut(const std::vector<std::vector<double>>& sample
   return result;
 }
 
-/// By host: the number of its group. Every near pair joins two groups to one.
+/// Group number by host. Every near pair merges two groups.
 std::vector<int> groups_of(int hosts, const std::vector<HostPair>& pairs, const std::vector<bool>& near) {
   std::vector<int> group(static_cast<std::size_t>(hosts));
   for (int host = 0; host < hosts; ++host) group[static_cast<std::size_t>(host)] = host;
@@ -135,7 +135,7 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
   for (const JobHost& host : hosts) world += host.ranks.size();
   const std::vector<int> nodes = place_ranks(cluster, static_cast<int>(world));
   const auto node_of = [&](int rank) { return nodes[static_cast<std::size_t>(rank)]; };
-  std::map<int, std::string> taken;  // host of the cluster → host of the job
+  std::map<int, std::string> used;  // host of the cluster → host of the job
   for (const JobHost& host : hosts) {
     const Host& placed = cluster.host_of(node_of(host.ranks.front()));
     for (const int rank : host.ranks)
@@ -143,7 +143,7 @@ std::vector<std::string> cluster_classes(const Cluster& cluster, const std::vect
         throw InputError(cluster.path + ": ranks " + std::to_string(host.ranks.front()) + " and " +
                          std::to_string(rank) + " are both on host " + host.name +
                          ", but the cluster has them on different hosts");
-    const auto [other, is_new] = taken.emplace(cluster.node(node_of(host.ranks.front())).host, host.name);
+    const auto [other, is_new] = used.emplace(cluster.node(node_of(host.ranks.front())).host, host.name);
     if (!is_new)
       throw InputError(cluster.path + ": hosts " + other->second + " and " + host.name +
                        " of this job are one host of the cluster, " + placed.name);
@@ -214,7 +214,7 @@ std::vector<RankPair> all_pairs(int players) {
 }
 
 std::vector<std::vector<RankPair>> tournament(int players) {
-  // An odd player out plays against nobody; player 0 stays, the others move on by one seat per round.
+  // With an odd number one player rests; player 0 stays, the others move by one seat per round.
   const int seats = players + players % 2;
   std::vector<std::vector<RankPair>> rounds;
   for (int round = 0; round + 1 < seats; ++round) {

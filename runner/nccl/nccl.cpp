@@ -31,15 +31,15 @@ ncclDataType_t nccl_type(DataType type) {
   return ncclNumTypes;
 }
 
-/// Payload of one rank by the algorithm that the forecasts take NCCL to run where nothing is chosen; NCCL does not tell
-/// which one it has chosen. \param bytes the total array
+/// Payload of one rank by the algorithm that forecasts assume for NCCL; NCCL does not report its choice.
+/// \param bytes size of the whole array
 std::uint64_t nccl_bytes_sent(CollectiveKind kind, std::size_t bytes, int rank, int ranks, int root) {
   if (ranks < 2) return 0;
   const CollectiveCall call{Bytes(static_cast<double>(bytes)), ranks, root, 1.0};
   return static_cast<std::uint64_t>(std::llround(algorithm_for(kind, "nccl").sent(call, rank).count()));
 }
 
-/// What a backend and its subgroups share: one rank's device.
+/// Device of one rank, shared by a backend and its subgroups.
 struct NcclDevice {
   explicit NcclDevice(const BackendConfig& config)
       : number(config.device),
@@ -51,9 +51,9 @@ struct NcclDevice {
   std::shared_ptr<DeviceTimeline> timeline;
 };
 
-/// Messages from one rank to another have a communicator, a stream and a thread of their own: as each direction is
-/// served by itself, no order in which ranks post them makes them wait in a circle. The thread meets the peer at the
-/// first message, and after that only puts calls on the stream.
+/// Messages from one rank to another have their own communicator, stream and thread: no order in which ranks
+/// post them leads to a deadlock. The thread connects the peer at the first message; after that it only
+/// enqueues calls.
 struct NcclChannel {
   NcclMembers members;  ///< the sender first
   CudaStream stream = make_cuda_stream();
@@ -61,7 +61,7 @@ struct NcclChannel {
   WorkQueue queue{0, 1};
 };
 
-/// Every call waits on its own stream for what was on the followed stream, and nothing of it blocks the host.
+/// Backend over NCCL. Every call waits on its own stream for the followed stream and does not block the host.
 class NcclBackend : public Backend {
  public:
   /// \param lent by a backend that this one is a group of, else null
@@ -75,7 +75,7 @@ class NcclBackend : public Backend {
     signal_ = memory(1);
   }
 
-  /// Calls under way mean that this rank is giving up: its peers should learn at once, and its device not wait.
+  /// With calls in flight this rank gives up: its peers should fail at once, and its device not wait.
   ~NcclBackend() override {
     if (last_ != nullptr && !last_->done()) communicator_->abandon();
     for (const auto& [ends, channel] : channels_)
@@ -118,7 +118,7 @@ class NcclBackend : public Backend {
     enter();
     require_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
   }
-  void follow(DeviceStream stream) override { followed_ = static_cast<cudaStream_t>(stream); }
+  void follow(StreamHandle stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void restart_clock() override {
     enter();
     device_->timeline->restart(stream_.get());
@@ -140,7 +140,8 @@ class NcclBackend : public Backend {
         CollectiveKind::kGather, in.bytes() * ranks(), root, [=, this](ncclComm_t communicator) {
           ncclResult_t result = send_part(in, root, communicator);
           for (int peer = 0; rank() == root && peer < world_size(); ++peer)
-            result = worse(result, receive_part(part_of(out, peer, in.count), peer, communicator));
+            result = worse(result, receive_part(out.part(static_cast<std::size_t>(peer) * in.count, in.count),
+                                                peer, communicator));
           return result;
         });
   }
@@ -176,8 +177,10 @@ class NcclBackend : public Backend {
       ncclResult_t result = ncclSuccess;
       const std::size_t count = in.count / ranks();
       for (int peer = 0; peer < world_size(); ++peer) {
-        result = worse(result, send_part(part_of(in, peer, count), peer, communicator));
-        result = worse(result, receive_part(part_of(out, peer, count), peer, communicator));
+        result = worse(result,
+                       send_part(in.part(static_cast<std::size_t>(peer) * count, count), peer, communicator));
+        result = worse(result, receive_part(out.part(static_cast<std::size_t>(peer) * count, count), peer,
+                                            communicator));
       }
       return result;
     });
@@ -221,7 +224,7 @@ class NcclBackend : public Backend {
     return communicator_->members().ranks.at(static_cast<std::size_t>(rank));
   }
 
-  /// Whatever thread calls works on the device of this rank.
+  /// Sets the device of this rank for the calling thread.
   void enter() const { require_cuda(cudaSetDevice(device_->number), "cudaSetDevice"); }
 
   static bool idle(const NcclChannel& channel) {
@@ -232,10 +235,6 @@ class NcclBackend : public Backend {
     return a == ncclSuccess || a == ncclInProgress ? b : a;
   }
 
-  static Array part_of(const Array& whole, int index, std::size_t count) {
-    const std::size_t offset = static_cast<std::size_t>(index) * count * size_of(whole.type);
-    return {static_cast<char*>(whole.data) + offset, count, whole.type};
-  }
   ncclResult_t send_part(const Array& part, int peer, ncclComm_t communicator) {
     return nccl_.send(part.data, part.count, nccl_type(part.type), peer, communicator, stream_.get());
   }
@@ -274,7 +273,7 @@ class NcclBackend : public Backend {
     return work;
   }
 
-  /// \param ready what the stream waits for first
+  /// \param ready event that the stream waits for first
   static void put_on_stream(NcclWork& work, const std::string& what,
                             const std::shared_ptr<NcclCommunicator>& communicator, cudaStream_t stream,
                             const CudaEvent& ready, const Call& call) {
@@ -341,13 +340,13 @@ class NcclBackend : public Backend {
   std::shared_ptr<SentBytes> sent_;
   std::shared_ptr<void> signal_;  ///< one byte, for barriers
   cudaStream_t followed_ = nullptr;
-  std::map<std::string, int> groups_;  ///< how many were made under each name
+  std::map<std::string, int> groups_;  ///< number of groups made under each name
   std::map<Ends, std::shared_ptr<NcclChannel>> channels_;
   std::shared_ptr<NcclWork> last_;
   WorkQueue tasks_{0, 1};
 };
 
-/// \throws CapabilityError without a GPU; UsageError when there are fewer than ranks here
+/// \throws CapabilityError without a GPU; UsageError if there are fewer than ranks on this host
 void require_device(int device) {
   const int count = count_cuda_devices("--backend nccl: ");
   if (device >= count)
@@ -359,7 +358,7 @@ void require_device(int device) {
 std::unique_ptr<Backend> make_nccl(const BackendConfig& config) {
   if (!config.algorithms.empty())
     throw CapabilityError(
-        "--algorithm: over NCCL it can be predicted, not run; NCCL_ALGO tells NCCL what to choose");
+        "--algorithm: over NCCL it can be predicted, not run; set NCCL_ALGO to choose in NCCL");
   require_device(config.device);
   static_cast<void>(nccl_library());
   NcclMembers members{"nccl", std::vector<int>(static_cast<std::size_t>(config.world_size)), config.rank};

@@ -41,21 +41,21 @@ NcclCommunicator::~NcclCommunicator() {
     std::this_thread::sleep_for(kPause);
     if (nccl_.async_error(communicator_, &state) != ncclSuccess) break;
     if (Clock::now() - asked < kAsk) continue;
-    if (somebody_failed()) break;
+    if (peer_failed()) break;
     asked = Clock::now();
   }
   static_cast<void>(state == ncclSuccess ? nccl_.destroy(communicator_) : nccl_.abort(communicator_));
 }
 
-/// Then nobody else will finalize.
-bool NcclCommunicator::somebody_failed() {
+/// True if a peer failed: then not all ranks finalize.
+bool NcclCommunicator::peer_failed() {
   const std::scoped_lock lock(job_->mutex);
   const std::vector<int> peers = others();
   return job_->failures.unreported(peers, std::chrono::milliseconds{0}).size() < peers.size() ||
          job_->failures.store_gone();
 }
 
-/// Every member says that it is there, so that who is missing has a name.
+/// Every member registers, so that an error can name missing ranks.
 ncclUniqueId NcclCommunicator::meet() {
   Store& store = *job_->place.store;
   const auto here = [this](int rank) { return members_.name + "/here/" + std::to_string(rank); };
@@ -127,19 +127,19 @@ std::string NcclCommunicator::fail(const std::string& what, bool late, const std
   return fail_locked(what, late, reason);
 }
 
-/// A rank that fails says so in the store before it looks who else has: of ranks that are late together only the lost
-/// one is silent.
+/// A rank that fails reports it in the store before it looks for other failed ranks: of ranks that time out
+/// together only the lost one has no report.
 std::string NcclCommunicator::fail_locked(const std::string& what, bool late, const std::string& reason) {
   if (!failure_.empty()) return failure_;
   failed_ = true;
   if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
   const int own = members_.ranks[static_cast<std::size_t>(members_.own)];
-  const std::string blame = who_is_late();
+  const std::string blame = silent_ranks();
   failure_ = nccl_rank_words(job_->place, {own}) + ": " + what + " failed: ";
   if (!late) failure_ += reason + (blame.empty() ? "" : "; " + blame + " said nothing more");
   if (late)
     failure_ += (blame.empty() ? "a peer" : blame) + " did not answer within " + to_text(Seconds(timeout()));
-  // Rank 0 may serve the store, in which the others look up who failed by itself.
+  // Rank 0 may serve the store, in which the others look up failed ranks.
   constexpr std::chrono::milliseconds kLinger{300};
   if (own == 0) std::this_thread::sleep_for(kLinger);
   return failure_;
@@ -168,8 +168,9 @@ std::vector<int> NcclCommunicator::others() const {
   return ranks;
 }
 
-/// The silent ones of this communicator; where all of them speak, those of the job: they wait for a third one.
-std::string NcclCommunicator::who_is_late() {
+/// Ranks of this communicator without a report. If all have one, those of the job: they wait for a third
+/// rank.
+std::string NcclCommunicator::silent_ranks() {
   constexpr std::chrono::milliseconds kCascade{700};
   const std::scoped_lock lock(job_->mutex);
   job_->failures.report(members_.ranks[static_cast<std::size_t>(members_.own)]);

@@ -14,15 +14,15 @@
 
 namespace stepcast {
 
-/// What all communicators of one rank share.
+/// Shared by all communicators of one rank.
 struct NcclJob {
   BackendConfig place;
   FailureReports failures;
   std::mutex mutex;  ///< of `failures`
 };
 
-/// The ranks of one communicator, by their numbers in the job, this one's index among them, and the name under which
-/// they meet in the store.
+/// Ranks of one communicator by their numbers in the job, the index of this rank, and the key of the group in
+/// the store.
 struct NcclMembers {
   std::string name;
   std::vector<int> ranks;
@@ -30,48 +30,48 @@ struct NcclMembers {
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// A communicator of NCCL that never blocks for longer than the job's timeout. Its unique id comes from the first
-/// member through the store. After the first failure it is aborted, and everything that it is asked for fails with
-/// the same text.
+/// NCCL communicator that never blocks for longer than the job's timeout. The first member distributes its
+/// unique id through the store. After the first failure it is aborted, and every call fails with the same
+/// message.
 class NcclCommunicator {
  public:
-  /// Meets the other members. \throws RunError that names the ranks that did not come
+  /// Connects the members. \throws RunError that names missing ranks
   NcclCommunicator(std::shared_ptr<NcclJob> job, NcclMembers members);
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-  /// Sends what is still to be sent, with all members, for at most ten seconds; aborts when one of them has failed.
+  /// Completes pending sends with all members, for at most ten seconds; aborts if one of them has failed.
   ~NcclCommunicator();
 
   [[nodiscard]] const NcclMembers& members() const { return members_; }
   [[nodiscard]] std::chrono::milliseconds timeout() const { return job_->place.timeout; }
 
-  /// Puts a call of NCCL on a stream. \param what for errors \throws RunError
+  /// Enqueues a call of NCCL. \param what for errors \throws RunError
   void issue(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& call);
 
-  /// What the library found out by itself; "" as long as all is well. Never blocks.
+  /// Error that the library reports asynchronously; "": none. Never blocks.
   [[nodiscard]] std::string asynchronous_error();
 
-  /// Aborts, so that what waits for a lost rank ends, here and on the device. \param late whether it waited for as
-  /// long as the timeout, else `reason` is the library's own \returns what failed and who is to blame, of the first
-  /// failure
+  /// Aborts, so that calls that wait for a lost rank end, here and on the device. \param late true after a
+  /// timeout; else `reason` is the library's \return message of the first failure, with the ranks that caused
+  /// it
   std::string fail(const std::string& what, bool late, const std::string& reason);
-  /// Aborts without looking for others: this rank gives up.
+  /// Aborts without looking for lost ranks: this rank gives up.
   void abandon();
-  /// Whether it has failed, or is about to say so: what was under way is lost. Never blocks.
+  /// True after a failure: calls in flight are lost. Never blocks.
   [[nodiscard]] bool failed() const { return failed_; }
-  /// The text of the first failure, "" without one.
+  /// Message of the first failure; "": none.
   [[nodiscard]] std::string failure();
 
  private:
   [[nodiscard]] ncclUniqueId meet();
   void connect(const ncclUniqueId& id);
-  /// Until the library has done what it was asked for. \throws RunError
+  /// Waits until the library has completed the call. \throws RunError
   void settle(const std::string& what, ncclResult_t result);
-  /// As the calls of the same names, with `mutex_` held.
+  /// As the call of the same name, with `mutex_` held.
   std::string fail_locked(const std::string& what, bool late, const std::string& reason);
   [[nodiscard]] std::string text_of(ncclResult_t result) const;
-  [[nodiscard]] std::string who_is_late();
-  [[nodiscard]] bool somebody_failed();
+  [[nodiscard]] std::string silent_ranks();
+  [[nodiscard]] bool peer_failed();
   [[nodiscard]] std::vector<int> others() const;
 
   const NcclLibrary& nccl_;

@@ -6,8 +6,8 @@
 
 namespace stepcast {
 
-/// The calls of NCCL that the backend makes, found when the first communicator is asked for: the program starts where
-/// NCCL is not installed, and shares it with a LibTorch that has loaded it.
+/// Calls of NCCL that the backend uses, resolved at the first communicator: the program starts without NCCL,
+/// and shares the library with LibTorch.
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -27,8 +27,8 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv = nullptr;
 };
 
-/// libnccl.so.2 as the dynamic linker finds it, 2.14 or later (communicators that do not block).
-/// \throws CapabilityError that says what is missing and where it is looked for
+/// libnccl.so.2 as the dynamic linker finds it, version 2.14 or later (non-blocking communicators). \throws
+/// CapabilityError that names what is missing and the searched places
 const NcclLibrary& nccl_library();
 
 /// `2.28.9` of 22809.

@@ -24,14 +24,14 @@ NcclWork::State NcclWork::state() const {
   return state_;
 }
 
-/// Who issues it has a timeout of its own.
+/// The issuing thread has its own timeout.
 void NcclWork::wait_until_issued() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return state_ != State::kQueued; });
   if (error_) std::rethrow_exception(error_);
 }
 
-/// Short calls are waited for on the core, as a sleep takes longer than they do.
+/// Polls short calls, since a sleep takes longer than they do.
 void NcclWork::wait() {
   constexpr std::chrono::milliseconds kShort{1};
   constexpr std::chrono::microseconds kPause{50};
@@ -46,7 +46,7 @@ void NcclWork::wait() {
   require_cuda(cudaEventQuery(end_.get()), what_.c_str());
 }
 
-void NcclWork::precede(DeviceStream stream) {
+void NcclWork::precede(StreamHandle stream) {
   wait_until_issued();
   require_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), end_.get(), 0), "cudaStreamWaitEvent");
 }

@@ -15,7 +15,7 @@
 
 namespace stepcast {
 
-/// A call that is queued on a stream of the device, or is about to be.
+/// Call that is enqueued on a stream of the device, or about to be.
 class NcclWork : public Work {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,19 +23,20 @@ class NcclWork : public Work {
   NcclWork(std::string what, std::shared_ptr<DeviceTimeline> timeline)
       : what_(std::move(what)), timeline_(std::move(timeline)) {}
 
-  /// It is on the stream, between these events.
+  /// Sets the events around the enqueued call.
   void issued(std::shared_ptr<NcclCommunicator> communicator, CudaEvent start, CudaEvent end);
-  /// It never got there.
+  /// Sets the error of a call that was not enqueued.
   void refused(std::exception_ptr error);
 
   void wait() override;
-  void precede(DeviceStream stream) override;
+  void precede(StreamHandle stream) override;
   [[nodiscard]] bool done() const override;
   [[nodiscard]] Clock::time_point started() const override { return timeline_->time_of(start_); }
   [[nodiscard]] Clock::time_point ended() const override { return timeline_->time_of(end_); }
 
-  /// Aborts its communicator when the library reports an error, or when the call has been at the head of its stream for
-  /// longer than the timeout. What is queued behind other work of the device is not late. \returns whether it is over
+  /// Aborts the communicator if the library reports an error, or if the call has been at the head of its
+  /// stream for longer than the timeout. Waiting for other work of the device does not count. \return true if
+  /// the call is over
   bool check();
 
  private:
@@ -51,10 +52,10 @@ class NcclWork : public Work {
   std::exception_ptr error_;
   std::shared_ptr<NcclCommunicator> communicator_;
   CudaEvent start_, end_;
-  Clock::time_point running_since_{};  ///< as check() saw it
+  Clock::time_point running_since_{};  ///< as observed by check()
 };
 
-/// Looks after the calls of one rank, so that an error or a lost peer ends them although nobody waits for them.
+/// Checks the calls of one rank, so that an error or a lost peer ends them although no thread waits for them.
 class NcclWatch {
  public:
   explicit NcclWatch(int device);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runner/torch/numbers.hpp"
+#include "runner/torch/training_dtypes.hpp"
 
 namespace stepcast {
 namespace {
@@ -22,7 +22,7 @@ struct RepeatedAttention {
   std::optional<at::Generator> masks;
 };
 
-struct AttendAgain : torch::autograd::Function<AttendAgain> {
+struct RecomputedAttentionFunction : torch::autograd::Function<RecomputedAttentionFunction> {
   static torch::Tensor forward(Context* context, const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const RepeatedAttention* repeated) {
     context->saved_data["repeated"] =
@@ -86,11 +86,12 @@ AttentionFunction attention(const AttentionForm& form, const torch::TensorOption
   };
 }
 
-AttentionFunction computed_again(AttentionFunction attention, const std::optional<at::Generator>& masks) {
+AttentionFunction recomputed_attention(AttentionFunction attention,
+                                       const std::optional<at::Generator>& masks) {
   const auto repeated =
       std::make_shared<const RepeatedAttention>(RepeatedAttention{std::move(attention), masks});
   return [repeated](const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
-    return torch::GradMode::is_enabled() ? AttendAgain::apply(q, k, v, repeated.get())
+    return torch::GradMode::is_enabled() ? RecomputedAttentionFunction::apply(q, k, v, repeated.get())
                                          : repeated->attend(q, k, v);
   };
 }

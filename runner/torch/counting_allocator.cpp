@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <new>
+#include <optional>
 
 #include "runner/execute/memory_account.hpp"
 #include "runner/torch/engine.hpp"
@@ -28,9 +30,11 @@ class CountingAllocator final : public c10::Allocator {
  private:
   struct Header {
     std::size_t size;
-    int category;
+    MemoryAccount* account;
+    std::optional<MemoryCategory> category;
   };
   static constexpr std::size_t kAlignment = 64;
+  static_assert(sizeof(Header) <= kAlignment);
 
   static c10::DataPtr counted(std::size_t size) {
     if (size == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
@@ -38,9 +42,9 @@ class CountingAllocator final : public c10::Allocator {
     const std::size_t whole = (size + kAlignment + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
     TORCH_CHECK(memory != nullptr, "out of memory: ", size, " bytes");
-    const int category = memory_category_of_thread();
-    *reinterpret_cast<Header*>(memory) = {size, category};
-    account_memory(category, static_cast<double>(size));
+    const Header header{size, &memory_account(), memory_category()};
+    new (memory) Header(header);
+    if (header.category) header.account->add(*header.category, static_cast<double>(size));
     std::byte* data = memory + kAlignment;
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -49,7 +53,7 @@ class CountingAllocator final : public c10::Allocator {
     if (data == nullptr) return;
     std::byte* memory = static_cast<std::byte*>(data) - kAlignment;
     const Header header = *reinterpret_cast<Header*>(memory);
-    account_memory(header.category, -static_cast<double>(header.size));
+    if (header.category) header.account->add(*header.category, -static_cast<double>(header.size));
     std::free(memory);
   }
 };

@@ -20,19 +20,19 @@ constexpr std::size_t kCifarRecord = 1 + kCifarPixels;
 
 at::Generator seeded(unsigned seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
 
-/// Patterns of 4 x 4 patches, blown up to the image's size: what convolutions can learn from few samples.
+/// Patterns of 4 x 4 patches, scaled to the size of the image, which convolutions learn from few samples.
 torch::Tensor class_patterns(const Model& model, at::Generator& generator) {
-  const torch::Tensor coarse = torch::randn({model.classes, model.input.at(0), 4, 4}, generator);
-  return torch::upsample_nearest2d(coarse, {model.input.at(1), model.input.at(2)});
+  const torch::Tensor coarse = torch::randn({model.loss.classes, model.input.shape.at(0), 4, 4}, generator);
+  return torch::upsample_nearest2d(coarse, {model.input.shape.at(1), model.input.shape.at(2)});
 }
 
-/// Sequences of one token more than the model takes, each token mostly the successor of the one before.
+/// Sequences of one token more than the model takes; each token is mostly the successor of the one before.
 torch::Tensor token_chains(const Model& model, at::Generator& generator) {
   constexpr double kNoise = 0.1;
-  const std::int64_t length = model.input.at(0) * model.context + 1;
-  const torch::Tensor successor = torch::randperm(model.vocabulary, generator, torch::kInt64);
+  const std::int64_t length = model.input.shape.at(0) * model.parallel.context + 1;
+  const torch::Tensor successor = torch::randperm(model.input.vocabulary, generator, torch::kInt64);
   torch::Tensor chains =
-      torch::randint(model.vocabulary, {kSyntheticSequences, length}, generator, torch::kInt64);
+      torch::randint(model.input.vocabulary, {kSyntheticSequences, length}, generator, torch::kInt64);
   const torch::Tensor random = torch::rand(chains.sizes(), generator) < kNoise;
   for (std::int64_t i = 1; i < length; ++i) {
     const torch::Tensor next = successor.index_select(0, chains.select(1, i - 1));
@@ -74,32 +74,34 @@ Dataset Dataset::open(const Model& model, const std::string& folder, unsigned se
 
 Dataset Dataset::synthetic(const Model& model, unsigned seed) {
   at::Generator generator = seeded(seed);
-  if (model.input_kind == "features") {
-    const std::int64_t features = model.input.at(0);
+  if (model.input.kind == "features") {
+    const std::int64_t features = model.input.shape.at(0);
     const torch::Tensor rows = torch::randn({kSyntheticRows, features}, generator);
-    const bool classes = model.loss == "cross_entropy";
-    const torch::Tensor sides = rows.matmul(torch::randn({features, classes ? model.classes : 1}, generator));
+    const bool classes = model.loss.kind == "cross_entropy";
+    const torch::Tensor sides =
+        rows.matmul(torch::randn({features, classes ? model.loss.classes : 1}, generator));
     return {rows, classes ? sides.argmax(1) : sides.gt(0).to(torch::kFloat32), seed};
   }
-  if (model.input_kind == "tokens") {
-    const std::int64_t length = model.input.at(0) * model.context;
+  if (model.input.kind == "tokens") {
+    const std::int64_t length = model.input.shape.at(0) * model.parallel.context;
     const torch::Tensor chains = token_chains(model, generator);
     const torch::Tensor tokens = chains.narrow(1, 0, length).contiguous();
     const bool per_position = model.segments.back().output.size() == 2;
     Dataset data(tokens,
                  per_position ? chains.narrow(1, 1, length).contiguous()
-                              : tokens.select(1, 0).remainder(model.classes),
+                              : tokens.select(1, 0).remainder(model.loss.classes),
                  seed);
-    for (int part = 0; model.context > 1 && part < model.context; ++part)
-      data.parts_.push_back(torch::tensor(model.positions(part, model.input.at(0)), torch::kInt64));
+    for (int part = 0; model.parallel.context > 1 && part < model.parallel.context; ++part)
+      data.parts_.push_back(torch::tensor(model.positions(part, model.input.shape.at(0)), torch::kInt64));
     return data;
   }
-  if (model.input_kind != "image")
+  if (model.input.kind != "image")
     throw InputError(model.path + ": model '" + model.name + "' has no input to train on");
   constexpr double kGrey = 128.0;
   constexpr double kContrast = 32.0;
   const torch::Tensor patterns = class_patterns(model, generator);
-  const torch::Tensor drawn = torch::randint(model.classes, {kSyntheticImages}, generator, torch::kInt64);
+  const torch::Tensor drawn =
+      torch::randint(model.loss.classes, {kSyntheticImages}, generator, torch::kInt64);
   torch::Tensor images = patterns.index_select(0, drawn);
   images.add_(torch::randn(images.sizes(), generator)).mul_(kContrast).add_(kGrey);
   images = images.clamp_(0, 255).to(torch::kUInt8);
@@ -109,7 +111,7 @@ Dataset Dataset::synthetic(const Model& model, unsigned seed) {
 }
 
 Dataset Dataset::load_cifar10(const Model& model, const std::string& folder, unsigned seed) {
-  if (model.input != Shape{3, 32, 32} || model.classes != kCifarClasses)
+  if (model.input.shape != Shape{3, 32, 32} || model.loss.classes != kCifarClasses)
     throw InputError("--data: model '" + model.name +
                      "' does not take CIFAR-10's 10 classes of 3x32x32 images");
   std::vector<torch::Tensor> images;

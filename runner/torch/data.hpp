@@ -8,7 +8,7 @@
 
 #include "models/model.hpp"
 
-/// The samples that are trained on, in memory, and the batches that ranks draw from them.
+/// Training samples in memory, and the batches that ranks draw from them.
 namespace stepcast {
 
 struct Batch {
@@ -17,8 +17,8 @@ struct Batch {
                          ///< 1 in the model's dtype
 };
 
-/// A data set with a fixed random order. Images are kept as bytes and become floating point when a batch is
-/// drawn, as CIFAR-10's files have them; features are kept as float32, tokens as int64.
+/// Data set with a fixed random order. Images are kept as bytes, as in CIFAR-10's files, and become floating
+/// point when a batch is drawn. Features are kept as float32, tokens as int64.
 class Dataset {
  public:
   /// `folder` empty: synthetic samples for `model`; else CIFAR-10's binary files (`load_cifar10`).
@@ -26,10 +26,10 @@ class Dataset {
 
   /// Random samples whose labels are a fixed function of the inputs, so that training lowers the loss.
   /// Images: coarse random patterns, one per class, under noise; the label is the pattern that correlates
-  /// best with the image's bytes. Features: normal; the label says on which side of a fixed plane they lie.
-  /// Tokens: each is the one that a fixed random permutation makes of the token before, except one in ten,
-  /// which is random. The target is the next token at every position, or for one class per sample the first
-  /// token modulo the classes. \throws InputError for a model without input
+  /// best with the image. Features: normal; the label is the side of a fixed plane. Tokens: each is a fixed
+  /// random permutation of the token before, except one in ten, which is random. The target is the next token
+  /// at every position, or with one class per sample the first token modulo the classes. \throws InputError
+  /// for a model without input
   static Dataset synthetic(const Model& model, unsigned seed);
 
   /// `data_batch_*.bin` in `folder` or its `cifar-10-batches-bin`: records of one label byte and 3,072 bytes,
@@ -37,15 +37,15 @@ class Dataset {
   /// files are missing or truncated, hold other labels, or do not fit the model
   static Dataset load_cifar10(const Model& model, const std::string& folder, unsigned seed);
 
-  /// Moves them to a device, where batches are then made.
+  /// Moves the data set to a device, which then makes the batches.
   void to(torch::Device device);
 
   [[nodiscard]] std::int64_t size() const { return inputs_.size(0); }
 
-  /// The batch of one rank at one step: samples (step * world_size + rank) * size ... + size - 1 of the
-  /// random order, which starts again at its end. Holds: the batches of all ranks of a step, in order of
-  /// rank, are the batch that one rank with size * world_size draws at that step.
-  /// \param part of the sequences, where the model's input is one of `context`
+  /// Batch of one rank at one step: samples (step * world_size + rank) * size ... + size - 1 of the random
+  /// order, which repeats at its end. Holds: the batches of all ranks of a step, in order of rank, are the
+  /// batch that one rank with size * world_size draws at that step. \param part of the sequences, if the
+  /// model is one of `context` ranks
   [[nodiscard]] Batch batch(std::int64_t step, int rank, int world_size, int size, torch::ScalarType dtype,
                             int part = 0) const;
 

@@ -1,5 +1,3 @@
-#include <torch/version.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -9,12 +7,12 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "runner/backend/array_copies.hpp"
 #include "runner/execute/memory_account.hpp"
 #include "runner/execute/program_runner.hpp"
 #include "runner/execute/rank_report.hpp"
 #include "runner/torch/data.hpp"
 #include "runner/torch/engine.hpp"
+#include "runner/torch/scaled_copy.hpp"
 #include "runner/torch/segmented_pass.hpp"
 #include "runner/torch/torch_model.hpp"
 #include "runner/torch/unit_shards.hpp"
@@ -24,26 +22,9 @@ namespace {
 
 using Function = std::function<void()>;
 
-/// to = scale * from, converted to the dtype of `to`, in one pass, as c10d's Reducer copies gradients into
-/// buckets: resolved now, done when called.
-Function scaled_copy(torch::Tensor to, const torch::Tensor& from, double scale) {
-  const bool converts = to.scalar_type() != from.scalar_type() && torch::kFloat16 != to.scalar_type();
-  if (converts && !to.is_cpu())  // mul_out would round the product to the shorter dtype first
-    return [to, from, scale]() mutable {
-      to.copy_(from);
-      if (scale != 1.0) to.mul_(scale);
-    };
-  if (converts) return [to, from, scale] { copy_scaled(array_of(to), array_of(from), scale); };
-  if (scale == 1.0) return [to, from]() mutable { to.copy_(from); };
-  const bool is_bfloat16 = from.scalar_type() == torch::kBFloat16;  // in which 1/3 is too large by 0.2 %
-  const torch::Tensor factor =
-      torch::scalar_tensor(scale, is_bfloat16 ? torch::kFloat32 : from.scalar_type());
-  return [to, from, factor]() mutable { at::mul_out(to, from, factor); };
-}
-
-/// Which part of the model a rank has.
+/// Part of the model on a rank.
 ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
-  ModelPart part{.share = rank % model.tensor};
+  ModelPart part{.share = rank % model.parallel.tensor};
   for (const GroupFamily& family : schedule.families) {
     if (family.name != "context" && family.name != "expert") continue;
     const int group = family.group_of_rank[static_cast<std::size_t>(rank)];
@@ -54,13 +35,13 @@ ModelPart part_of(const Model& model, const Schedule& schedule, int rank) {
   return part;
 }
 
-/// One rank's program as LibTorch computes it: which tensors every operation works on, resolved before the
-/// first step.
+/// Program of one rank as LibTorch executes it, with the tensors of every operation resolved before the first
+/// step.
 class CompiledProgram final : public ProgramRunner {
  public:
   /// \throws CapabilityError for operations that are not executed
   CompiledProgram(const Schedule& schedule, TorchModel& model, const Dataset& data, Backend& backend,
-                  int batch, DeviceQueue* device)
+                  int batch, DeviceStream* device)
       : ProgramRunner(schedule, backend, device),
         model_(model),
         data_(data),
@@ -75,13 +56,18 @@ class CompiledProgram final : public ProgramRunner {
         model.parameters().size(),
         Overloaded{[this](const Send& send, std::size_t index) { return resolve_send(send, sent_[index]); },
                    [this](const Recv& recv, std::size_t) { return CompiledOp{.launch = resolve_recv(recv)}; },
+                   [](const Copy&, std::size_t) -> CompiledOp {
+                     throw CapabilityError(
+                         "copies between the memories of a host and its GPUs run with --compute replayed, or "
+                         "alone, as in strategy broadcast");
+                   },
                    [this](const auto& local, std::size_t) { return resolve(local); }});
     model_.set_gradient_hook([this](int tensor) { gradient_ready(tensor); });
-    model_.set_exchange([this](int index, const torch::Tensor& own) { return put_together(index, own); });
+    model_.set_collective([this](int index, const torch::Tensor& own) { return run_collective(index, own); });
   }
   ~CompiledProgram() override {
     model_.set_gradient_hook({});
-    model_.set_exchange({});
+    model_.set_collective({});
   }
   CompiledProgram& operator=(CompiledProgram&&) = delete;
 
@@ -95,12 +81,12 @@ class CompiledProgram final : public ProgramRunner {
     return stamps;
   }
   [[nodiscard]] double loss() const override { return loss_; }
-  void forget_peak() override { forget_tensor_peak(model_.numbers().device); }
+  void forget_peak() override { forget_tensor_peak(model_.dtypes().device); }
   [[nodiscard]] MemoryBytes peak() const override {
-    if (device_ == nullptr) return peak_memory();
+    if (device_ == nullptr) return memory_account().peak();
     MemoryBytes bytes = model_.resident_bytes();
-    bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] =
-        std::max(0.0, peak_tensor_bytes(model_.numbers().device) - total(bytes));
+    bytes[MemoryCategory::kActivations] =
+        std::max(0.0, peak_tensor_bytes(model_.dtypes().device) - total(bytes));
     return bytes;
   }
 
@@ -122,7 +108,7 @@ class CompiledProgram final : public ProgramRunner {
   Array array(const BufferArray& array) override { return array_of(model_.flat_buffers(array.dtype_group)); }
   Array contributions(int tensor, int ranks) override { return array_of(gathered(tensor, ranks)); }
   std::pair<Array, Array> exchange(int /*index*/) override {
-    return {array_of(own_part_), whole_.defined() ? array_of(whole_) : Array{}};
+    return {array_of(input_), output_.defined() ? array_of(output_) : Array{}};
   }
   UnitArrays unit(int index) override { return shards(index).arrays(); }
   void take_parameters(int index) override { shards(index).take_parameters(); }
@@ -130,9 +116,9 @@ class CompiledProgram final : public ProgramRunner {
     if (device_ != nullptr) shards(index).convert_gradients();  // Gloo's backend does it itself
   }
 
-  /// \throws CapabilityError for gradients that would be reduced where they are in another dtype than theirs
+  /// \throws CapabilityError if gradients would be reduced in place in another dtype than theirs
   void require_reductions() const {
-    if (model_.numbers().reduced == model_.dtype()) return;
+    if (model_.dtypes().reduced == model_.dtype()) return;
     for (const Op& op : program_.ops) {
       const auto* call = std::get_if<Collective>(&op.action);
       if (call == nullptr || call->kind != CollectiveKind::kAllReduce) continue;
@@ -150,7 +136,7 @@ class CompiledProgram final : public ProgramRunner {
     }
   }
 
-  /// Those whose group this rank is in: not another stage's unit of a tensor that both have a copy of.
+  /// Makes the units whose group this rank is in.
   void make_units() {
     units_.resize(schedule_.units.size());
     for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -172,7 +158,7 @@ class CompiledProgram final : public ProgramRunner {
     }
   }
 
-  /// Those that the program copies gradients into.
+  /// Makes the buckets that the program copies gradients into.
   void make_buckets() {
     const MemoryScope scope(MemoryCategory::kCommunication);
     std::set<int> used;
@@ -186,7 +172,7 @@ class CompiledProgram final : public ProgramRunner {
       std::int64_t elements = 0;
       for (const int tensor : bucket.tensors) elements += gradient(tensor).numel();
       buckets_.back() =
-          torch::zeros({elements}, on_device(bucket.half ? torch::kFloat16 : model_.numbers().reduced));
+          torch::zeros({elements}, on_device(bucket.half ? torch::kFloat16 : model_.dtypes().reduced));
       std::int64_t offset = 0;
       for (const int tensor : bucket.tensors) {
         const torch::Tensor grad = gradient(tensor);
@@ -290,7 +276,7 @@ class CompiledProgram final : public ProgramRunner {
     return [] {};
   }
 
-  /// \param held keeps the memory of the message until it has left
+  /// \param held keeps the array until it is sent
   CompiledOp resolve_send(const Send& action, torch::Tensor& held) {
     auto launch = [this, &held, gradient = action.payload.gradient,
                    segment = static_cast<std::size_t>(action.payload.segment),
@@ -321,56 +307,53 @@ class CompiledProgram final : public ProgramRunner {
   }
 
   [[nodiscard]] torch::TensorOptions on_device(torch::ScalarType type) const {
-    return model_.numbers().options().dtype(type);
+    return model_.dtypes().options().dtype(type);
   }
   torch::Tensor gradient(int tensor) const {
     return model_.parameters()[static_cast<std::size_t>(tensor)].grad();
   }
 
-  /// LayerCollective `index` of the model on `own`, whose ranks have parts of the sequence: [batch, sequence, ...]; or of the
-  /// experts: [experts, ...].
-  torch::Tensor put_together(int index, const torch::Tensor& own) {
+  /// Runs collective `index` of the model on `own`, [batch, sequence, ...] or [experts, ...], and returns its
+  /// result.
+  torch::Tensor run_collective(int index, const torch::Tensor& own) {
     const MemoryScope scope(MemoryCategory::kActivations);
-    const LayerCollective& exchange = model_.model().exchanges.at(static_cast<std::size_t>(index));
-    const ExchangeKind kind = exchange.kind;
-    const std::int64_t parts = model_.model().ranks_of(exchange);
+    const LayerCollective& collective = model_.model().collectives.at(static_cast<std::size_t>(index));
+    const std::int64_t parts = model_.model().ranks_of(collective);
     const std::int64_t samples = own.size(0);
-    if (kind == ExchangeKind::kWait) {
-      exchange_ready(index);
-      own_part_.reset();
+    if (collective.kind == LayerCollectiveKind::kWait) {  // for a shift, whose input stays until then
+      collective_ready(index);
+      input_.reset();
       return own;
     }
-    own_part_ = own.contiguous();
-    if (kind == ExchangeKind::kAllGather) {
-      std::vector<std::int64_t> shape = own.sizes().vec();
-      shape.insert(shape.begin(), parts);
-      whole_ = torch::empty(shape, own.options());
-      exchange_ready(index);
-      return samples == 1 ? whole_.flatten(0, 2).unsqueeze(0) : whole_.transpose(0, 1).flatten(1, 2);
+    input_ = own.contiguous();
+    output_.reset();
+    switch (collective.kind) {
+      case LayerCollectiveKind::kAllGather: {
+        std::vector<std::int64_t> shape = own.sizes().vec();
+        shape.insert(shape.begin(), parts);
+        output_ = torch::empty(shape, own.options());
+        break;
+      }
+      case LayerCollectiveKind::kReduceScatter:
+        if (samples > 1) input_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
+        output_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
+        break;
+      case LayerCollectiveKind::kShift:
+      case LayerCollectiveKind::kAllToAll:
+        output_ = torch::empty_like(input_);
+        break;
+      default:  // in place
+        collective_ready(index);
+        return std::exchange(input_, {});
     }
-    if (kind == ExchangeKind::kReduceScatter) {
-      if (samples > 1) own_part_ = own.unflatten(1, {parts, -1}).transpose(0, 1).contiguous();
-      whole_ = torch::empty({samples, own.size(1) / parts, own.size(2)}, own.options());
-      exchange_ready(index);
-      return std::exchange(whole_, {});
-    }
-    if (kind == ExchangeKind::kShift) {  // what is sent stays until the wait
-      whole_ = torch::empty_like(own_part_);
-      exchange_ready(index);
-      return std::exchange(whole_, {});
-    }
-    if (kind == ExchangeKind::kAllToAll) {
-      whole_ = torch::empty_like(own_part_);
-      exchange_ready(index);
-      own_part_.reset();
-      return std::exchange(whole_, {});
-    }
-    whole_.reset();
-    exchange_ready(index);
-    return std::exchange(own_part_, {});
+    collective_ready(index);
+    if (collective.kind != LayerCollectiveKind::kShift) input_.reset();
+    const torch::Tensor result = std::exchange(output_, {});
+    if (collective.kind != LayerCollectiveKind::kAllGather) return result;
+    return samples == 1 ? result.flatten(0, 2).unsqueeze(0) : result.transpose(0, 1).flatten(1, 2);
   }
 
-  /// Root's scratch for what it gathers of one gradient: ranks x shape.
+  /// Scratch of the root for one gathered gradient: ranks x shape.
   torch::Tensor gathered(int tensor, int ranks) {
     torch::Tensor& scratch = contributions_[tensor];
     if (!scratch.defined()) {
@@ -401,7 +384,7 @@ class CompiledProgram final : public ProgramRunner {
   std::vector<std::optional<UnitShards>> units_;          ///< empty where another rank has the parameters
   std::map<int, torch::Tensor> contributions_;
   std::vector<torch::Tensor> sent_;  ///< by operation: memory of messages under way
-  torch::Tensor own_part_, whole_;   ///< of the exchange under way
+  torch::Tensor input_, output_;     ///< of the collective of the model in progress
 
   std::int64_t step_ = 0;
   Batch batch_;
@@ -418,12 +401,12 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   const torch::NoGradGuard no_grad;
   set_compute_threads(options.threads);
   set_matmul_precision(options.precision, options.device);
-  const Numbers numbers =
-      options.float64 ? Numbers(torch::kFloat64) : Numbers::of(options.precision, options.device);
-  TorchModel torch_model(model, numbers, options.seed, schedule.program(backend.rank()).segments,
+  const TrainingDtypes dtypes = options.float64 ? TrainingDtypes(torch::kFloat64)
+                                                : TrainingDtypes::of(options.precision, options.device);
+  TorchModel torch_model(model, dtypes, options.seed, schedule.program(backend.rank()).segments,
                          part_of(model, schedule, backend.rank()));
   Dataset data = Dataset::open(model, options.data_folder, options.seed);
-  data.to(numbers.device);
+  data.to(dtypes.device);
   CompiledProgram program(schedule, torch_model, data, backend, options.batch, options.device);
   Result result = run_steps(
       program, schedule, session,
@@ -436,31 +419,4 @@ Result run_schedule(const Model& model, const Schedule& schedule, RankSession& s
   return result;
 }
 
-std::function<void()> prepare_scaled_copy(float* to, float* from, float scale, std::size_t count) {
-  const auto size = static_cast<std::int64_t>(count);
-  return scaled_copy(torch::from_blob(to, {size}), torch::from_blob(from, {size}), scale);
-}
-
-void set_compute_threads(int threads) {
-  at::set_num_threads(threads);
-  static_cast<void>(torch::rand({64, 64}).matmul(torch::rand({64, 64})));
-}
-
-namespace {
-
-const Registration<TorchEngine> kLibTorch{torch_engines(),
-                                          {.name = "libtorch",
-                                           .description = "LibTorch on processors",
-                                           .value = {.version = TORCH_VERSION,
-                                                     .set_compute_threads = set_compute_threads,
-                                                     .run_schedule = run_schedule,
-                                                     .require_reference = require_reference,
-                                                     .run_reference = run_reference,
-                                                     .measure_trace = measure_trace,
-                                                     .merge_launches = merge_launches,
-                                                     .prepare_scaled_copy = prepare_scaled_copy,
-                                                     .prepare_product = prepare_product},
-                                           .order = 10}};
-
-}  // namespace
 }  // namespace stepcast

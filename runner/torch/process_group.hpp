@@ -15,8 +15,8 @@
 
 namespace stepcast {
 
-/// c10d's view of our store, as far as a process group uses it to connect. Its keys get a prefix, so that
-/// they do not collide with those of a Backend.
+/// Adapter of stepcast's store for c10d, as far as a process group uses it to connect. Keys get a prefix, so
+/// that they do not collide with those of a Backend.
 class ProcessGroupStore : public c10d::Store {
  public:
   ProcessGroupStore(std::shared_ptr<stepcast::Store> store, std::chrono::milliseconds timeout)
@@ -57,7 +57,7 @@ class ProcessGroupStore : public c10d::Store {
   std::shared_ptr<stepcast::Store> store_;
 };
 
-/// Since 2.0 a ProcessGroup has backends by device and is none itself.
+/// From 2.0 on a ProcessGroup contains backends by device and is none itself.
 template <class Gloo, class Group = c10d::ProcessGroup>
 c10::intrusive_ptr<Group> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
   if constexpr (std::is_base_of_v<Group, Gloo>) {
@@ -71,9 +71,9 @@ c10::intrusive_ptr<Group> process_group_of(c10::intrusive_ptr<Gloo> gloo) {
   }
 }
 
-/// PyTorch's ProcessGroupGloo over all ranks of the job, with connections of its own beside those of a
-/// Backend, over the same interface, and with c10d's default of two communication threads. Every rank calls
-/// it, once per store. \throws RunError when the ranks cannot be connected
+/// PyTorch's ProcessGroupGloo over all ranks of the job, with its own connections over the same interface as
+/// a Backend and c10d's default of two communication threads. Every rank calls it, once per store. \throws
+/// RunError if the ranks cannot be connected
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const BackendConfig& place) {
   using Gloo = c10d::ProcessGroupGloo;
   const LocalAddress network = choose_network(place);

@@ -18,15 +18,16 @@
 #include "runner/torch/engine.hpp"
 #include "runner/torch/process_group.hpp"
 #include "runner/torch/torch_model.hpp"
+#include "schedule/operations.hpp"
 #include "sim/strategies/bucketed_reduction.hpp"
 #include "sim/strategies/local_step.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Versions of c10d differ in the Reducer's parameters: 1.x takes the limits of the first buckets and nothing after the
-/// first cap; later ones take neither limits nor, where they have them, anything else than DistributedDataParallel's
-/// defaults: parameters that are unused are reduced too, hooks run in C++, and there is no list of caps.
+/// Versions of c10d differ in the Reducer's parameters. 1.x takes the limits of the first buckets and nothing
+/// after the first cap. Later ones take no limits, and otherwise DistributedDataParallel's defaults: unused
+/// parameters are reduced too, hooks run in C++, and there is no list of caps.
 template <class Reducer, class Indices, class Limits, class... Rest>
 std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& parameters, const Indices& indices,
                                          const Limits& limits, const Rest&... rest) {
@@ -40,8 +41,8 @@ std::unique_ptr<Reducer> make_reducer_of(const std::vector<torch::Tensor>& param
     return std::make_unique<Reducer>(parameters, indices, rest..., false, false, Caps{});
 }
 
-/// As DistributedDataParallel constructs it with its defaults (find_unused_parameters, static_graph and
-/// gradient_as_bucket_view are off): one bucket for everything until the Reducer has seen in which order
+/// Constructs the Reducer as DistributedDataParallel does by default (find_unused_parameters, static_graph
+/// and gradient_as_bucket_view are off): one bucket for everything until the Reducer knows the order in which
 /// gradients become ready.
 std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const BucketLimits& buckets,
                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
@@ -62,16 +63,16 @@ std::unique_ptr<c10d::Reducer> make_reducer(const TorchModel& model, const Bucke
   return reducer;
 }
 
-/// One rank's training step with PyTorch's own parts.
+/// Training step of one rank with PyTorch's own components.
 class ReferenceStep : public SteppedProgram {
  public:
-  /// All ranks construct it together: where they communicate, it connects them.
+  /// Connects the ranks if they communicate; all ranks call it.
   ReferenceStep(TorchModel& model, const Dataset& data, const ReferenceRun& run, const BackendConfig& place)
       : model_(model),
         data_(data),
         training_(run.training),
         place_(place),
-        noted_(make_schedule(run.strategy, run.training)),
+        recorded_(make_schedule(run.strategy, run.training)),
         all_reduces_(run.strategy == "all_reduce" && training_.world_size > 1),
         gathers_(run.strategy == "gather_scatter" && training_.world_size > 1) {
     if (run.strategy == "ddp") {
@@ -86,36 +87,36 @@ class ReferenceStep : public SteppedProgram {
     } else if (all_reduces_ || gathers_) {
       group_ = make_process_group(place);
     }
-    note_step();
-    stamps_.resize(noted_.program(0).ops.size());
+    recorded_.programs.emplace_back();
   }
   ~ReferenceStep() override { model_.set_gradient_hook({}); }
   ReferenceStep& operator=(ReferenceStep&&) = delete;
 
-  /// The names of what it notes instants of, as the program of a Schedule.
-  [[nodiscard]] const Schedule& noted() const { return noted_; }
+  /// Parts of the step as operations of a Schedule; complete after the first step.
+  [[nodiscard]] const Schedule& recorded() const { return recorded_; }
 
   const std::vector<Stamp>& step() override {
     next_ = 0;
     loss_ = 0.0;
-    timed(MemoryCategory::kActivations, [&] {
+    timed("load_input", LoadInput{}, [&] {
       batch_ = {};
       batch_ = data_.batch(step_, place_.rank, training_.world_size, training_.batch, model_.dtype());
     });
-    timed(MemoryCategory::kActivations, [&] { model_.zero_grad(); });
+    timed("zero_grad", Compute{.phase = Phase::kZeroGrad}, [&] { model_.zero_grad(); });
     for (int i = 0; i < training_.micro_batches; ++i) run_micro_batch(i);
-    for (const torch::Tensor& parameter : model_.parameters()) {
-      if (all_reduces_) all_reduce(parameter.grad());
-      if (gathers_) gather_scatter(parameter.grad());
+    for (std::size_t i = 0; i < model_.parameters().size(); ++i) {
+      const Parameter& parameter = model_.model().parameters[i];
+      if (all_reduces_) all_reduce(parameter, model_.parameters()[i].grad());
+      if (gathers_) gather_scatter(parameter, model_.parameters()[i].grad());
     }
-    timed(MemoryCategory::kOptimizerState, [&] { model_.optimizer_step(); });
+    timed("optimizer", Compute{.phase = Phase::kOptimizer}, [&] { model_.optimizer_step(); });
     ++step_;
     return stamps_;
   }
 
   [[nodiscard]] double loss() const override { return loss_; }
 
-  /// As the Reducer has them now, in the order in which it reduces them; none without a Reducer.
+  /// Current buckets of the Reducer in the order in which it reduces them; none without a Reducer.
   [[nodiscard]] std::vector<Bucket> buckets() const {
     std::vector<Bucket> result;
     if (reducer_ == nullptr) return result;
@@ -133,7 +134,7 @@ class ReferenceStep : public SteppedProgram {
     return result;
   }
 
-  /// By the closed form of Gloo's algorithms.
+  /// Closed form of Gloo's algorithms.
   [[nodiscard]] std::optional<std::uint64_t> bytes_sent() const override {
     const auto sent = [this](CollectiveKind kind, double bytes, std::size_t element) {
       return gloo_bytes_sent(
@@ -166,80 +167,53 @@ class ReferenceStep : public SteppedProgram {
   [[nodiscard]] bool is_root() const { return place_.rank == 0; }
   [[nodiscard]] bool broadcasts_buffers() const { return reducer_ != nullptr && !model_.buffers().empty(); }
 
-  void note(const std::string& name, Action action, Stream stream = Stream::kCompute) {
-    Op op;
-    op.name = name;
-    op.stream = stream;
-    op.action = std::move(action);
-    noted_.programs.front().ops.push_back(std::move(op));
-  }
-
-  void note_step() {
-    noted_.programs.emplace_back();
-    const Model& model = model_.model();
-    const int parts = training_.micro_batches;
-    const auto collective = [this](const std::string& name, CollectiveKind kind, Bytes message) {
-      note(name, Collective{.kind = kind, .message = message, .payload = {}}, Stream::kComm);
-    };
-    note("load_input", LoadInput{});
-    note("zero_grad", Compute{.phase = Phase::kZeroGrad});
-    for (int i = 0; i < parts; ++i) {
-      const std::string suffix = parts == 1 ? "" : "/mb" + std::to_string(i);
-      if (i == 0 && broadcasts_buffers())
-        collective("broadcast/buffers", CollectiveKind::kBroadcast,
-                   model.buffer_bytes(0) + model.buffer_bytes(1));
-      note("forward" + suffix, Compute{.phase = Phase::kForward, .micro_batch = i});
-      note("loss" + suffix, Compute{.phase = Phase::kLoss, .micro_batch = i});
-      note("backward" + suffix, Compute{.phase = Phase::kBackward, .micro_batch = i});
-    }
-    if (reducer_ != nullptr) note("finish_reduction", Synchronize{}, Stream::kComm);
-    for (const Parameter& parameter : model.parameters) {
-      if (all_reduces_) {
-        collective("all_reduce/" + parameter.name, CollectiveKind::kAllReduce, parameter.size);
-        note("divide/" + parameter.name, Combine{});
-      }
-      if (gathers_) {
-        collective("gather/" + parameter.name, CollectiveKind::kGather, parameter.size);
-        if (is_root()) note("mean/" + parameter.name, Combine{});
-        collective("scatter/" + parameter.name, CollectiveKind::kScatter, parameter.size);
-      }
-    }
-    note("optimizer", Compute{.phase = Phase::kOptimizer});
-  }
-
+  /// Runs a part of the step between two timestamps. The first step also records it as an operation.
   template <class Call>
-  void timed(MemoryCategory category, Call call) {
-    const MemoryScope scope(category);
+  Stamp& timed(const std::string& name, const Action& action, Call call) {
+    record(name, action);
+    const MemoryScope scope(operation_of(action).workspace);
     Stamp& stamp = stamps_[next_++];
     stamp.start = Clock::now();
     call();
     stamp.end = Clock::now();
+    return stamp;
+  }
+  void record(const std::string& name, const Action& action, Stream stream = Stream::kCompute) {
+    if (next_ < stamps_.size()) return;
+    stamps_.emplace_back();
+    if (std::holds_alternative<Collective>(action)) stream = Stream::kComm;
+    recorded_.programs.front().ops.push_back({.name = name, .stream = stream, .action = action});
+  }
+  static Collective collective(CollectiveKind kind, Bytes message) {
+    return {.kind = kind, .message = message, .payload = {}};
   }
 
   /// dist.all_reduce(grad); grad /= world_size
-  void all_reduce(torch::Tensor gradient) {
+  void all_reduce(const Parameter& parameter, torch::Tensor gradient) {
     std::vector<torch::Tensor> tensors{gradient};
-    timed(MemoryCategory::kCommunication, [&] { group_->allreduce(tensors)->wait(); });
-    timed(MemoryCategory::kCommunication, [&] { gradient.div_(training_.world_size); });
+    timed("all_reduce/" + parameter.name, collective(CollectiveKind::kAllReduce, parameter.size),
+          [&] { group_->allreduce(tensors)->wait(); });
+    timed("divide/" + parameter.name, Combine{}, [&] { gradient.div_(training_.world_size); });
   }
 
   /// dist.gather(grad, all if rank == 0 else None); grad = mean(all); dist.scatter(grad, [grad] * world_size)
-  void gather_scatter(const torch::Tensor& gradient) {
+  void gather_scatter(const Parameter& parameter, const torch::Tensor& gradient) {
     const auto ranks = static_cast<std::size_t>(training_.world_size);
     std::vector<torch::Tensor> own{gradient};
     std::vector<std::vector<torch::Tensor>> all(is_root() ? 1 : 0);
-    timed(MemoryCategory::kCommunication, [&] {
+    timed("gather/" + parameter.name, collective(CollectiveKind::kGather, parameter.size), [&] {
       for (std::size_t i = 0; is_root() && i < ranks; ++i) all.front().push_back(torch::empty_like(gradient));
       group_->gather(all, own)->wait();
     });
     if (is_root())
-      timed(MemoryCategory::kCommunication, [&] {
+      timed("mean/" + parameter.name, Combine{}, [&] {
         torch::Tensor mean = all.front().front();
         for (std::size_t i = 1; i < ranks; ++i) mean.add_(all.front()[i]);
         mean.div_(training_.world_size);
         all.front().assign(ranks, mean);
       });
-    timed(MemoryCategory::kCommunication, [&] { group_->scatter(own, all)->wait(); });
+    timed("scatter/" + parameter.name, collective(CollectiveKind::kScatter, parameter.size),
+          [&] { group_->scatter(own, all)->wait(); });
   }
 
   /// What DistributedDataParallel.forward() does before the module's forward. A forward under no_sync()
@@ -251,7 +225,9 @@ class ReferenceStep : public SteppedProgram {
     if (synchronizes) reducer_->prepare_for_forward();
     reducer_->rebuild_buckets();
     if (first && broadcasts_buffers())
-      timed(MemoryCategory::kCommunication,
+      timed("broadcast/buffers",
+            collective(CollectiveKind::kBroadcast,
+                       model_.model().buffer_bytes(0) + model_.model().buffer_bytes(1)),
             [&] { c10d::broadcast_coalesced(group_, model_.buffers(), kBroadcastBytes); });
   }
 
@@ -260,34 +236,37 @@ class ReferenceStep : public SteppedProgram {
     const std::int64_t samples = training_.batch / parts;
     const bool synchronizes = reducer_ != nullptr && index + 1 == parts;
     if (reducer_ != nullptr) begin_forward(synchronizes, index == 0);
+    const std::string suffix = parts == 1 ? "" : "/mb" + std::to_string(index);
     torch::Tensor output;
     torch::Tensor loss;
-    timed(MemoryCategory::kActivations, [&] {
+    timed("forward" + suffix, Compute{.phase = Phase::kForward, .micro_batch = index}, [&] {
       const torch::AutoGradMode enabled(true);
       output = model_.forward(batch_.input.narrow(0, index * samples, samples));
       if (synchronizes) reducer_->prepare_for_backward({});
     });
-    timed(MemoryCategory::kActivations, [&] {
+    timed("loss" + suffix, Compute{.phase = Phase::kLoss, .micro_batch = index}, [&] {
       const torch::AutoGradMode enabled(true);
       loss = model_.loss(std::exchange(output, {}), batch_.target.narrow(0, index * samples, samples));
       loss_ += loss.item<double>() / parts;
     });
     const torch::Tensor scale = torch::full({}, 1.0 / parts, loss.options());
-    Stamp& backward = stamps_[next_];
-    timed(MemoryCategory::kActivations, [&] { loss.backward(scale); });
+    Stamp& backward = timed("backward" + suffix, Compute{.phase = Phase::kBackward, .micro_batch = index},
+                            [&] { loss.backward(scale); });
     if (!synchronizes) return;
     // The Reducer waits for its all-reduces and copies the buckets back before backward() returns.
-    stamps_[next_++] = {last_gradient_, std::exchange(backward.end, last_gradient_)};
+    const Clock::time_point end = std::exchange(backward.end, last_gradient_);
+    record("finish_reduction", Synchronize{}, Stream::kComm);
+    stamps_[next_++] = {last_gradient_, end};
   }
 
   TorchModel& model_;
   const Dataset& data_;
   const TrainingConfig& training_;
   const BackendConfig& place_;
-  Schedule noted_;
+  Schedule recorded_;
   bool all_reduces_, gathers_;  ///< tensor by tensor
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  bool half_ = false;  ///< buckets travel as float16
+  bool half_ = false;  ///< buckets are sent as float16
   std::unique_ptr<c10d::Reducer> reducer_;
 
   std::int64_t step_ = 0;
@@ -305,7 +284,7 @@ void require_reference(const std::string& strategy, const std::string& backend, 
   static const std::vector<std::string> kKnown{"single", "ddp", "all_reduce", "gather_scatter"};
   if (std::find(kKnown.begin(), kKnown.end(), strategy) == kKnown.end())
     throw UsageError(
-        "--engine reference runs PyTorch's own parts, which are the strategies single, ddp, all_reduce and "
+        "--engine reference runs PyTorch's own components, with the strategies single, ddp, all_reduce and "
         "gather_scatter; '" +
         strategy + "' runs with --engine schedule");
   if (backend != "gloo")
@@ -328,7 +307,7 @@ Result run_reference(const Model& model, const ReferenceRun& run, RankSession& s
   try {
     ReferenceStep program(torch_model, data, run, session.place);
     Result result = run_steps(
-        program, program.noted(), session,
+        program, program.recorded(), session,
         {options.warmup_steps, options.steps, options.on_step, options.threads, true, options.shown_steps});
     result.breakdown.clear();
     if (const std::vector<Bucket> buckets = program.buckets(); !buckets.empty())

@@ -11,7 +11,7 @@ namespace {
 using Context = torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// Positions of one rank's q and of another's k and v that see each other.
+/// Positions of the own q and of the k and v of another rank that attend to each other.
 struct Window {
   std::int64_t query = 0, queries = 0;  ///< from where on, how many
   std::int64_t keys = 0;                ///< from the first on
@@ -22,10 +22,10 @@ struct Window {
   [[nodiscard]] torch::Tensor of_keys(const torch::Tensor& x) const { return x.narrow(-2, 0, keys); }
 };
 
-/// Heads that share a key side by side: [batch, kv_heads, heads / kv_heads, positions, features].
+/// Groups the heads that share a key: [batch, kv_heads, heads / kv_heads, positions, features].
 torch::Tensor by_key(const torch::Tensor& q, std::int64_t kv_heads) { return q.unflatten(1, {kv_heads, -1}); }
 
-/// a b, of which each matrix of b belongs to several of a: [..., m, i, k] and [..., k, j] to [..., m, i, j].
+/// a b, where several matrices of a share one of b: [..., m, i, k] and [..., k, j] to [..., m, i, j].
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) {
   return torch::matmul(a.flatten(2, 3), b).unflatten(2, {a.size(2), a.size(3)});
 }
@@ -37,7 +37,7 @@ torch::Tensor summed_product(const torch::Tensor& a, const torch::Tensor& b) {
 
 struct AttentionRing {
   RingForm form;
-  torch::Tensor future;  ///< what an own position must not see
+  torch::Tensor future;  ///< mask of later positions
   torch::ScalarType sums;
 
   [[nodiscard]] int ranks() const { return static_cast<int>(form.backward.size()); }
@@ -58,14 +58,14 @@ struct AttentionRing {
   }
 
   [[nodiscard]] torch::Tensor begin(const RingForm::Shift& shift, const torch::Tensor& sent) const {
-    return form.model->exchange(shift.begin, sent);
+    return form.model->collective(shift.begin, sent);
   }
   [[nodiscard]] torch::Tensor end(const RingForm::Shift& shift, const torch::Tensor& arriving) const {
-    return form.model->exchange(shift.end, arriving);
+    return form.model->collective(shift.end, arriving);
   }
 };
 
-/// A step's part: its output, and the logarithm of the sum of its exponentials.
+/// Partial result of a step: its output, and the logarithm of the sum of its exponentials.
 struct AttendedPart {
   torch::Tensor output, log_sum;
 };
@@ -78,7 +78,7 @@ AttendedPart part_of(const AttentionRing& ring, const torch::Tensor& q, const to
   return {product(probabilities, window.of_keys(both[1])).to(ring.sums), std::move(log_sum)};
 }
 
-/// Into the whole, of the window's positions.
+/// Adds a part to the result of the positions of the window.
 void add(const AttendedPart& part, const Window& window, AttendedPart& whole) {
   torch::Tensor output = window.of_queries(whole.output), log_sum = window.of_queries(whole.log_sum);
   const torch::Tensor both = torch::logaddexp(log_sum, part.log_sum);
@@ -86,7 +86,8 @@ void add(const AttendedPart& part, const Window& window, AttendedPart& whole) {
   log_sum.copy_(both);
 }
 
-/// q [batch, heads, positions, features], k and v [batch, kv_heads, positions, features] to [batch, positions, heads x features].
+/// q [batch, heads, positions, features], k and v [batch, kv_heads, positions, features] to [batch,
+/// positions, heads x features].
 struct RingAttention : torch::autograd::Function<RingAttention> {
   static torch::Tensor forward(Context* context, const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const AttentionRing* ring) {
@@ -145,8 +146,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 
  private:
-  /// What a backward knows of the queries: themselves, the output's gradient, the sum of its products with the output, and the
-  /// logarithms of the sums.
+  /// What a backward knows of the queries: themselves, the output's gradient, the sum of its products with
+  /// the output, and the logarithms of the sums.
   struct Known {
     torch::Tensor queries, given, inner, log_sum;
   };

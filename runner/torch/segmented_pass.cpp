@@ -14,8 +14,8 @@ namespace {
 using torch::autograd::Edge, torch::autograd::edge_list, torch::autograd::Node,
     torch::autograd::variable_list;
 
-/// As torch::autograd::backward, without its checks, which cost a microsecond per segment. \param parameters all where there
-/// are none
+/// torch::autograd::backward without its checks, which cost a microsecond per segment. \param parameters
+/// empty: all
 void run_backward(const edge_list& from, const variable_list& gradients, const edge_list& parameters = {}) {
   torch::autograd::Engine::get_default_engine().execute(from, gradients,
                                                         /*keep_graph=*/false, /*create_graph=*/false,
@@ -26,7 +26,7 @@ void run_backward(const torch::Tensor& output, const torch::Tensor& gradient) {
   run_backward({torch::autograd::impl::gradient_edge(output)}, {gradient});
 }
 
-/// The parameters of a segment's graph, by the operations on the way from its output to its input that use them.
+/// Parameters of a segment's graph, by the operations between its output and its input that use them.
 class UsedParameters {
  public:
   struct Use {
@@ -77,7 +77,7 @@ class UsedParameters {
   static void collect(const std::shared_ptr<Node>& node, edge_list& own, edge_list& summed) {
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node.get()) != nullptr) own.emplace_back(node, 0);
     for (const Edge& edge : node->next_edges())
-      if (edge.is_valid()) collect(edge.function, exchanges(*node) ? summed : own, summed);
+      if (edge.is_valid()) collect(edge.function, runs_collective(*node) ? summed : own, summed);
   }
 
   std::shared_ptr<Node> input_;

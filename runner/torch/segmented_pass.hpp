@@ -11,41 +11,43 @@
 
 namespace stepcast {
 
-/// One micro-batch on its way through the segments that a rank holds, each segment its own autograd graph:
-/// its input is detached from the segment before, and the gradient of that input is handed to the segment
-/// before by hand. Gradients equal those of the whole graph bit for bit, since the same kernels see the same
-/// numbers in the same order. Activations of a segment are freed when its backward is done.
+/// One micro-batch on its way through the segments of a rank. Each segment has its own autograd graph: its
+/// input is detached from the segment before, and its gradient passed to that segment explicitly. Gradients
+/// equal those of the whole graph bit for bit, since the same kernels run in the same order. The backward of
+/// a segment frees its activations.
 ///
-/// Boundaries are tensors by segment: what segment s gives is the input of s + 1, wherever that runs.
+/// Boundaries are tensors by segment: the output of segment s is the input of s + 1, on whichever rank that
+/// runs.
 class SegmentedPass {
  public:
   explicit SegmentedPass(TorchModel& model)
       : model_(model), segments_(model.segments()), inputs_(model.segments() + 1) {}
 
-  /// The samples: input of the first segment.
+  /// Sets the samples: input of the first segment.
   void begin(torch::Tensor input) { receive(0, std::move(input)); }
-  /// The input of `segment` came from another rank, or is on its way into this memory.
+  /// Sets the input of `segment`, which another rank sent or is sending into this memory.
   void receive(std::size_t segment, torch::Tensor input);
-  /// The gradient of the loss with respect to the output of `segment`, likewise.
+  /// Sets the gradient of the loss with respect to the output of `segment`, in the same way.
   void receive_gradient(std::size_t segment, torch::Tensor gradient);
 
-  /// \pre its input is there. \param checkpointed keeps nothing but what was received, or with `keeps_input` its input; a
-  /// recompute follows
+  /// \param checkpointed saves nothing but what was received, or with `keeps_input` its input; a recompute
+  /// follows \pre the input of the segment is set
   void forward(std::size_t segment, bool checkpointed = false, bool keeps_input = false);
-  /// The forward once more, with the random numbers of the first time.
+  /// Repeats the forward with the random numbers of the first time.
   void recompute(std::size_t segment);
-  /// Forward and backward of `scale` times the loss; returns the unscaled value, which a device may still compute.
+  /// Runs forward and backward of `scale` times the loss. Returns the unscaled value, which a device may
+  /// still compute.
   torch::Tensor loss(const torch::Tensor& target, double scale = 1.0);
-  /// \pre the gradient of its output is there
+  /// \pre the gradient of its output is set
   void backward(std::size_t segment);
-  /// The same in two: the gradient of the input now, and later those of weights from the gradients of their operations'
-  /// outputs, which are kept until then; no operation computes anything twice. Parameters beside which there is no matrix
-  /// (norms) have their gradients made in the first half, and accumulated in the second. \pre no weight is used twice,
-  /// behind itself
+  /// Backward in two halves: the gradient of the input now, the gradients of weights later, from the saved
+  /// gradients of the outputs of their operations. No operation computes anything twice. Gradients of
+  /// parameters without a matrix (norms) are made in the first half and accumulated in the second. \pre no
+  /// weight is used twice on one path
   void backward_input(std::size_t segment);
   void backward_weight(std::size_t segment);
 
-  /// What goes to the rank that holds the next segment, or the one before.
+  /// Array for the rank that holds the next segment, or the one before.
   [[nodiscard]] torch::Tensor take_output(std::size_t segment);
   [[nodiscard]] torch::Tensor take_input_gradient(std::size_t segment);
 

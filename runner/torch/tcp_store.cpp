@@ -15,7 +15,7 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Our Store on top of c10d's TCPStore: rank 0 serves, everybody is a client.
+/// Store on top of c10d's TCPStore: rank 0 serves, every rank is a client.
 class TcpStore : public Store {
  public:
   TcpStore(const RankContext& ranks, std::chrono::milliseconds timeout)
@@ -59,7 +59,7 @@ class TcpStore : public Store {
   c10d::TCPStore store_;
 };
 
-/// \throws TimeoutError when rank 0 does not answer; RunError when rank 0 cannot serve it
+/// \throws TimeoutError if rank 0 does not answer; RunError if rank 0 cannot serve it
 std::shared_ptr<Store> make_tcp_store(const RankContext& ranks, std::chrono::milliseconds timeout) {
   try {
     return std::make_shared<TcpStore>(ranks, timeout);

@@ -4,10 +4,10 @@
 
 #include "runner/execute/memory_account.hpp"
 
-/// Tensors that give up their memory and take it again, while views of them, autograd's among them, stay what they are.
+/// Memory of tensors that is freed and allocated again while their views, autograd's included, stay valid.
 namespace stepcast {
 
-/// Where it has none; what was in it is gone.
+/// Allocates the memory of a tensor that has none; its contents are undefined.
 inline void take_memory(const torch::Tensor& whole, MemoryCategory category) {
   const MemoryScope scope(category);
   c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();

@@ -14,7 +14,7 @@
 
 namespace stepcast {
 
-/// The memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
+/// Memory of a contiguous tensor, for a Backend. \throws std::logic_error for a dtype that is not sent
 inline Array array_of(const torch::Tensor& tensor) {
   const auto type = [&] {
     switch (tensor.scalar_type()) {
@@ -37,31 +37,31 @@ inline Array array_of(const torch::Tensor& tensor) {
 
 /// One FSDP unit on one rank: the parameters of some segments as one flat array, padded to equal shards.
 ///
-/// The model's parameters and their gradients become views into the flat arrays. Sharded, the flat arrays
-/// have memory only between `take_...` and `free_...`; what stays are the rank's shard of the parameters, of
-/// the gradients, and the optimizer's state over it. Not sharded, the model keeps its parameters and its
-/// optimizer, and the flat gradients stay. So do the flat arrays of a unit that nobody else has, which are its
-/// shard, and those that the program never frees.
+/// The model's parameters and their gradients become views into the flat arrays. If the unit is sharded, the
+/// flat arrays have memory only between `take_...` and `free_...`; the rank keeps its shard of the
+/// parameters, of the gradients, and the optimizer state of that shard. If not, the model keeps parameters
+/// and optimizer, and the flat gradients stay. The flat arrays also stay if no other rank has the unit (they
+/// are the shard), and if the program never frees them.
 ///
-/// Of bf16 the shard of the parameters is the optimizer's float32 copy, which is rounded into its place in the flat array
-/// whenever they are gathered, and the shard of the gradients is of the dtype in which they are reduced.
+/// In bf16 the shard of the parameters is the optimizer's float32 copy, which is rounded into the flat array
+/// before each gather; the shard of the gradients has the dtype in which they are reduced.
 class UnitShards {
  public:
-  /// What the program frees.
+  /// True for arrays that the program frees.
   struct Freed {
     bool parameters;
     bool gradients;
   };
   /// \param index of this rank among `unit.shards`
   UnitShards(TorchModel& model, const FsdpUnit& unit, int index, Freed freed)
-      : is_alone_(unit.alone()), has_master_(model.numbers().master) {
+      : is_alone_(unit.alone()), has_master_(model.dtypes().master) {
     const torch::NoGradGuard no_grad;
     {
       const MemoryScope scope(MemoryCategory::kParameters);
-      if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.numbers().options());
+      if (unit.sharded) flat_parameters_ = torch::zeros({unit.elements}, model.dtypes().options());
     }
     const MemoryScope scope(MemoryCategory::kGradients);
-    flat_gradients_ = torch::zeros({unit.elements}, model.numbers().options());
+    flat_gradients_ = torch::zeros({unit.elements}, model.dtypes().options());
     std::int64_t offset = 0;
     for (const int tensor : unit.tensors) {
       torch::Tensor parameter = model.parameters()[static_cast<std::size_t>(tensor)];
@@ -71,7 +71,7 @@ class UnitShards {
       if (unit.sharded) {
         place(flat_parameters_).copy_(parameter);
         parameter.set_data(place(flat_parameters_));
-        model.give_up_master(tensor);
+        model.free_master(tensor);
       }
       parameter.mutable_grad() = place(flat_gradients_);
       offset += parameter.numel();
@@ -80,7 +80,7 @@ class UnitShards {
     const std::int64_t shard = unit.elements / unit.shards;
     gradient_shard_ = is_alone_
                           ? flat_gradients_
-                          : torch::zeros({shard}, model.numbers().options().dtype(model.numbers().reduced));
+                          : torch::zeros({shard}, model.dtypes().options().dtype(model.dtypes().reduced));
     own_place_ = flat_parameters_.narrow(0, index * shard, shard);
     {
       const MemoryScope own(has_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kParameters);
@@ -95,18 +95,19 @@ class UnitShards {
     if (freed.gradients) free_memory(flat_gradients_);
   }
 
-  /// Memory for them, where they have none, with this rank's in its place.
+  /// Allocates the parameters and fills this rank's part.
   void take_parameters() {
     take_memory(flat_parameters_, MemoryCategory::kParameters);
     if (!is_alone_) write_own();
   }
   void free_parameters() { free_memory(flat_parameters_); }
-  /// Takes their memory first where they are sharded.
+  /// Allocates the gradients if they are sharded, and zeroes them.
   void zero_gradients() {
     if (optimizer_ != nullptr && !is_alone_) take_memory(flat_gradients_, MemoryCategory::kGradients);
     flat_gradients_.zero_();
   }
-  /// Copies them into the dtype in which they are reduced where that is another one: until they are freed or used.
+  /// Copies the gradients to the dtype in which they are reduced, if it is another one, until they are freed
+  /// or used.
   void convert_gradients() {
     const MemoryScope scope(MemoryCategory::kGradients);
     if (gradient_shard_.scalar_type() != flat_gradients_.scalar_type())
@@ -145,9 +146,9 @@ class UnitShards {
   bool has_master_;
   torch::Tensor flat_parameters_;
   torch::Tensor flat_gradients_;
-  torch::Tensor converted_gradients_;  ///< undefined where they are reduced as they are
-  torch::Tensor own_place_;            ///< of the shard in flat_parameters_
-  torch::Tensor parameter_shard_;      ///< what the optimizer updates
+  torch::Tensor converted_gradients_;  ///< undefined if no conversion is needed
+  torch::Tensor own_place_;            ///< part of flat_parameters_ that is the shard
+  torch::Tensor parameter_shard_;      ///< updated by the optimizer
   torch::Tensor gradient_shard_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

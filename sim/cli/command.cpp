@@ -23,7 +23,7 @@ std::vector<std::string>& typed_words() {
   return words;
 }
 
-/// A signal ends the program at once: files under construction go, the exit code is the shell's 128 + signal.
+/// Ends the program at once: removes files under construction; the exit code is the shell's 128 + signal.
 void end_on_signal(int signal) {
   remove_temporary_files();
   ::_exit(128 + signal);
@@ -43,7 +43,7 @@ void install_signal_handlers() {
   }
 }
 
-/// What boost's conversions let through: `-1` as 4294967295, and numbers that are none.
+/// Refuses what boost's conversions accept: `-1` as 4294967295, control characters, and infinite numbers.
 void check_values(const po::parsed_options& parsed, const po::options_description& options) {
   for (const po::option& option : parsed.options)
     for (const std::string& value : option.value) {
@@ -99,7 +99,7 @@ ExitCode dispatch(const std::string& program, const std::string& summary,
   }
   if (first == "--version") {
     const RunContext context = make_run_context("", {});
-    std::cout << program << ' ' << context.stepcast_version << " (" << context.git_revision << ")\n";
+    std::cout << program << ' ' << context.stepcast.text() << '\n';
     return ExitCode::kDone;
   }
   if (first.front() == '-') throw UsageError(unknown_name("option", first, {"--help", "--version"}));
@@ -126,7 +126,7 @@ const std::vector<std::string>& command_line() { return typed_words(); }
 
 po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words) {
   const Command& command = commands().find(name);
-  static std::map<std::string, po::options_description> tables;  // many questions are asked with one
+  static std::map<std::string, po::options_description> tables;  // many requests use one table
   if (!tables.contains(name)) tables.emplace(name, option_table(name, command));
   const po::options_description& options = tables.at(name);
   po::positional_options_description positional;

@@ -12,14 +12,13 @@
 #include "core/table.hpp"
 #include "records/result.hpp"
 
-/// What every command of both programs shares: its own option table, parsing without prefix guessing, errors
-/// that name the nearest option, help, and the dispatch by the first word.
+/// Commands of both programs: option tables, parsing without prefix guessing, errors that name the nearest
+/// option, help, and the dispatch by the first word.
 namespace stepcast {
 
 namespace po = boost::program_options;
 
-/// One command. A file in `commands/` defines one and registers it; it holds options, calls and printing
-/// only.
+/// One command. A file in `commands/` defines and registers it: options, calls and printing only.
 struct Command {
   /// Adds the command's options to its table.
   std::function<void(po::options_description&)> declare{};
@@ -28,12 +27,10 @@ struct Command {
   std::string positional{};  ///< name of the option that takes words without a flag; "" when there are none
   std::string usage{};       ///< `stepcast compare PREDICTED MEASURED [options]`
   std::string group = "Commands";  ///< heading of `help` under which it is listed
-  /// Set for a command that another program runs: it receives the words after the command's name as typed,
-  /// and neither `declare` nor `run` is called.
+  /// Set for a command that another program runs: receives the words after the command's name as typed.
+  /// `declare` and `run` are not called.
   std::function<ExitCode(const std::vector<std::string>&)> hand_over = nullptr;
-  /// Set where a study may ask: what `run` says, without writing or printing it.
-  std::function<Result(const po::variables_map&)> answer = nullptr;
-  /// What `help COMMAND TOPIC` says.
+  /// Texts of `help COMMAND TOPIC`.
   std::map<std::string, std::function<std::string()>> topics{};
 };
 
@@ -42,7 +39,7 @@ Registry<Command>& commands();
 /// The words of the command line as typed, for the context of written files. Set once by `run_program`.
 const std::vector<std::string>& command_line();
 
-/// The options of a command as typed. \throws UsageError that names the nearest option
+/// Parses the options of a command as typed. \throws UsageError that names the nearest option
 po::variables_map parse_words(const std::string& name, const std::vector<std::string>& words);
 
 /// Parses `argv[1]` as the command's name and the rest with its option table, runs it, prints any Error to
@@ -50,7 +47,7 @@ po::variables_map parse_words(const std::string& name, const std::vector<std::st
 /// handled here. SIGPIPE is ignored. Ctrl-C ends with code 130; files being written are removed.
 int run_program(const std::string& program, const std::string& summary, int argc, char** argv);
 
-/// True when stderr is a terminal and progress may be drawn.
+/// True if stderr is a terminal and progress may be drawn.
 bool interactive();
 
 /// A progress bar on a terminal, else one line every ten seconds, on stderr.
@@ -58,7 +55,7 @@ class Progress {
  public:
   Progress(std::string what, int total) : what_(std::move(what)), total_(total) {}
   ~Progress();
-  /// One more of `total` is done; `now` names it.
+  /// Counts one more of `total` as done; `now` names it.
   void advance(const std::string& now = "");
 
  private:
@@ -83,7 +80,7 @@ std::string program_help(const std::string& program, const std::string& summary)
 /// Usage, description and options of one command. \throws UsageError for an unknown command.
 std::string command_help(const std::string& program, const std::string& name);
 
-/// `stepcast: `, in colour where the terminal and NO_COLOR allow it.
+/// `stepcast: `, in colour if the terminal and NO_COLOR allow it.
 std::string error_prefix(const std::string& program);
 
 }  // namespace stepcast

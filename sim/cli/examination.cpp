@@ -9,7 +9,7 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "records/machine_state.hpp"
+#include "records/watch.hpp"
 #include "records/run_context.hpp"
 
 namespace stepcast {
@@ -20,13 +20,13 @@ constexpr double kNoisy = 0.10;
 constexpr double kTaken = 0.05;
 constexpr double kBusyPerCore = 0.25;  // load average per core above which measurements share the machine
 
-/// A finding, with its remedy where it is not good.
+/// A finding, with its remedy if it is not good.
 Finding judged(const std::string& what, bool good, Verdict else_verdict, const std::string& found,
                const std::string& remedy) {
   return {what, good ? Verdict::kGood : else_verdict, found, good ? "" : remedy};
 }
 
-/// What other work on this machine, its clock and its hypervisor do to timings.
+/// Effects of other processes, the clock and the hypervisor on timings.
 struct ShortSample {
   double noise = 0.0;  ///< relative spread (p90 - p10) / p50 of the speed probe's time
   MachineState machine;
@@ -34,10 +34,10 @@ struct ShortSample {
 
 ShortSample look_shortly(int cores) {
   constexpr double kLong = 0.4;
-  MachineWatch watch(cores);
+  Watch watch(cores);
   std::vector<double> times;
   while (watch.elapsed_s() < kLong) times.push_back(1.0 / probe_speed());
-  return {(quantile(times, 0.9) - quantile(times, 0.1)) / median(times), watch.sample()};
+  return {(quantile(times, 0.9) - quantile(times, 0.1)) / median(times), watch.end()};
 }
 
 void examine_processor(std::vector<Finding>& findings) {
@@ -50,17 +50,17 @@ void examine_processor(std::vector<Finding>& findings) {
   findings.push_back(judged("load", context.load_average <= kBusyPerCore * context.cores,
                             Verdict::kMisleading,
                             formatted("%.2f over the last minute", context.load_average),
-                            "something else computes here; stop it before measuring"));
+                            "other processes compute here; stop them before measuring"));
   findings.push_back(judged("noise", noise <= kNoisy, Verdict::kMisleading,
                             percent_text(noise, 0) + " spread (p10 to p90) of a fixed computation",
                             "timings vary; use several launches, and close other programs"));
-  findings.push_back(judged("taken by others", machine.taken <= kTaken, Verdict::kMisleading,
-                            percent_text(machine.taken, 0) + " of the processor time, " +
+  findings.push_back(judged("lost to others", machine.lost_fraction <= kTaken, Verdict::kMisleading,
+                            percent_text(machine.lost_fraction, 0) + " of the CPU time, " +
                                 percent_text(machine.stolen, 0) + " of it all stolen by the hypervisor",
-                            "measured times hold what others took; see 'stepcast doctor --watch'"));
+                            "measured times include this; see 'stepcast doctor --watch'"));
 }
 
-/// The system's, unless the runner says which its LibTorch has.
+/// BLAS of the runner's LibTorch if the runner reports it, else of the system.
 void examine_blas(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
   BlasIdentity blas = identify_blas();
   if (capabilities.contains("context"))
@@ -82,13 +82,13 @@ void examine_libraries(std::vector<Finding>& findings) {
                             "'stepcast plot' needs it; install gnuplot-nox"));
 }
 
-/// Libraries and backends that the runner says it has.
+/// Libraries and backends that the runner reports.
 void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& findings) {
   const nlohmann::json context = capabilities.value("context", nlohmann::json::object());
   for (const auto& [name, version] : context.value("libraries", std::map<std::string, std::string>{})) {
     const std::string instead = name == kBlasKernels ? capabilities.value("blas_core_type_instead", "") : "";
     findings.push_back(judged("  " + name, instead.empty(), Verdict::kMisleading, version,
-                              "OpenBLAS does not know this processor, and takes it for one of 2004: set "
+                              "OpenBLAS does not support this CPU and uses kernels of 2004: set "
                               "OPENBLAS_CORETYPE=" +
                                   instead));
   }
@@ -97,22 +97,22 @@ void add_capabilities(const nlohmann::json& capabilities, std::vector<Finding>& 
         {"  backend " + backend.value("name", "?"), Verdict::kGood, backend.value("library", "?"), ""});
 }
 
-/// What it says of itself; an empty object where there is none.
+/// Capabilities that the runner reports; an empty object without a runner.
 nlohmann::json examine_runner(std::vector<Finding>& findings) {
   std::string runner;
   try {
     runner = find_runner();
   } catch (const InputError& error) {
-    findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset the variable or mend it"});
+    findings.push_back({"stepcast-runner", Verdict::kMissing, error.what(), "unset or correct the variable"});
     return nlohmann::json::object();
   }
   if (runner.empty()) {
     findings.push_back(
-        {"stepcast-runner", Verdict::kMissing, "neither beside stepcast nor in PATH",
+        {"stepcast-runner", Verdict::kMissing, "neither next to stepcast nor in PATH",
          "measure, bench, calibrate and run need it; build it with libtorch-dev and libgloo-dev"});
     return nlohmann::json::object();
   }
-  const ProgramOutput output = run_program_file({runner, "capabilities", "--json"});
+  const ProgramOutput output = run_program_file({runner, "capabilities"});
   const nlohmann::json json = nlohmann::json::parse(output.standard_output, nullptr, false);
   if (output.exit_code != 0 || !json.is_object()) {
     findings.push_back({"stepcast-runner", Verdict::kMissing,
@@ -137,7 +137,7 @@ std::string require_runner(const std::string& purpose) {
   std::string program = find_runner();
   if (!program.empty()) return program;
   throw CapabilityError(purpose +
-                        " needs stepcast-runner, which is neither beside stepcast nor in PATH; build it "
+                        " needs stepcast-runner, which is neither next to stepcast nor in PATH; build it "
                         "(it needs libtorch-dev and libgloo-dev), or name it in STEPCAST_RUNNER");
 }
 

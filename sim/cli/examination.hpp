@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-/// What `doctor` looks at, and where `stepcast-runner` is.
+/// Checks of `doctor`, and the path of `stepcast-runner`.
 namespace stepcast {
 
 enum class Verdict : std::uint8_t { kGood, kMisleading, kMissing };
@@ -14,18 +14,17 @@ struct Finding {
   std::string what;
   Verdict verdict = Verdict::kGood;
   std::string found;
-  std::string remedy;  ///< "" when there is nothing to mend
+  std::string remedy;  ///< "" if the finding is good
 };
 
-/// Processor, load, noise, BLAS, threads set in the environment, gnuplot, stepcast-runner and what it was
-/// built with.
+/// Findings about CPU, load, noise, BLAS, thread variables, gnuplot, stepcast-runner and its libraries.
 std::vector<Finding> examine_machine();
 
-/// Where the program is that measures and runs for real: $STEPCAST_RUNNER (\throws InputError where it is no
-/// program), else `stepcast-runner` beside this program, else in $PATH; "" when there is none.
+/// Path of the program that measures and trains: $STEPCAST_RUNNER (\throws InputError if it is no program),
+/// else `stepcast-runner` next to this program, else in $PATH; "" if there is none.
 std::string find_runner();
 
-/// The same. \throws CapabilityError that says what `purpose` needs and where it was looked for.
+/// The same. \throws CapabilityError that names `purpose`, the requirements and the searched folders.
 std::string require_runner(const std::string& purpose);
 
 }  // namespace stepcast

@@ -11,7 +11,7 @@ namespace stepcast {
 
 namespace {
 
-/// What a parser of units complains about is wrong usage here.
+/// Result of a parser of units; its errors become UsageErrors.
 template <class Parser>
 auto parsed(const po::variables_map& values, const std::string& name, Parser parse) {
   try {
@@ -84,6 +84,19 @@ std::string joined_option(const po::variables_map& values, const std::string& na
   return values.count(name) == 0 ? "" : joined(values[name].as<std::vector<std::string>>(), ",");
 }
 
+OptionTexts given_options(const po::variables_map& values) {
+  OptionTexts texts;
+  for (const auto& [name, value] : values) {
+    if (value.empty() || value.defaulted()) continue;
+    const boost::any& any = value.value();
+    if (const auto* text = boost::any_cast<std::string>(&any)) texts[name] = *text;
+    if (const auto* number = boost::any_cast<int>(&any)) texts[name] = std::to_string(*number);
+    if (const auto* flag = boost::any_cast<bool>(&any)) texts[name] = *flag ? "yes" : "no";
+    if (const auto* list = boost::any_cast<std::vector<std::string>>(&any)) texts[name] = joined(*list, ",");
+  }
+  return texts;
+}
+
 std::set<int> numbers_option(const po::variables_map& values, const std::string& name) {
   std::set<int> numbers;
   if (values.count(name) == 0) return numbers;
@@ -122,7 +135,7 @@ void check_timeline(const po::variables_map& values) {
     check_writable(values["timeline"].as<std::string>(), values["force"].as<bool>());
   else
     for (const char* name : {"timeline-ranks", "timeline-steps"})
-      if (values.count(name) != 0) throw UsageError(std::string("--") + name + " goes with --timeline");
+      if (values.count(name) != 0) throw UsageError(std::string("--") + name + " requires --timeline");
 }
 
 void write_timeline_option(const po::variables_map& values, const Result& result) {

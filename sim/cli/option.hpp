@@ -7,11 +7,13 @@
 #include "core/units.hpp"
 #include "models/precision.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/strategies/options.hpp"
 
-/// Values of options with units. What is wrong on the command line is a UsageError, not a bad input file.
+/// Values of options with units. Wrong values are UsageErrors, not errors of input files.
 namespace stepcast {
 
-/// Values in a table of options: a text or a whole number, with its default and how help shows that.
+/// Values in a table of options: a text or a whole number, with its default and the text that the help shows
+/// for it.
 inline po::typed_value<std::string>* text_value() { return po::value<std::string>(); }
 inline po::typed_value<std::string>* text_value(const std::string& standard) {
   return text_value()->default_value(standard);
@@ -21,22 +23,22 @@ inline po::typed_value<std::string>* text_value(const std::string& standard, con
 }
 inline po::typed_value<int>* int_value(int standard) { return po::value<int>()->default_value(standard); }
 
-/// \throws UsageError with an example when the value is not a size such as 25MiB, a rate such as 25GB/s, or a
+/// \throws UsageError with an example if the value is not a size such as 25MiB, a rate such as 25GB/s, or a
 /// time such as 5us
 Bytes bytes_option(const po::variables_map& values, const std::string& name);
 BytesPerSecond bytes_per_second_option(const po::variables_map& values, const std::string& name);
 Seconds seconds_option(const po::variables_map& values, const std::string& name);
 
-/// Of --precision. \throws UsageError that lists the known parts and dtypes
+/// Value of --precision. \throws UsageError that lists the known parts and dtypes
 Precision precision_option(const po::variables_map& values);
 
-/// Seconds of --budget, the time that may be spent. \throws UsageError below 0
+/// Seconds of --budget. \throws UsageError below 0
 double budget_option(const po::variables_map& values);
 
-constexpr int kMaxIntOption = 10'000'000;  ///< more is a slip that would fill the memory
+constexpr int kMaxIntOption = 10'000'000;  ///< larger values would fill the memory
 constexpr int kMostThreads = 1024;         ///< threads of a rank, and processes that are started at once
 
-/// \throws UsageError when the value is below `least` or above `most`
+/// \throws UsageError if the value is below `least` or above `most`
 int int_option(const po::variables_map& values, const std::string& name, int least, int most = kMaxIntOption);
 
 /// `10%` as 0.1. \throws UsageError with an example
@@ -44,10 +46,10 @@ double percent_option(const po::variables_map& values, const std::string& name);
 
 /// `a,b,c` as its parts; "all" as none.
 std::vector<std::string> list_option(const po::variables_map& values, const std::string& name);
-/// All parts of an option that may be given several times, as `a,b,c`; "" where it was not given.
+/// Parts of an option that may be given several times, as `a,b,c`; "" if it was not given.
 std::string joined_option(const po::variables_map& values, const std::string& name);
 
-/// The entry of `actions` that the first of the `words` names. \throws UsageError that lists them
+/// Entry of `actions` that the first of the `words` names. \throws UsageError that lists them
 template <class Action>
 const std::pair<std::string, Action>& action_option(
     const po::variables_map& values, const std::string& command,
@@ -55,32 +57,37 @@ const std::pair<std::string, Action>& action_option(
   std::vector<std::string> names;
   for (const auto& [name, action] : actions) names.push_back(name);
   if (values.count("words") == 0)
-    throw UsageError("say what to do: " + alternatives(names) + "; see 'stepcast help " + command + "'");
+    throw UsageError("the action is missing: " + alternatives(names) + "; see 'stepcast help " + command +
+                     "'");
   const std::string first = values["words"].as<std::vector<std::string>>().front();
   for (const auto& action : actions)
     if (action.first == first) return action;
   throw UsageError(unknown_name("action", first, names));
 }
 
-/// `0,4-7` as 0, 4, 5, 6, 7; none where it was not given. \throws UsageError with an example
+/// `0,4-7` as 0, 4, 5, 6, 7; empty if it was not given. \throws UsageError with an example
 std::set<int> numbers_option(const po::variables_map& values, const std::string& name);
 
-/// `--timeline`, `--timeline-ranks` and `--timeline-steps` of a command that makes a Result.
+/// Texts of the given options, by name: a flag is `yes`, values of an option given several times are joined
+/// by commas. Defaults are left out.
+OptionTexts given_options(const po::variables_map& values);
+
+/// Declares `--timeline`, `--timeline-ranks` and `--timeline-steps` of a command that makes a Result.
 void declare_timeline(po::options_description& options);
-/// Refuses, before long work, a timeline that could not be written, ranks that are none, and steps beyond `--steps`.
+/// Checks before long work that the timeline can be written, and its ranks and steps. \throws UsageError
 void check_timeline(const po::variables_map& values);
 void write_timeline_option(const po::variables_map& values, const Result& result);
 
-/// `--output`, `--json` and `--force` of a command whose result is `content`: `the trace`.
+/// Declares `--output`, `--json` and `--force` of a command whose result is `content`: `the trace`.
 void declare_output(po::options_description& options, const std::string& content);
 
-/// Refuses, before long work, a file that could not be written. \param replaces an existing file without --force
+/// Checks before long work that the output can be written. \param replaces an existing file without --force
 /// \throws InputError
 void check_output(const po::variables_map& values, bool replaces = false);
 
-/// Writes the result to its file, if it has one, and prints it if --json asks for that. \returns whether it is
-/// printed; else the command shows a summary
-/// \param json makes its text; called where one of both is asked for
+/// Writes the result to --output, and prints it for --json. \returns true if it is printed; else the command
+/// prints a summary
+/// \param json makes its text; called for one of both options alone
 bool write_output(const po::variables_map& values, const std::function<std::string()>& json,
                   bool replaces = false);
 

@@ -40,7 +40,7 @@ std::string rank_table(const Result& result) {
   Table table(columns);
   for (std::size_t i = 0; i < std::min(result.breakdown.size(), kMostRanks); ++i) {
     const Breakdown& part = result.breakdown[i];
-    // Of a large world the breakdown has rank 0 and the slowest one, as the memory has.
+    // For a large world breakdown and memory contain rank 0 and the slowest one.
     const int rank = i < result.memory.size() ? result.memory[i].rank : static_cast<int>(i);
     std::vector<std::string> cells{std::to_string(rank)};
     for (const auto& [name, member] : breakdown_parts()) cells.push_back(to_text(Seconds(part.*member)));

@@ -4,11 +4,11 @@
 
 #include "records/result.hpp"
 
-/// A Result in words, the same for `run` and `predict`.
+/// A Result as text, the same for `run` and `predict`.
 namespace stepcast {
 
 /// `bert-base, pipeline, split 3-3-3-3, world size 4, batch 32 in 8 micro-batches, 1 thread per rank`; a
-/// prediction that was moved to a device says so: `..., 1 thread per rank, on h100-sxm`
+/// forecast for a device ends with it: `..., 1 thread per rank, on h100-sxm`
 std::string describe_run(const Configuration& configuration);
 
 /// `1.83 samples/s`
@@ -17,7 +17,7 @@ std::string throughput_text(const Result& result);
 /// One line per rank: the parts of its step and its peak memory, at most 16 ranks.
 std::string rank_table(const Result& result);
 
-/// Of pipelines: bubble fraction, and how uneven stages are in time and in memory. "" for others.
+/// Of pipelines: bubble fraction, and variation of the stages in time and memory. "" for others.
 std::string balance_line(const Result& result);
 
 }  // namespace stepcast

@@ -1,12 +1,12 @@
 #include "sim/cli/training_options.hpp"
 
 #include "sim/cli/option.hpp"
-#include "sim/strategies/tensor_parallel.hpp"
+#include "sim/strategies/training_config.hpp"
 
 namespace stepcast {
 namespace {
 
-/// What --help says of --strategy: every strategy with its description.
+/// Help of --strategy: every strategy with its description.
 std::string describe_strategies() {
   std::string text = "how the ranks share the work";
   for (const auto& entry : strategies().entries()) text += "\n" + entry.name + ": " + entry.description;
@@ -30,36 +30,19 @@ po::value_semantic* value_of(const StrategyOption& option) {
 
 void declare_training_options(po::options_description& options) {
   options.add_options()("strategy", po::value<std::string>(), describe_strategies().c_str())(
-      "micro-batches", po::value<int>()->default_value(TrainingConfig{}.micro_batches),
+      "micro-batches", int_value(TrainingConfig{}.micro_batches),
       "equal parts of the batch whose gradients are accumulated; a pipeline passes them on")(
-      "recompute", po::value<std::string>()->default_value("none"),
-      "none, full (every block keeps its input alone, and its forward runs again before its backward), "
-      "every:N "
-      "blocks, selective (Megatron's: attention keeps q, k, v and its output, no scores and probabilities) "
-      "or "
-      "per-op (torchtitan's: a block keeps attention's output and that of every second product with "
-      "weights)");
+      "recompute", text_value("none"),
+      "none, full (every block keeps its input alone, and its forward is recomputed before its backward), "
+      "every:N blocks, selective (Megatron's: attention keeps q, k, v and its output, no scores and "
+      "probabilities) or per-op (torchtitan's: a block keeps attention's output and that of every second "
+      "GEMM with weights)");
   for (const KnownOption& known : known_options())
     options.add_options()(known.option.name.c_str(), value_of(known.option), describe(known).c_str());
 }
 
 TrainingConfig training_config(const po::variables_map& values) {
-  if (values.count("strategy") == 0) throw UsageError("--strategy is missing; see --help");
-  TrainingConfig config;
-  config.micro_batches = int_option(values, "micro-batches", 1);
-  const Recomputation recomputation = parse_recompute(values["recompute"].as<std::string>());
-  config.recompute = recomputation.blocks;
-  config.recomputed_part = recomputation.part;
-  for (const KnownOption& known : known_options()) {
-    const po::variable_value& value = values[known.option.name];
-    if (value.empty() || value.defaulted()) continue;
-    config.options[known.option.name] =
-        known.option.kind == OptionKind::kFlag ? "yes" : value.as<std::string>();
-  }
-  const auto strategy = values["strategy"].as<std::string>();
-  take_mesh(strategy, config);
-  static_cast<void>(resolve_options(strategy, config.options));
-  return config;
+  return training_config(given_options(values));
 }
 
 }  // namespace stepcast

@@ -43,7 +43,7 @@ std::pair<CollectiveKind, std::string> parse_choice(const std::string& text, con
   const auto kind = collective_kind(text.substr(0, equals));
   if (!kind || equals == std::string::npos) {
     std::vector<std::string> kinds;
-    for (const CollectiveKind each : kCollectiveKinds) kinds.emplace_back(to_text(each));
+    for (const auto& each : kCollectiveKinds) kinds.emplace_back(each.name);
     throw UsageError("--algorithm " + text + ": is not COLLECTIVE=NAME; " +
                      unknown_name("collective", text.substr(0, equals), kinds));
   }
@@ -87,9 +87,9 @@ std::vector<std::string> unreachable(const Registry<Algorithm>& table) {
       if (!is_new) fault("is the default of '" + backend + "' beside " + first->second);
     }
   }
-  for (const CollectiveKind kind : kCollectiveKinds)
+  for (const auto& [kind, name] : kCollectiveKinds)
     if (defaults.find({kind, ""}) == defaults.end())
-      faults.push_back(std::string(to_text(kind)) + " has no ideal algorithm");
+      faults.push_back(std::string(name) + " has no ideal algorithm");
   return faults;
 }
 
@@ -138,8 +138,8 @@ std::string algorithm_name(const Algorithm& algorithm) {
 }
 
 std::optional<CollectiveKind> collective_kind(const std::string& name) {
-  for (const CollectiveKind kind : kCollectiveKinds)
-    if (name == to_text(kind)) return kind;
+  for (const auto& each : kCollectiveKinds)
+    if (name == each.name) return each.value;
   return std::nullopt;
 }
 
@@ -147,10 +147,10 @@ std::string describe_algorithms() {
   std::string text =
       "what collectives are made of, COLLECTIVE=NAME, separated by commas or one by one, in place of the "
       "backend's own (*):";
-  for (const CollectiveKind kind : kCollectiveKinds)
+  for (const auto& [kind, name] : kCollectiveKinds)
     for (const Entry& entry : algorithms().entries()) {
       if (entry.value.kind != kind) continue;
-      text.append("\n").append(to_text(kind)).append("=").append(own_name(entry)).append(": ");
+      text.append("\n").append(name).append("=").append(own_name(entry)).append(": ");
       text.append(entry.description).append(" [");
       for (const std::string& backend : entry.value.backends)
         text.append(&backend == &entry.value.backends.front() ? "" : ", ")

@@ -10,8 +10,8 @@
 #include "schedule/schedule.hpp"
 
 /// Collective algorithms: which point-to-point messages a collective is made of, in which order, and what
-/// they cost in closed form. One file per family; the laws in tests/collectives hold every entry. `sim/replay`
-/// moves the messages in simulated time, `runner` moves them over a real library.
+/// they cost in closed form. One file per family; the laws in tests/collectives hold every entry.
+/// `sim/replay` moves the messages in simulated time, `runner` moves them over a real library.
 namespace stepcast {
 
 /// NCCL's own name for an algorithm: sim/collectives/nccl_tuning.hpp.
@@ -107,8 +107,8 @@ AlgorithmChoice parse_algorithms(const std::string& text, const std::string& bac
 /// The same text again.
 std::string to_text(const AlgorithmChoice& choice);
 
-/// The algorithm that runs a collective of `kind` over `backend`: the one chosen, else the backend's own, else
-/// the ideal one (of NCCL, which chooses by its formulas).
+/// The algorithm that runs a collective of `kind` over `backend`: the one chosen, else the backend's own,
+/// else the ideal one (of NCCL, which chooses by its formulas).
 const Algorithm& algorithm_for(CollectiveKind kind, const std::string& backend,
                                const AlgorithmChoice& choice = {});
 /// Its name without the kind: `gloo_ring`.

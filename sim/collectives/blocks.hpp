@@ -11,8 +11,8 @@ inline const std::vector<std::string> kMessageBackends{"", "gloo"};
 /// Backends of what runs only where it was chosen.
 inline const std::vector<std::string> kOnRequest{};
 
-/// A rank or a block counted around the group; `number` is off by two rounds at most. (Every message of a replay
-/// asks for several, and a division takes as long as all else of it.)
+/// A rank or a block counted around the group; `number` is off by two rounds at most. (Every message of a
+/// replay asks for several, and a division takes as long as all else of it.)
 inline int rank_at(const CollectiveCall& call, int number) {
   while (number < 0) number += call.ranks;
   while (number >= call.ranks) number -= call.ranks;

@@ -347,8 +347,8 @@ class GraphOfGroup {
 
   /// What the edges are made of. The fullest link sets the pace of all: NCCL plans with the nominal rates of
   /// adapters, of which the protocol takes its part, and with those of the first host. Where no ring fits, it
-  /// plans with one of 0.1 GB/s; that one goes as fast as its links. Where links are scaled, all goes faster by
-  /// what the fullest link then carries more.
+  /// plans with one of 0.1 GB/s; that one goes as fast as its links. Where links are scaled, all goes faster
+  /// by what the fullest link then carries more.
   void describe_edges() {
     std::unordered_map<std::size_t, double> used;
     const double speed = graph_.bandwidth.count() * graph_.channels;

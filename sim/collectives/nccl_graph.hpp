@@ -79,7 +79,8 @@ struct NcclPair {
 /// GPUs that lend others their NIC (PXN); processors other than Intel's.
 class NcclGraphs {
  public:
-  /// \param laws of all GPUs of the cluster, in place of those of their generation, or null; read as long as this lives
+  /// \param laws of all GPUs of the cluster, in place of those of their generation, or null; read as long as
+  /// this lives
   explicit NcclGraphs(const Cluster& cluster, const NcclParameters* laws = nullptr)
       : routes_(cluster), laws_(laws) {}
 
@@ -103,16 +104,18 @@ class NcclGraphs {
   std::unordered_map<std::uint64_t, NcclPair> pairs_;  ///< by both nodes
 };
 
-/// What NCCL's sockets move over an adapter of Ethernet, of `wire` that TCP leaves of it: bytes go through the host's memory, by
-/// one thread per connection (no NCCL_NSOCKS_PERTHREAD), which copies at 8 GB/s and sends, one after the other:
+/// What NCCL's sockets move over an adapter of Ethernet, of `wire` that TCP leaves of it: bytes go through
+/// the host's memory, by one thread per connection (no NCCL_NSOCKS_PERTHREAD), which copies at 8 GB/s and
+/// sends, one after the other:
 ///
 ///     1 / rate = 1 / wire + 1 / (8 GB/s)
 ///
-/// 10, 25, 32 and 100 Gb/s so reach 1.03, 2.15, 2.56 and 4.8 GB/s, of which users report 1.0 to 1.15, 2.0 to 2.6, at most 2.4
-/// (nccl issue 209) and 3 to 6 (issues 450, 465). Collectives of several groups at once have a thread each, and share the wire.
+/// 10, 25, 32 and 100 Gb/s so reach 1.03, 2.15, 2.56 and 4.8 GB/s, of which users report 1.0 to 1.15, 2.0 to
+/// 2.6, at most 2.4 (nccl issue 209) and 3 to 6 (issues 450, 465). Collectives of several groups at once have
+/// a thread each, and share the wire.
 BytesPerSecond nccl_tcp_rate(BytesPerSecond wire);
-/// Of a message over TCP beside what NCCL counts of InfiniBand's: the kernels of both hosts (10 to 30 us; two hosts add up 1 KB
-/// in 40 to 164 us, nccl issue 527).
+/// Of a message over TCP beside what NCCL counts of InfiniBand's: the kernels of both hosts (10 to 30 us; two
+/// hosts add up 1 KB in 40 to 164 us, nccl issue 527).
 constexpr Seconds kNcclTcpHop{20e-6};
 
 /// What NCCL needs: one GPU for each rank. \throws UsageError that names the cluster and what it lacks

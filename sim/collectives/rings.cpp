@@ -4,9 +4,9 @@
 namespace stepcast {
 namespace {
 
-/// In a ring every rank sends to its successor and receives from its predecessor, S/n per round step. A step that
-/// moves bytes over every link at once and waits for the one before takes alpha + bytes * beta, whatever the ring
-/// is for; with n - 1 steps per round
+/// In a ring every rank sends to its successor and receives from its predecessor, S/n per round step. A step
+/// that moves bytes over every link at once and waits for the one before takes alpha + bytes * beta, whatever
+/// the ring is for; with n - 1 steps per round
 ///
 ///     T(n, S) = rounds (n - 1) alpha  +  rounds (n - 1)/n * S * beta
 ///
@@ -17,8 +17,8 @@ struct Ring {
   CollectiveKind kind;
   int rounds = 1;    ///< in which every block passes all ranks but one
   int reducing = 0;  ///< of them, those that add up what arrives; they come first
-  /// Equal parts of a block that are in flight together: step k is posted when step k - parts is over. They share
-  /// a link and pay one latency together, so a round takes what it takes unsplit.
+  /// Equal parts of a block that are in flight together: step k is posted when step k - parts is over. They
+  /// share a link and pay one latency together, so a round takes what it takes unsplit.
   int parts = 1;
   int first = 0;  ///< blocks between a rank's own and the one that it sends first
 
@@ -58,7 +58,8 @@ Algorithm algorithm_of(const Ring& ring) {
   return algorithm;
 }
 
-/// A reduce-scatter and an all-gather, in place; Gloo has one of its own. Source: Patarasuk & Yuan, JPDC 2009.
+/// A reduce-scatter and an all-gather, in place; Gloo has one of its own. Source: Patarasuk & Yuan, JPDC
+/// 2009.
 Algorithm all_reduce() {
   Algorithm algorithm = algorithm_of({.kind = CollectiveKind::kAllReduce, .rounds = 2, .reducing = 1});
   algorithm.default_of = {""};

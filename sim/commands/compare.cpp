@@ -22,7 +22,8 @@ using Paths = std::vector<std::string>;
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("files", po::value<Paths>(), "predicted and measured results, any number of launches per case; runs of both engines; or two bench files")
+      ("files", po::value<Paths>(),
+       "predicted and measured results, any number of launches per case; runs of both engines; or two bench files")
       ("baseline", po::value<Paths>()->multitoken(), "results that only serve as baselines of speed-ups")
       ("max-error", text_value(),
        "exit with 4 when a case is further off than this, as in 10%, and outside its range of launches");
@@ -106,23 +107,20 @@ ExitCode compare_benches(const po::variables_map& values) {
     throw InputError(paths[0] + " and " + paths[1] + ": one must be measured and the other predicted");
   const std::size_t m = benches[0].origin == Origin::kMeasured ? 0 : 1;
   refuse_descent(paths[1 - m], benches[1 - m].lineage, paths[m], sha1(read_file(paths[m])));
-  const std::vector<BenchError> errors = bench_errors(benches[m], benches[1 - m]);
+  const std::vector<BenchPair> pairs = bench_pairs(benches[m], benches[1 - m]);
+  const Errors all = summary_of(errors_of(pairs));
   if (!values["json"].as<bool>()) {
     Table table({"collective", "sizes", "geometric-mean error", "worst", "at"});
-    for (const std::string& name : collectives_of(errors)) {
-      const auto rows = of_collective(errors, name);
-      table.add({name, std::to_string(rows.size()), percent_text(geometric_mean_error(rows)),
-                 signed_percent_text(worst(rows).relative_error()),
-                 to_text(Bytes(worst(rows).message_bytes))});
-    }
-    std::cout << table.text() << "\ngeometric-mean error " << percent_text(geometric_mean_error(errors))
-              << " over " << errors.size() << " rows; worst " << worst(errors).collective << " of "
-              << to_text(Bytes(worst(errors).message_bytes)) << ": "
-              << signed_percent_text(worst(errors).relative_error()) << '\n';
+    for (const auto& [name, errors] : errors_by_group(errors_of(pairs)))
+      table.add({name, std::to_string(errors.count), percent_text(errors.geometric_mean()),
+                 signed_percent_text(errors.worst_row.relative), errors.worst_row.name});
+    std::cout << table.text() << "\ngeometric-mean error " << percent_text(all.geometric_mean()) << " over "
+              << all.count << " rows; worst " << all.worst_row.group << " of " << all.worst_row.name << ": "
+              << signed_percent_text(all.worst_row.relative) << '\n';
   }
-  write_comparison(values, bench_comparison_json(errors));
+  write_comparison(values, bench_comparison_json(pairs));
   const auto limit = max_error(values);
-  return limit && geometric_mean_error(errors) > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
+  return limit && all.geometric_mean() > *limit ? ExitCode::kOutOfTolerance : ExitCode::kDone;
 }
 
 ExitCode run(const po::variables_map& values) {
@@ -130,14 +128,14 @@ ExitCode run(const po::variables_map& values) {
     throw UsageError("name predicted and measured files; see 'stepcast help compare'");
   static_cast<void>(max_error(values));  // a wrong limit is refused before any file is read
   check_output(values);
-  return schema_of(values["files"].as<Paths>().front()) == "stepcast.bench/1" ? compare_benches(values)
+  return schema_of(values["files"].as<Paths>().front()) == kBenchSchema ? compare_benches(values)
                                                                               : compare_results(values);
 }
 
 const Registration<Command> kCompare{
     commands(),
     {.name = "compare",
-     .description = "Holds predictions against real runs: errors, phases, speed-ups, trivial predictors.",
+     .description = "Compares predictions with real runs: errors, phases, speed-ups, baselines.",
      .value = {.declare = declare,
                .run = run,
                .positional = "files",

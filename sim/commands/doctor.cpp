@@ -7,7 +7,7 @@
 #include "core/program.hpp"
 #include "core/statistics.hpp"
 #include "core/table.hpp"
-#include "records/machine_state.hpp"
+#include "records/watch.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/examination.hpp"
 #include "sim/cli/option.hpp"
@@ -19,40 +19,40 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("json", po::bool_switch(), "print the findings as JSON; with --watch, a line of JSON per second")
-      ("watch", po::bool_switch(), "say once a second what others take of the processor time, and how fast the machine is")
-      ("seconds", int_value(0)->value_name("N"), "with --watch: end after so many; 0: with Ctrl-C");
+      ("watch", po::bool_switch(), "print once a second the lost CPU time and the speed of the machine")
+      ("seconds", int_value(0)->value_name("N"), "with --watch: end after N seconds; 0: with Ctrl-C");
   // clang-format on
 }
 
 /// The machine over one second: the median of some probes, which take a hundredth of the time.
-MachineState next_second(MachineWatch& watch) {
+MachineState next_second(Watch& watch) {
   constexpr int kProbes = 8;
   std::vector<double> probes;
   for (int probe = 1; probe <= kProbes; ++probe) {
     std::this_thread::sleep_for(std::chrono::duration<double>(1.0 * probe / kProbes - watch.elapsed_s()));
     if (probe < kProbes) probes.push_back(probe_speed());
   }
-  MachineState state = watch.sample();
+  MachineState state = watch.end();
   probes.push_back(state.probe_per_s);
   state.probe_per_s = median(probes);
   return state;
 }
 
 ExitCode watch_machine(int seconds, bool json) {
-  MachineWatch watch(static_cast<int>(usable_cores().size()));
+  Watch watch(static_cast<int>(usable_cores().size()));
   double best = 0.0;
-  if (!json) std::cout << "second  stolen  taken by others  speed probe  of the best so far\n" << std::flush;
+  if (!json) std::cout << "second  stolen   lost to others  speed probe  of the best so far\n" << std::flush;
   for (int second = 1; seconds == 0 || second <= seconds; ++second) {
     const MachineState state = next_second(watch);
     best = std::max(best, state.probe_per_s);
     if (json)
       std::cout << nlohmann::json{{"second", second},
                                   {"stolen", state.stolen},
-                                  {"taken", state.taken},
+                                  {"lost_fraction", state.lost_fraction},
                                   {"probe_per_s", state.probe_per_s}};
     else
       std::cout << formatted("%6d  %5.1f%%  %14.1f%%  %9.0f/s  %17.0f%%", second, 100.0 * state.stolen,
-                             100.0 * state.taken, state.probe_per_s, 100.0 * state.probe_per_s / best);
+                             100.0 * state.lost_fraction, state.probe_per_s, 100.0 * state.probe_per_s / best);
     std::cout << std::endl;
   }
   return ExitCode::kDone;
@@ -60,7 +60,7 @@ ExitCode watch_machine(int seconds, bool json) {
 
 ExitCode run(const po::variables_map& values) {
   const int seconds = int_option(values, "seconds", 0);
-  if (seconds > 0 && !values["watch"].as<bool>()) throw UsageError("--seconds goes with --watch");
+  if (seconds > 0 && !values["watch"].as<bool>()) throw UsageError("--seconds requires --watch");
   if (values["watch"].as<bool>()) return watch_machine(seconds, values["json"].as<bool>());
   const std::vector<Finding> findings = examine_machine();
   if (values["json"].as<bool>()) {
@@ -79,14 +79,14 @@ ExitCode run(const po::variables_map& values) {
     table.add({finding.what, to_text(finding.verdict), finding.found});
     if (!finding.remedy.empty()) remedies += "  " + finding.what + ": " + finding.remedy + "\n";
   }
-  std::cout << table.text() << (remedies.empty() ? "\nNothing to mend.\n" : "\nTo mend:\n" + remedies);
+  std::cout << table.text() << (remedies.empty() ? "\nNothing to correct.\n" : "\nTo correct:\n" + remedies);
   return ExitCode::kDone;
 }
 
 const Registration<Command> kDoctor{
     commands(),
     {.name = "doctor",
-     .description = "Says what this machine can measure, and what is missing or misleading.",
+     .description = "Reports what this machine can measure, and what is missing or misleading.",
      .value = {.declare = declare, .run = run, .usage = "stepcast doctor [--watch]", .group = "This machine"},
      .order = 1}};
 

@@ -13,31 +13,30 @@ namespace stepcast {
 namespace {
 
 constexpr double kMilliseconds = 1e3;
-constexpr double kSame = 1e-9;         // step times that differ by less are one
-constexpr std::size_t kMostBars = 10;  // what is smaller is one bar
+constexpr double kSame = 1e-9;         // relative; step times that differ by less are equal
+constexpr std::size_t kMostBars = 10;  // the rest is one bar
 
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("file", text_value(), "a forecast, from 'stepcast predict -o'; with --against a measured result")
-      ("against", text_value(), "the forecast of the measured result: where both differ")
-      ("more", text_value("10%"), "of each resource, one at a time: what it would gain")
-      ("figure", text_value(), "the step, or the difference, as a waterfall: .svg, .png or .pdf; its script (.gp) and data (.dat) "
-       "stay beside it");
+      ("file", text_value(), "forecast of 'stepcast predict -o'; with --against a measured result")
+      ("against", text_value(), "forecast of the measured result; explains where both differ")
+      ("more", text_value("10%"), "compute the gain of this much more of each resource, one at a time")
+      ("figure", text_value(),
+       "waterfall of the step or the difference: .svg, .png or .pdf; keeps its script (.gp) and data (.dat)");
   // clang-format on
   declare_output(options, "the explanation");
 }
 
-/// The prediction that a file holds, to be asked again.
+/// The request that a forecast was made with.
 PredictionRequest request_of(const std::string& path, const Result& result) {
   if (result.origin == Origin::kMeasured)
-    throw InputError(path + ": is measured; --against FORECAST says what it is compared with");
-  if (result.asked.empty())
+    throw InputError(path + ": is a measured result; name its forecast with --against FORECAST");
+  if (result.forecast.request.empty())
     throw InputError(
         path +
-        ": key 'asked' is missing: the file does not say how it was predicted; 'stepcast predict -o' "
-        "writes it");
-  return prediction_request(parse_words("predict", result.asked));
+        ": key 'forecast.request' is empty; it contains the options of the forecast. Repeat 'stepcast predict -o'");
+  return prediction_request(parse_words("predict", result.forecast.request));
 }
 
 using Bars = std::vector<WaterfallSheet::Bar>;
@@ -60,14 +59,12 @@ WaterfallSheet path_sheet(const Explanation& explanation) {
                        "part of the critical path",
                        "",
                        {}};
-  const auto add = [&](const std::string& title, const auto& key) {
+  for (const PathTable& table : path_tables(explanation)) {
+    if (table.name != "operation" && table.name != "layer") continue;
     Bars bars;
-    for (const auto& [name, seconds] : contributions(explanation.path, key))
-      bars.push_back({name.empty() ? "none" : name, kMilliseconds * seconds});
-    sheet.panels.push_back({title, with_whole(bars, explanation.path.step_s)});
-  };
-  add("by operation", [](const PathPart& part) { return part.kind; });
-  add("by layer", [](const PathPart& part) { return part.layer; });
+    for (const auto& [name, seconds] : table.rows) bars.push_back({name, kMilliseconds * seconds});
+    sheet.panels.push_back({"by " + table.name, with_whole(bars, explanation.path.step_s)});
+  }
   return sheet;
 }
 
@@ -104,7 +101,7 @@ ExitCode explain_difference(const po::variables_map& values, const Result& measu
 }
 
 ExitCode run(const po::variables_map& values) {
-  if (values.count("file") == 0) throw UsageError("name a result; see 'stepcast help explain'");
+  if (values.count("file") == 0) throw UsageError("RESULT is missing; see 'stepcast help explain'");
   const double more = 1.0 + percent_option(values, "more");
   if (!(more > 1.0)) throw UsageError("--more must be above 0%");
   check_output(values);
@@ -117,8 +114,8 @@ ExitCode run(const po::variables_map& values) {
   check_same_inputs(path, result, explanation.result);
   const double then = result.median_step_time_s(), now = explanation.result.median_step_time_s();
   if (std::abs(now - then) > kSame * then)
-    std::cerr << "stepcast: " << path << " says " << to_text(Seconds(then))
-              << ", of which this version forecasts " << to_text(Seconds(now)) << '\n';
+    std::cerr << "stepcast: " << path << " contains a step time of " << to_text(Seconds(then))
+              << "; this version forecasts " << to_text(Seconds(now)) << '\n';
   if (!write(values, explanation_json(explanation, more)))
     std::cout << describe_run(result.configuration) << ", cluster " << result.configuration.cluster << "\n\n"
               << explanation_text(explanation, more);
@@ -129,8 +126,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kExplain{
     commands(),
     {.name = "explain",
-     .description =
-         "Explains a forecast: its critical path, who waits for whom, what more of each resource gains.",
+     .description = "Explains a forecast: critical path, waits between ranks, gain of more of each resource.",
      .value = {.declare = declare,
                .run = run,
                .positional = "file",

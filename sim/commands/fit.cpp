@@ -2,7 +2,6 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
-#include <map>
 
 #include "core/file.hpp"
 #include "core/number.hpp"
@@ -17,7 +16,7 @@
 namespace stepcast {
 namespace {
 
-/// What of a GPU measured steps may tell; ranges are those of parallel programs that people have measured.
+/// Settings of a GPU that steps may determine, with ranges of published measurements.
 struct Fittable {
   const char* name;
   const char* unit;
@@ -47,8 +46,9 @@ std::vector<std::string> fittable_names() {
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
-      ("rows", text_value(), "measured steps: a CSV file whose columns are options of 'stepcast predict' and 'step', with units "
-       "(and 'memory', 'group'), or a YAML file that says what its columns mean, as those in studies/measured")
+      ("rows", text_value(),
+       "measured steps: a CSV file with options of 'stepcast predict' and 'step' as columns, with units (and "
+       "'memory', 'group'), or a YAML file that maps other columns, like those in studies/measured")
       ("device", text_value(), "the GPU that the steps were measured on, from which the fit starts")
       ("name", text_value("", "the device's, with '-fitted'"), "of the new device")
       ("free", text_value("compute_efficiency,memory_efficiency,kernel_launch,operation_issue"),
@@ -62,8 +62,8 @@ void declare(po::options_description& options) {
   // clang-format on
 }
 
-/// Adds the free settings to the device that the rows are asked with.
-void free_device(MeasuredSet& set, const po::variables_map& values) {
+/// Adds the fitted settings to the device of the rows.
+void free_device(RowSet& set, const po::variables_map& values) {
   const std::string device = values["device"].as<std::string>();
   std::string settings;
   for (const std::string& name : list_option(values, "free")) {
@@ -77,16 +77,17 @@ void free_device(MeasuredSet& set, const po::variables_map& values) {
         {{name, found->low, found->high, false, 0.0, part ? kAll : std::numeric_limits<double>::infinity()},
          found->unit,
          found->source});
-    settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}" + found->unit;
+    settings += (settings.empty() ? ":" : ",") + name + "={" + name + "}";
   }
-  for (const auto& [option, text] : set.predict)
-    if (option == "device") throw UsageError("--rows: column 'device' is given by --device, which is fitted");
-  set.predict.emplace_back("device", device + settings);
+  if (set.predict.find("device") != nullptr)
+    throw UsageError("--rows: column 'device' is given by --device, which is fitted");
+  set.predict.set("device", device + settings);
 }
 
-std::map<std::string, double> fitted_values(const SetResult& result) {
-  std::map<std::string, double> values;
-  for (const RowParameter& one : result.forecast.parameters) values[one.name] = one.value;
+Assignment fitted_values(const SetResult& result) {
+  Assignment values;
+  for (const FittedParameter& one : result.forecast.parameters)
+    values.set(one.name, to_text(NumberWithUnit{one.value, one.unit}));
   return values;
 }
 
@@ -95,7 +96,7 @@ std::string device_text(const std::string& name, const std::string& like, const 
   const SetSummary summary = summary_of(result.set, result.forecast);
   int least = std::numeric_limits<int>::max(), most = 1;
   for (std::size_t i = 0; i < result.set.rows.size(); ++i) {
-    if (result.forecast.rows[i].step_s <= 0.0) continue;
+    if (result.forecast.rows[i].values.empty()) continue;
     const std::vector<std::string> words = words_of(result.set, result.set.rows[i], fitted_values(result));
     const auto option = std::ranges::find(words, "--world-size");
     const int size = option == words.end() ? 1 : number_in<int>(*std::next(option)).value_or(1);
@@ -103,13 +104,13 @@ std::string device_text(const std::string& name, const std::string& like, const 
     most = std::max(most, size);
   }
   std::string text = name + ":\n  like: " + like + "\n";
-  for (const RowParameter& one : result.forecast.parameters)
+  for (const FittedParameter& one : result.forecast.parameters)
     text += "  " + one.name + ": " + formatted("%.4g", one.value) + one.unit + "  # " +
             formatted("%.3g", one.low) + " to " + formatted("%.3g", one.high) +
             (one.left > kNotDetermined ? ", which the rows do not determine" : "") + "\n";
-  return text + "  fitted: {rows: " + std::to_string(summary.forecasts) +
-         ", error: " + formatted("%.4f", summary.mean) + ", least_ranks: " + std::to_string(least) +
-         ", most_ranks: " + std::to_string(most) +
+  return text + "  fitted: {rows: " + std::to_string(summary.errors.count) +
+         ", error: " + formatted("%.4f", summary.errors.relative.mean) +
+         ", least_ranks: " + std::to_string(least) + ", most_ranks: " + std::to_string(most) +
          "}\n  source: " + in_double_quotes("stepcast fit, " + result.set.path) + "\n";
 }
 
@@ -121,7 +122,7 @@ ExitCode run(const po::variables_map& values) {
   const std::string like = values["device"].as<std::string>();
   if (!device_model(like).gpu)
     throw UsageError("--device " + like + " is a CPU; 'stepcast measure' measures it");
-  SetResult result{read_measured(values["rows"].as<std::string>()), {}};
+  SetResult result{read_rows(values["rows"].as<std::string>()), {}};
   if (result.set.free.empty()) free_device(result.set, values);
   result.set.folds = int_option(values, "folds", 2, kMostFolds);
   const int jobs =
@@ -140,7 +141,7 @@ const Registration<Command> kFit{
     commands(),
     {.name = "fit",
      .description =
-         "Fits what a GPU and its host reach to measured steps, and says how well it forecasts others.",
+         "Fits efficiencies and launch costs of a GPU to measured steps, and cross-validates them.",
      .value = {.declare = declare,
                .run = run,
                .positional = "",

@@ -4,8 +4,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/examination.hpp"
 
-/// Commands that need LibTorch are described here and run by `stepcast-runner`, so that `stepcast` itself
-/// starts in milliseconds and works where LibTorch is not installed.
+/// Commands that `stepcast-runner` runs, because they need LibTorch: `stepcast` starts in milliseconds and
+/// works without LibTorch.
 namespace stepcast {
 namespace {
 
@@ -28,12 +28,12 @@ const Registration<Command> kMeasure{commands(),
 const Registration<Command> kBench{commands(),
                                    entry("bench", "Times and checks collectives over message sizes.", 11)};
 const Registration<Command> kCalibrate{
-    commands(), entry("calibrate", "Fits what communication and sharing cost on this machine.", 12)};
+    commands(), entry("calibrate", "Fits the costs of communication and sharing on this machine.", 12)};
 const Registration<Command> kRun{commands(),
-                                 entry("run", "Trains for real on N ranks and records every operation.", 13)};
+                                 entry("run", "Trains on N ranks and records every operation.", 13)};
 const Registration<Command> kLab{
     commands(),
-    entry("lab", "Runs ranks in a virtual cluster on this machine, and proves predictions in it.", 14)};
+    entry("lab", "Runs ranks in a virtual cluster on this machine, and validates forecasts in it.", 14)};
 
 }  // namespace
 }  // namespace stepcast

@@ -7,44 +7,43 @@
 #include "core/file.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
-#include "sim/validation/nccl_samples.hpp"
+#include "sim/evidence/nccl_samples.hpp"
 #include "topologies/devices.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr const char* kCalibrationSchema = "stepcast.calibration/1";
 
 void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("files", po::value<std::vector<std::string>>(),
-       "measured collectives of NCCL on one host: nccl-tests' text or JSON (-J), NCCL Inspector's JSON, or CSV with the "
-       "columns device, op_name, nccl_dtype, num_gpus, bytes, latency_us")
-      ("device", text_value("", "as the files say"), "the GPUs, a name in topologies/devices/devices.yaml")
-      ("collective", text_value("", "as the files say"),
-       "of text that does not name its test: all_reduce, all_gather, reduce_scatter, alltoall or broadcast");
+       "measured collectives of NCCL on one host: nccl-tests' text or JSON (-J), NCCL Inspector's JSON, or "
+       "CSV with the columns device, op_name, nccl_dtype, num_gpus, bytes, latency_us")
+      ("device", text_value("", "as the files state"), "the GPUs, a name in topologies/devices/devices.yaml")
+      ("collective", text_value("", "as the files state"),
+       "for text that does not name its test: all_reduce, all_gather, reduce_scatter, alltoall or broadcast");
   // clang-format on
   declare_output(options, "the calibration");
 }
 
-/// Those of one device; the first file decides which.
+/// Reads the samples of one device; the first file decides which.
 std::string gather(const po::variables_map& values, std::vector<NcclSample>& samples) {
-  const auto asked = values["device"].as<std::string>();
+  const auto wanted = values["device"].as<std::string>();
   std::string device;
   for (const std::string& file : values["files"].as<std::vector<std::string>>())
     for (NcclSample& sample : read_nccl_samples(file, values["collective"].as<std::string>())) {
-      if (sample.device.empty() && asked.empty())
-        throw InputError(sample.where + ": the file does not say of which GPUs it is; --device does");
-      const std::string name = sample.device.empty() ? asked : device_of(sample);
-      if (!asked.empty() && name != device_model(asked).name) continue;
+      if (sample.device.empty() && wanted.empty())
+        throw InputError(sample.where + ": the file does not name its GPUs; set --device");
+      const std::string name = sample.device.empty() ? wanted : device_of(sample);
+      if (!wanted.empty() && name != device_model(wanted).name) continue;
       if (device.empty()) device = name;
       if (name != device)
         throw InputError(sample.where + ": is of " + name + ", others are of " + device +
-                         "; --device chooses one");
+                         "; set --device");
       samples.push_back(std::move(sample));
     }
-  if (samples.empty()) throw InputError("the files have no collective of device '" + asked + "'");
+  if (samples.empty()) throw InputError("the files have no collective of device '" + wanted + "'");
   return device;
 }
 
@@ -67,7 +66,7 @@ const Registration<Command> kImport{
     commands(),
     {.name = "import",
      .description =
-         "Makes a calibration of NCCL from collectives that nccl-tests or NCCL Inspector measured.",
+         "Makes a calibration of NCCL from measurements of nccl-tests or NCCL Inspector.",
      .value = {.declare = declare,
                .run = run,
                .positional = "files",

@@ -6,7 +6,7 @@
 #include "core/file.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
-#include "plots/pareto.hpp"
+#include "plots/chart.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
 #include "sim/plan/launch.hpp"
@@ -28,21 +28,26 @@ void declare(po::options_description& options) {
   options.add_options()
       ("model", text_value(), "NAME[:KEY=VALUE,...], hf:config.json or a YAML file")
       ("cluster", text_value(), "shipped name or YAML file")
-      ("device", text_value("", "the cluster's"), "NAME[:KEY=VALUE,...]: whose estimate computing takes, as 'predict --device'")
-      ("precision", text_value("bf16")->value_name("POLICY"), "as 'predict --precision'")
-      ("batch-tokens", text_value(), "tokens of a step, all ranks together: 4M (k and M are 2^10 and 2^20) or a whole number")
-      ("global-batch", po::value<int>(), "instead: samples of a step, all ranks together")
-      ("sequence", po::value<int>(), "tokens of a sequence; default: the model's")
-      ("world-size", po::value<int>(), "ranks that there are; default: one on each of the cluster's places")
+      ("device", text_value("", "the cluster's"), 
+       "NAME[:KEY=VALUE,...] that compute times are estimated for, as in 'predict --device'")
+      ("precision", text_value("bf16")->value_name("POLICY"), "as in 'predict --precision'")
+      ("batch-tokens", text_value(),
+       "tokens per step over all ranks: 4M (k and M are 2^10 and 2^20) or a whole number")
+      ("global-batch", po::value<int>(), "samples per step over all ranks, instead of --batch-tokens")
+      ("sequence", po::value<int>(), "tokens per sequence; default: the model's")
+      ("world-size", po::value<int>(), "available ranks; default: one per place of the cluster")
       ("memory-reserve", text_value("10%"),
-       "part of a device's memory that no plan may use: allocators, NCCL and libraries take it")
+       "fraction of a device's memory that no plan may use; for allocators, NCCL and libraries")
       ("objective", text_value("time"),
-       "time of a step on all ranks; cost (device-hours) or energy (at rated power) per token, on all or fewer of them")
-      ("top", int_value(5), "plans that are ranked at least; no other is better than the first by more than 0.5 %")
-      ("replays", int_value(100), "plans that are replayed at most, fewer where replays are long")
-      ("against", text_value(), "YAML list of plans of your own, as options of 'predict': ranked in the same table")
+       "minimise time per step on all ranks, or cost (device-hours) or energy (at rated power) per token "
+       "on all or fewer ranks")
+      ("top", int_value(5),
+       "least number of ranked plans; no other plan is more than 0.5 % better than the first")
+      ("replays", int_value(100), "largest number of replays; fewer if replays are long")
+      ("against", text_value(), "YAML list of your plans as options of 'predict', ranked in the same table")
       ("output,o", text_value(),
-       "folder for plans.csv, plans.jsonl, plan.txt, megatron.txt, torchtitan.toml and pareto.svg; or a file .csv or .jsonl of all plans")
+       "folder for plans.csv, plans.jsonl, plan.txt, megatron.txt, torchtitan.toml and pareto.svg; "
+       "or a .csv or .jsonl file for all plans")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
 }
@@ -69,25 +74,26 @@ std::string device_of(const po::variables_map& values, const Cluster& cluster) {
   for (const int place : cluster.places()) found.insert(cluster.node(place).device);
   if (found.size() == 1 && !found.begin()->empty()) return *found.begin();
   throw UsageError("--device is missing; cluster '" + cluster.specification + "' " +
-                   (found.size() > 1 ? "has different devices" : "does not say what its ranks compute on"));
+                   (found.size() > 1 ? "has different devices" : "does not name one"));
 }
 
-/// Samples of a step. \throws UsageError where tokens are no whole number of sequences; it names the next ones that are
+/// Samples per step. \throws UsageError if tokens are not a whole number of sequences; it names
+/// the next valid numbers
 int samples_of(const po::variables_map& values, const Model& model) {
   const bool samples = values.count("global-batch") != 0;
   if (samples == (values.count("batch-tokens") != 0))
-    throw UsageError("say how large a step is, with one of --batch-tokens and --global-batch");
+    throw UsageError("set the size of a step with one of --batch-tokens and --global-batch");
   if (samples) return int_option(values, "global-batch", 1);
-  if (model.input_kind != "tokens")
-    throw UsageError("--batch-tokens means nothing to '" + model.specification + "', which takes " +
-                     model.input_kind + "; take --global-batch");
+  if (model.input.kind != "tokens")
+    throw UsageError("--batch-tokens does not apply to '" + model.specification + "', which reads " +
+                     model.input.kind + "; set --global-batch");
   const long long tokens = tokens_option(values);
-  const auto sequence = static_cast<long long>(model.input.front());
+  const auto sequence = static_cast<long long>(model.input.shape.front());
   const long long below = tokens / sequence;
   if (below * sequence != tokens)
     throw UsageError("--batch-tokens " + values["batch-tokens"].as<std::string>() + ": " +
-                     std::to_string(tokens) + " tokens are no whole number of sequences of " +
-                     std::to_string(sequence) + "; take " +
+                     std::to_string(tokens) + " tokens are not a whole number of sequences of " +
+                     std::to_string(sequence) + "; set " +
                      (below > 0 ? std::to_string(below * sequence) + " or " : "") +
                      std::to_string((below + 1) * sequence));
   if (below > kMaxIntOption)
@@ -128,14 +134,15 @@ PlanProblem problem_of(const po::variables_map& values) {
 
 bool is_table(const std::string& path) { return path.ends_with(".csv") || path.ends_with(".jsonl"); }
 
-/// Time against memory of what was replayed.
+/// Step time against memory of the replayed plans.
 void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const std::filesystem::path& path,
                 bool force) {
-  constexpr double kMost = 10.0;  // times the best: what is slower makes the rest small
-  ParetoSheet sheet;
+  constexpr double kMost = 10.0;  // times the best; slower plans are left out
+  Chart sheet;
+  sheet.front = Front{};
   sheet.title =
       "Plans for " + problem.model + " on " + std::to_string(problem.ranks) + " of " + problem.cluster;
-  sheet.x_label = "memory of the fullest rank (GiB)";
+  sheet.x_label = "peak memory of a rank (GiB)";
   sheet.y_label = "step time (s)";
   for (const PlanRecord& record : outcome.plans)
     if (record.forecast && record.forecast->step_s < kMost * outcome.plans.front().forecast->step_s)
@@ -146,7 +153,7 @@ void draw_front(const PlanOutcome& outcome, const PlanProblem& problem, const st
                               .y = record.forecast->step_s,
                               .fits = record.fits});
   try {
-    render(draw_pareto(sheet), path, "step time against memory of the plans that were replayed", force);
+    render(draw_chart(sheet), path, "step time against memory of the replayed plans", force);
   } catch (const CapabilityError& error) {
     std::cerr << "no figure: " << error.what() << '\n';
   }
@@ -161,17 +168,12 @@ void check_output(const po::variables_map& values) {
     if (std::filesystem::exists(path / name)) check_writable(path / name, values["force"].as<bool>());
 }
 
-std::string with_missing(const LaunchText& launch) {
-  std::string text = launch.text;
-  for (const std::string& what : launch.missing) text += "# not expressed: " + what + "\n";
+/// The best plan as options of `predict` and of programs that train.
+std::string winner_text(PlanModels& models, const Plan& best) {
+  std::string text = "\nThe best plan:\n  " + command_of(models.problem(), best) + "\n";
+  for (const LaunchText& launch : launch_texts(models, best))
+    text += "\nfor " + launch.program + ":\n" + launch.text();
   return text;
-}
-
-/// The best plan as others read it.
-std::string winner_text(PlanModels& models, const PlanRecord& best) {
-  return "\nThe best plan:\n  " + command_of(models.problem(), best.plan) + "\n\nfor Megatron-LM:\n" +
-         with_missing(megatron_flags(models, best.plan)) + "\nfor torchtitan:\n" +
-         with_missing(torchtitan_toml(models, best.plan));
 }
 
 void write_files(const po::variables_map& values, PlanModels& models, const PlanOutcome& outcome,
@@ -188,9 +190,8 @@ void write_files(const po::variables_map& values, PlanModels& models, const Plan
   write_file(path / "plans.jsonl", plans_json_lines(models.problem(), outcome), force);
   write_file(path / "plan.txt", text, force);
   if (outcome.ranked == 0) return;
-  const Plan& best = outcome.plans.front().plan;
-  write_file(path / "megatron.txt", with_missing(megatron_flags(models, best)), force);
-  write_file(path / "torchtitan.toml", with_missing(torchtitan_toml(models, best)), force);
+  for (const LaunchText& launch : launch_texts(models, outcome.plans.front().plan))
+    write_file(path / launch.file, launch.text(), force);
   draw_front(outcome, models.problem(), path / "pareto.svg", force);
 }
 
@@ -204,14 +205,14 @@ ExitCode run(const po::variables_map& values) {
   PlanRequest request{.best = static_cast<std::size_t>(int_option(values, "top", 1)),
                       .most_replays = static_cast<std::size_t>(int_option(values, "replays", 1))};
   if (values.count("against") != 0)
-    request.own = load_own_plans(values["against"].as<std::string>(), problem);
+    request.user_plans = load_user_plans(values["against"].as<std::string>(), problem);
   const PlanOutcome outcome = search_plans(models, bounds, request);
   std::string text = models.whole().specification + ", " + std::to_string(problem.samples) +
                      " samples a step on " + std::to_string(problem.ranks) + " ranks of " + problem.cluster +
                      ", " + problem.device + " in " + to_text(problem.precision) + "\n\n" +
                      ranking_text(models, outcome, request.best) + "\n" + counts_text(models, outcome);
   text += outcome.ranked == 0 ? nothing_fits_text(models, bounds, outcome)
-                              : winner_text(models, outcome.plans.front());
+                              : winner_text(models, outcome.plans.front().plan);
   std::cout << text;
   write_files(values, models, outcome, text);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

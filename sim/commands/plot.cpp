@@ -11,9 +11,9 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// What --help says of the words: every figure with its description.
+/// Help text: every figure with its description.
 std::string describe_figures() {
-  std::string text = "name of the figure, then result or bench files, or that of 'lab validate'";
+  std::string text = "name of the figure, then result or bench files";
   for (const auto& entry : figures().entries()) text += "\n" + entry.name + ": " + entry.description;
   return text;
 }
@@ -22,15 +22,16 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("figure", po::value<Words>(), describe_figures().c_str())
-      ("all", text_value(), "instead of a figure and files: every figure that the files of this folder, and of those "
-       "in it, allow; -o is a folder then")
+      ("all", text_value(), 
+       "instead of a figure and files: every figure that the files of this folder and its subfolders allow; "
+       "-o is a folder then")
       ("format", text_value("svg"), "with --all: svg, png or pdf")
       ("term", po::bool_switch(), "draw in the terminal, in characters")
-      ("ranks", text_value(), "of the timeline as .json: these ranks alone, as 0,4-7")
-      ("capacity", text_value(), "of memory: what a device has, as 80GB; drawn as a line")
-      ("scaling", text_value("weak"), "of speedup: weak or strong")
-      ("output,o", text_value(), "the figure, .svg, .png or .pdf; its script (.gp) and data (.dat) stay beside it; "
-       "of timeline also .json or .json.gz, for ui.perfetto.dev: all results side by side")
+      ("ranks", text_value(), "timeline as .json: only these ranks, as 0,4-7")
+      ("capacity", text_value(), "memory: capacity of a device, as 80GB; drawn as a line")
+      ("scaling", text_value("weak"), "speedup: weak or strong")
+      ("output,o", text_value(), "the figure, .svg, .png or .pdf, with its script (.gp) and data (.dat); "
+       "timeline also .json or .json.gz, for ui.perfetto.dev, with all results")
       ("force", po::bool_switch(), "overwrite existing files");
   // clang-format on
 }
@@ -39,20 +40,18 @@ FigureInput load_inputs(const Words& paths) {
   FigureInput input;
   for (const std::string& path : paths) {
     const std::string schema = schema_of(path);
-    if (schema == "stepcast.bench/1")
+    if (schema == kBenchSchema)
       input.benches.push_back(load_bench(path));
-    else if (schema == kLabSchema)
-      input.labs.push_back(load_lab_report(path));
     else
       input.results.push_back(load_result_file(path));
   }
   return input;
 }
 
-/// What of a folder can be drawn, by path; other files are passed over.
+/// Files of a folder that can be drawn, sorted by path.
 Words drawable_files(const std::string& folder) {
-  static const std::vector<std::string> kDrawn{"stepcast.bench/1", kLabSchema, kResultSchema};
-  if (!std::filesystem::is_directory(folder)) throw InputError("--all: '" + folder + "' is no folder");
+  static const std::vector<std::string> kDrawn{kBenchSchema, kResultSchema};
+  if (!std::filesystem::is_directory(folder)) throw InputError("--all: '" + folder + "' is not a folder");
   Words paths;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
@@ -65,21 +64,20 @@ Words drawable_files(const std::string& folder) {
     }
   }
   std::sort(paths.begin(), paths.end());
-  if (paths.empty()) throw InputError(folder + ": holds no results, benches or reports of the lab");
+  if (paths.empty()) throw InputError(folder + ": contains no results or benches");
   return paths;
 }
 
-/// What the first input was measured on, or moved to.
+/// Device or CPU of the first input.
 std::string machine_of(const FigureInput& input) {
-  if (input.results.empty())
-    return (input.benches.empty() ? input.labs.front().context : input.benches.front().context).cpu_model;
+  if (input.results.empty()) return input.benches.front().context.cpu_model;
   const Result& first = input.results.front().result;
   return first.configuration.device.empty() ? first.context.cpu_model : first.configuration.device;
 }
 
 std::string caption_of(const FigureInput& input) {
   const RunContext context = make_run_context("", command_line());
-  return "stepcast " + context.stepcast_version + " (" + context.git_revision + "), " + machine_of(input);
+  return "stepcast " + context.stepcast.text() + ", " + machine_of(input);
 }
 
 void print_table(const Drawing& drawing) {
@@ -107,7 +105,7 @@ FigureInput figure_inputs(const po::variables_map& values, const Words& paths) {
   return input;
 }
 
-/// One after another; those that find nothing to draw say what they would need.
+/// Draws every figure, and prints what those without input need.
 ExitCode draw_all(const po::variables_map& values) {
   if (values.count("figure") != 0) throw UsageError("--all draws every figure; name none");
   const bool in_terminal = values["term"].as<bool>();
@@ -160,7 +158,7 @@ ExitCode run(const po::variables_map& values) {
   const std::string output = in_terminal ? "" : output_of(values, "the figure's file, .svg, .png or .pdf");
   const bool force = values["force"].as<bool>();
   const bool traces = words.front() == "timeline" && is_trace(output);
-  if (values.count("ranks") != 0 && !traces) throw UsageError("--ranks goes with timeline -o FILE.json");
+  if (values.count("ranks") != 0 && !traces) throw UsageError("--ranks requires timeline -o FILE.json");
   if (traces)
     check_writable(output, force);
   else if (!in_terminal)
@@ -180,8 +178,7 @@ ExitCode run(const po::variables_map& values) {
 const Registration<Command> kPlot{commands(),
                                   {.name = "plot",
                                    .description = "Draws results: speedup, breakdown, accuracy, bandwidth, "
-                                                  "timeline, memory, microbatches, sensitivity, progress, "
-                                                  "the lab.",
+                                                  "timeline, memory, microbatches, sensitivity, progress.",
                                    .value = {.declare = declare,
                                              .run = run,
                                              .positional = "figure",

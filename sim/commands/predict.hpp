@@ -2,14 +2,14 @@
 
 #include "sim/cli/command.hpp"
 #include "sim/replay/prediction.hpp"
-#include "sim/validation/case_prediction.hpp"
+#include "sim/evidence/row_forecast.hpp"
 
 namespace stepcast {
 
-/// What `stepcast predict` is asked with these options. \throws UsageError for a value that cannot be
+/// Request of `stepcast predict` with these options. \throws UsageError for a value that is not valid
 PredictionRequest prediction_request(const po::variables_map& values);
 
-/// Asks `stepcast predict` in this process; what it has loaded serves all later questions.
+/// Forecasts in this process; loaded inputs serve all later requests.
 AskPrediction asked_here();
 
 }  // namespace stepcast

@@ -16,9 +16,11 @@
 #include "core/yaml.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/option.hpp"
+#include "sim/commands/predict.hpp"
 #include "sim/commands/study_evidence.hpp"
 #include "sim/commands/study_output.hpp"
 #include "sim/commands/study_plan.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "sim/study/answers.hpp"
@@ -27,8 +29,8 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kMostLines = 40;  // of the table that is printed
-constexpr std::size_t kBest = 10;
+constexpr std::size_t kMaxLines = 40;  // of the printed table
+constexpr std::size_t kFastest = 10;   // points that a longer one is reduced to
 constexpr const char* kAsked = "predict";
 
 std::string describe_columns() {
@@ -54,40 +56,39 @@ std::string describe_studies() {
 }
 
 void declare(po::options_description& options) {
-  options.add_options()  //
-      ("file", po::value<std::string>(), describe_studies().c_str())(
-          "output,o", po::value<std::string>(),
-          "folder for its answers; what is there already is not asked again")  //
-      ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that answer at once")(
-          "shard", po::value<std::string>()->default_value("1/1"),
-          "answer the i-th of n parts, as 3/8, into the same folder; afterwards a run without --shard puts "
-          "all together")  //
+  // clang-format off
+  options.add_options()
+      ("file", po::value<std::string>(), describe_studies().c_str())
+      ("output,o", po::value<std::string>(), "folder for the answers; existing answers are kept")
+      ("jobs", po::value<int>()->default_value(0, "one per core"), "processes that predict at the same time")
+      ("shard", po::value<std::string>()->default_value("1/1"),
+       "predict the i-th of n parts, as 3/8, into the same folder; afterwards a run without --shard joins "
+       "all")
       ("merge", po::value<std::vector<std::string>>()->multitoken(),
-       "folders with answers of the same study, from other machines: join them in the folder of --output")(
-          "print-sbatch", po::value<int>(),
-          "print a Slurm job array of so many jobs (with --jobs processes each) that answers the study")  //
-      ("dry-run", po::bool_switch(), "say what would be asked, and how long it would take")(
-          "columns", po::bool_switch(), describe_columns().c_str())                                       //
-      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")  //
-      ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")(
-          "only", text_value(""), "of a study that runs: the points with this in their names")  //
-      ("launches", po::value<int>(), "of a study that runs: runs of every point; default: the study's")(
-          "lab", text_value("study"), "name of the virtual clusters that a study builds")(
-          "force", po::bool_switch(), "begin anew in a folder that holds other answers or measurements");
+       "folders with answers of the same study, from other machines: join them in the folder of --output")
+      ("print-sbatch", po::value<int>(),
+       "print a Slurm job array of this many jobs (with --jobs processes each) that answers the study")
+      ("dry-run", po::bool_switch(), "print the number of points and the expected duration")
+      ("columns", po::bool_switch(), describe_columns().c_str())
+      ("epoch-samples", po::value<int>(), "samples of an epoch, for columns of time and cost per epoch")
+      ("seed", po::value<unsigned>()->default_value(1), "of points that a study draws at random")
+      ("only", text_value(""), "in a study that runs: the points whose names contain this")
+      ("launches", po::value<int>(), "in a study that runs: runs of every point; default: the study's")
+      ("lab", text_value("study"), "name of the virtual clusters that a study builds")
+      ("force", po::bool_switch(), "start again in a folder that holds other answers or measurements");
+  // clang-format on
 }
 
 StudyVocabulary vocabulary() {
   StudyVocabulary words;
-  po::options_description table;
-  commands().find(kAsked).declare(table);
-  static const std::vector<std::string> kOfPoints{
-      "output",         "json",        "force", "timeline", "timeline-ranks",
-      "timeline-steps", "collectives", "min",   "max",      "factor"};
-  for (const auto& option : table.options()) {
-    if (std::find(kOfPoints.begin(), kOfPoints.end(), option->long_name()) != kOfPoints.end()) continue;
-    words.options.push_back(option->long_name());
-    if (option->semantic()->max_tokens() == 0) words.switches.push_back(option->long_name());
-  }
+  const auto add = [&words](const std::string& name, bool is_switch) {
+    words.options.push_back(name);
+    if (is_switch) words.switches.push_back(name);
+  };
+  for (const KnownOption& known : known_options())
+    add(known.option.name, known.option.kind == OptionKind::kFlag);
+  for (const PredictionOption& option : prediction_options())
+    add(option.name, option.value == OptionValue::kFlag);
   words.matters = [known = known_options()](const std::string& option, const Assignment& point) {
     const auto found = std::find_if(known.begin(), known.end(),
                                     [&](const KnownOption& one) { return one.option.name == option; });
@@ -105,7 +106,7 @@ StudyVocabulary vocabulary() {
     try {
       if (strategy != nullptr) take_mesh(*strategy, config);
     } catch (const Error&) {
-      return *model;  // whoever predicts the point says what is wrong
+      return *model;  // the prediction reports the error
     }
     return shared_by(*model, config);
   };
@@ -113,10 +114,10 @@ StudyVocabulary vocabulary() {
 }
 
 Result answer(const std::vector<std::string>& words) {
-  return commands().find(kAsked).answer(parse_words(kAsked, words));
+  return predict(prediction_request(parse_words(kAsked, words)));
 }
 
-/// Adds the file that a value names, with or without settings behind it, and what that includes.
+/// Adds the file that a value names, and the files that it includes.
 void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& inputs) {
   std::error_code none;
   if (inputs.contains(path.string()) || !std::filesystem::is_regular_file(path, none)) return;
@@ -126,26 +127,28 @@ void add_inputs(const std::filesystem::path& path, nlohmann::ordered_json& input
   if (file.has("include")) add_inputs(path.parent_path() / file.at("include").text(), inputs);
 }
 
-/// What is measured and how it runs: another is another experiment, whatever its points are called.
+/// What is measured and how points run. If it differs, a folder holds another experiment.
 std::string words_of(const StudyParts& parts) {
-  std::string text = parts.calibrate_lab + "\n" + parts.run_lab + "\n";
-  for (const auto* part : {&parts.calibrate, &parts.measure, &parts.bench, &parts.run}) {
-    if (*part)
-      for (const auto& [name, value] : (*part)->values()) text += "--" + name + "=" + value + "\n";
+  std::string text = parts.calibrate_lab + "\n" + parts.run.lab + "\n";
+  const auto add = [&](const Assignment* part) {
+    if (part != nullptr)
+      for (const auto& [name, value] : part->values()) text += "--" + name + "=" + value + "\n";
     text += "\n";
-  }
-  if (parts.steps)
-    text += short_number(parts.steps->seconds) + " " + std::to_string(parts.steps->at_least) + " " +
-            std::to_string(parts.steps->at_most);
+  };
+  for (const auto* part : {&parts.calibrate, &parts.measure, &parts.bench}) add(*part ? &**part : nullptr);
+  add(&parts.run.options);
+  if (const auto& steps = parts.run.steps)
+    text += short_number(steps->seconds) + " " + std::to_string(steps->at_least) + " " +
+            std::to_string(steps->at_most);
   return text;
 }
 
-/// Who answers, and from which files: answers of others are not mixed with these.
+/// The program and the files that the rows depend on: rows with another header are not mixed with these.
 std::string header_of(const Study& study) {
   const RunContext context = make_run_context(kStudySchema, {});
   nlohmann::ordered_json json{{"schema", kStudySchema},
-                              {"stepcast_version", context.stepcast_version},
-                              {"git_revision", context.git_revision},
+                              {"stepcast_version", context.stepcast.version},
+                              {"git_revision", context.stepcast.git_revision},
                               {"program", sha1(read_file(kOwnProgram))},
                               {"inputs", nlohmann::json::object()}};
   std::set<std::string> seen;
@@ -173,42 +176,27 @@ std::pair<int, int> shard_option(const po::variables_map& values) {
   return {part, parts};
 }
 
-std::string cell(const StudyRow& row, const std::string& column) {
-  const auto value = row.values.find(column);
-  if (value == row.values.end()) return "-";
-  return column_text(column, value->second);
-}
-
-void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows) {
+void print_rows(const Study& study, const StudyRows& rows) {
   std::vector<const StudyPoint*> shown;
   for (const StudyPoint& point : study.points)
     if (rows.at(point.key).error.empty()) shown.push_back(&point);
-  if (shown.size() > kMostLines) {
-    std::multimap<double, const StudyPoint*, std::greater<>> by_rate;
-    for (const StudyPoint* point : shown) {
-      const auto& known = rows.at(point->key).values;
-      const auto found = known.find("throughput_samples_per_s");
-      by_rate.emplace(found == known.end() ? 0.0 : found->second, point);
-      if (by_rate.size() > kBest) by_rate.erase(std::prev(by_rate.end()));
-    }
-    shown.clear();
-    for (const auto& [rate, point] : by_rate) shown.push_back(point);
-    std::cout << "the " << kBest << " of most throughput; all stand in results.csv\n";
+  if (shown.size() > kMaxLines) {
+    shown = fastest_points(study, rows, kFastest);
+    std::cout << "the " << kFastest << " points with the highest throughput; results.csv has all\n";
   }
-  static const std::vector<std::string> kShown{"step_time_s",       "throughput_samples_per_s",
-                                               "efficiency",        "exposed_communication_s",
-                                               "peak_memory_bytes", "fits"};
+  static const std::vector<std::pair<std::string, std::string>> kShown{
+      {"step_time_s", "step time"},         {"throughput_samples_per_s", "samples/s"},
+      {"efficiency", "efficiency"},         {"exposed_communication_s", "exposed comm"},
+      {"peak_memory_bytes", "peak memory"}, {"fits", "fits"}};
   std::vector<std::string> header = study.names;
-  header.insert(header.end(),
-                {"step time", "samples/s", "efficiency", "exposed comm", "peak memory", "fits"});
+  for (const auto& [column, title] : kShown) header.push_back(title);
   Table table(header);
   for (const StudyPoint* point : shown) {
-    std::vector<std::string> line;
-    for (const std::string& name : study.names) {
-      const std::string* value = point->assigned.find(name);
-      line.push_back(value == nullptr ? "-" : *value);
+    std::vector<std::string> line = name_cells(study, *point, "-");
+    for (const auto& [column, title] : kShown) {
+      const auto value = rows.at(point->key).value(column);
+      line.push_back(value ? column_text(column, *value) : "-");
     }
-    for (const std::string& column : kShown) line.push_back(cell(rows.at(point->key), column));
     table.add(line);
   }
   std::cout << '\n' << table.text();
@@ -219,111 +207,115 @@ void print_rows(const Study& study, const std::map<std::string, StudyRow>& rows)
     std::cout << counted(count, "point") << " without answer: " << error << '\n';
 }
 
-/// \returns whether all hold
-bool print_expectations(const Study& study, const std::map<std::string, StudyRow>& rows, std::ostream& out) {
-  bool all = true;
+/// A line per expectation. \param met whether none is missed
+std::string judge_all(const Study& study, const StudyRows& rows, bool& met) {
+  static const std::map<ExpectationVerdict, std::string> kWords{{ExpectationVerdict::kMet, "met:    "},
+                                                                {ExpectationVerdict::kMissed, "MISSED: "},
+                                                                {ExpectationVerdict::kNoPoint, "left out: "}};
+  std::string text;
   for (const Expectation& one : study.expectations) {
-    const Judgement verdict = judge(one, study.points, rows);
-    all = all && verdict.met;
-    out << (verdict.met ? "met:    " : "MISSED: ") << one.text << ": " << verdict.text << '\n';
+    const Judgement judgement = judge(one, study.points, rows);
+    met = met && judgement.verdict != ExpectationVerdict::kMissed;
+    text += kWords.at(judgement.verdict) + one.text + ": " + judgement.text + "\n";
   }
-  return all;
+  return text;
 }
 
-/// Answers what is not known yet.
-std::map<std::string, StudyRow> answers_of(const Study& study, const StudyRun& run,
-                                           const std::vector<StudyPoint>& points,
-                                           const StudyExperiment* experiment) {
-  Study part;  // where these are not all
-  if (&points != &study.points) {
-    part = study;
-    part.points = points;
-  }
-  return answer_study(
-      &points == &study.points ? study : part, run, header_of(study), [&](const StudyPoint& point) {
-        std::vector<std::string> words = point.words();
-        if (experiment != nullptr) {
-          if (!experiment->run_paths(point).empty())
-            throw InputError(experiment->run_paths(point).front() +
-                             ": is a run of another question by the name of this point; --force begins anew");
-          const std::vector<std::string> more = experiment->measured_words(point);
-          words.insert(words.end(), more.begin(), more.end());
-        }
-        const auto start = std::chrono::steady_clock::now();
-        Result result = answer(words);
-        const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - start;
-        if (experiment != nullptr) {
-          result.context = make_run_context(kResultSchema, command_line());
-          result.context.threads = result.configuration.threads;
-          result.asked = words;
-          write_file(experiment->predicted_path(point), to_file_text(result), true);
-        }
-        PointFacts facts = point_facts(point, result);
-        if (study.clock) facts.answered = Seconds(answered.count());
-        return row_of(point, result, facts);
-      });
+/// Predicts the points of `study` that have no row yet. \param header of the rows, which is that of all
+/// points
+StudyRows answers_of(const Study& study, const StudyRun& run, const std::string& header,
+                     const StudyExperiment* experiment) {
+  return answer_study(study, run, header, [&](const StudyPoint& point) {
+    std::vector<std::string> words = point.words();
+    if (experiment != nullptr) {
+      if (!experiment->run_paths(point).empty())
+        throw InputError(experiment->run_paths(point).front() +
+                         ": is a run of a point with the same name and other options; --force starts again");
+      const std::vector<std::string> more = experiment->measured_words(point);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+    const auto start = std::chrono::steady_clock::now();
+    Result result = answer(words);
+    const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - start;
+    if (experiment != nullptr) {
+      result.context = make_run_context(kResultSchema, command_line());
+      result.context.threads = result.configuration.threads;
+      result.forecast.request = words;
+      write_file(experiment->predicted_path(point), to_file_text(result), true);
+    }
+    PointFacts facts = point_facts(point, result);
+    if (study.clock) facts.answered = Seconds(answered.count());
+    return row_of(point, result, facts);
+  });
 }
 
-/// The table, figures and report, and what became of the expectations. \returns whether all hold
-bool write_results(const Study& study, std::map<std::string, StudyRow>& rows, const std::string& folder,
+/// Writes the table, figures and report, and prints which expectations were met. \returns whether none was
+/// missed
+bool write_results(const Study& study, StudyRows& rows, const std::string& folder,
                    const std::vector<ReportFigure>& evidence) {
   derive_columns(rows, study.cost);
   write_file(std::filesystem::path(folder) / "results.csv", csv_of(study, rows), true);
-  std::ostringstream verdicts;
-  const bool met = print_expectations(study, rows, verdicts);
-  std::cout << verdicts.str();
-  write_study_output(study, rows, folder, verdicts.str(), evidence);
+  bool met = true;
+  const std::string verdicts = judge_all(study, rows, met);
+  std::cout << verdicts;
+  write_study_output(study, rows, folder, verdicts, evidence);
   return met;
 }
 
-ExitCode run_experiment(const Study& study, const StudyRun& run) {
+ExitCode run_experiment(Study study, const StudyRun& run, const std::string& lab) {
   const std::filesystem::path folder = run.folder;
   if (run.force)
-    for (const char* name : {"traces", "predicted", "runs", "calibration.json", "predicted-bench.json",
-                             "bench.json", "compare.json", "compare-bench.json"})
+    for (const char* name : {"traces", "predicted", "references", "runs", "calibration.json",
+                             "predicted-bench.json", "bench.json", "compare.json", "compare-bench.json"})
       std::filesystem::remove_all(folder / name);
   std::optional<Progress> progress;
   const StudyExperiment* self = nullptr;
-  ExperimentCalls calls;
   StudyRun asking = run;
-  calls.program = [](const std::vector<std::string>& words) {
-    std::vector<std::string> all{program_beside("stepcast")};
-    all.insert(all.end(), words.begin(), words.end());
-    return run_program_file(all);
-  };
-  calls.predict = [&](const std::vector<StudyPoint>& points) {
-    auto rows = answers_of(study, asking, points, self);
-    asking.force = false;
-    return rows;
-  };
-  calls.on_progress = [&](int /*done*/, int total, const std::string& now) {
-    if (!progress) progress.emplace("study", total);
-    progress->advance(now);
-  };
-  calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
-    std::cout << "\nThe first points, one launch each:\n\n";
-    compare_points(*self, points, "");
-    std::cout.flush();
-  };
-  StudyExperiment experiment(study, run.folder, calls);
+  std::set<std::string> forecast_options;
+  for (const PredictionOption& option : prediction_options())
+    if (option.use == OptionUse::kForecast) forecast_options.insert(option.name);
+  const ExperimentCalls calls{.program =
+                                  [](std::vector<std::string> words) {
+                                    words.insert(words.begin(), program_beside("stepcast"));
+                                    return run_program_file(words);
+                                  },
+                              .predict =
+                                  [&](const std::vector<StudyPoint>& points) {
+                                    Study part = study;
+                                    part.points = points;
+                                    auto rows = answers_of(part, asking, header_of(study), self);
+                                    asking.force = false;
+                                    return rows;
+                                  },
+                              .on_progress =
+                                  [&](int /*done*/, int total, const std::string& now) {
+                                    if (!progress) progress.emplace("study", total);
+                                    progress->advance(now);
+                                  },
+                              .forecast_options = forecast_options,
+                              .on_first =
+                                  [&](const std::vector<const StudyPoint*>& points) {
+                                    std::cout << "\nThe first points, one launch each:\n\n";
+                                    compare_points(*self, points, "");
+                                    std::cout.flush();
+                                  }};
+  StudyExperiment experiment(study, run.folder, lab, calls);
   self = &experiment;
-  calls.predict({});  // answers of others are refused before anything is measured
+  calls.predict({});  // refuses a folder of another study before anything is measured
   auto rows = experiment.run();
   progress.reset();
   if (experiment.programs() == 0)
-    std::cout << "all was there, nothing was measured anew; --force begins anew\n";
+    std::cout << "all files existed, nothing was measured again; --force starts again\n";
   print_left_out(experiment.left_out(), "not run");
   for (const auto& [key, row] : rows)
     if (!row.error.empty()) std::cout << key << ": " << row.error << '\n';
-  const Evidence evidence = write_evidence(study, experiment);
+  const std::vector<ReportFigure> evidence = write_evidence(study, experiment, rows);
   for (const std::string& warning : experiment.warnings()) std::cout << warning << '\n';
-  Study told = study;  // its page names those that were only predicted, too
   for (LeftOut one : experiment.left_out()) {
     one.reason = "predicted, but not run: " + one.reason;
-    told.left_out.push_back(one);
+    study.left_out.push_back(one);  // the page lists them too
   }
-  return write_results(told, rows, run.folder, evidence.figures) && evidence.met ? ExitCode::kDone
-                                                                                 : ExitCode::kOutOfTolerance;
+  return write_results(study, rows, run.folder, evidence) ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
 ExitCode answer_points(const Study& study, StudyRun run) {
@@ -333,13 +325,13 @@ ExitCode answer_points(const Study& study, StudyRun run) {
     if (!progress) progress.emplace("points", static_cast<int>(total));
     for (; shown < done; ++shown) progress->advance();
   };
-  auto rows = answers_of(study, run, study.points, nullptr);
+  auto rows = answers_of(study, run, header_of(study), nullptr);
   progress.reset();
   const auto answered = std::count_if(study.points.begin(), study.points.end(),
                                       [&](const StudyPoint& point) { return rows.contains(point.key); });
   if (static_cast<std::size_t>(answered) < study.points.size()) {
     std::cout << counted(static_cast<std::size_t>(answered), "answer") << " of " << study.points.size()
-              << " are there; a run without --shard puts all together\n";
+              << " are complete; a run without --shard joins all\n";
     return ExitCode::kDone;
   }
   print_rows(study, rows);
@@ -349,7 +341,7 @@ ExitCode answer_points(const Study& study, StudyRun run) {
   return met ? ExitCode::kDone : ExitCode::kOutOfTolerance;
 }
 
-/// What the jobs of an array are told as this command was.
+/// Words of this command that each job of an array gets.
 std::vector<std::string> words_of_array(const po::variables_map& values) {
   if (values.count("output") == 0)
     throw UsageError("--output is missing: a folder that all jobs of the array can write");
@@ -361,27 +353,45 @@ std::vector<std::string> words_of_array(const po::variables_map& values) {
   return words;
 }
 
-ExitCode run(const po::variables_map& values) {
-  if (values["columns"].as<bool>()) {
-    std::cout << column_table();
-    return ExitCode::kDone;
-  }
+Study study_of(const po::variables_map& values) {
   if (values.count("file") == 0) throw UsageError("name the study's file: stepcast study FILE.yaml -o DIR");
   const std::string path = find_resource("studies", values["file"].as<std::string>(), ".yaml").string();
   Study study = load_study(path, vocabulary(), study_column_names(), values["seed"].as<unsigned>(),
                            values["only"].as<std::string>());
   if (values.count("epoch-samples") != 0)
     study.cost.epoch_samples = int_option(values, "epoch-samples", 1, std::numeric_limits<int>::max());
-  const int cores = default_jobs();
-  const int jobs = study.clock                  ? 1  // answers would disturb each other
-                   : values["jobs"].defaulted() ? cores
-                                                : int_option(values, "jobs", 1, kMostThreads);
   if (study.clock && !values["jobs"].defaulted())
     throw UsageError("--jobs: a study with 'clock: yes' answers one point at a time");
   if (values.count("launches") != 0) {
-    if (!study.parts) throw UsageError("--launches goes with studies that run");
-    study.parts->launches = int_option(values, "launches", 1);
+    if (!study.parts) throw UsageError("--launches requires a study that runs");
+    study.parts->run.launches = int_option(values, "launches", 1);
   }
+  return study;
+}
+
+StudyRun run_of(const po::variables_map& values, const Study& study, int jobs) {
+  if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
+  StudyRun run{.folder = values["output"].as<std::string>(), .jobs = jobs};
+  std::tie(run.shard, run.shards) = shard_option(values);
+  run.force = values["force"].as<bool>();
+  if (values.count("merge") != 0) run.merged = values["merge"].as<std::vector<std::string>>();
+  if (!run.merged.empty() && (study.parts || run.shards > 1 || run.force))
+    throw UsageError("--merge requires a study that only predicts, and excludes --shard and --force");
+  if (run.force && run.shards > 1)
+    throw UsageError("--force excludes --shard, whose parts share the folder; remove it before");
+  if (study.parts && run.shards > 1) throw UsageError("--shard requires a study that only predicts");
+  return run;
+}
+
+ExitCode run(const po::variables_map& values) {
+  if (values["columns"].as<bool>()) {
+    std::cout << column_table();
+    return ExitCode::kDone;
+  }
+  const Study study = study_of(values);
+  const int jobs = study.clock                  ? 1  // forecasts would slow each other down
+                   : values["jobs"].defaulted() ? default_jobs()
+                                                : int_option(values, "jobs", 1, kMostThreads);
   const AskPoint ask = [](const StudyPoint& point) { static_cast<void>(answer(point.words())); };
   if (values.count("print-sbatch") != 0) {
     std::cout << job_array(
@@ -395,27 +405,15 @@ ExitCode run(const po::variables_map& values) {
     if (!study.parts) print_duration(study, jobs, ask);
     return ExitCode::kDone;
   }
-  if (values.count("output") == 0) throw UsageError("--output is missing: a folder for the answers");
-  StudyRun run;
-  run.folder = values["output"].as<std::string>();
-  run.jobs = jobs;
-  std::tie(run.shard, run.shards) = shard_option(values);
-  run.force = values["force"].as<bool>();
-  if (values.count("merge") != 0) run.merged = values["merge"].as<std::vector<std::string>>();
-  if (!run.merged.empty() && (study.parts || run.shards > 1 || run.force))
-    throw UsageError("--merge goes with studies that only predict, and without --shard and --force");
-  if (run.force && run.shards > 1)
-    throw UsageError("--force goes without --shard: other parts write into the folder too; remove it before");
-  if (!study.parts) return answer_points(study, run);
-  study.parts->lab_name = values["lab"].as<std::string>();
-  if (run.shards > 1) throw UsageError("--shard goes with studies that only predict");
-  return run_experiment(study, run);
+  const StudyRun run = run_of(values, study, jobs);
+  return study.parts ? run_experiment(study, run, values["lab"].as<std::string>())
+                     : answer_points(study, run);
 }
 
 const Registration<Command> kStudy{
     commands(),
     {.name = "study",
-     .description = "Asks many predictions, told by one file, and keeps every answer.",
+     .description = "Runs many predictions that one file describes, and keeps every answer.",
      .value = {.declare = declare,
                .run = run,
                .positional = "file",

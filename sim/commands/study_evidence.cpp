@@ -8,40 +8,43 @@
 #include "core/file.hpp"
 #include "core/table.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/evidence/errors.hpp"
 
 namespace stepcast {
 namespace {
 
-/// Another command's words, in this process.
-void say(const std::string& command, const std::vector<std::string>& words) {
+/// Runs another command in this process.
+void call(const std::string& command, const std::vector<std::string>& words) {
   static_cast<void>(commands().find(command).run(parse_words(command, words)));
 }
 
-void draw(const StudyExperiment& experiment, std::vector<std::string> words, const std::string& file,
-          Evidence& evidence) {
+ReportFigure draw(const StudyExperiment& experiment, std::vector<std::string> words,
+                  const std::string& file) {
   const std::string path = experiment.path(file), figure = words.front();
   words.insert(words.end(), {"-o", path, "--force"});
-  say("plot", words);
-  if (file.ends_with(".svg")) evidence.figures.push_back({file, figure, read_file(path), {}, ""});
+  call("plot", words);
+  return {file, figure, file.ends_with(".svg") ? read_file(path) : "", {}, ""};
 }
 
-void draw_figure(const StudyExperiment& experiment, const EvidenceFigure& figure, Evidence& evidence) {
+/// Words of `stepcast plot`; the figure's name alone if no point was run.
+std::vector<std::string> figure_words(const StudyExperiment& experiment, const EvidenceFigure& figure) {
   std::vector<std::string> words{figure.figure};
-  std::vector<const StudyPoint*> points = experiment.points_run();
-  std::erase_if(points,
-                [&](const StudyPoint* one) { return figure.where && !figure.where->holds(one->assigned); });
-  for (const bool baselines : {false, true}) {
-    if (baselines && !figure.with_baselines) continue;
-    const std::vector<std::string> files = experiment.files_of(points, baselines, figure.one_launch);
-    words.insert(words.end(), files.begin(), files.end());
-  }
-  if (words.size() == 1) return;
-  words.insert(words.end(), figure.words.begin(), figure.words.end());
-  draw(experiment, words, figure.file, evidence);
+  for (const bool baselines : {false, true})
+    for (const StudyPoint* point : experiment.points_run()) {
+      std::vector<std::string> runs = experiment.run_paths(*point);
+      if (runs.empty() || experiment.is_baseline(*point) != baselines ||
+          (baselines && !figure.with_baselines) || (figure.where && !figure.where->holds(point->assigned)))
+        continue;
+      if (figure.one_launch) runs.resize(1);
+      words.push_back(experiment.predicted_path(*point));
+      words.insert(words.end(), runs.begin(), runs.end());
+    }
+  if (words.size() > 1) words.insert(words.end(), figure.words.begin(), figure.words.end());
+  return words;
 }
 
-/// How much slower than the traces the machine was beside the runs, by the traced models themselves.
-void say_slowdowns(const StudyExperiment& experiment) {
+/// How much slower than during the traces the machine was, measured by the traced models themselves.
+void print_slowdowns(const StudyExperiment& experiment) {
   Table table({"model", "reference steps over the trace's, by launch"});
   std::set<std::string> seen;
   for (const StudyPoint* point : experiment.points_run()) {
@@ -54,52 +57,75 @@ void say_slowdowns(const StudyExperiment& experiment) {
   if (!seen.empty()) std::cout << '\n' << table.text();
 }
 
-/// The report of a virtual cluster, which other programs read as stepcast.lab/1, and its figures.
-void report_lab(const Study& study, const StudyExperiment& experiment, Evidence& evidence) {
-  LabReport report = lab_report_of(study, experiment);
-  report.context = make_run_context(kLabSchema, command_line());
-  const std::string file = experiment.path("compare.json");
-  write_file(file, to_file_text(report), true);
-  std::cout << '\n' << to_text(report);
-  for (const std::string figure : {"accuracy", "speedup", "error"})
-    draw(experiment, {"lab-" + figure, file}, figure + ".svg", evidence);
-  const std::vector<LabGoal> reached = goals(report);
-  evidence.met = std::all_of(reached.begin(), reached.end(), [](const LabGoal& goal) { return goal.met; });
+/// Errors of the step time by values of the names in `compare: groups`.
+void print_groups(const StudyExperiment& experiment, const std::vector<std::string>& names,
+                  const StudyRows& rows) {
+  std::vector<ForecastError> errors;
+  for (const StudyPoint* point : experiment.points_run()) {
+    const auto error = rows.at(point->key).value("relative_error");
+    if (!error || experiment.is_baseline(*point)) continue;
+    std::vector<std::string> values;
+    for (const std::string& name : names) {
+      const std::string* value = point->assigned.find(name);
+      values.push_back(value == nullptr ? "-" : *value);
+    }
+    errors.push_back({*error, point->name, joined(values)});
+  }
+  std::vector<std::string> header{joined(names)};
+  header.insert(header.end(), kErrorColumns.begin(), kErrorColumns.end());
+  Table table(header);
+  const auto add = [&](const std::string& group, const Errors& summary) {
+    std::vector<std::string> cells = error_cells(summary);
+    cells.insert(cells.begin(), group);
+    table.add(cells);
+  };
+  for (const auto& [group, summary] : errors_by_group(errors)) add(group, summary);
+  add("all", summary_of(errors));
+  std::cout << "\nErrors of the step time:\n\n" << table.text();
 }
 
 }  // namespace
 
 void compare_points(const StudyExperiment& experiment, const std::vector<const StudyPoint*>& points,
                     const std::string& output) {
-  std::vector<std::string> words = experiment.files_of(points, false);
-  const std::vector<std::string> baselines = experiment.files_of(points, true);
-  if (words.empty()) return;
-  if (!output.empty()) words.insert(words.end(), {"-o", experiment.path(output), "--force"});
-  if (!baselines.empty()) {
-    words.emplace_back("--baseline");
-    words.insert(words.end(), baselines.begin(), baselines.end());
-  }
-  say("compare", words);
+  constexpr std::size_t kMaxDetailed = 40;  // cases whose phases and speed-ups are printed
+  std::vector<const StudyPoint*> compared = points;
+  std::erase_if(compared, [&](const StudyPoint* point) { return experiment.is_baseline(*point); });
+  const ExperimentCases own = cases_of(experiment, compared);
+  if (own.cases.empty()) return;
+  const ExperimentCases all = cases_of(experiment, points);
+  const std::vector<Speedup> scaling = speedups(all.cases);
+  const bool detailed = own.cases.size() <= kMaxDetailed;
+  std::cout << (detailed ? comparison_text(own.cases, scaling, {})
+                         : cases_text(worst_first(own.cases),
+                                      {"strategy", "ranks", "measured", "low", "high", "predicted", "error",
+                                       "in range", "better trivial predictors"}) +
+                               "\n" + errors_text(own.cases));
+  if (output.empty()) return;
+  nlohmann::json json = comparison_json(own.cases, scaling, {});
+  json["context"] = make_run_context("stepcast.compare/1", command_line());
+  write_file(experiment.path(output), to_file_text(json), true);
 }
 
-Evidence write_evidence(const Study& study, const StudyExperiment& experiment) {
-  Evidence evidence;
+std::vector<ReportFigure> write_evidence(const Study& study, const StudyExperiment& experiment,
+                                         const StudyRows& rows) {
+  std::vector<ReportFigure> figures;
   if (study.parts->bench) {
     const std::string predicted = experiment.path("predicted-bench.json");
     const std::string measured = experiment.path("bench.json");
     std::cout << "\nCollectives, predicted from point-to-point messages alone:\n\n";
-    say("compare", {predicted, measured, "-o", experiment.path("compare-bench.json"), "--force"});
-    draw(experiment, {"bandwidth", measured, predicted}, "bandwidth.svg", evidence);
+    call("compare", {predicted, measured, "-o", experiment.path("compare-bench.json"), "--force"});
+    figures.push_back(draw(experiment, {"bandwidth", measured, predicted}, "bandwidth.svg"));
   }
-  if (study.parts->lab_report) {
-    report_lab(study, experiment, evidence);
-  } else {
-    std::cout << "\nTraining steps, predicted before they ran:\n\n";
-    compare_points(experiment, experiment.points_run(), "compare.json");
-    say_slowdowns(experiment);
-  }
-  for (const EvidenceFigure& figure : study.parts->figures) draw_figure(experiment, figure, evidence);
-  return evidence;
+  std::cout << "\nTraining steps, predicted before they ran:\n\n";
+  compare_points(experiment, experiment.points_run(), "compare.json");
+  if (!study.parts->groups.empty()) print_groups(experiment, study.parts->groups, rows);
+  print_slowdowns(experiment);
+  for (const EvidenceFigure& figure : study.parts->figures)
+    if (const std::vector<std::string> words = figure_words(experiment, figure); words.size() > 1)
+      figures.push_back(draw(experiment, words, figure.file));
+  std::erase_if(figures, [](const ReportFigure& figure) { return figure.svg.empty(); });
+  return figures;
 }
 
 }  // namespace stepcast

@@ -6,19 +6,17 @@
 #include "sim/study/experiment.hpp"
 #include "sim/study/report.hpp"
 
-/// What a study that runs makes of its predictions and runs: tables, comparisons as files, figures.
+/// Comparisons and figures of a study that runs.
 namespace stepcast {
 
-/// As `stepcast compare` prints these points, into `output` in the study's folder unless that is empty.
+/// Prints the comparison of these points' predictions with their runs. \param output file for it in the
+/// study's folder; empty: none
 void compare_points(const StudyExperiment& experiment, const std::vector<const StudyPoint*>& points,
                     const std::string& output);
 
-struct Evidence {
-  bool met = true;                    ///< the goals of a virtual cluster
-  std::vector<ReportFigure> figures;  ///< as files in the folder, too
-};
-
-/// Compares steps and collectives, as the study says, prints it, and draws its figures.
-Evidence write_evidence(const Study& study, const StudyExperiment& experiment);
+/// Compares steps and collectives and draws figures, as the study's file describes.
+/// \returns the figures, which are files in the folder too
+std::vector<ReportFigure> write_evidence(const Study& study, const StudyExperiment& experiment,
+                                         const StudyRows& rows);
 
 }  // namespace stepcast

@@ -6,17 +6,17 @@
 #include <iostream>
 
 #include "core/error.hpp"
+#include "core/program.hpp"
 #include "core/table.hpp"
 #include "core/units.hpp"
 
 namespace stepcast {
 namespace {
 
-/// What some points took.
 struct AskedSome {
   std::size_t asked = 0, failed = 0;
-  double each_s = 0.0;
-  std::string failure;  ///< of one of them
+  double each_s = 0.0;  ///< mean time of a point
+  std::string failure;  ///< one of them
 };
 
 AskedSome ask_some(const Study& study, const AskPoint& ask) {
@@ -27,7 +27,7 @@ AskedSome ask_some(const Study& study, const AskPoint& ask) {
   AskedSome some;
   for (; some.asked < std::min(kSamples, study.points.size()) && Clock::now() - start < kBudget;
        ++some.asked) {
-    // A golden-ratio sequence meets every part of the list soon.
+    // A golden-ratio sequence covers the list evenly.
     const double part = std::fmod(0.5 + 0.6180339887 * static_cast<double>(some.asked), 1.0);
     const StudyPoint& point =
         study.points[static_cast<std::size_t>(part * static_cast<double>(study.points.size()))];
@@ -40,18 +40,6 @@ AskedSome ask_some(const Study& study, const AskPoint& ask) {
   }
   some.each_s = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(some.asked);
   return some;
-}
-
-/// As a shell reads one word.
-std::string shell_word(const std::string& text) {
-  const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string("-_./:,=+%@").find(c) != std::string::npos;
-  };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 /// `hours:minutes:00`, whole minutes.
@@ -70,33 +58,37 @@ void print_left_out(const std::vector<LeftOut>& all, const std::string& what) {
   }
 }
 
-/// What is known before anything was measured: how long each run shall train, and what a start takes here.
+namespace {
+
+/// A lower bound: nothing was measured yet.
 void print_duration_of_runs(const Study& study) {
-  constexpr double kStart_s = 2.0;  // loading LibTorch, meeting, warming up
+  constexpr double kStart_s = 2.0;  // loading LibTorch, rendezvous, warm-up
   const StudyParts& parts = *study.parts;
-  const double training = parts.steps ? parts.steps->seconds : 0.0;
-  const auto runs = static_cast<double>(study.points.size()) * parts.launches;
+  const double training = parts.run.steps ? parts.run.steps->seconds : 0.0;
+  const auto runs = static_cast<double>(study.points.size()) * parts.run.launches;
   std::cout << "at least about " << to_text(Seconds(runs * (kStart_s + training))) << ": runs that take "
             << to_text(Seconds(kStart_s)) << " to start"
-            << (parts.steps ? " and train for " + to_text(Seconds(training))
-                            : "; how long they train, their steps say")
-            << ", beside " << (parts.measure ? "measuring, " : "") << (parts.calibrate ? "calibrating, " : "")
+            << (parts.run.steps ? " and train for " + to_text(Seconds(training))
+                                : "; the time of their steps is unknown")
+            << "; and " << (parts.measure ? "measuring, " : "") << (parts.calibrate ? "calibrating, " : "")
             << "predicting";
-  if (std::isfinite(parts.until_s))
-    std::cout << "; after " << to_text(Seconds(parts.until_s)) << " no further launch begins but the first "
-              << parts.least_launches;
+  if (std::isfinite(parts.run.until_s))
+    std::cout << "; after " << to_text(Seconds(parts.run.until_s)) << " no launch begins except the first "
+              << parts.run.least_launches;
   std::cout << '\n';
 }
+
+}  // namespace
 
 void print_plan(const Study& study) {
   std::cout << study.title << '\n'
             << study.about << (study.about.empty() ? "" : "\n") << counted(study.points.size(), "point");
   if (study.parts)
     std::cout << ", each predicted, then run "
-              << counted(static_cast<std::size_t>(study.parts->launches), "time");
+              << counted(static_cast<std::size_t>(study.parts->run.launches), "time");
   std::cout << '\n';
   print_left_out(study.left_out, "left out");
-  if (study.parts && study.parts->run) print_duration_of_runs(study);
+  if (study.parts) print_duration_of_runs(study);
 }
 
 void print_duration(const Study& study, int processes, const AskPoint& ask) {

@@ -6,27 +6,27 @@
 
 #include "sim/study/study.hpp"
 
-/// What a study will do and how long that takes, before it is done; and the same as a job array of Slurm.
+/// The plan of a study and its expected duration, and a Slurm job array for it.
 namespace stepcast {
 
-/// Answers one point, for its time. \throws Error of a point that has no answer
+/// Predicts one point, to measure the time. \throws Error of a point without an answer
 using AskPoint = std::function<void(const StudyPoint&)>;
 
 void print_plan(const Study& study);
-/// Reasons with the number of points and their names.
+/// Prints reasons with the number of points and their names.
 void print_left_out(const std::vector<LeftOut>& all, const std::string& what);
 
-/// Asks a few points, spread over all, for at most some seconds, and prints what all will take.
+/// Predicts a few points, spread over all, for a few seconds, and prints the expected duration of all.
 void print_duration(const Study& study, int processes, const AskPoint& ask);
 
 struct JobArray {
-  int jobs = 1;                    ///< of the array; each answers a shard
+  int jobs = 1;                    ///< of the array; each computes a shard
   int processes = 1;               ///< of each job
-  std::vector<std::string> words;  ///< of `stepcast study` but for --shard and --jobs
+  std::vector<std::string> words;  ///< of `stepcast study` without --shard and --jobs
 };
-/// A script for sbatch, whose end says how the job that puts all together is submitted. The time limit is twice what
-/// a few points promise, and ten minutes.
-/// \throws InputError of a study that runs: its launches are measurements and follow one another
+/// A script for sbatch. Its end shows how to submit the job that joins all. The time limit is twice the
+/// expected duration, plus ten minutes. \throws InputError for a study that runs: its launches are
+/// measurements and run one after the other
 std::string job_array(const Study& study, const JobArray& array, const AskPoint& ask);
 
 }  // namespace stepcast

@@ -15,10 +15,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// What --help says of the words.
+/// Help of the words.
 std::string describe_actions() {
-  return "what to do, and with what:\n"
-         "import FILE: turn what another tool prints of a host into a cluster file\n"
+  return "action and its argument:\n"
+         "import FILE: turn another tool's description of a host into a cluster file\n"
          "show CLUSTER|FILE: print a cluster, or a file to import, as a tree with bandwidths\n"
          "generate CLUSTER: write a cluster with every node and link listed\n"
          "export CLUSTER|FILE: write it for another program\n"
@@ -26,7 +26,7 @@ std::string describe_actions() {
 }
 
 std::string describe_formats() {
-  std::string text = "of import, where the file does not show it; of export: simgrid";
+  std::string text = "of import, if the file does not show it; of export: simgrid";
   for (const auto& entry : importers().entries()) text += "\n" + entry.name + ": " + entry.description;
   return text + "\nsimgrid: a platform file of SimGrid, XML version 4.1";
 }
@@ -36,9 +36,11 @@ void declare(po::options_description& options) {
   options.add_options()
       ("words", po::value<Words>(), describe_actions().c_str())
       ("format", text_value(), describe_formats().c_str())
-      ("device", text_value(), "of import: the GPUs, a name in topologies/devices/devices.yaml; else guessed from what is found")
-      ("smp-bandwidth", text_value(), "of import: between two sockets, as 22GB/s; else what NCCL counts for the processor, or for those of the time")
-      ("pcie-generation", po::value<int>(), "of import: 1 to 6; else what the file says, or the device's")
+      ("device", text_value(),
+       "of import: the GPUs, a name in topologies/devices/devices.yaml; default: guessed")
+      ("smp-bandwidth", text_value(),
+       "of import: between two sockets, as 22GB/s; default: as NCCL counts it for the CPU or its generation")
+      ("pcie-generation", po::value<int>(), "of import: 1 to 6; default: the file's, or the device's")
       ("graphviz", text_value(), "of show: also write a graph for Graphviz, which 'dot -Tsvg' draws")
       ("output,o", text_value(), "file to write; else standard output")
       ("force", po::bool_switch(), "overwrite existing files");
@@ -59,14 +61,14 @@ ImportOptions import_options(const po::variables_map& values) {
   return options;
 }
 
-/// What was guessed goes to standard error.
+/// Guesses are printed to standard error.
 Cluster import_file(const std::string& path, const po::variables_map& values, const std::string& format) {
   Imported imported = import_cluster(read_file(path), path, format, import_options(values));
   for (const std::string& note : imported.notes) std::cerr << "stepcast: note: " << note << '\n';
   return std::move(imported.cluster);
 }
 
-/// A file that is no YAML is imported; all else is a cluster.
+/// A file that is not YAML is imported; other names are clusters.
 Cluster load_or_import(const std::string& name, const po::variables_map& values) {
   const std::filesystem::path path(name);
   const bool importable =
@@ -78,7 +80,7 @@ Cluster load_or_import(const std::string& name, const po::variables_map& values)
   return load_cluster(name);
 }
 
-/// To -o, or to standard output.
+/// Writes to -o, or to standard output.
 void write(const po::variables_map& values, const std::string& text) {
   if (values.count("output") == 0)
     std::cout << text;
@@ -86,22 +88,22 @@ void write(const po::variables_map& values, const std::string& text) {
     write_file(values["output"].as<std::string>(), text, values["force"].as<bool>());
 }
 
-/// A cluster file says who wrote it.
+/// Cluster file with a line that states how it was written.
 std::string cluster_file(const Cluster& cluster) {
   const RunContext context = make_run_context("", command_line());
   std::string words;
   for (const std::string& word : command_line()) words += " " + word;
   for (char& c : words)
     if (c == '\n' || c == '\r') c = ' ';
-  return "# Written by stepcast " + context.stepcast_version + " (" + context.git_revision + "):" + words +
+  return "# Written by stepcast " + context.stepcast.text() + ":" + words +
          "\n" + to_yaml(cluster);
 }
 
-/// Refuses an option that the action does not heed.
+/// Refuses options that the action does not have.
 void allow_only(const po::variables_map& values, const std::string& action, const Words& allowed) {
   for (const char* option : {"format", "device", "smp-bandwidth", "pcie-generation", "graphviz", "output"})
     if (values.count(option) != 0 && std::find(allowed.begin(), allowed.end(), option) == allowed.end())
-      throw UsageError("'topology " + action + "' does not heed --" + option);
+      throw UsageError("'topology " + action + "' has no option --" + option);
 }
 
 void import(const std::string& name, const po::variables_map& values) {

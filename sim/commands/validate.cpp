@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -10,9 +13,9 @@
 #include "sim/cli/option.hpp"
 #include "sim/commands/measured_output.hpp"
 #include "sim/commands/predict.hpp"
-#include "sim/validation/case_prediction.hpp"
-#include "sim/validation/measured_collectives.hpp"
-#include "sim/validation/row_comparison.hpp"
+#include "sim/evidence/measured_collectives.hpp"
+#include "sim/evidence/row_comparison.hpp"
+#include "sim/evidence/row_forecast.hpp"
 
 namespace stepcast {
 namespace {
@@ -21,15 +24,16 @@ constexpr const char* kValidationSchema = "stepcast.validation/1";
 constexpr const char* kMeasuredSchema = "stepcast.measured/1";
 constexpr const char* kCollectives = "nccl_collectives";
 
-/// What --help says of --case.
+/// Help text of --case.
 std::string describe_cases() {
   std::string text = "only this one; shipped are";
-  for (const PublishedCase& one : load_published("")) text += "\n" + one.id + ": " + one.title;
+  for (const RowSet& one : load_published("")) text += "\n" + one.id + ": " + one.title;
   return text;
 }
 
 std::string describe_measured() {
-  std::string text = "instead: steps and collectives on GPUs that others measured, all sets or this one";
+  std::string text =
+      "instead: steps, memory and collectives on GPUs that others measured, all sets or this one";
   for (const std::string& id : measured_ids()) text += "\n" + id;
   return text + "\n" + kCollectives;
 }
@@ -38,24 +42,32 @@ void declare(po::options_description& options) {
   // clang-format off
   options.add_options()
       ("cases", po::value<std::string>(),
-       "a further case, a file in the form of those in studies/published; one named as a shipped case takes its place")
+       "a further case, a file like those in studies/published; it replaces a shipped case of the same name")
       ("case", po::value<std::string>(), describe_cases().c_str())
       ("measured", po::value<std::string>()->implicit_value("all"), describe_measured().c_str())
-      ("rows", text_value("", "its own"), "with --measured ID: another part of the same table, a CSV file with the same columns")
+      ("details", po::bool_switch(), "print every quantity, assumption and open choice of every case")
+      ("rows", text_value("", "its own"),
+       "with --measured ID: another part of the same table, a CSV file with the same columns")
       ("every-row", po::bool_switch(), "with --measured: print every row")
-      ("jobs", po::value<int>()->default_value(0, "one per core"), "with --measured: processes that forecast at once")
-      ("seed", po::value<unsigned>()->default_value(1), "with --measured: of the folds of cross-validations");
+      ("jobs", po::value<int>()->default_value(0, "one per core"),
+       "with --measured: processes that forecast at once")
+      ("seed", po::value<unsigned>()->default_value(1), "with --measured: of the folds of cross-validations")
+      ("check", po::bool_switch(),
+       "exit with 4 if errors (--measured) or tables (--tables) differ from studies/measured/accuracy.yaml")
+      ("accept", po::bool_switch(), "with --measured: write studies/measured/accuracy.yaml anew")
+      ("tables", po::value<std::vector<std::string>>()->multitoken(),
+       "instead: write the generated accuracy tables of these documents anew");
   // clang-format on
   declare_output(options, "the predictions");
 }
 
-std::vector<PublishedCase> chosen_cases(const po::variables_map& values) {
-  std::vector<PublishedCase> cases =
+std::vector<RowSet> chosen_cases(const po::variables_map& values) {
+  std::vector<RowSet> cases =
       load_published(values.count("cases") != 0 ? values["cases"].as<std::string>() : "");
   if (values.count("case") == 0) return cases;
   const auto id = values["case"].as<std::string>();
   std::vector<std::string> known;
-  for (PublishedCase& one : cases) {
+  for (RowSet& one : cases) {
     if (one.id == id) return {std::move(one)};
     known.push_back(one.id);
   }
@@ -76,27 +88,22 @@ std::string with_range(const PredictedValue& value) {
   return ranges == central ? central : central + "  (" + ranges + ")";
 }
 
-/// What was measured, or forecast blind, of a quantity.
+/// What was measured of a quantity, or forecast blind.
 std::string text_of(const nlohmann::json& values, const std::string& quantity) {
   if (!values.contains(quantity)) return "-";
   return listed(values[quantity].is_array() ? values[quantity].get<std::vector<double>>()
                                             : std::vector{values[quantity].get<double>()});
 }
 
-/// Whether people ask for it here: a row knows it, or it is the step.
-bool shown(const PublishedCase& published, const std::string& quantity) {
-  return quantity == "step_time_s" ||
-         std::any_of(published.rows.begin(), published.rows.end(), [&](const PublishedRow& row) {
+/// Whether `--details` prints a quantity: a row contains it, or it is the step.
+bool shown(const RowSet& set, const std::string& quantity) {
+  return quantity == "step_time_s" || std::ranges::any_of(set.rows, [&](const Row& row) {
            return row.measured.contains(quantity) || row.blind.contains(quantity);
          });
 }
 
 std::string percent_of(const std::optional<double>& error) {
   return error ? signed_percent_text(*error) : "-";
-}
-
-std::string marked(const Case& row) {
-  return row.name + (row.standing == Standing::kFitted ? " [fitted]" : "");
 }
 
 /// One line per value of what stays open.
@@ -107,16 +114,15 @@ std::string in_lines(std::string text) {
   return text;
 }
 
-void print_quantities(const PublishedCase& published, const CasePrediction& prediction,
-                      const std::vector<Case>& comparisons) {
-  Table table({"row", "what", "measured", "predicted", "error", "blind forecast"});
-  for (std::size_t i = 0; i < published.rows.size(); ++i) {
-    const PublishedRow& row = published.rows[i];
-    std::string name = marked(comparisons[i]);
+void print_quantities(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
+  Table table({"row", "quantity", "measured", "predicted", "error", "blind forecast"});
+  for (std::size_t i = 0; i < set.rows.size(); ++i) {
+    const Row& row = set.rows[i];
+    std::string name = row.name + (row.role == RowRole::kFit ? " [fitted]" : "");
     for (const RowQuantity& quantity : row_quantities()) {
-      const auto found = prediction.rows[i].find(quantity.name);
-      if (found == prediction.rows[i].end() || !shown(published, quantity.name)) continue;
-      table.add({std::exchange(name, ""), quantity.name, text_of(row.measured, quantity.name),
+      const auto found = forecast.rows[i].values.find(quantity.name);
+      if (found == forecast.rows[i].values.end() || !shown(set, quantity.name)) continue;
+      table.add({std::exchange(name, ""), quantity.name, text_of(json_of(row.measured), quantity.name),
                  with_range(found->second), percent_of(relative_error(row, quantity.name, found->second)),
                  text_of(row.blind, quantity.name)});
     }
@@ -126,86 +132,172 @@ void print_quantities(const PublishedCase& published, const CasePrediction& pred
   std::cout << table.text() << '\n';
 }
 
-void print_case(const PublishedCase& published, const CasePrediction& prediction,
-                const std::vector<Case>& comparisons) {
-  std::cout << published.id << "\n" << published.title << " (" << published.source << ")\n\n";
-  print_quantities(published, prediction, comparisons);
-  for (const std::string& line : prediction.assumed) std::cout << "assumed: " << line << '\n';
-  for (const std::string& line : prediction.unidentified) std::cout << in_lines(line) << '\n';
-  for (const std::string& line : verdict(comparisons, published.limits)) std::cout << line << '\n';
+void print_details(const RowSet& set, const SetForecast& forecast, const std::vector<Case>& comparisons) {
+  std::cout << set.id << "\n" << set.title << " (" << set.source << ")\n\n";
+  print_quantities(set, forecast, comparisons);
+  for (const std::string& line : assumptions(set, forecast)) std::cout << "assumed: " << line << '\n';
+  for (const std::string& line : forecast.unidentified) std::cout << in_lines(line) << '\n';
+  for (const std::string& line : verdict(comparisons, set.limits)) std::cout << line << '\n';
   std::cout << '\n';
 }
 
 /// Every row of every case, by the quantity that it is judged by.
 void print_all(const std::vector<Case>& rows) {
-  std::cout << cases_text(rows, {"case", "row", "what", "measured", "predicted", "error", "blind forecast",
-                                 "copy fit row", "ideal scaling", "alpha-beta", "counts as"})
+  std::cout << cases_text(rows,
+                          {"case", "row", "quantity", "measured", "predicted", "error", "blind forecast",
+                           "copy fit row", "ideal scaling", "alpha-beta", "counts as"})
             << '\n'
             << to_text(summarize(rows)) << '\n';
 }
 
+std::string evidence_file(const std::string& name) {
+  return (home_folder() / "studies" / "measured" / (name + ".yaml")).string();
+}
+
+struct MeasuredOptions {
+  std::string rows;  ///< path of another table; empty: the set's own
+  bool one = false;  ///< a single set was requested: print its rows
+  bool every_row = false;
+  int jobs = 1;
+  unsigned seed = 1;
+};
+
+/// Everything that is printed and written of one set, as JSON with keys `text`, `accuracy` and `set` or
+/// `collectives`.
+nlohmann::json validated_set(const std::string& id, const MeasuredOptions& options) {
+  if (id == kCollectives) {
+    const auto rows = measured_collectives(
+        options.rows.empty() ? find_resource("studies/measured", kCollectives, ".csv").string()
+                             : options.rows);
+    nlohmann::json json{{"text", id + "\n" + measured_collectives_text(rows) + "\n"},
+                        {"accuracy", accuracy_of(id, rows)}};
+    for (const CollectiveErrors& one : collective_errors(rows))
+      json["collectives"].push_back({{"group", one.group},
+                                     {"rows", one.forecast.count},
+                                     {"error", one.forecast.geometric_mean()},
+                                     {"worst", std::expm1(one.forecast.log.worst)},
+                                     {"fitted_line", one.fitted.geometric_mean()},
+                                     {"data_sheet", one.sheet.geometric_mean()}});
+    return json;
+  }
+  SetResult result{read_rows(measured_path(id), options.rows), {}};
+  result.forecast = forecast(result.set, asked_here(), {.jobs = options.jobs, .seed = options.seed});
+  return {{"text", set_text(result, options.one, options.every_row)},
+          {"accuracy", accuracy_of(result.set, result.forecast)},
+          {"set", json_of(result.set, result.forecast)}};
+}
+
+/// Validates sets concurrently in child processes, those with the most rows first: they take the longest.
+std::vector<nlohmann::json> validated_sets(std::vector<std::string> ids, const MeasuredOptions& options) {
+  if (ids.size() == 1) return {validated_set(ids.front(), options)};
+  std::map<std::string, std::size_t> rows;
+  for (const std::string& id : ids)
+    rows[id] = id == kCollectives ? 0 : read_rows(measured_path(id)).rows.size();
+  std::ranges::stable_sort(ids, std::greater<>(), [&](const std::string& id) { return rows[id]; });
+  MeasuredOptions each = options;
+  each.jobs = std::max(1, options.jobs / static_cast<int>(ids.size()));
+  std::vector<nlohmann::json> results;
+  for (const std::string& text :
+       parallel_map(ids.size(), std::min<int>(options.jobs, static_cast<int>(ids.size())),
+                    [&](std::size_t i) { return validated_set(ids[i], each).dump(); }))
+    results.push_back(nlohmann::json::parse(text));
+  std::ranges::sort(results, {},
+                    [](const nlohmann::json& one) { return one["accuracy"]["set"].get<std::string>(); });
+  return results;
+}
+
+/// Compares with the accuracy file, or writes it. A command that validates one set compares that one.
+ExitCode check_accuracy(const std::vector<SetAccuracy>& sets, const po::variables_map& values) {
+  const std::string path = evidence_file("accuracy");
+  if (values["accept"].as<bool>()) {
+    if (values["measured"].as<std::string>() != "all")
+      throw UsageError("--accept requires --measured with all sets, because the file contains all");
+    write_file(path, accuracy_yaml(sets), true);
+    std::cerr << "wrote " << path << '\n';
+  }
+  if (!values["check"].as<bool>()) return ExitCode::kDone;
+  const std::vector<std::string> all = differences(sets, read_accuracy(path));
+  for (const std::string& line : all) std::cerr << line << '\n';
+  if (!all.empty())
+    std::cerr << path << ": " << counted(all.size(), "difference")
+              << "; 'stepcast validate --measured --accept' writes the file anew\n";
+  return all.empty() ? ExitCode::kDone : ExitCode::kOutOfTolerance;
+}
+
 ExitCode run_measured(const po::variables_map& values) {
-  const auto asked = values["measured"].as<std::string>();
-  const auto rows = values["rows"].as<std::string>();
-  if (asked == "all" && !rows.empty()) throw UsageError("--rows goes with --measured ID, one of its tables");
-  const int jobs =
-      values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads);
-  nlohmann::json all{{"sets", nlohmann::json::array()}};
-  std::vector<SetResult> results;
-  const std::vector<std::string> sets = asked == "all"          ? measured_ids()
-                                        : asked == kCollectives ? std::vector<std::string>{}
-                                                                : std::vector{asked};
-  for (const std::string& id : sets) {
-    SetResult one{read_measured(measured_path(id), rows), {}};
-    one.forecast = forecast(one.set, asked_here(), {.jobs = jobs, .seed = values["seed"].as<unsigned>()});
-    if (!values["json"].as<bool>())
-      std::cout << set_text(one, asked != "all", values["every-row"].as<bool>()) << std::flush;
-    all["sets"].push_back(json_of(one.set, one.forecast));
-    results.push_back(std::move(one));
+  const auto requested = values["measured"].as<std::string>();
+  MeasuredOptions options{
+      .rows = values["rows"].as<std::string>(),
+      .one = requested != "all",
+      .every_row = values["every-row"].as<bool>(),
+      .jobs = values["jobs"].as<int>() == 0 ? default_jobs() : int_option(values, "jobs", 1, kMostThreads),
+      .seed = values["seed"].as<unsigned>()};
+  if (!options.one && !options.rows.empty()) throw UsageError("--rows requires --measured ID, one set");
+  std::vector<std::string> ids{requested};
+  if (!options.one) {
+    ids = measured_ids();
+    ids.emplace_back(kCollectives);
   }
-  if (asked == "all" || asked == kCollectives) {
-    const std::string path =
-        rows.empty() ? find_resource("studies/measured", kCollectives, ".csv").string() : rows;
-    const std::vector<MeasuredCollective> collectives = measured_collectives(path);
-    if (!values["json"].as<bool>())
-      std::cout << kCollectives << '\n' << measured_collectives_text(collectives) << std::flush;
-    for (const CollectiveError& one : collective_errors(collectives))
-      all["collectives"].push_back({{"device", one.device},
-                                    {"collective", to_text(one.kind)},
-                                    {"gpus", one.gpus},
-                                    {"rows", one.rows},
-                                    {"error", one.forecast},
-                                    {"worst", one.worst},
-                                    {"fitted_line", one.fitted},
-                                    {"data_sheet", one.sheet}});
+  nlohmann::json all{{"sets", nlohmann::json::array()}, {"lineage", nlohmann::json::array()}};
+  std::vector<SetAccuracy> accuracy;
+  for (nlohmann::json& one : validated_sets(ids, options)) {
+    if (!values["json"].as<bool>()) std::cout << one["text"].get<std::string>();
+    accuracy.push_back(one["accuracy"]);
+    all["accuracy"].push_back(std::move(one["accuracy"]));
+    if (one.contains("collectives")) {
+      all["collectives"] = std::move(one["collectives"]);
+      continue;
+    }
+    all["sets"].push_back(std::move(one["set"]));
+    all["lineage"].push_back(make_ancestor("measured rows", measured_path(accuracy.back().set)));
   }
-  if (!values["json"].as<bool>() && asked == "all") std::cout << '\n' << sets_text(results);
+  if (!values["json"].as<bool>() && !options.one) std::cout << accuracy_text(accuracy);
   all["context"] = make_run_context(kMeasuredSchema, command_line());
-  all["lineage"] = nlohmann::json::array();
-  for (const SetResult& one : results) all["lineage"].push_back(make_ancestor("measured rows", one.set.path));
   write_output(values, [&] { return to_file_text(all); });
-  return ExitCode::kDone;
+  return check_accuracy(accuracy, values);
+}
+
+/// Writes the generated tables of documents anew, or with --check compares them.
+ExitCode run_tables(const po::variables_map& values) {
+  const std::vector<SetAccuracy> sets = read_accuracy(evidence_file("accuracy"));
+  ExitCode code = ExitCode::kDone;
+  for (const std::string& path : values["tables"].as<std::vector<std::string>>()) {
+    const std::string before = read_file(path),
+                      after = with_tables(before, path, sets, evidence_file("blind"));
+    if (before == after) continue;
+    if (!values["check"].as<bool>()) {
+      write_file(path, after, true);
+      std::cout << "wrote " << path << '\n';
+      continue;
+    }
+    std::cerr << path
+              << ": its tables differ from studies/measured/accuracy.yaml; 'stepcast validate --tables "
+              << path << "' writes them anew\n";
+    code = ExitCode::kOutOfTolerance;
+  }
+  return code;
 }
 
 ExitCode run(const po::variables_map& values) {
   check_output(values);
+  if (values.count("tables") != 0) return run_tables(values);
   if (values.count("measured") != 0) return run_measured(values);
-  const std::vector<PublishedCase> cases = chosen_cases(values);
+  const std::vector<RowSet> cases = chosen_cases(values);
   nlohmann::json all{{"cases", nlohmann::json::array()}};
   std::vector<Case> rows;
   const AskPrediction ask = asked_here();
-  for (const PublishedCase& one : cases) {
-    const CasePrediction prediction = predict_case(one, ask);
-    const std::vector<Case> comparisons = compare_rows(one, prediction);
-    all["cases"].push_back(case_json(one, prediction, comparisons));
-    if (!values["json"].as<bool>()) print_case(one, prediction, comparisons);
+  for (const RowSet& one : cases) {
+    const SetForecast found = forecast(one, ask);
+    const std::vector<Case> comparisons = compare_rows(one, found);
+    all["cases"].push_back(case_json(one, found, comparisons));
+    if (values["details"].as<bool>() && !values["json"].as<bool>()) print_details(one, found, comparisons);
     rows.insert(rows.end(), comparisons.begin(), comparisons.end());
   }
   if (!values["json"].as<bool>()) print_all(rows);
   all["summary"] = summary_json(summarize(rows));
   all["context"] = make_run_context(kValidationSchema, command_line());
   all["lineage"] = nlohmann::json::array();
-  for (const PublishedCase& one : cases) all["lineage"].push_back(make_ancestor("published case", one.path));
+  for (const RowSet& one : cases) all["lineage"].push_back(make_ancestor("published case", one.path));
   write_output(values, [&] { return to_file_text(all); });
   return ExitCode::kDone;
 }
@@ -214,12 +306,13 @@ const Registration<Command> kValidate{
     commands(),
     {.name = "validate",
      .description =
-         "Predicts what others have published, from the rows that may be used, and shows every error.",
+         "Compares forecasts with published measurements: one line per row, its error and baselines.",
      .value = {.declare = declare,
                .run = run,
                .positional = "",
                .usage = "stepcast validate [--cases FILE] [--case ID] [options]\n       stepcast validate "
-                        "--measured [ID] [options]",
+                        "--measured [ID] [options]\n       stepcast "
+                        "validate --tables FILE... [--check]",
                .group = "Predict and compare"},
      .order = 22}};
 

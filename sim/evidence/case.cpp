@@ -14,10 +14,10 @@ Estimate estimate_of(const std::vector<double>& values) {
   return {median(values), quantile(values, 0.0), quantile(values, 1.0)};
 }
 
-const char* to_text(Standing standing) {
+const char* to_text(CaseRole role) {
   constexpr std::array<const char*, 5> texts{"predicted", "repeats a fit row", "withheld", "fitted",
                                              "not predicted"};
-  return texts.at(static_cast<std::size_t>(standing));
+  return texts.at(static_cast<std::size_t>(role));
 }
 
 std::optional<double> Case::error_over_exposed() const {
@@ -101,7 +101,7 @@ std::string taken_in_words(const std::vector<Case>& cases) {
     for (const Case& one : cases)
       if (const auto found = one.machines.find(when);
           found != one.machines.end() && one.has_error_at_equal_speed())
-        parts.push_back(found->second.taken);
+        parts.push_back(found->second.lost_fraction);
     if (!parts.empty() && median(parts) >= kNothing)
       words.push_back(percent_text(median(parts), 0) + " while " + when);
   }

@@ -12,25 +12,25 @@
 #include "records/result.hpp"
 #include "sim/evidence/errors.hpp"
 
-/// Evidence: what was measured beside what was forecast, and by how much that missed. Trainings that were run
-/// and predicted, those of a virtual cluster and rows that others published are all cases.
+/// A case: a measured training step next to its forecast, with errors and baselines. Own runs, virtual
+/// clusters and published rows are all cases.
 namespace stepcast {
 
-/// A number and the range around it: of launches, or of everything that assumptions leave open.
+/// A number with a range: over launches, or over what assumptions leave open.
 struct Estimate {
   double value = 0.0, low = 0.0, high = 0.0;
 };
 /// The median, the least and the largest. \pre values not empty
 Estimate estimate_of(const std::vector<double>& values);
 
-/// A file that a case stands on.
+/// A file that a case was made from.
 struct CaseFile {
   std::string path{};
   std::string sha1{};
   std::string date{};
   double load_average = 0.0;
   double step_time_s = 0.0;
-  const Result* result = nullptr;  ///< what it holds, where this program has read it
+  const Result* result = nullptr;  ///< its content; null if this program has not read it
 };
 
 /// One part of the step, mean over the ranks, median over the launches.
@@ -48,22 +48,22 @@ struct MemoryError {
   [[nodiscard]] double relative_error() const { return predicted_bytes / measured_bytes - 1.0; }
 };
 
-/// How a case counts.
-enum class Standing : std::uint8_t {
+/// Role of a case in summaries.
+enum class CaseRole : std::uint8_t {
   kJudged,        ///< predicted and measured
-  kRepeated,      ///< the same, but it differs from a fitted one by nothing but the cores of its host
+  kRepeated,      ///< likewise, but it differs from a fitted case only in the cores of its host
   kWithheld,      ///< predicted, no measurement here
-  kFitted,        ///< a prediction may use it
-  kNotPredicted,  ///< to be predicted, but there is no prediction
+  kFitted,        ///< parameters were fitted to it
+  kNotPredicted,  ///< no prediction was made
 };
-const char* to_text(Standing standing);
+const char* to_text(CaseRole role);
 
 struct Case {
   Configuration configuration{};
-  std::string name{};                    ///< what tells it apart: strategy with options, `fsdp x4`
-  std::string source{};                  ///< of a published row: the case that it belongs to
-  std::string quantity = "step_time_s";  ///< by which it is judged
-  Standing standing = Standing::kJudged;
+  std::string name{};                    ///< identifies it: strategy with options, `fsdp x4`
+  std::string source{};                  ///< set of a published row; empty: a training
+  std::string quantity = "step_time_s";  ///< that it is judged by
+  CaseRole role = CaseRole::kJudged;
   std::optional<Estimate> measured{};       ///< median, fastest and slowest launch
   std::optional<Estimate> predicted{};      ///< with what assumptions leave open
   std::optional<Estimate> blind{};          ///< forecast before the measurement was known
@@ -72,19 +72,19 @@ struct Case {
   std::vector<MemoryError> memory{};  ///< one per rank that both sides know
   std::vector<CaseFile> launches{};
   std::optional<CaseFile> prediction{};
-  /// `measured` as it would have been on the machine as it was while the forecast's trace was measured: by the traced
-  /// model's own steps beside the runs (RunMachine::slowdown), or else Result::step_time_at_speed; nothing where one of
-  /// the files does not know its machine.
+  /// `measured`, speed-normalised to the machine as it was while the forecast's trace was measured: by the
+  /// traced model's own steps between the runs (RunMachine::slowdown), else Result::step_time_at_speed. None
+  /// if a file does not contain its machine's speed.
   std::optional<Estimate> measured_at_equal_speed{};
-  /// What the machine gave while `measuring`, `calibrating` and `running`, where that is known.
+  /// Machine speed while `measuring`, `calibrating` and `running`, if known.
   std::map<std::string, MachineSpeed> machines{};
-  /// Of a case in a virtual cluster: how far it lies from what was calibrated, the rate of a host's link
-  /// (where they differ, of most hosts), and the step of one rank with this batch and no communication.
+  /// Virtual clusters: distance from the calibration, the rate of most hosts' links, and the step of one rank
+  /// with this batch and no communication.
   std::string distance{};
   double link_rate_bytes_per_s = 0.0;
   double baseline_step_time_s = 0.0;
 
-  /// Measured and predicted.
+  /// True if it is measured and predicted.
   [[nodiscard]] bool has_error() const { return measured && predicted && measured->value > 0.0; }
   /// predicted / measured - 1. \pre has_error()
   [[nodiscard]] double relative_error() const { return predicted->value / measured->value - 1.0; }
@@ -93,14 +93,14 @@ struct Case {
   [[nodiscard]] double error_at_equal_speed() const {
     return predicted->value / measured_at_equal_speed->value - 1.0;
   }
-  /// (predicted - measured) / measured exposed communication: what compute that is replayed as it was measured
-  /// cannot dilute. Exposed communication is that of the runs' breakdowns, mean over the ranks. Nothing where they
-  /// do not say it, or where it is less than `kMinExposedFraction` of the step.
+  /// (predicted - measured) / measured exposed communication, which replayed compute cannot dilute. Exposed
+  /// communication is the mean over the ranks of the runs' breakdowns. None without it, or if it is less than
+  /// `kMinExposedFraction` of the step.
   [[nodiscard]] std::optional<double> error_over_exposed() const;
   static constexpr double kMinExposedFraction = 0.05;
-  /// Of a trivial predictor. \pre measured
+  /// Error of a baseline. \pre measured
   [[nodiscard]] double trivial_error(double value) const { return value / measured->value - 1.0; }
-  /// Whether some launch took longer than predicted and some less. \pre has_error()
+  /// True if some launch took longer than predicted and some less. \pre has_error()
   [[nodiscard]] bool inside_launch_range() const {
     return measured->low <= predicted->value && predicted->value <= measured->high;
   }
@@ -110,18 +110,18 @@ struct Case {
 
 /// `vgg11-bn-cifar ddp, world size 2, batch 16, 1 thread`
 std::string describe(const Configuration& configuration);
-/// `pipeline, split 3-1, 4 micro-batches`: what tells cases of one model, batch and world size apart.
+/// Label that separates cases of one model, batch and world size: `pipeline, split 3-1, 4 micro-batches`.
 std::string label_of(const Configuration& configuration);
 /// A published row by its source and name, a training by its configuration.
 std::string describe(const Case& one);
 
-/// Trivial predictors that came closer to the measured value than the prediction did, with signed errors.
+/// Baselines that came closer to the measurement than the prediction, with signed errors.
 std::map<std::string, double> better_trivial_predictors(const Case& one);
 
-/// A trivial predictor over the cases for which it has a value.
+/// Errors of a baseline over the cases for which it has a value.
 struct TrivialAccuracy {
   Errors errors;
-  double predictions = 0.0;  ///< median of the predictions over the same cases
+  double predictions = 0.0;  ///< median error of the predictions over the same cases
 };
 
 struct Accuracy {
@@ -129,18 +129,19 @@ struct Accuracy {
   std::map<std::string, TrivialAccuracy> trivial;
 };
 
-/// Of the cases that have an error and are `counted`. All zero when there is none.
+/// Accuracy over the cases that have an error and are `counted`. All 0 without one.
 Accuracy accuracy_of(
     const std::vector<Case>& cases,
     const std::function<bool(const Case&)>& counted = [](const Case&) { return true; });
 
-/// As `accuracy_of`, at equal machine speed; of the cases that know it.
+/// Speed-normalised errors of the cases that have one.
 Errors errors_at_equal_speed(const std::vector<Case>& cases);
 
-/// The same over exposed communication; of the cases that have enough of it.
+/// Errors over exposed communication, of the cases with enough of it.
 Errors errors_over_exposed(const std::vector<Case>& cases);
 
-/// How much of the median error is the machine's, and what disturbed it, in one sentence; "" where no case knows.
+/// Share of the median error that the machine caused, and its interference, in one sentence; empty if
+/// unknown.
 std::string machine_verdict(const std::vector<Case>& cases);
 
 /// Throughput of n ranks over throughput of one rank with the same threads:
@@ -166,26 +167,25 @@ std::vector<Speedup> speedups(const std::vector<Case>& cases);
 /// The cases with an error, the largest first.
 std::vector<Case> worst_first(std::vector<Case> cases);
 
-/// The table that every comparison prints, one row per case. Columns: `case`, `row`, `model`, `strategy`,
-/// `ranks`, `batch`, `threads`, `compute`, `cluster`, `distance`, `what`, `measured`, `launches`, `low`,
-/// `high`, `predicted`, `error`, `at equal speed` (the error there), `over exposed` (relative to exposed communication),
-/// `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and any trivial predictor by its title.
-/// \pre known columns
+/// A table for people, one row per case. Columns: `case`, `row`, `model`, `strategy`, `ranks`, `batch`,
+/// `threads`, `compute`, `cluster`, `distance`, `quantity`, `measured`, `launches`, `low`, `high`,
+/// `predicted`, `error`, `at equal speed` (speed-normalised error), `over exposed` (error over exposed
+/// communication), `blind forecast`, `in range`, `better trivial predictors`, `counts as`, and every baseline
+/// by its title. \pre known columns
 std::string cases_text(const std::vector<Case>& cases, const std::vector<std::string>& columns);
-/// From `predicted` on, those that these cases have something for.
+/// Columns from `predicted` on that these cases have values for.
 std::vector<std::string> error_columns(const std::vector<Case>& cases);
-/// A line each: all errors, those of the trivial predictors, at equal machine speed and over exposed communication.
+/// One line each: all errors, those of the baselines, speed-normalised and over exposed communication.
 std::string errors_text(const std::vector<Case>& cases);
 
 /// The same with `trivial`: by name, and `median_of_predictions_over_same_cases` beside.
 nlohmann::json accuracy_json(const Accuracy& accuracy);
-/// That of all cases, with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` where they know.
+/// Accuracy of all cases; with `at_equal_speed`, `machine_verdict` and `over_exposed_communication` if known.
 nlohmann::json accuracy_json(const std::vector<Case>& cases);
 nlohmann::json speedups_json(const std::vector<Speedup>& all);
 
 void to_json(nlohmann::json& json, const Case& one);
-/// Of a training. What follows from other keys (errors, `better`) is not read but computed again.
-/// \throws InputError for a step time that is not positive
+/// Reads a training. Derived keys (errors, `better`) are computed again, not read.
 void from_json(const nlohmann::json& json, Case& one);
 
 }  // namespace stepcast

@@ -53,7 +53,7 @@ void add_training(nlohmann::json& json, const Case& one) {
 
 void to_json(nlohmann::json& json, const Case& one) {
   json = {{"quantity", one.quantity},
-          {"standing", to_text(one.standing)},
+          {"standing", to_text(one.role)},
           {"relative_error", nullptr},
           {"trivial", trivial_json(one)}};
   if (one.measured) {

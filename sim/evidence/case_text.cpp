@@ -8,7 +8,7 @@
 namespace stepcast {
 namespace {
 
-/// Of a training a time with its unit, of a published row the number that its source would print.
+/// A training's time with its unit; of a published row the number as sources print it.
 std::string value_text(const Case& one, double value) {
   return one.source.empty() ? to_text(Seconds(value)) : short_number(value);
 }
@@ -43,7 +43,7 @@ std::string trivial_text(const Case& one, const char* predictor) {
   return value + " (" + signed_percent_text(one.trivial_error(found->second)) + ")";
 }
 
-/// Names of rows may be whole sentences.
+/// Shortens names that are whole sentences.
 std::string shortened_name(const std::string& name) {
   constexpr std::size_t kMost = 44;
   return name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...";
@@ -64,7 +64,7 @@ const std::map<std::string, Cell>& known_columns() {
         {"compute", [](const Case& one) { return one.configuration.compute; }},
         {"cluster", [](const Case& one) { return one.configuration.cluster; }},
         {"distance", [](const Case& one) { return one.distance; }},
-        {"what", [](const Case& one) { return one.quantity; }},
+        {"quantity", [](const Case& one) { return one.quantity; }},
         {"measured",
          [](const Case& one) { return one.measured ? value_text(one, one.measured->value) : "-"; }},
         {"launches", [](const Case& one) { return std::to_string(one.launches.size()); }},
@@ -86,7 +86,7 @@ const std::map<std::string, Cell>& known_columns() {
         {"in range",
          [](const Case& one) { return one.has_error() && one.inside_launch_range() ? "yes" : "no"; }},
         {"better trivial predictors", better_text},
-        {"counts as", [](const Case& one) { return to_text(one.standing); }}};
+        {"counts as", [](const Case& one) { return to_text(one.role); }}};
     for (const TrivialPredictor& predictor : kTrivialPredictors)
       all.emplace(predictor.title,
                   [name = predictor.name](const Case& one) { return trivial_text(one, name); });

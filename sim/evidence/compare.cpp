@@ -81,13 +81,14 @@ void add_memory(Case& one) {
   }
 }
 
-/// Where every launch knows how the traced model's own steps went right before; else where each knows its machine, and
-/// the forecast that on which its trace was measured: one processor. A neighbour on the same core slows the speed probe to
-/// less than half, and steps by a fifth (virtual machines, docs/lab.md), so that steps say more.
+/// Where every launch knows how the traced model's own steps went right before; else where each knows its
+/// machine, and the forecast that on which its trace was measured: one processor. A neighbour on the same
+/// core slows the speed probe to less than half, and steps by a fifth (virtual machines, docs/lab.md), so
+/// that steps say more.
 void add_equal_speed(Case& one) {
   std::vector<const MachineLog*> logs;
   for (const CaseFile& launch : one.launches) logs.push_back(&launch.result->machine.log);
-  one.machines = one.prediction->result->input_speeds;
+  one.machines = one.prediction->result->forecast.input_speeds;
   if (one.launches.empty()) return;
   const MachineSpeed running = speed_of(logs, one.launches.front().result->context.cpu_model);
   if (running.known()) one.machines["running"] = running;
@@ -95,7 +96,7 @@ void add_equal_speed(Case& one) {
   std::vector<double> times;
   for (const CaseFile& launch : one.launches)
     if (launch.result->machine.slowdown > 0.0)
-      times.push_back(launch.result->undisturbed_step_time_s() / launch.result->machine.slowdown);
+      times.push_back(launch.result->step_time_without_interference_s() / launch.result->machine.slowdown);
   if (times.size() == one.launches.size()) {
     one.measured_at_equal_speed = estimate_of(times);
     return;
@@ -117,14 +118,14 @@ void add_errors(Case& one) {
   }
   if (!one.prediction) return;
   one.predicted = estimate_of({one.prediction->step_time_s});
-  one.trivial = one.prediction->result->trivial_step_time_s;
+  one.trivial = one.prediction->result->forecast.baseline_step_time_s;
   add_phases(one);
   add_memory(one);
   add_equal_speed(one);
 }
 
-/// A prediction says how long the step takes, whoever runs it: where the reference engine alone has run it, that
-/// run is what it is held against.
+/// A prediction says how long the step takes, whoever runs it: where the reference engine alone has run it,
+/// that run is what it is held against.
 void match_reference_runs(std::vector<Case>& cases) {
   for (Case& run : cases) {
     if (run.configuration.engine == "schedule" || run.prediction) continue;

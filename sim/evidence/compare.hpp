@@ -15,7 +15,7 @@ struct ResultFile {
   Result result;
 };
 ResultFile load_result_file(const std::string& path);
-/// Which kind of machine-written file `path` is: `stepcast.result/2`; "" when it is none.
+/// Which kind of machine-written file `path` is: `stepcast.result/3`; "" when it is none.
 std::string schema_of(const std::string& path);
 
 /// True when both describe the same training step: model, strategy, world size, batch, micro-batches,

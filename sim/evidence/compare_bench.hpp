@@ -5,35 +5,25 @@
 #include <vector>
 
 #include "records/bench.hpp"
+#include "sim/evidence/errors.hpp"
 
-/// How well collectives were predicted over message sizes.
+/// Errors of predicted collectives over message sizes.
 namespace stepcast {
 
-/// One collective at one size in both files.
-struct BenchError {
+/// One collective at one size in a measured and a predicted bench file.
+struct BenchPair {
   std::string collective;
   double message_bytes = 0.0;
-  double measured_s = 0.0;
-  double predicted_s = 0.0;
-  [[nodiscard]] double relative_error() const { return predicted_s / measured_s - 1.0; }
+  double measured_s = 0.0, predicted_s = 0.0;
 };
 
-/// Rows that both files hold, in the order of the measured file; rows of 0 s have no relative error and are
-/// left out. \throws InputError when no row is shared or the world sizes differ.
-std::vector<BenchError> bench_errors(const Bench& measured, const Bench& predicted);
+/// Rows that both files contain, in the order of the measured file. Rows of 0 s have no relative error and
+/// are left out. \throws InputError if no row is shared or the world sizes differ
+std::vector<BenchPair> bench_pairs(const Bench& measured, const Bench& predicted);
 
-/// exp(mean |ln(predicted / measured)|) - 1: a factor of two too slow and one too fast count the same.
-/// \pre errors not empty
-double geometric_mean_error(const std::vector<BenchError>& errors);
+/// Errors with the size as name and the collective as group.
+std::vector<ForecastError> errors_of(const std::vector<BenchPair>& pairs);
 
-/// The row with the largest |ln(predicted / measured)|. \pre errors not empty
-const BenchError& worst(const std::vector<BenchError>& errors);
-
-/// The rows of one collective.
-std::vector<BenchError> of_collective(const std::vector<BenchError>& errors, const std::string& collective);
-/// The collectives in order of appearance.
-std::vector<std::string> collectives_of(const std::vector<BenchError>& errors);
-
-nlohmann::json bench_comparison_json(const std::vector<BenchError>& errors);
+nlohmann::json bench_comparison_json(const std::vector<BenchPair>& pairs);
 
 }  // namespace stepcast

@@ -42,7 +42,8 @@ std::vector<std::pair<std::string, Errors>> errors_by_group(const std::vector<Fo
 inline const std::vector<std::string> kErrorColumns{"rows", "mean", "median", "90 %", "worst", "bias"};
 std::vector<std::string> error_cells(const Errors& errors);
 
-/// `count`, and with rows `<statistic>_absolute_relative_error`, `bias`, `mean_absolute_log_error`, `worst_case`.
+/// `count`, and with rows `<statistic>_absolute_relative_error`, `bias`, `mean_absolute_log_error`,
+/// `worst_case`.
 nlohmann::json errors_json(const Errors& errors);
 
 }  // namespace stepcast

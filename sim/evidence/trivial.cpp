@@ -55,7 +55,7 @@ void add_published_predictors(
     Case& here = rows[i];
     std::vector<std::size_t> fitted;
     for (std::size_t j = 0; j < rows.size(); ++j)
-      if (rows[j].standing == Standing::kFitted && measured(j, here.quantity)) fitted.push_back(j);
+      if (rows[j].role == CaseRole::kFitted && measured(j, here.quantity)) fitted.push_back(j);
     if (fitted.empty()) continue;
     const auto ranks = [&](std::size_t j) { return std::max(1, rows[j].configuration.world_size); };
     const auto distance = [&](std::size_t j) {

@@ -12,14 +12,12 @@ namespace stepcast {
 namespace {
 
 void sort(std::vector<StepDifference>& rows) {
-  std::stable_sort(rows.begin(), rows.end(), [](const StepDifference& a, const StepDifference& b) {
-    return std::abs(a.seconds()) > std::abs(b.seconds());
-  });
+  std::ranges::stable_sort(rows, std::greater(), [](const auto& row) { return std::abs(row.seconds()); });
 }
 
 std::string without_micro_batch(const std::string& name) { return name.substr(0, name.rfind("/mb")); }
 
-/// What a span counts for; "": nothing.
+/// Name of the row that a span adds to; "": none.
 using Key = std::function<std::string(const Span&)>;
 
 std::string kind_key(const Span& span) {
@@ -91,12 +89,12 @@ void check_same_case(const Configuration& measured, const Configuration& forecas
 }  // namespace
 
 StepDifferences step_differences(const Result& measured, const Result& forecast) {
-  if (measured.origin != Origin::kMeasured) throw InputError("the first file is no measured result");
-  if (forecast.origin != Origin::kPredicted) throw InputError("--against: the file is no forecast");
+  if (measured.origin != Origin::kMeasured) throw InputError("the first file is not a measured result");
+  if (forecast.origin != Origin::kPredicted) throw InputError("--against: the file is not a forecast");
   check_same_case(measured.configuration, forecast.configuration);
   std::set<int> ranks;
   std::ranges::set_intersection(ranks_of(measured), ranks_of(forecast), std::inserter(ranks, ranks.end()));
-  if (ranks.empty()) throw InputError("no rank's operations are in both files");
+  if (ranks.empty()) throw InputError("the files have no rank with operations in common");
   StepDifferences result{forecast.median_step_time_s(), measured.median_step_time_s(), {}, {}, {}, {}};
   StepDifference rest{"other steps", result.forecast_s, result.measured_s};
   for (const auto& [name, part] : breakdown_parts()) {

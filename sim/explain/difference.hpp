@@ -5,7 +5,7 @@
 
 #include "records/result.hpp"
 
-/// Where a measured step and its forecast differ.
+/// Differences between a measured step and its forecast.
 namespace stepcast {
 
 struct StepDifference {
@@ -15,21 +15,20 @@ struct StepDifference {
   [[nodiscard]] double seconds() const { return measured_s - forecast_s; }
 };
 
-/// Mean over the ranks that both files detail; each the largest difference first.
+/// Means over the ranks whose operations both files contain. Each list has the largest difference first.
 struct StepDifferences {
   double forecast_s = 0.0;  ///< step
   double measured_s = 0.0;
-  /// The exclusive parts of the breakdown, and `other steps`, what a file's median step differs from them by: they add up
+  /// Exclusive parts of the breakdown, and `other steps`: the rest of each file's median step. They add up
   /// to the steps.
   std::vector<StepDifference> parts;
-  std::vector<StepDifference>
-      kinds;  ///< operations by what stands before the first `/` of their name, beside each other or not
-  std::vector<StepDifference> layers;       ///< what computes, by layer
-  std::vector<StepDifference> collectives;  ///< one by one, from when the rank called
+  std::vector<StepDifference> kinds;   ///< by the name's part before the first `/`; kinds may overlap in time
+  std::vector<StepDifference> layers;  ///< compute by layer
+  std::vector<StepDifference> collectives;  ///< one by one, from the rank's call
 };
 
-/// \throws InputError where no rank is in both, or the second is no forecast of the first: another model, strategy,
-/// number of ranks or of batches
+/// \throws InputError if no rank is in both files, or if the second is not a forecast of the first: the
+/// model, the strategy or the number of ranks, samples or micro-batches differ
 StepDifferences step_differences(const Result& measured, const Result& forecast);
 
 }  // namespace stepcast

@@ -10,9 +10,9 @@
 namespace stepcast {
 namespace {
 
-constexpr double kNamed = 0.01;  // of the path: links below are not tried by themselves
+constexpr double kNamed = 0.01;  ///< of the path; links with less are not scaled separately
 
-/// What the prediction may have more of.
+/// Resources of the prediction that can be scaled.
 std::vector<std::string> resources(const Explanation& known) {
   std::vector<std::string> names{"compute", "memory", "host"};
   std::set<int> by_stage;
@@ -27,12 +27,12 @@ std::vector<std::string> resources(const Explanation& known) {
   for (const auto& [link, seconds] :
        contributions(known.path, [](const PathPart& part) { return part.link; }))
     if (!link.empty() && !tiers.contains(link) && seconds >= kNamed * known.path.step_s)
-      names.push_back(link);  // before its tier, which may gain no more
+      names.push_back(link);  // before its tier: the first of equal gains is reported
   names.insert(names.end(), known.recording.tiers.begin(), known.recording.tiers.end());
   return names;
 }
 
-/// Of `network1+pcie` both.
+/// `network1+pcie` scales both.
 ResourceScales scales_of(const std::string& resource, double more) {
   ResourceScales scales;
   for (std::size_t at = 0; at < resource.size();) {
@@ -43,23 +43,23 @@ ResourceScales scales_of(const std::string& resource, double more) {
   return scales;
 }
 
-/// What it predicts; nothing where it is refused, because there is no such thing.
+/// Step time; none if the prediction fails because it lacks the resource.
 std::optional<double> step_of(const PredictionRequest& request) {
   try {
     return predict(request).median_step_time_s();
   } catch (const UsageError&) {
     return std::nullopt;
-  } catch (const InputError&) {  // a trace without so small micro-batches
+  } catch (const InputError&) {  // the trace lacks samples for micro-batches of this size
     return std::nullopt;
   }
 }
 
-/// The least number of micro-batches from `more` times theirs on that the prediction allows, up to twice theirs.
+/// The least valid number of micro-batches from `more` times the present number to twice that number.
 std::optional<Gain> more_micro_batches(PredictionRequest request, double more) {
   const int now = request.training.micro_batches;
   for (int count = static_cast<int>(std::ceil(more * now)); now > 1 && count <= 2 * now; ++count) {
     request.training.micro_batches = count;
-    if (request.batch && *request.batch % count != 0) continue;
+    if (request.costs.batch && *request.costs.batch % count != 0) continue;
     if (const auto step = step_of(request))
       return Gain{"micro-batches", "--micro-batches " + std::to_string(count), *step};
   }
@@ -70,25 +70,24 @@ std::optional<Gain> more_micro_batches(PredictionRequest request, double more) {
 
 Explanation explain(const PredictionRequest& request, double more) {
   KnownInputs known;
-  PredictionRequest asked = request;
-  asked.known = &known;
+  PredictionRequest again = request;
+  again.known = &known;
   Explanation result;
-  asked.recording = &result.recording;
-  result.result = predict(asked);
+  again.replay.recording = &result.recording;
+  result.result = predict(again);
   result.path = critical_path(result.recording);
   result.standstills = standstills(result.recording);
-  asked.recording = nullptr;
-  asked.brief = true;
+  again.replay.recording = nullptr;
+  again.brief = true;
   for (const std::string& resource : resources(result)) {
-    PredictionRequest changed = asked;
+    PredictionRequest changed = again;
     const ResourceScales scales = scales_of(resource, more);
     changed.scale.insert(changed.scale.end(), scales.begin(), scales.end());
     if (const auto step = step_of(changed))
       result.gains.push_back({resource, "--scale " + to_text(scales), *step});
   }
-  if (auto gain = more_micro_batches(asked, more)) result.gains.push_back(std::move(*gain));
-  std::stable_sort(result.gains.begin(), result.gains.end(),
-                   [](const Gain& a, const Gain& b) { return a.step_s < b.step_s; });
+  if (auto gain = more_micro_batches(again, more)) result.gains.push_back(std::move(*gain));
+  std::ranges::stable_sort(result.gains, {}, &Gain::step_s);
   return result;
 }
 
@@ -97,7 +96,7 @@ void check_same_inputs(const std::string& path, const Result& stated, const Resu
     for (const Ancestor& here : now.lineage)
       if (then.role == here.role && then.sha1 != here.sha1)
         throw InputError(path + ": " + then.role + " '" + here.path +
-                         "' has changed since; predict it again");
+                         "' has changed since the forecast; repeat 'stepcast predict'");
 }
 
 }  // namespace stepcast

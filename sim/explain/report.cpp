@@ -12,33 +12,9 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kMostRows = 12;
-constexpr double kLeastTold = 0.0005;  // of the step: smaller gains are none
+constexpr double kLeastGain = 0.0005;  ///< of the step; smaller gains count as none
 
-using Contributions = std::vector<std::pair<std::string, double>>;
-
-std::string or_none(const std::string& name, const char* none) { return name.empty() ? none : name; }
-
-Contributions by_kind(const Explanation& e) {
-  return contributions(e.path, [](const PathPart& part) { return part.kind; });
-}
-Contributions by_layer(const Explanation& e) {
-  return contributions(e.path, [](const PathPart& part) { return or_none(part.layer, "no layer"); });
-}
-Contributions by_link(const Explanation& e) {
-  return contributions(e.path, [](const PathPart& part) { return or_none(part.link, "no link"); });
-}
-Contributions by_rank(const Explanation& e) {
-  Contributions all = contributions(e.path, [](const PathPart& part) { return std::to_string(part.rank); });
-  for (auto& [rank, seconds] : all) rank = rank_name(e.recording, std::stoi(rank));
-  return all;
-}
-Contributions by_stage(const Explanation& e) {
-  const std::vector<int> stage = stages(e.recording.schedule);
-  if (stage.empty()) return {};
-  return contributions(e.path, [&](const PathPart& part) { return std::to_string(stage[part.rank]); });
-}
-
-/// The largest, and what the others are together.
+/// The largest rows, and the sum of the others.
 std::string table_of(const std::string& what, const Contributions& all, double step_s) {
   Table table({what, "time", "of the step"});
   double others = 0.0;
@@ -54,7 +30,7 @@ std::string table_of(const std::string& what, const Contributions& all, double s
   return table.text() + "\n";
 }
 
-/// The path with pieces of one kind and rank together.
+/// The path; adjoining parts of one kind and rank are one row.
 std::string chain_text(const Explanation& e) {
   struct Stretch {
     int rank = 0;
@@ -88,11 +64,12 @@ double gained(const Explanation& e, const Gain& gain) {
   return 1.0 - gain.step_s / e.result.median_step_time_s();
 }
 
+/// A table of what more of each resource gains, and the largest gain.
 std::string gains_text(const Explanation& e, double more) {
-  Table table({percent_text(more - 1.0, 0) + " more of", "step", "gains", "asked with"});
+  Table table({percent_text(more - 1.0, 0) + " more of", "step", "gains", "option"});
   std::vector<std::string> nothing;
   for (const Gain& gain : e.gains)
-    if (std::abs(gained(e, gain)) < kLeastTold)
+    if (std::abs(gained(e, gain)) < kLeastGain)
       nothing.push_back(gain.resource);
     else
       table.add(
@@ -100,7 +77,7 @@ std::string gains_text(const Explanation& e, double more) {
   std::string text = nothing.size() == e.gains.size() ? "" : table.text() + "\n";
   if (!nothing.empty())
     text += percent_text(more - 1.0, 0) + " more of " + alternatives(nothing) + " alone gains nothing.\n";
-  if (e.gains.empty() || gained(e, e.gains.front()) < kLeastTold) return text;
+  if (e.gains.empty() || gained(e, e.gains.front()) < kLeastGain) return text;
   const Gain& most = e.gains.front();
   return text +
          (most.resource == "micro-batches" ? most.option
@@ -108,10 +85,10 @@ std::string gains_text(const Explanation& e, double more) {
          " gains most: " + percent_text(gained(e, most)) + " of the step.\n";
 }
 
-/// Whom others wait for most, and what it does longer than they do.
+/// Waits between ranks, and the rank that causes most of them with its compute time.
 std::string waits_text(const Explanation& e) {
   if (e.standstills.empty()) return "";
-  Table table({"rank", "waits for rank", "because of rank", "standing still", "of the step"});
+  Table table({"rank", "waits for rank", "because of rank", "wait", "of the step"});
   for (std::size_t i = 0; i < std::min(kMostRows, e.standstills.size()); ++i) {
     const Standstill& one = e.standstills[i];
     table.add({rank_name(e.recording, one.rank), rank_name(e.recording, one.for_rank),
@@ -123,20 +100,45 @@ std::string waits_text(const Explanation& e) {
   std::vector<double> others;
   for (const auto& [rank, seconds] : busy)
     if (rank != most) others.push_back(seconds);
-  std::string text = table.text() + "\nOthers stand still most because of rank " +
+  std::string text = table.text() + "\nMost waits of others are because of rank " +
                      rank_name(e.recording, most) + ": " + to_text(Seconds(waited)) +
-                     " in all; it computes " + to_text(Seconds(busy.at(most)));
+                     " in all. It computes " + to_text(Seconds(busy.at(most)));
   if (!others.empty()) text += ", the others " + to_text(Seconds(median(others))) + " (median)";
   return text + ".\n\n";
 }
 
+/// JSON of each row in a list.
+template <class Row, class Json>
+nlohmann::json json_rows(const std::vector<Row>& rows, const Json& json_of) {
+  nlohmann::json result = nlohmann::json::array();
+  for (const Row& row : rows) result.push_back(json_of(row));
+  return result;
+}
+
 nlohmann::json json_of(const Contributions& all) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const auto& [name, seconds] : all) rows.push_back({{"name", name}, {"time_s", seconds}});
-  return rows;
+  return json_rows(all, [](const auto& row) -> nlohmann::json {
+    return {{"name", row.first}, {"time_s", row.second}};
+  });
 }
 
 }  // namespace
+
+std::vector<PathTable> path_tables(const Explanation& e) {
+  const std::vector<int> stage = stages(e.recording.schedule);
+  const auto rows = [&](const auto& key) { return contributions(e.path, key); };
+  std::vector<PathTable> tables{
+      {"operation", rows([](const PathPart& part) { return part.kind; })},
+      {"layer", rows([](const auto& part) { return part.layer.empty() ? "no layer" : part.layer; })},
+      {"link", rows([](const auto& part) { return part.link.empty() ? "no link" : part.link; })},
+      {"stage", {}},
+      {"rank", rows([](const auto& part) { return std::to_string(part.rank); })}};
+  tables[2].repeats = e.recording.links.empty();
+  if (!stage.empty())
+    tables[3].rows = rows([&](const auto& part) { return std::to_string(stage[part.rank]); });
+  tables[4].repeats = e.recording.ranks.size() <= tables[3].rows.size();
+  for (auto& [rank, seconds] : tables[4].rows) rank = rank_name(e.recording, std::stoi(rank));
+  return tables;
+}
 
 std::string rank_name(const Recording& recording, int rank) {
   const auto like = std::count(recording.stands_for.begin(), recording.stands_for.end(), rank) - 1;
@@ -149,56 +151,50 @@ std::string rank_name(const Recording& recording, int rank) {
 
 std::string explanation_text(const Explanation& e, double more) {
   const double step_s = e.path.step_s;
-  const Contributions kinds = by_kind(e);
-  std::string text = "The step that is explained takes " + to_text(Seconds(step_s)) + "; it ends on rank " +
+  const std::vector<PathTable> tables = path_tables(e);
+  const Contributions& kinds = tables.front().rows;
+  std::string text = "The explained step takes " + to_text(Seconds(step_s)) + "; it ends on rank " +
                      rank_name(e.recording, e.path.slowest) + ". Most of its critical path is " +
                      kinds.front().first + " (" + percent_text(kinds.front().second / step_s) + ")";
   if (kinds.size() > 1)
     text += ", then " + kinds[1].first + " (" + percent_text(kinds[1].second / step_s) + ")";
-  text += ".\n\n" + chain_text(e) + table_of("by operation", kinds, step_s) +
-          table_of("by layer", by_layer(e), step_s);
-  if (!e.recording.links.empty()) text += table_of("by link", by_link(e), step_s);
-  if (const Contributions by = by_stage(e); !by.empty()) text += table_of("by stage", by, step_s);
-  if (const Contributions stages = by_stage(e); stages.empty() || e.recording.ranks.size() > stages.size())
-    text += table_of("by rank", by_rank(e), step_s);
+  text += ".\n\n" + chain_text(e);
+  for (const PathTable& table : tables)
+    if (!table.rows.empty() && !table.repeats) text += table_of("by " + table.name, table.rows, step_s);
   return text + waits_text(e) + gains_text(e, more);
 }
 
 nlohmann::json explanation_json(const Explanation& e, double more) {
-  nlohmann::json path = nlohmann::json::array(), waits = path, standstills = path, gains = path;
-  for (const PathPart& part : e.path.parts) {
-    path.push_back({{"rank", part.rank},
-                    {"kind", part.kind},
-                    {"start_s", part.start_s},
-                    {"end_s", part.end_s},
-                    {"layer", part.layer},
-                    {"link", part.link}});
-    if (part.op >= 0) path.back()["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
-  }
-  for (const PathWait& wait : e.path.waits)
-    waits.push_back(
-        {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}});
-  for (const Standstill& one : e.standstills)
-    standstills.push_back({{"rank", one.rank},
-                           {"for_rank", one.for_rank},
-                           {"because_of", one.because_of},
-                           {"time_s", one.seconds}});
-  for (const Gain& gain : e.gains)
-    gains.push_back({{"resource", gain.resource},
-                     {"option", gain.option},
-                     {"step_time_s", gain.step_s},
-                     {"gain", gained(e, gain)}});
+  using Json = nlohmann::json;
+  const Json path = json_rows(e.path.parts, [&](const PathPart& part) {
+    Json json{{"rank", part.rank},   {"kind", part.kind},   {"start_s", part.start_s},
+              {"end_s", part.end_s}, {"layer", part.layer}, {"link", part.link}};
+    if (part.op >= 0) json["name"] = e.recording.schedule.program(part.rank).ops[part.op].name;
+    return json;
+  });
+  const Json waits = json_rows(e.path.waits, [](const PathWait& wait) -> Json {
+    return {{"rank", wait.rank}, {"for_rank", wait.for_rank}, {"name", wait.op}, {"time_s", wait.seconds}};
+  });
+  const Json standstills = json_rows(e.standstills, [](const Standstill& one) -> Json {
+    return {{"rank", one.rank},
+            {"for_rank", one.for_rank},
+            {"because_of", one.because_of},
+            {"time_s", one.seconds}};
+  });
+  const Json gains = json_rows(e.gains, [&](const Gain& gain) -> Json {
+    return {{"resource", gain.resource},
+            {"option", gain.option},
+            {"step_time_s", gain.step_s},
+            {"gain", gained(e, gain)}};
+  });
+  Json tables;
+  for (const PathTable& table : path_tables(e)) tables[table.name] = json_of(table.rows);
   return {{"configuration", e.result.configuration},
           {"step_time_s", e.result.median_step_time_s()},
           {"explained_step_time_s", e.path.step_s},
           {"slowest_rank", e.path.slowest},
           {"critical_path", path},
-          {"contributions",
-           {{"operation", json_of(by_kind(e))},
-            {"layer", json_of(by_layer(e))},
-            {"link", json_of(by_link(e))},
-            {"stage", json_of(by_stage(e))},
-            {"rank", json_of(by_rank(e))}}},
+          {"contributions", tables},
           {"path_waits", waits},
           {"standstills", standstills},
           {"more", more},
@@ -220,13 +216,12 @@ std::string differences_table(const std::string& what, const std::vector<StepDif
 }
 
 nlohmann::json json_of(const std::vector<StepDifference>& rows) {
-  nlohmann::json result = nlohmann::json::array();
-  for (const StepDifference& row : rows)
-    result.push_back({{"name", row.name},
-                      {"forecast_s", row.forecast_s},
-                      {"measured_s", row.measured_s},
-                      {"difference_s", row.seconds()}});
-  return result;
+  return json_rows(rows, [](const StepDifference& row) -> nlohmann::json {
+    return {{"name", row.name},
+            {"forecast_s", row.forecast_s},
+            {"measured_s", row.measured_s},
+            {"difference_s", row.seconds()}};
+  });
 }
 
 }  // namespace

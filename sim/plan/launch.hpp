@@ -5,18 +5,21 @@
 
 #include "sim/plan/problem.hpp"
 
-/// A plan in the words of the programs that train.
+/// Plans as options of the programs that train.
 namespace stepcast {
 
-/// Flags or a configuration, and what of the plan they do not say.
 struct LaunchText {
-  std::string text;
-  std::vector<std::string> missing;
+  std::string program;               ///< `Megatron-LM`
+  std::string file;                  ///< `megatron.txt`
+  std::string lines;                 ///< flags or a configuration
+  std::vector<std::string> missing;  ///< parts of the plan that the lines do not express
+  /// The lines, and a comment for each missing part.
+  [[nodiscard]] std::string text() const;
 };
 
-/// Flags of Megatron-LM (core 0.14), one in a line.
-LaunchText megatron_flags(PlanModels& models, const Plan& plan);
-/// The sections of a torchtitan configuration (TOML) that say how ranks share the work.
-LaunchText torchtitan_toml(PlanModels& models, const Plan& plan);
+/// \param name of a file in launchers/, without `.yaml`
+LaunchText launch_text(const std::string& name, PlanModels& models, const Plan& plan);
+/// The plan for every file in launchers/.
+std::vector<LaunchText> launch_texts(PlanModels& models, const Plan& plan);
 
 }  // namespace stepcast

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "core/error.hpp"
+#include "core/program.hpp"
 #include "core/table.hpp"
 #include "models/hugging_face.hpp"
 #include "sim/plan/space.hpp"
-#include "sim/replay/device_scaling.hpp"
+#include "sim/replay/device_estimate.hpp"
+#include "sim/replay/prediction_options.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 #include "topologies/devices.hpp"
@@ -16,7 +17,7 @@
 namespace stepcast {
 namespace {
 
-/// `pipeline=4,data=2,tensor=8`, those of the last one neighbours; "" where all ranks are of the one kind that the strategy would take them for.
+/// `pipeline=4,data=2,tensor=8`, ranks of the last dimension adjacent; "" if it is the strategy's default.
 std::string mesh_of(const Plan& plan) {
   const bool shards = plan.text("strategy") == "fsdp";
   const int data = plan.number("data"), copies = plan.copies();
@@ -34,18 +35,7 @@ std::string mesh_of(const Plan& plan) {
   return is_standard ? "" : joined(parts, ",");
 }
 
-std::string shell_word(const std::string& text) {
-  const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string("-_./:,=+%@").find(c) != std::string::npos;
-  };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-/// Options of predict that are no strategy's.
+/// Options of `predict` that are not a strategy's.
 constexpr std::array kCommon{"model",  "strategy", "batch",      "micro-batches", "recompute", "precision",
                              "device", "cluster",  "world-size", "steps",         "warmup"};
 
@@ -91,38 +81,12 @@ OptionTexts predict_options(const PlanProblem& problem, const Plan& plan) {
   if (plan.number("micro-batches") == 1) options.erase("micro-batches");
   if (plan.text("recompute") == "none") options.erase("recompute");
   if (options["precision"] == "fp32") options.erase("precision");
-  options["steps"] = options["warmup"] = "1";  // all steps take the same, and many micro-batches seconds each
+  options["steps"] = options["warmup"] = "1";  // all steps are equal
   return options;
 }
 
 PredictionRequest request_of(const PlanProblem& problem, const Plan& plan) {
-  const OptionTexts options = predict_options(problem, plan);
-  const auto value = [&](const std::string& name) {
-    const auto found = options.find(name);
-    return found == options.end() ? std::string() : found->second;
-  };
-  PredictionRequest request;
-  request.strategy = value("strategy");
-  request.model = value("model");
-  request.device = problem.device;
-  request.cluster = problem.cluster;
-  request.precision = problem.precision;
-  request.batch = std::stoi(value("batch"));
-  request.steps = std::stoi(value("steps"));
-  request.warmup_steps = std::stoi(value("warmup"));
-  request.training.world_size = plan.number("world-size");
-  request.training.micro_batches = plan.number("micro-batches");
-  if (const std::string text = value("recompute"); !text.empty()) {
-    const Recomputation recomputation = parse_recompute(text);
-    request.training.recompute = recomputation.blocks;
-    request.training.recomputed_part = recomputation.part;
-  }
-  for (const auto& [name, text] : options)
-    if (std::find(kCommon.begin(), kCommon.end(), name) == kCommon.end())
-      request.training.options[name] = text;
-  take_mesh(request.strategy, request.training);
-  static_cast<void>(resolve_options(request.strategy, request.training.options));
-  return request;
+  return prediction_request(predict_options(problem, plan));
 }
 
 std::string command_of(const PlanProblem& problem, const Plan& plan) {
@@ -168,8 +132,9 @@ const Model& PlanModels::whole() {
 const Model* PlanModels::part(const Plan& plan) {
   std::string key = plan.text("sequence_parallel") + "/" + plan.text("gather_again");
   const std::string& recompute = plan.text("recompute");
-  const RecomputedPart again = recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
-  key += "/" + to_text(again);
+  const RecomputedPart recomputed =
+      recompute.empty() ? RecomputedPart::kNothing : parse_recompute(recompute).part;
+  key += "/" + to_text(recomputed);
   for (const char* name : {"tensor", "context", "expert", "model"}) key += "/" + plan.text(name);
   const auto [found, is_new] = parts_.try_emplace(key);
   if (is_new) {
@@ -179,25 +144,25 @@ const Model* PlanModels::part(const Plan& plan) {
     config.expert = plan.number("expert");
     try {
       const Model model = load_model(shared_by(predict_options(problem_, plan).at("model"), config));
-      found->second = in_precision(recomputing(model, again), problem_.precision, device_.gpu);
+      found->second = in_precision(recomputing(model, recomputed), problem_.precision, device_.gpu);
     } catch (const InputError&) {
-      if (plan.values.empty()) throw;  // nothing is shared: the model itself is wrong
+      if (plan.values.empty()) throw;  // the model itself is wrong
     }
   }
   return found->second ? &*found->second : nullptr;
 }
 
-const StepEstimate& PlanModels::estimate(const Model& model, int samples) {
+const PhaseCosts& PlanModels::estimate(const Model& model, int samples) {
   const auto [found, is_new] = estimates_.try_emplace({&model, samples});
-  if (is_new) found->second = estimated(model, device_, samples, 1);
-  return found->second;
+  if (!found->second) found->second = estimated_costs(model, device_, samples, 1);
+  return *found->second;
 }
 
 const std::string& PlanModels::balanced_split(const Model& model, int samples, int parts) {
   const auto [found, is_new] = balanced_splits_.try_emplace({&model, samples, parts});
   if (is_new)
-    found->second = split_text(
-        model, split_model(model, "balanced", parts, estimate(model, samples).device.median_segment_times()));
+    found->second =
+        split_text(model, split_model(model, "balanced", parts, estimate(model, samples).segment_times()));
   return found->second;
 }
 

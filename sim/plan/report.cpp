@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "core/table.hpp"
@@ -10,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-/// `-a-b` parts of a step, mean over the ranks, which add up to it.
+/// Parts that add up to the mean step, as tables name them.
 struct TimePart {
   const char* name;
   double Breakdown::*seconds;
@@ -21,18 +22,17 @@ constexpr TimePart kParts[]{{"compute", &Breakdown::compute_s},
                             {"optimizer and copies", &Breakdown::optimizer_and_copies_s},
                             {"input and host", &Breakdown::input_and_host_s}};
 
-/// What takes longer than in the best plan, and what less: parts of at least a tenth of the largest difference.
+/// Parts that take longer or less long than in the best plan, if by at least a tenth of the largest
+/// difference.
 std::string differences(const PlanForecast& best, const PlanForecast& other) {
   constexpr double kSmall = 0.1;
-  std::vector<std::pair<double, std::string>> parts;
+  std::vector<std::pair<double, const char*>> parts;
   double largest = 0.0;
   for (const TimePart& part : kParts) {
-    const double seconds = other.mean.*part.seconds - best.mean.*part.seconds;
-    largest = std::max(largest, std::abs(seconds));
-    parts.emplace_back(seconds, part.name);
+    parts.emplace_back(other.mean.*part.seconds - best.mean.*part.seconds, part.name);
+    largest = std::max(largest, std::abs(parts.back().first));
   }
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(parts, std::greater(), &std::pair<double, const char*>::first);
   std::vector<std::string> texts;
   for (const auto& [seconds, name] : parts)
     if (largest > 0.0 && std::abs(seconds) >= kSmall * largest)
@@ -40,23 +40,27 @@ std::string differences(const PlanForecast& best, const PlanForecast& other) {
   return joined(texts);
 }
 
+/// 0 if the model does not read tokens.
 double tokens_per_sample(PlanModels& models) {
   const Model& model = models.whole();
-  return model.input_kind == "tokens" ? static_cast<double>(model.input.front()) : 0.0;
+  return model.input.kind == "tokens" ? static_cast<double>(model.input.shape.front()) : 0.0;
 }
 
 std::string per_second(double samples_per_s, double tokens) {
   return tokens > 0.0 ? std::to_string(std::lround(samples_per_s * tokens)) : short_number(samples_per_s);
 }
 
-/// The objective beside time, per million tokens (or samples).
-std::string cost_of(PlanModels& models, const PlanRecord& record, double units) {
+double score_of(const PlanModels& models, const PlanRecord& record) {
+  return score(models, record.plan, record.forecast->step_s);
+}
+
+/// Device-hours or kWh per million tokens (or samples).
+std::string cost_of(PlanModels& models, const PlanRecord& record) {
   constexpr double kMillion = 1e6, kHour = 3600.0, kKilowattHour = 3.6e6;
   const PlanProblem& problem = models.problem();
-  const double scored = score(problem, models.device(), record.plan, record.forecast->step_s);
-  const double each = scored / (problem.samples * units) * kMillion;
-  return problem.objective == PlanObjective::kCost ? short_number(each / kHour)
-                                                   : short_number(each / kKilowattHour);
+  const double tokens = tokens_per_sample(models);
+  const double each = score_of(models, record) / (problem.samples * (tokens > 0.0 ? tokens : 1.0)) * kMillion;
+  return short_number(each / (problem.objective == PlanObjective::kCost ? kHour : kKilowattHour));
 }
 
 std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, std::size_t number) {
@@ -74,8 +78,7 @@ std::vector<std::string> cells_of(PlanModels& models, const PlanRecord& record, 
                                  to_text(Bytes(forecast.memory_bytes)),
                                  percent_text(forecast.bubble()),
                                  to_text(Seconds(forecast.mean.exposed_communication_s))};
-  if (models.problem().objective != PlanObjective::kTime)
-    cells.push_back(cost_of(models, record, tokens > 0.0 ? tokens : 1.0));
+  if (models.problem().objective != PlanObjective::kTime) cells.push_back(cost_of(models, record));
   return cells;
 }
 
@@ -97,10 +100,8 @@ std::string ranking_text(PlanModels& models, const PlanOutcome& outcome, std::si
     table.add(cells_of(models, record, i + 1));
     if (i == 0 || !record.fits) continue;
     const PlanRecord& best = outcome.plans.front();
-    const auto value = [&](const PlanRecord& one) {
-      return score(problem, models.device(), one.plan, one.forecast->step_s);
-    };
-    reasons += std::to_string(i + 1) + " is " + percent_text(value(record) / value(best) - 1.0) +
+    reasons += std::to_string(i + 1) + " is " +
+               percent_text(score_of(models, record) / score_of(models, best) - 1.0) +
                " behind 1: " + differences(*best.forecast, *record.forecast) + "\n";
   }
   std::string memory;
@@ -119,8 +120,7 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
     return record.forecast ? record.forecast->memory_bytes : record.bound.memory_bytes;
   };
   for (const PlanRecord& record : outcome.plans)
-    if (record.refusal.empty() && (smallest == nullptr || needs(record) < needs(*smallest)))
-      smallest = &record;
+    if (record.error.empty() && (smallest == nullptr || needs(record) < needs(*smallest))) smallest = &record;
   if (smallest == nullptr)
     return "no plan divides " + counted(static_cast<std::size_t>(models.problem().samples), "sequence") +
            " among " + counted(static_cast<std::size_t>(models.problem().ranks), "rank") + "\n";
@@ -133,7 +133,7 @@ std::string nothing_fits_text(PlanModels& models, const PlanBounds& bounds, cons
   const int ranks = ranks_that_fit(models.problem());
   return text + (ranks > models.problem().ranks
                      ? "By the lower bound of memory a plan may fit on " + std::to_string(ranks) +
-                           " of these devices; ask with a cluster that has them.\n"
+                           " of these devices; name a cluster that has them.\n"
                  : ranks == 0
                      ? "More of these devices do not help: take a shorter sequence, or a smaller batch.\n"
                      : "");
@@ -145,11 +145,10 @@ std::string counts_text(PlanModels& models, const PlanOutcome& outcome) {
                      " do not fit by their bound of memory, " + std::to_string(counts.too_slow) +
                      " cannot be among the best by their bound of time, " + std::to_string(counts.replayed) +
                      " were replayed";
-  if (counts.refused > 0) text += ", " + std::to_string(counts.refused) + " cannot be predicted";
+  if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " cannot be predicted";
   text += "\n";
   if (outcome.ranked == 0 || !outcome.open_score) return text;
-  const PlanRecord& best = outcome.plans.front();
-  const double found = score(models.problem(), models.device(), best.plan, best.forecast->step_s);
+  const double found = score_of(models, outcome.plans.front());
   return text +
          "Not proven: --replays ended the search; by its bound a plan that was not replayed may be up to " +
          percent_text(std::max(0.0, 1.0 - *outcome.open_score / found)) + " better than the best found\n";
@@ -172,7 +171,7 @@ std::string plans_csv(const PlanOutcome& outcome) {
                     forecast->samples_per_s, forecast->mfu, forecast->memory_bytes, forecast->bubble(),
                     forecast->mean.compute_s, forecast->mean.exposed_communication_s, record.fits ? 1 : 0);
     else
-      text += std::string(",,,,,,,,,") + (record.refusal.empty() ? "pruned" : "refused");
+      text += std::string(",,,,,,,,,") + (record.error.empty() ? "pruned" : "refused");
     text += "\n";
   }
   return text;
@@ -187,13 +186,13 @@ std::string plans_json_lines(const PlanProblem& problem, const PlanOutcome& outc
         {"bound", {{"step_s", record.bound.step_s}, {"memory_bytes", record.bound.memory_bytes}}}};
     if (record.fits) json["rank"] = i + 1;
     if (!record.name.empty()) json["name"] = record.name;
-    if (!record.refusal.empty()) json["refusal"] = record.refusal;
+    if (!record.error.empty()) json["refusal"] = record.error;
     if (const auto& forecast = record.forecast) {
-      nlohmann::ordered_json said{{"step_s", forecast->step_s}, {"samples_per_s", forecast->samples_per_s},
-                                  {"mfu", forecast->mfu},       {"memory_bytes", forecast->memory_bytes},
-                                  {"fits", record.fits},        {"bubble", forecast->bubble()}};
-      for (const auto& [name, part] : breakdown_parts()) said[name + "_s"] = forecast->mean.*part;
-      json["forecast"] = std::move(said);
+      nlohmann::ordered_json times{{"step_s", forecast->step_s}, {"samples_per_s", forecast->samples_per_s},
+                                   {"mfu", forecast->mfu},       {"memory_bytes", forecast->memory_bytes},
+                                   {"fits", record.fits},        {"bubble", forecast->bubble()}};
+      for (const auto& [name, part] : breakdown_parts()) times[name + "_s"] = forecast->mean.*part;
+      json["forecast"] = std::move(times);
     }
     text += json.dump() + "\n";
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,68 +9,70 @@
 #include "sim/plan/bounds.hpp"
 #include "sim/plan/space.hpp"
 
-/// The best plans: bounds say which need not be looked at, the replay decides among the rest.
+/// Search for the best plans: bounds exclude plans, replays rank the others.
 namespace stepcast {
 
-/// What `predict` says of a plan. Of more than twelve rounds of micro-batches, as many as a pipeline has ranks each, it is asked
-/// with three rounds and with four; every further round takes, and keeps, what the fourth does.
+/// Forecast of `predict` for a plan. If micro-batches fill more than twelve rounds (a round has one per
+/// pipeline rank), three and four rounds are replayed; every further round takes and holds what the fourth
+/// one adds.
 struct PlanForecast {
   double step_s = 0.0;
   double samples_per_s = 0.0;
-  double mfu = 0.0;                          ///< part of the peak rate; 0 where the device is no GPU
+  double mfu = 0.0;                          ///< fraction of peak flop/s; 0 if the device is not a GPU
   double memory_bytes = 0.0;                 ///< of the rank that holds most
   Breakdown mean{};                          ///< over the ranks
-  double operations = 0.0;                   ///< that were replayed
-  std::vector<double> stage_memory_bytes{};  ///< of a pipeline's stages; else of all ranks
+  double operations = 0.0;                   ///< replayed
+  std::vector<double> stage_memory_bytes{};  ///< by pipeline stage; one value without a pipeline
   [[nodiscard]] double bubble() const;
 };
 
 struct PlanRecord {
   Plan plan{};
   PlanBound bound{};
-  std::string name{};  ///< of a plan of somebody's own
+  std::string name{};  ///< of a user's plan; else empty
   std::optional<PlanForecast> forecast{};
-  std::string refusal{};  ///< why `predict` answers nothing
-  bool fits = false;      ///< with the reserve
+  std::string error{};  ///< error of `predict`; else empty
+  bool fits = false;    ///< in device memory less the reserve
 };
 
-/// Counted, not timed: equal inputs give equal outputs.
+/// Numbers of plans. They depend on the inputs alone, never on time.
 struct PlanCounts {
-  std::size_t enumerated = 0, too_large = 0, too_slow = 0, replayed = 0, refused = 0;
-  double operations = 0.0;  ///< that were replayed
+  std::size_t enumerated = 0, too_large = 0, too_slow = 0, replayed = 0, failed = 0;
+  double operations = 0.0;  ///< replayed
 };
 
-/// Plans that could be better by no more than this are not looked at.
+/// Plans that could be better by at most this fraction are not replayed.
 constexpr double kPlanSlack = 0.005;
 
-/// What a replay may take on average, about 0.1 s: of longer ones there are fewer.
+/// Operations of an average replay, about 0.1 s. If replays are longer, there are fewer of them.
 constexpr double kReplayOperations = 6e4;
 
 struct PlanRequest {
-  std::size_t best = 5;  ///< that are ranked at least; the first is proven to be the best, but for kPlanSlack
-  std::size_t most_replays = 500;  ///< of up to kReplayOperations each
-  std::vector<PlanRecord> own{};   ///< ranked beside the others, whatever their bounds
-  bool everything = false;         ///< replay every plan, of finalists' dimensions too
+  std::size_t best = 5;  ///< least number of ranked plans; the first is proven best but for kPlanSlack
+  std::size_t most_replays = 500;        ///< of kReplayOperations each
+  std::vector<PlanRecord> user_plans{};  ///< ranked with the others, whatever their bounds
+  bool everything = false;               ///< replay every plan, with all refinement values
 };
 
 struct PlanOutcome {
-  std::vector<PlanRecord> plans;  ///< those that were replayed and fit first, best first; then all others
-  std::size_t ranked = 0;         ///< how many of them fit
+  std::vector<PlanRecord> plans;  ///< first the replayed plans that fit, best first; then all others
+  std::size_t ranked = 0;         ///< number of plans that fit
   PlanCounts counts;
-  /// The least score of a plan that was not replayed though its bound promises more than the best; none: the best is
-  /// proven to be.
+  /// Least score bound of the plans that the replay budget excluded though they could be the best. None: the
+  /// first plan is proven best.
   std::optional<double> open_score;
-  double bounds_s = 0.0,
-         replays_s = 0.0;  ///< that finding bounds and replaying took; of the machine, not of the plans
+  double bounds_s = 0.0, replays_s = 0.0;  ///< wall-clock time of the search itself
 };
 
-/// What the problem makes least of: seconds, device-seconds or joules.
-double score(const PlanProblem& problem, const DeviceModel& device, const Plan& plan, double step_s);
+/// The number that the problem minimises: seconds, device-seconds or joules.
+double score(const PlanModels& models, const Plan& plan, double step_s);
 
-/// Best bound first, until no bound is below (1 - kPlanSlack) of the best found. Then variants of the best.
+/// Replays plans in ascending order of their bounds until none is below (1 - kPlanSlack) of the best score
+/// found; then refines the best.
 PlanOutcome search_plans(PlanModels& models, PlanBounds& bounds, const PlanRequest& request);
 
-/// The fewest ranks, doubling them from those that there are, on which some plan's bound of memory fits; 0: none does.
+/// Least number of ranks, doubled from those of the problem, on which the memory bound of some plan fits; 0:
+/// none.
 int ranks_that_fit(const PlanProblem& problem);
 
 }  // namespace stepcast

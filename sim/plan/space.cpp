@@ -11,7 +11,7 @@ namespace {
 
 using Values = std::vector<std::string>;
 
-const Values kNothing{""};
+const Values kDoesNotApply{""};
 
 Values divisors(int number) {
   Values all;
@@ -28,19 +28,19 @@ int blocks_of(const Model& model) {
 
 int stages_of(const Plan& plan) { return plan.number("pipeline") * plan.number("virtual-stages"); }
 
-/// Ranks that the mesh has not yet given away.
+/// Ranks per cell of the mesh dimensions chosen so far.
 int ranks_left(const Plan& plan) {
   return plan.number("world-size") / plan.number("tensor") / plan.number("context") / plan.number("pipeline");
 }
 
-/// Choices of an option as its strategy declares them.
+/// Valid values of a strategy's option.
 Values choices_of(const std::string& strategy, const std::string& name) {
   for (const StrategyOption& option : strategies().find(strategy).options)
     if (option.name == name) return option.choices;
-  return kNothing;
+  return kDoesNotApply;
 }
 
-/// All ranks; where work costs more on more of them also the half, a quarter, ...
+/// All ranks; if the objective is not time, also a half, a quarter, ...
 Values world_sizes(PlanModels& models, const Plan&) {
   Values sizes;
   for (int ranks = models.problem().ranks; ranks >= 1; ranks = ranks % 2 == 0 ? ranks / 2 : 0) {
@@ -50,8 +50,7 @@ Values world_sizes(PlanModels& models, const Plan&) {
   return sizes;
 }
 
-/// Divisors of the ranks that are left into which the model's parts can be divided. Others are not offered even where more
-/// ranks cannot share: a model without that setting is not shared.
+/// Divisors of the ranks that are left over which the model can be shared; 1 alone if it has no such setting.
 Values shares(PlanModels& models, const Plan& plan, const std::string& name) {
   Values fitting;
   for (const std::string& value : divisors(ranks_left(plan))) {
@@ -63,17 +62,18 @@ Values shares(PlanModels& models, const Plan& plan, const std::string& name) {
 }
 
 Values sequence_parallel(PlanModels& models, const Plan& plan) {
-  if (plan.number("tensor") == 1 || !models.whole().settings.contains("sequence_parallel")) return kNothing;
+  if (plan.number("tensor") == 1 || !models.whole().settings.contains("sequence_parallel"))
+    return kDoesNotApply;
   Plan parallel = plan;
   parallel.values["sequence_parallel"] = "1";
   return models.part(parallel) == nullptr ? Values{"0"} : Values{"1", "0"};
 }
 
-/// What parts of the sequence are gathered for: kept, or gathered again.
+/// Whether sequence parallelism gathers inputs again in the backward instead of saving them.
 Values gathers_again(PlanModels& models, const Plan& plan) {
   const bool gathers =
       plan.text("sequence_parallel") == "1" && models.whole().settings.contains("gather_again");
-  return gathers ? Values{"", "1"} : kNothing;
+  return gathers ? Values{"", "1"} : kDoesNotApply;
 }
 
 Values pipelines(PlanModels& models, const Plan& plan) {
@@ -83,15 +83,15 @@ Values pipelines(PlanModels& models, const Plan& plan) {
   return fitting;
 }
 
-/// All ranks that are left, if they can divide the samples.
+/// All ranks that are left, if they divide the samples.
 Values data(PlanModels& models, const Plan& plan) {
   const int ranks = ranks_left(plan);
   return models.problem().samples % ranks == 0 ? Values{std::to_string(ranks)} : Values{};
 }
 
-/// Divisors of the ranks that have batches, of which each so many neighbours have parts of the experts.
+/// Divisors of the data-parallel ranks over which the experts can be shared.
 Values experts(PlanModels& models, const Plan& plan) {
-  if (models.whole().settings.count("experts") == 0) return kNothing;
+  if (models.whole().settings.count("experts") == 0) return kDoesNotApply;
   Values fitting;
   for (const std::string& value : divisors(plan.number("data"))) {
     Plan shared = plan;
@@ -101,7 +101,7 @@ Values experts(PlanModels& models, const Plan& plan) {
   return fitting;
 }
 
-/// The ones that are worth planning: naive ones of `strategies()` are never better.
+/// Strategies worth planning; the others average without buckets and are never faster.
 Values strategies_for(PlanModels&, const Plan& plan) {
   if (plan.number("pipeline") > 1) return {"pipeline"};
   if (plan.number("data") * plan.number("context") == 1) return {"single"};
@@ -109,13 +109,13 @@ Values strategies_for(PlanModels&, const Plan& plan) {
 }
 
 Values shardings(PlanModels&, const Plan& plan) {
-  return plan.text("strategy") == "fsdp" ? choices_of("fsdp", "sharding") : kNothing;
+  return plan.text("strategy") == "fsdp" ? choices_of("fsdp", "sharding") : kDoesNotApply;
 }
 
-/// Ranks with batches that have one copy in shards: all of them, or fewer and replicas.
+/// Data-parallel ranks that shard one copy: all of them (""), or fewer, with replicas.
 Values shards(PlanModels&, const Plan& plan) {
   if (plan.text("strategy") != "fsdp" || plan.text("sharding") == "no_shard" || plan.number("expert") > 1)
-    return kNothing;
+    return kDoesNotApply;
   Values all = divisors(plan.number("data"));
   all.pop_back();
   std::erase(all, "1");
@@ -127,7 +127,7 @@ Values micro_batches(PlanModels& models, const Plan& plan) {
   return divisors(models.problem().samples / plan.number("data"));
 }
 
-/// Units of several blocks; FSDP gathers one block at a time where it shards parameters.
+/// Units of several blocks too, but not if FSDP gathers parameters block by block.
 Values recomputations(PlanModels& models, const Plan& plan) {
   Values all{"none", "full"};
   if (plan.text("sharding") == "full_shard") return all;
@@ -138,7 +138,7 @@ Values recomputations(PlanModels& models, const Plan& plan) {
 }
 
 Values schedules(PlanModels& models, const Plan& plan) {
-  if (plan.text("strategy") != "pipeline") return kNothing;
+  if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   Values all = choices_of("pipeline", "schedule");
   const int stages = plan.number("pipeline"), parts = plan.number("micro-batches");
   const bool interleaves =
@@ -148,29 +148,30 @@ Values schedules(PlanModels& models, const Plan& plan) {
 }
 
 Values virtual_stages(PlanModels& models, const Plan& plan) {
-  if (plan.text("schedule") != "interleaved") return kNothing;
+  if (plan.text("schedule") != "interleaved") return kDoesNotApply;
   const int most = blocks_of(models.whole()) / plan.number("pipeline");
   Values all;
   for (int parts = 2; parts <= most; parts *= 2) all.push_back(std::to_string(parts));
   return all;
 }
 
-/// Where the parts of a micro-batch's time would be most equal, and the same with blocks taken from the outer stages.
-Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<int, int>>& riders) {
-  if (plan.text("strategy") != "pipeline") return kNothing;
+/// The split with the most equal times, and equal splits in which embedding and head count as blocks.
+/// \param ends blocks that the embedding and the head count as
+Values splits(PlanModels& models, const Plan& plan, const std::vector<std::pair<int, int>>& ends) {
+  if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   const Model& model = *models.part(plan);
   Values all;
   const auto add = [&](const std::string& split) {
     if (!split.empty() && std::find(all.begin(), all.end(), split) == all.end()) all.push_back(split);
   };
-  for (const auto& [first, last] : riders) add(split_for(blocks_of(model), stages_of(plan), first, last));
+  for (const auto& [first, last] : ends) add(split_for(blocks_of(model), stages_of(plan), first, last));
   add(models.balanced_split(model, plan.micro_batch(models.problem()), stages_of(plan)));
   return all;
 }
 
 /// One block moved between two stages.
-Values neighbouring_splits(PlanModels&, const Plan& plan) {
-  if (plan.text("strategy") != "pipeline") return kNothing;
+Values adjacent_splits(PlanModels&, const Plan& plan) {
+  if (plan.text("strategy") != "pipeline") return kDoesNotApply;
   if (plan.text("split").empty()) return {};
   const std::vector<int> counts = split_counts(plan.text("split"));
   Values all;
@@ -190,22 +191,22 @@ bool averages_in_buckets(const Plan& plan) {
          (plan.text("strategy") == "pipeline" && plan.number("data") * plan.number("context") > 1);
 }
 
-/// Over several micro-batches whole gradients stay: 2 is 1 with more waits.
+/// With several micro-batches whole gradients stay: stage 2 only adds waits to stage 1.
 Values zero_stages(PlanModels& models, const Plan& plan) {
   const bool has_optimizer = models.whole().optimizer.kind != "none";
-  if (!has_optimizer || !averages_in_buckets(plan) || plan.number("expert") > 1) return kNothing;
+  if (!has_optimizer || !averages_in_buckets(plan) || plan.number("expert") > 1) return kDoesNotApply;
   return plan.number("micro-batches") == 1 ? Values{"", "1", "2"} : Values{"", "1"};
 }
 
-/// Of buckets in which replicas average gradients.
 Values bucket_caps(PlanModels&, const Plan& plan) {
-  return averages_in_buckets(plan) ? Values{"", "5MiB", "100MiB", "400MiB"} : kNothing;
+  return averages_in_buckets(plan) ? Values{"", "5MiB", "100MiB", "400MiB"} : kDoesNotApply;
 }
 
-/// Which ranks are neighbours, behind those of tensor parallelism: replicas of one stage, or the stages of one replica.
+/// Adjacent ranks, after those of tensor parallelism: replicas of a stage, or stages of a replica.
 Values rank_orders(PlanModels&, const Plan& plan) {
   const bool both = plan.number("pipeline") > 1 && plan.number("data") > 1;
-  return both && plan.number("context") * plan.number("expert") == 1 ? Values{"", kStagesInside} : kNothing;
+  return both && plan.number("context") * plan.number("expert") == 1 ? Values{"", kStagesInside}
+                                                                     : kDoesNotApply;
 }
 
 bool gathers(const Plan& plan) {
@@ -240,9 +241,9 @@ const std::vector<PlanDimension>& plan_dimensions() {
       {"sharding", "", kOption, shardings},
       {"shard", "shard", kMesh, shards},
       {"forward-prefetch", "forward prefetch", kOption,
-       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kNothing; },
+       [](PlanModels&, const Plan& plan) { return gathers(plan) ? Values{"yes"} : kDoesNotApply; },
        [](PlanModels&, const Plan& plan) {
-         return gathers(plan) ? Values{"yes", ""} : kNothing;
+         return gathers(plan) ? Values{"yes", ""} : kDoesNotApply;
        }},
       {"micro-batches", "micro-batches", kOption, micro_batches},
       {"recompute", "recompute", kOption, recomputations},
@@ -252,13 +253,13 @@ const std::vector<PlanDimension>& plan_dimensions() {
        [](PlanModels& models, const Plan& plan) {
          return splits(models, plan, {{0, 0}, {0, 1}, {1, 1}, {1, 0}});
        },
-       neighbouring_splits},
+       adjacent_splits},
       {"zero", "zero", kOption, zero_stages},
       {"rank-order", "order", kOrder, nullptr, rank_orders},
       {"bucket-cap", "bucket cap", kOption, nullptr, bucket_caps},
       {"limit-all-gathers", "all-gathers at once", kOption, nullptr,
        [](PlanModels&, const Plan& plan) {
-         return gathers(plan) ? Values{"", "3"} : kNothing;
+         return gathers(plan) ? Values{"", "3"} : kDoesNotApply;
        }},
   };
   return kDimensions;
@@ -272,7 +273,7 @@ const PlanDimension* find_dimension(const std::string& name) {
 
 namespace {
 
-/// Equal plans have equal values: what means nothing is not there.
+/// Leaves out values that do not apply, so that equal plans have equal values.
 void set(Plan& plan, const std::string& name, const std::string& value) {
   if (value.empty())
     plan.values.erase(name);
@@ -286,8 +287,8 @@ void choose(PlanModels& models, std::size_t index, Plan& plan, bool all,
   const PlanDimension& dimension = plan_dimensions()[index];
   if (!dimension.values && !all) return choose(models, index + 1, plan, all, visit);
   Values values = dimension.values ? dimension.values(models, plan) : Values{};
-  if (all && dimension.of_finalists)
-    for (const std::string& value : dimension.of_finalists(models, plan))
+  if (all && dimension.refinement_values)
+    for (const std::string& value : dimension.refinement_values(models, plan))
       if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
   for (const std::string& value : values) {
     set(plan, dimension.name, value);
@@ -306,8 +307,8 @@ void enumerate_plans(PlanModels& models, const std::function<void(const Plan&)>&
 std::vector<Plan> variants_of(PlanModels& models, const Plan& plan) {
   std::vector<Plan> variants;
   for (const PlanDimension& dimension : plan_dimensions()) {
-    if (!dimension.of_finalists) continue;
-    for (const std::string& value : dimension.of_finalists(models, plan)) {
+    if (!dimension.refinement_values) continue;
+    for (const std::string& value : dimension.refinement_values(models, plan)) {
       if (value == plan.text(dimension.name)) continue;
       variants.push_back(plan);
       set(variants.back(), dimension.name, value);

@@ -12,7 +12,7 @@
 namespace stepcast {
 namespace {
 
-/// What the problem says for all plans.
+/// Options that the problem sets for all plans.
 constexpr std::array kOfProblem{"cluster", "device", "precision", "trace", "calibration"};
 
 int whole_number(const YamlNode& node, const std::string& text) {
@@ -32,49 +32,52 @@ void read_mesh(const YamlNode& node, Plan& plan) {
       node.fail(unknown_name("dimension", name, known));
     whole_number(node, equals == std::string::npos ? "" : part.substr(equals + 1));
     if (name == "pipeline" && plan.number("data") > 1) plan.values["rank-order"] = kStagesInside;
-    if (!plan.values.emplace(name, part.substr(equals + 1)).second) node.fail("'" + name + "' stands twice");
+    if (!plan.values.emplace(name, part.substr(equals + 1)).second)
+      node.fail("'" + name + "' is given twice");
   }
 }
 
-/// Ranks with batches are `data` to plans, however many of them have one copy in shards.
+/// In a Plan `data` counts all data-parallel ranks, and `shard` those that share one copy.
 void settle_shards(const YamlNode& node, Plan& plan) {
   const bool shards = plan.values.contains("shard"), copies = plan.values.contains("data");
   if (plan.text("strategy") != "fsdp") {
-    if (shards) node.fail("'shard' is a dimension of fsdp's mesh, not of " + plan.text("strategy") + "'s");
+    if (shards)
+      node.fail("'shard' is a dimension of fsdp alone; strategy '" + plan.text("strategy") +
+                "' takes pipeline, data, context, tensor and expert");
     return;
   }
-  if (copies && !shards) node.fail("fsdp needs shard=N beside data=N, the ranks of each replica");
+  if (copies && !shards) node.fail("fsdp needs shard=N with data=N: the ranks that share one copy");
   if (!shards) return;
   const int all = plan.number("data") * plan.number("shard");
   plan.values["data"] = std::to_string(all);
   if (all == plan.number("shard")) plan.values.erase("shard");
 }
 
-/// The problem's model, of which a plan may set what is a dimension of plans: sequence parallelism.
+/// The problem's model; a plan may change settings that are dimensions, such as sequence parallelism.
 void read_model(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   const Specification own = Specification::parse("model", node.text());
   const Specification whole = Specification::parse("model", problem.model);
-  if (own.file != whole.file) node.fail("'" + own.file + "' is not the model that is planned, " + whole.file);
+  if (own.file != whole.file) node.fail("'" + own.file + "' is not the planned model, " + whole.file);
   for (const auto& [name, value] : own.overrides) {
     const auto same = std::find(whole.overrides.begin(), whole.overrides.end(), std::pair(name, value));
     const PlanDimension* dimension = find_dimension(name);
     if (dimension != nullptr && dimension->kind == DimensionKind::kSetting)
       plan.values[name] = value;
     else if (same == whole.overrides.end())
-      node.fail("setting '" + name + "=" + value + "' is not of the model that is planned, " + problem.model);
+      node.fail("setting '" + name + "=" + value + "' differs from the planned model, " + problem.model);
   }
 }
 
-/// Stages as plans have them: nothing is even, else blocks of each.
+/// Even stages have no `split`; others state the blocks of each.
 void read_split(const YamlNode& node, Plan& plan) {
   const std::string split = node.text();
   if (split == "even") return;
   if (split == "balanced" || split.starts_with("ratio:"))
-    node.fail("'" + split + "': a plan of your own states the blocks of each stage, as 6-2-2-2, or 'even'");
+    node.fail("'" + split + "': a user's plan states the blocks of each stage, as 6-2-2-2, or 'even'");
   node.placed([&] { plan.values["split"] = split_text(split_counts(split)); });
 }
 
-/// What a mesh leaves open, and what follows from the problem.
+/// Adds what the mesh leaves open and what follows from the problem.
 void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   if (!plan.values.contains("world-size")) plan.values["world-size"] = std::to_string(problem.ranks);
   const std::string open =
@@ -83,7 +86,8 @@ void complete(const YamlNode& node, const PlanProblem& problem, Plan& plan) {
   const int given =
       plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data");
   if (ranks > problem.ranks)
-    node.fail("world-size " + std::to_string(ranks) + ": there are " + std::to_string(problem.ranks));
+    node.fail("world-size " + std::to_string(ranks) + " is more than the " + std::to_string(problem.ranks) +
+              " of the problem");
   if (!plan.values.contains(open) && ranks % given == 0) plan.values[open] = std::to_string(ranks / given);
   if (plan.number("pipeline") * plan.number("context") * plan.number("tensor") * plan.number("data") != ranks)
     node.fail("the mesh is " + std::to_string(given) + " ranks, the world size is " + std::to_string(ranks));
@@ -103,7 +107,7 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
   for (const std::string& key : node.keys()) {
     const YamlNode value = node.at(key);
     if (std::find(kOfProblem.begin(), kOfProblem.end(), key) != kOfProblem.end())
-      value.fail("'" + key + "' is the same for all plans; say it on the command line");
+      value.fail("'" + key + "' is the same for all plans; set it on the command line");
     if (key == "name")
       record.name = value.text();
     else if (key == "mesh")
@@ -133,14 +137,14 @@ PlanRecord read_plan(const YamlNode& node, const PlanProblem& problem, std::size
 
 }  // namespace
 
-std::vector<PlanRecord> load_own_plans(const std::string& path, const PlanProblem& problem) {
+std::vector<PlanRecord> load_user_plans(const std::string& path, const PlanProblem& problem) {
   const YamlNode file = YamlNode::load(path);
-  if (!file.is_sequence()) file.fail("is no list of plans, as '- {strategy: fsdp, recompute: full}'");
+  if (!file.is_sequence()) file.fail("is not a list of plans, such as '- {strategy: fsdp, recompute: full}'");
   std::vector<PlanRecord> plans;
   std::set<std::string> names;
   for (const YamlNode& node : file.items()) {
     plans.push_back(read_plan(node, problem, plans.size() + 1));
-    if (!names.insert(plans.back().name).second) node.fail("name '" + plans.back().name + "' stands twice");
+    if (!names.insert(plans.back().name).second) node.fail("name '" + plans.back().name + "' is given twice");
   }
   return plans;
 }

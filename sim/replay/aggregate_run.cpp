@@ -34,7 +34,7 @@ class Lockstep {
     LockstepCost cost;
     const int steps = algorithm.steps(call, 0);
     std::vector<double> over;  // by step
-    double thread_free = algorithm.copied ? calibration.copy.at(algorithm.copied(call, 0)).count() : 0.0;
+    double thread_free = algorithm.copied ? calibration.copy.cost.at(algorithm.copied(call, 0)).count() : 0.0;
     for (int k = 0; k < steps; ++k) {
       const Exchange step = algorithm.step(call, 0, k);
       const double posted = step.after < 0 ? 0.0 : over[step.after];
@@ -44,7 +44,7 @@ class Lockstep {
         thread_free = std::max(thread_free, arrival(posted, bytes));
         cost.cpu_seconds += 2.0 * path_.cpu.at(bytes).count() + path_.wake_cpu_s / (k - step.after);
         if (step.reduce) {
-          const double reduce = calibration.reduce.at(bytes).count();
+          const double reduce = calibration.reduce.cost.at(bytes).count();
           thread_free += reduce;
           cost.cpu_seconds += reduce;
         }
@@ -56,9 +56,10 @@ class Lockstep {
   }
 
  private:
-  /// Of a step posted at `posted`, when the rank's engine is done and the message has come from the one before,
-  /// which does the same: both engines take a send and a receive, one after the other. Which of the two a rank
-  /// handles first alternates around the ring, so that a message begins when the second of them does.
+  /// Of a step posted at `posted`, when the rank's engine is done and the message has come from the one
+  /// before, which does the same: both engines take a send and a receive, one after the other. Which of the
+  /// two a rank handles first alternates around the ring, so that a message begins when the second of them
+  /// does.
   double arrival(double posted, Bytes bytes) {
     const double gap = path_.gap.at(bytes).count();
     const double begins = std::max(posted + notice_, engine_free_) + gap;

@@ -9,15 +9,13 @@ namespace stepcast {
 
 using Callback = std::function<void()>;
 
-/// A clock and its timers. Callbacks of one instant run in the order in which they were set, so that equal inputs
-/// give equal outputs.
+/// A clock and its timers. Callbacks of one time run in the order in which they were set, so that equal
+/// inputs give equal outputs.
 class Clock {
  public:
   enum class Driver : std::uint8_t {
-    kTimers,  ///< time passes from one timer to the next: `run`
-    kSimGrid,  ///< SimGrid's clock, counted from the start of this replay (it never restarts inside a process). The
-    ///< timers are in a heap of our own all the same: thousands of ranks set timers, and a single one of
-    ///< SimGrid's at the earliest of them is cheaper.
+    kTimers,   ///< time passes from one timer to the next: `run`
+    kSimGrid,  ///< SimGrid's clock, counted from the start of this replay: it never restarts in a process
   };
   /// \pre of kSimGrid: an engine exists and lives longer
   explicit Clock(Driver driver);
@@ -27,7 +25,7 @@ class Clock {
 
   /// Seconds since the start of the replay.
   [[nodiscard]] double now() const;
-  /// Calls back at `date`, or as soon as possible when it is past; never from inside this call.
+  /// Calls back at `date`, or as soon as possible if it is past; never from inside this call.
   void at(double date, Callback callback);
   /// Runs until no timer is set. \pre kTimers
   void run();
@@ -53,6 +51,7 @@ class Clock {
   bool in_event_ = false;
   double armed_ = -1.0;  ///< date of the earliest timer given to SimGrid; < 0: none
   std::uint64_t next_order_ = 0;
+  /// Also with SimGrid: one of its timers at the earliest event is cheaper than thousands of them.
   std::vector<Event> heap_;
 };
 

@@ -16,6 +16,12 @@ CollectivePlans::CollectivePlans(const ReplayInput& input, std::string backend, 
     throw UsageError(
         "--fidelity message: NCCL's collectives are replayed as link loads, not as messages; use auto or "
         "aggregate");
+  constexpr int kMostOracleRanks = 512;
+  if (const int ranks = input.schedule->world_size;
+      nccl != nullptr && input.exact && input.simgrid && ranks > kMostOracleRanks)
+    throw UsageError("--exact: SimGrid replays NCCL for at most " + std::to_string(kMostOracleRanks) +
+                     " ranks, found " + std::to_string(ranks) +
+                     "; without --exact the built-in solver replays one rank per class");
 }
 
 const CollectivePlan& CollectivePlans::of(const Collective& collective, int group) {

@@ -26,7 +26,8 @@ struct CollectivePlan {
   Way way = Way::kMessages;
   const Algorithm* algorithm = nullptr;
   CollectiveCall call{};
-  /// Of its flows: calls of one type by one group send between the same ranks, the same parts of their messages.
+  /// Of its flows: calls of one type by one group send between the same ranks, the same parts of their
+  /// messages.
   int flow_type = 0;
 
   // Of NCCL.
@@ -47,10 +48,11 @@ class CollectivePlans {
   static constexpr int kLargestMessageGroup = 16;
 
   /// \param nccl of the backend `nccl`; null: another backend
-  /// \throws UsageError for NCCL message by message
+  /// \throws UsageError for NCCL with `--fidelity message`, or with `--exact` beyond 512 ranks
   CollectivePlans(const ReplayInput& input, std::string backend, NcclGraphs* nccl);
 
-  /// \param group index of the one that `collective` names \throws UsageError where NCCL does not have what was chosen
+  /// \param group index of the one that `collective` names \throws UsageError where NCCL does not have what
+  /// was chosen
   const CollectivePlan& of(const Collective& collective, int group);
 
   [[nodiscard]] NcclGraphs* nccl() const { return nccl_; }

@@ -101,9 +101,8 @@ std::vector<Bytes> message_sizes(const CollectiveRequest& request, const std::st
 
 Bench predict_collectives(const CollectiveRequest& request) {
   check(request);
-  Place place;
-  place.load(request, {.world_size = request.world_size});
-  place.choose_backend(request);
+  const auto environment = resolve_environment(request, {.world_size = request.world_size});
+  PredictionEnvironment& place = *environment;
   Bench bench;
   if (!place.cluster.path.empty()) bench.lineage.push_back(make_ancestor("cluster", place.cluster.path));
   if (place.calibration) bench.lineage.push_back(make_ancestor("calibration", request.calibration));
@@ -116,9 +115,9 @@ Bench predict_collectives(const CollectiveRequest& request) {
   input.model = &no_model;
   for (const auto& [about, what] : place.communication_notes(input.node_of_rank))
     bench.context.warnings.push_back(about + " " + what);
-  input.steps = place.calibration ? kIterations : 1;
-  input.warmup_steps = place.calibration ? kWarmupIterations : 1;
-  input.record_spans = false;
+  input.run.steps = place.calibration ? kIterations : 1;
+  input.run.warmup_steps = place.calibration ? kWarmupIterations : 1;
+  input.run.record_spans = false;
   for (const std::string& name : request.collectives.empty() ? bench_names() : request.collectives) {
     for (const Bytes size : message_sizes(request, name)) {
       const auto kind = collective_kind(name);

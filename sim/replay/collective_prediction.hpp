@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "records/bench.hpp"
-#include "sim/replay/place.hpp"
+#include "sim/replay/environment.hpp"
 
 /// Times of single collectives from endpoint costs alone, to be held against a measured bench file.
 namespace stepcast {
 
-struct CollectiveRequest : PlaceRequest {
-  std::vector<std::string> collectives;  ///< empty: all of them
+struct CollectiveRequest : EnvironmentRequest {
+  std::vector<std::string> collectives{};  ///< empty: all of them
   int world_size = 2;
   Bytes smallest{4.0};
   Bytes largest{64.0 * kMebi};

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/replay/collective_plan.hpp"
-#include "sim/replay/fluid_network.hpp"
+#include "sim/replay/load_network.hpp"
 #include "sim/replay/transport.hpp"
 
 namespace stepcast {
@@ -19,13 +19,13 @@ struct CollectiveWorld {
   Processors& processors;
   const Calibration* calibration = nullptr;  ///< null: reductions and copies are free
   NcclGraphs* nccl = nullptr;                ///< of the backend `nccl`; null: another backend
-  FluidNetwork* fluid = nullptr;             ///< the network, where NCCL runs
+  LoadNetwork* loads = nullptr;              ///< the network of NCCL; null: another backend
 
   [[nodiscard]] double reduce_s(double bytes) const {
-    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.at(Bytes(bytes)).count();
+    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->reduce.cost.at(Bytes(bytes)).count();
   }
   [[nodiscard]] double copy_s(double bytes) const {
-    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->copy.at(Bytes(bytes)).count();
+    return calibration == nullptr || bytes <= 0.0 ? 0.0 : calibration->copy.cost.at(Bytes(bytes)).count();
   }
   /// Work of a communication thread of `rank`; `traffic` is what it moves through memory, in bytes.
   void run_job(int rank, double seconds, double traffic, Callback ended) const {
@@ -55,8 +55,8 @@ class CollectiveRun {
         ranks_(members.ranks) {}
   virtual ~CollectiveRun() = default;
 
-  /// Rank number `index` of the group, which is replayed, takes part from now on; `done` is called when its part is
-  /// over, possibly before this returns.
+  /// Rank number `index` of the group, which is replayed, takes part from now on; `done` is called when its
+  /// part is over, possibly before this returns.
   virtual void join(int index, Callback done) = 0;
 
  protected:
@@ -118,9 +118,8 @@ std::unique_ptr<CollectiveRun> make_aggregate_run(const CollectiveWorld& world, 
 std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const CollectivePlan& plan,
                                              const Members& members, const Load& load);
 
-/// When the same ends on all ranks that begin it at `begin`, and have its links to themselves. \pre way is kNccl or
-/// kNcclMessages
-double nccl_end_alone(const FluidNetwork& network, const CollectivePlan& plan, const Load& load,
-                      double begin);
+/// When the same ends on all ranks that begin it at `begin`, and have its links to themselves. \pre way is
+/// kNccl or kNcclMessages
+double nccl_end_alone(const LoadNetwork& network, const CollectivePlan& plan, const Load& load, double begin);
 
 }  // namespace stepcast

@@ -24,7 +24,7 @@ std::unique_ptr<CollectiveRun> Collectives::make_run(const Collective& collectiv
   if (plan.way == CollectivePlan::Way::kAggregate) return make_aggregate_run(world_, plan, members);
   if (plan.way == CollectivePlan::Way::kMessages) return make_message_run(world_, plan, members);
   count(plan, members.ranks);
-  return make_nccl_run(world_, plan, members, world_.fluid->symmetry().collective(plan, group));
+  return make_nccl_run(world_, plan, members, world_.loads->symmetry().collective(plan, group));
 }
 
 void Collectives::count(const CollectivePlan& plan, const std::vector<int>& ranks) {

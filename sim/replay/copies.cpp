@@ -28,28 +28,27 @@ void for_each_copy(const Schedule& schedule, Visit&& visit) {
 
 std::string staging_name(const Host& host) { return host.name + "/staging"; }
 
-/// The hosts' staging nodes stand at the end.
+/// Staging nodes are the last ones. Returns -1 if the host has none.
 int staging_node(const Cluster& cluster, const Host& host) {
   const std::string name = staging_name(host);
   const auto found = std::find_if(cluster.nodes.rbegin(), cluster.nodes.rend(),
                                   [&name](const Node& node) { return node.name == name; });
-  return static_cast<int>(cluster.nodes.rend() - found) - 1;  // -1: none
+  return static_cast<int>(cluster.nodes.rend() - found) - 1;
 }
 
-/// To issue a copy takes the main thread a while, which it does not have amid the hooks of a backward
-/// operation.
+/// The launch overhead of a copy takes time of the main thread, which hooks of a backward do not provide.
 void check_hooks(const Schedule& schedule) {
   for (const Program& program : schedule.programs) {
     const Op* copy = nullptr;  // since the last operation of the main thread
-    bool behind_hook = false;
+    bool after_hook = false;
     for (const Op& op : program.ops) {
       if (std::holds_alternative<Copy>(op.action)) copy = &op;
       const bool is_hook = op.within >= 0;
-      if (copy != nullptr && (is_hook || behind_hook))
+      if (copy != nullptr && (is_hook || after_hook))
         throw std::logic_error("schedule: copy '" + copy->name +
-                               "' stands before or behind a hook of a backward operation, where none may");
+                               "' is next to a hook of a backward operation, which is not supported");
       if (op.stream != Stream::kCompute) continue;
-      behind_hook = is_hook;
+      after_hook = is_hook;
       copy = nullptr;
     }
   }
@@ -62,7 +61,7 @@ const Host& host_of_rank(const ReplayInput& input, int rank) {
 /// Nodes of the cluster with staging between which a copy of `rank` moves.
 std::pair<int, int> ends_of(const ReplayInput& input, const Cluster& cluster, int rank, const Copy& copy) {
   const auto node = [&](const MemoryLocation& place) {
-    if (place.kind == MemoryLocation::Kind::kDevice) return input.node_of_rank[rank + place.offset];
+    if (!place.is_host()) return input.node_of_rank[rank + place.offset];
     const Host& host = host_of_rank(input, rank);
     return copy.staged() ? staging_node(cluster, host) : host.node;
   };
@@ -78,8 +77,8 @@ void check(const Cluster& cluster, const Op& op, const std::pair<int, int>& ends
   const Host& from = cluster.host_of(ends.first);
   const Host& to = cluster.host_of(ends.second);
   if (cluster.node(ends.first).host != cluster.node(ends.second).host)
-    throw UsageError(what + "leads from host '" + from.name + "' to host '" + to.name +
-                     "'; one process drives the devices of one host, of which this one has " +
+    throw UsageError(what + "copies from host '" + from.name + "' to host '" + to.name +
+                     "'; one process drives the devices of one host, and this host has " +
                      std::to_string(from.devices.size()));
 }
 
@@ -95,13 +94,13 @@ Copies::Copies(Network& network, const ReplayInput& input, const Cluster& with_s
   for_each_copy(*input.schedule, [&](int rank, const Op& op, const Copy& copy) {
     check(cluster_, op, ends_of(input, cluster_, rank, copy));
     for (const MemoryLocation& place : {copy.from, copy.to}) {
-      if (place.kind != MemoryLocation::Kind::kDevice) continue;
+      if (place.is_host()) continue;
       const int owner = rank + place.offset;
       const int at = input.node_of_rank[owner];
       if (rank_at.try_emplace(at, owner).first->second != owner)
         throw UsageError("cluster '" + cluster_.name + "': ranks " + std::to_string(rank_at.at(at)) +
-                         " and " + std::to_string(owner) + " sit on " + cluster_.node_name(at) +
-                         ", but copies want a device of its own for every rank; there are " +
+                         " and " + std::to_string(owner) + " are on " + cluster_.node_name(at) +
+                         ", but copies need a device per rank; there are " +
                          std::to_string(cluster_.places().size()));
     }
   });

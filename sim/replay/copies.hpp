@@ -8,38 +8,35 @@
 
 namespace stepcast {
 
-/// Copies between the memories of a host and its devices: flows over the host's own links, which share them
-/// with each other and with everything else that moves there. A copy of n bytes alone takes
+/// Copies between the memories of a host and its devices: flows over the links of the host, shared with each
+/// other and with all other traffic. A copy of n bytes alone takes
 ///
 ///     launch + alpha + n / bandwidth of the path
 ///
-/// where the path of a copy that is staged begins or ends with the host's staging rate. The path is the
-/// cluster's: between devices NVLink goes before PCIe, and what is behind one PCIe switch shares its uplink.
-/// Engines of a device are not counted: what must wait for another copy says so by `after`.
+/// The path of a staged copy begins or ends with the staging rate of the host. Between devices it prefers
+/// NVLink to PCIe; devices at one PCIe switch share its uplink. Copy engines are not counted: a copy that
+/// must wait for another one is ordered by `after`.
 class Copies {
  public:
-  /// \throws UsageError when the cluster has no device of its own for every rank that copies name, or on
-  /// another host. \throws std::logic_error when a copy would be issued amid the hooks of a backward
-  /// operation
+  /// \throws UsageError if a rank of a copy has no device of its own, or is on another host; std::logic_error
+  /// if a copy is issued between the hooks of a backward operation
   Copies(Network& network, const ReplayInput& input, const Cluster& with_staging);
 
-  /// The cluster with a node for the staging buffer of every host that copies from or to memory that is not
-  /// pinned, at a link of its first socket that is as fast as its thread: SimGrid 3.32 bounds the rate of no
-  /// flow between two hosts, so that what bounds it must be a link. The nodes of the cluster keep their
-  /// numbers.
+  /// The cluster with a staging node for every host that copies from or to pageable memory, at a link as fast
+  /// as its thread: SimGrid 3.32 limits the rate of flows by links only. Other nodes keep their numbers.
   static Cluster with_staging(const ReplayInput& input);
-  /// All of the schedule's copies one after another, each alone: the sum of the times above.
+  /// Sum of the times of all copies, each alone.
   static Seconds one_by_one(const ReplayInput& input);
-  /// Nodes between which the schedule's copies move, with repetitions.
+  /// Nodes at the ends of all copies, with repetitions.
   static std::vector<int> nodes(const ReplayInput& input, const Cluster& with_staging);
 
-  /// What the calling thread of `rank` needs to issue one.
+  /// Launch overhead of a copy on the main thread of `rank`, in seconds.
   [[nodiscard]] double launch_s(int rank) const;
-  /// Starts one that `rank` has issued; calls back when the last byte has arrived.
+  /// Starts a copy of `rank`; calls back when the last byte has arrived.
   void start(int rank, const Copy& copy, Callback done);
-  /// Between which nodes of the cluster with staging a copy of `rank` moves.
+  /// Nodes of the cluster with staging at the ends of a copy of `rank`.
   [[nodiscard]] std::pair<int, int> ends(int rank, const Copy& copy) const;
-  /// Bytes that the copies issued by each rank have moved so far.
+  /// Bytes of the copies that each rank has issued so far.
   [[nodiscard]] const std::vector<double>& bytes_moved() const { return bytes_moved_; }
 
  private:

@@ -1,52 +1,46 @@
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include "records/step_times.hpp"
+#include "records/phase_costs.hpp"
 #include "schedule/operations.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/shared_host.hpp"
 
 namespace stepcast {
 
-/// Cost of each operation of a Schedule when it runs alone, from the trace, the calibration or the model's declared times.
+/// Costs of the operations of a Schedule, each alone: from the phase costs, the calibration, and the memory
+/// bandwidth of a GPU.
 class Costs {
  public:
   explicit Costs(const ReplayInput& input);
 
-  /// Which measured step stands for what `rank` computes, one per step and micro-batch (micro-batches of a
-  /// step together, warm-up first): negative for medians, else its place in the order of the step times, from
-  /// 0 to 1, drawn by the seed and the same for all segments, so that their correlation is kept. Drawn as a
-  /// Latin hypercube: S draws take one place from each S-th part, every rank in an order of its own, so that
-  /// few steps give a steady median. McKay, Beckman and Conover, Technometrics 21, 1979.
-  [[nodiscard]] std::vector<double> places(int rank) const;
+  /// Quantiles of the measured steps whose times `rank` takes, one per step and micro-batch, warm-up first.
+  /// From 0 to 1 in the order of the step times; negative: medians. All segments take the same one, so that
+  /// their correlation is kept. Drawn as a Latin hypercube: S draws take one quantile from each S-th part, in
+  /// an order of the rank's own, so that few steps give a steady median. McKay, Beckman and Conover,
+  /// Technometrics 21, 1979.
+  [[nodiscard]] std::vector<double> sample_quantiles(int rank) const;
 
-  /// The work of an operation that computes or copies; seconds is 0 where it costs nothing.
+  /// Work of an operation that computes or copies. Its seconds are 0 if it costs nothing.
   /// \param follows the operation's phase and segment ran before in this step, for another micro-batch
-  [[nodiscard]] Job job(const Op& op, int rank, double place, bool follows = false) const;
-  /// What it takes a host that runs ahead to issue the operation; 0 where none does.
-  [[nodiscard]] double issue_s(const Op& op) const {
-    return issue_ ? issue_->seconds(*input_.schedule, op, -1.0, false) : 0.0;
+  [[nodiscard]] Job job(const Op& op, int rank, double quantile, bool follows = false) const;
+  /// Launch overhead of the operation in seconds; 0 without asynchronous kernel launch.
+  [[nodiscard]] double launch_s(const Op& op) const {
+    return input_.compute.launch ? phases_.launch_s(*input_.schedule, op) : 0.0;
   }
   /// Host time of a step that no operation accounts for.
-  [[nodiscard]] Job rest_of_step(int rank, double place) const;
-
-  /// Most memory above what the operation finds and leaves behind, while it runs.
-  [[nodiscard]] double workspace_bytes(const Op& op) const;
-  [[nodiscard]] double bytes(const MemoryChange& change) const;
-
-  /// The part of the time of the operation that hosts a hook after which it runs.
-  [[nodiscard]] double hook_fraction(const Op& hook) const { return times_.hook_fraction(hook); }
+  [[nodiscard]] Job rest_of_step(int rank, double quantile) const;
+  [[nodiscard]] const PhaseCosts& phases() const { return phases_; }
 
  private:
-  [[nodiscard]] double seconds(const Op& op, double place, bool follows) const;
+  [[nodiscard]] double seconds(const Op& op, double quantile, bool follows) const;
   [[nodiscard]] int node(int rank) const { return input_.node_of_rank[rank]; }
   [[nodiscard]] Job make_job(double seconds, double cores, Bytes traffic, int rank) const;
 
   const ReplayInput& input_;
-  StepTimes times_;
-  std::optional<StepTimes> issue_;
+  const PhaseCosts declared_;  ///< used if the input has no phase costs
+  const PhaseCosts& phases_;
 };
 
 }  // namespace stepcast

@@ -21,13 +21,6 @@ void FluidNetwork::move(const Load& load, double bytes, Callback arrived) {
   clock_.at(clock_.now() + load.latency_s, [this, index] { enter(index); });
 }
 
-double FluidNetwork::rate_alone(const Load& load) const {
-  double level = std::numeric_limits<double>::infinity();
-  for (const Load::Share& share : load.shares)
-    level = std::min(level, symmetry_.links()[share.link] / (share.weight / load.penalty));
-  return level / load.penalty;
-}
-
 void FluidNetwork::enter(int index) {
   flows_[index].since = clock_.now();
   for (const Load::Share& share : flows_[index].load->shares) links_[share.link].flows.push_back(index);

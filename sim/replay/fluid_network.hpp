@@ -1,45 +1,20 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "sim/replay/clock.hpp"
-#include "sim/replay/network.hpp"
-#include "sim/replay/symmetry.hpp"
+#include "sim/replay/load_network.hpp"
 
 namespace stepcast {
 
-/// Loads that stand for their classes, over classes of links (Symmetry): what SimGrid's model CM02 makes of flows, to
-/// rounding. After its latency, a load moves its bytes at the rate
-///
-///     x_f = level / penalty_f
-///
-/// where the levels are max-min fair: all are raised together until some links are full, sum over f of w(f, l) x_f =
-/// bandwidth of l, which fixes the loads that take part of them; then the others go on. A change concerns only what it is
-/// joined with by loads and links.
-class FluidNetwork : public Network {
+/// Built-in solver for loads. A change affects only the loads and links that are connected with it.
+/// Agrees with SimGrid's CM02 (SimGridLoads) to its precision: tests/replay/oracle_test.cpp.
+class FluidNetwork : public LoadNetwork {
  public:
   FluidNetwork(Clock& clock, Symmetry& symmetry, Routes& routes)
-      : clock_(clock), symmetry_(symmetry), routes_(routes), links_(symmetry.links().size()) {}
+      : LoadNetwork(clock, symmetry, routes), links_(symmetry.links().size()) {}
 
-  void start(const FlowEnds& ends, double bytes, Callback arrived) override {
-    move(symmetry_.flow(ends), bytes, std::move(arrived));
-  }
-  /// The same of any load. \pre bytes > 0; it lives as long as the network
-  void move(const Load& load, double bytes, Callback arrived);
-  /// Bytes per second of a load that shares its links with nothing.
-  [[nodiscard]] double rate_alone(const Load& load) const;
-  [[nodiscard]] Symmetry& symmetry() { return symmetry_; }
-  [[nodiscard]] double latency_s(int from, int to) override {
-    return latency(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] double bandwidth_bytes_per_s(int from, int to) override {
-    return bandwidth(routes_.cluster(), routes_.between(from, to)).count();
-  }
-  [[nodiscard]] int switches_between(int from, int to) override {
-    return switches_crossed(routes_.cluster(), routes_.between(from, to));
-  }
+  void move(const Load& load, double bytes, Callback arrived) override;
   void run() override { clock_.run(); }
 
  private:
@@ -69,9 +44,6 @@ class FluidNetwork : public Network {
   void raise_levels();
   void set_rate(int index, double rate);
 
-  Clock& clock_;
-  Symmetry& symmetry_;
-  Routes& routes_;
   std::vector<Flow> flows_;
   std::vector<int> free_;
   std::vector<LinkState> links_;

@@ -24,23 +24,24 @@ double traffic(double m, double n, double k, double count, const KernelRates& ra
   return count * (rates.element * (m * k + k * n) + rates.output * m * n);
 }
 
-/// Rows of the operands are as long as `columns` and `depth`, in the forward and in the gradients.
+/// Part of the rate that operands with rows of `columns` and `depth` elements reach, in the forward and in
+/// the gradients.
 double alignment_part(double columns, double depth, const KernelRates& rates) {
   if (rates.element != 2.0) return 1.0;
   double length = 1.0;
-  for (const double part : rates.laws->misaligned) {
+  for (const double part : rates.parameters->misaligned) {
     length *= 2.0;
     if (std::fmod(columns, length) != 0.0 || std::fmod(depth, length) != 0.0) return part;
   }
   return 1.0;
 }
 
-/// A product of the forward or one of its gradients.
+/// A GEMM of the forward or of one of its gradients.
 struct Shaped {
   double m, n, k, count, aligned, float8;
 };
 
-/// Calls `visit(product, times)` for the kernels of a product of the forward.
+/// Calls `visit(gemm, times)` for the kernels of a GEMM of the layer, in the forward or the backward.
 void for_each_kernel(const Gemm& product, bool forward, bool input_gradient, double samples,
                      const KernelRates& rates, const auto& visit) {
   const double m = product.heads > 0.0 ? product.rows : product.rows * samples;
@@ -58,10 +59,10 @@ double attention_traffic(const FusedAttention& a, bool forward, double samples, 
   return (forward ? 1.0 : 2.0) * rates.element * samples * once;
 }
 
-AttentionParameters law_of(const KernelParameters& laws, double head_size) {
-  auto above = laws.attention.lower_bound(static_cast<int>(std::lround(head_size)));
-  if (above == laws.attention.begin()) return above->second;
-  if (above == laws.attention.end()) return laws.attention.rbegin()->second;
+AttentionParameters attention_parameters(const KernelParameters& kernels, double head_size) {
+  auto above = kernels.attention.lower_bound(static_cast<int>(std::lround(head_size)));
+  if (above == kernels.attention.begin()) return above->second;
+  if (above == kernels.attention.end()) return kernels.attention.rbegin()->second;
   const auto below = std::prev(above);
   const double part =
       std::log(head_size / below->first) / std::log(static_cast<double>(above->first) / below->first);
@@ -73,9 +74,9 @@ AttentionParameters law_of(const KernelParameters& laws, double head_size) {
 }  // namespace
 
 Seconds product_time(double m, double n, double k, double count, const KernelRates& rates) {
-  const KernelParameters& laws = *rates.laws;
+  const KernelParameters& kernels = *rates.parameters;
   const double read = traffic(m, n, k, count, rates) / rates.memory.count();
-  const auto gain = [&](double a) { return a / (a + laws.tile); };
+  const auto gain = [&](double a) { return a / (a + kernels.tile); };
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
     const double reached =
@@ -83,28 +84,28 @@ Seconds product_time(double m, double n, double k, double count, const KernelRat
     const double tiles = count * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
     for (const double parts : kParts) {
       const double u = parts * tiles / rates.multiprocessors;
-      const double waves = std::max(1.0, (1.0 - laws.waves) * u + laws.waves * std::ceil(u));
-      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + laws.depth) *
+      const double waves = std::max(1.0, (1.0 - kernels.waves) * u + kernels.waves * std::ceil(u));
+      const double compute = waves * 2.0 * tile.rows * tile.columns * (k / parts + kernels.depth) *
                              rates.multiprocessors / (reached * rates.peak.count());
-      const double summed = parts > 1.0 ? 4.0 * output_element(rates) * laws.split * parts * m * n * count /
-                                              rates.memory_peak.count()
+      const double summed = parts > 1.0 ? 4.0 * output_element(rates) * kernels.split * parts * m * n *
+                                              count / rates.memory_peak.count()
                                         : 0.0;
       best = std::min(best, norm4(compute, read + summed));
     }
   }
-  return laws.start + Seconds(best);
+  return kernels.start + Seconds(best);
 }
 
 Seconds attention_time(const FusedAttention& attention, bool forward, double samples,
                        const KernelRates& rates) {
   const double size = (attention.head_size + attention.value_size) / 2.0;
-  const AttentionParameters law = law_of(*rates.laws, size);
-  const double part = attention.causal ? law.causal : law.full,
-               half = attention.causal ? law.causal_half : law.full_half;
+  const AttentionParameters fitted = attention_parameters(*rates.parameters, size);
+  const double part = attention.causal ? fitted.causal : fitted.full,
+               half = attention.causal ? fitted.causal_half : fitted.full_half;
   const double flop = (attention.causal ? 2.0 : 4.0) * (forward ? 1.0 : 2.5) * samples * attention.heads *
                       attention.rows * attention.keys * size;
   const double rate = rates.attention * part * rates.peak.count() / (1.0 + half / attention.keys);
-  return rates.laws->start +
+  return rates.parameters->start +
          Seconds(std::max(flop / rate,
                           attention_traffic(attention, forward, samples, rates) / rates.memory.count()));
 }
@@ -121,7 +122,7 @@ Seconds KernelTimes::of_product(const std::array<double, 6>& shape) {
 
 Seconds KernelTimes::of_weights(const LayerWork& work, double samples) {
   Seconds time(0);
-  for (const Gemm& one : work.products)
+  for (const Gemm& one : work.gemms)
     if (one.heads <= 0.0 && work.backward_kernels > 0)
       time += one.times * of_product({one.depth, one.columns, one.rows * samples, 1.0,
                                       one.float8 ? 1.0 : alignment_part(one.columns, one.depth, rates_),
@@ -139,7 +140,7 @@ KernelTime KernelTimes::of(const LayerWork& work, bool forward, double samples) 
   double bytes = forward ? samples * work.forward_traffic.count() + work.forward_weights.count()
                          : samples * work.backward_traffic.count() + work.backward_weights.count();
   if (forward || kernels > 0)
-    for (const Gemm& product : work.products)
+    for (const Gemm& product : work.gemms)
       for_each_kernel(product, forward, work.needs_input_gradient, samples, rates_,
                       [&](const Shaped& one, double times) {
                         const KernelRates& rates = one.float8 > 0.0 ? float8_ : rates_;
@@ -156,7 +157,7 @@ KernelTime KernelTimes::of(const LayerWork& work, bool forward, double samples) 
     kernels -= 1.0;
   }
   const Seconds rest =
-      std::max(0.0, kernels) * rates_.laws->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
+      std::max(0.0, kernels) * rates_.parameters->start + Bytes(std::max(0.0, bytes)) / rates_.memory;
   return {time.all + rest, time.memory + rest};
 }
 

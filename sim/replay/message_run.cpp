@@ -61,8 +61,8 @@ class MessageRun : public CollectiveRun {
     }
   }
 
-  /// Posts one side of a message; when the other side waits already, the message moves. A rank that stands for others
-  /// receives what one of them sends, and sends to one of them.
+  /// Posts one side of a message; when the other side waits already, the message moves. A rank that stands
+  /// for others receives what one of them sends, and sends to one of them.
   void offer(int sender, int receiver, int step, bool is_send, double bytes) {
     const int from = members_.first[sender];
     const int to = members_.first[receiver];

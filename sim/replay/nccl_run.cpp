@@ -21,13 +21,13 @@ double latency_after_s(const CollectivePlan& plan, const Load& load) {
   return std::max(0.0, plan.cost.latency.count() - latency_before_s(plan, load) - load.latency_s);
 }
 
-/// A collective as NCCL runs it: occupies a part of every GPU until it ends, and of its memory, where that is asked for, while the
-/// kernel would run alone.
+/// A collective as NCCL runs it: occupies a part of every GPU until it ends, and of its memory, where that is
+/// asked for, while the kernel would run alone.
 ///
 /// It takes no less than NCCL's formulas say, latency + S / algbw, and no less than its bytes need on the
-/// links, which others may use at the same time. Its chunks keep in step, so that all its flows go on together, as
-/// fast as the link allows that has most to carry; bytes that the GPUs move more slowly than the links could are on them
-/// early: as many as in truth, for a shorter while.
+/// links, which others may use at the same time. Its chunks keep in step, so that all its flows go on
+/// together, as fast as the link allows that has most to carry; bytes that the GPUs move more slowly than the
+/// links could are on them early: as many as in truth, for a shorter while.
 class NcclRun : public JointRun {
  public:
   NcclRun(const CollectiveWorld& world, const CollectivePlan& plan, const Members& members, const Load& load)
@@ -55,7 +55,7 @@ class NcclRun : public JointRun {
     part_begins();
     const double rest = latency_after_s(plan_, load_);
     world_.clock.at(world_.clock.now() + latency_before_s(plan_, load_), [this, rest] {
-      world_.fluid->move(load_, call_.message.count(), [this, rest] {
+      world_.loads->move(load_, call_.message.count(), [this, rest] {
         world_.clock.at(world_.clock.now() + rest, [this] { part_over(); });
       });
     });
@@ -73,7 +73,7 @@ std::unique_ptr<CollectiveRun> make_nccl_run(const CollectiveWorld& world, const
   return std::make_unique<NcclRun>(world, plan, members, load);
 }
 
-double nccl_end_alone(const FluidNetwork& network, const CollectivePlan& plan, const Load& load,
+double nccl_end_alone(const LoadNetwork& network, const CollectivePlan& plan, const Load& load,
                       double begin) {
   const Bytes message = plan.call.message;
   if (message <= Bytes(0)) return begin;

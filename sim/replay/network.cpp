@@ -1,8 +1,6 @@
 #include "sim/replay/network.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <simgrid/s4u.hpp>
 #include <utility>
 
@@ -64,74 +62,34 @@ LinkBuckets::Bucket& LinkBuckets::filled(s4u::Link* link, double date) {
   return bucket;
 }
 
-struct SimGridNetwork::Flow {
-  SimGridNetwork* network = nullptr;
-  s4u::CommPtr comm;
-  double bytes = 0.0;
-  LinkBuckets::Links way;  ///< where links have buckets
-  Callback arrived;
-};
-
 SimGridNetwork::SimGridNetwork(Platform& platform, const Cluster& cluster)
-    : platform_(platform), buckets_(platform, cluster), ended_(std::make_unique<Flow>()) {
+    : platform_(platform), buckets_(platform, cluster) {
   for (const Link& link : cluster.links) shaped_ = shaped_ || link.token_bucket > Bytes(0);
-  watch_completions();
   Platform::part_dates_until(0.0);
 }
 
-SimGridNetwork::~SimGridNetwork() = default;
-
-/// SimGrid's signals cannot be disconnected one by one, so one subscriber serves all replays of the process;
-/// a communication says by its data whom it belongs to.
-void SimGridNetwork::watch_completions() {
-  static const bool watching = [] {
-    s4u::Activity::on_completion_cb([](const s4u::Activity& activity) {
-      if (auto* flow = static_cast<const s4u::Comm&>(activity).get_data<Flow>()) flow->network->finish(*flow);
-    });
-    return true;
-  }();
-  static_cast<void>(watching);
-}
-
 void SimGridNetwork::start(const FlowEnds& ends, double bytes, Callback arrived) {
-  const int from = ends.from;
-  const int to = ends.to;
-  if (free_.empty()) {
-    pool_.push_back(std::make_unique<Flow>());
-    pool_.back()->network = this;
-    free_.push_back(pool_.back().get());
-  }
-  Flow* flow = free_.back();
-  free_.pop_back();
-  flow->arrived = std::move(arrived);
-  flow->bytes = bytes;
-  platform_.need_route(from, to);
-  under_way_bytes_ += bytes;
+  platform_.need_route(ends.from, ends.to);
+  in_flight_bytes_ += bytes;
   // Links that flows share are never idle: all flows together end before one after another would.
   Platform::part_dates_until(s4u::Engine::get_clock() + platform_.longest_latency_s() +
-                             under_way_bytes_ / platform_.least_bandwidth_bytes_per_s());
+                             in_flight_bytes_ / platform_.least_bandwidth_bytes_per_s());
   double units = bytes * kUnitsPerByte;
+  LinkBuckets::Links way;
   if (shaped_) {
-    flow->way = platform_.way(from, to).links;
-    units -= kUnitsPerByte * buckets_.begin(flow->way, bytes, s4u::Engine::get_clock());
+    way = platform_.way(ends.from, ends.to).links;
+    units -= kUnitsPerByte * buckets_.begin(way, bytes, s4u::Engine::get_clock());
   }
-  flow->comm = s4u::Comm::sendto_init(platform_.host(from), platform_.host(to));
-  flow->comm->set_payload_size(static_cast<std::uint64_t>(std::max(1LL, std::llround(units))));
-  flow->comm->set_data(flow);
-  flow->comm->start();
+  flows_.start(platform_.host(ends.from), platform_.host(ends.to), units,
+               [this, bytes, way = std::move(way), arrived = std::move(arrived)] {
+                 if (shaped_) buckets_.end(way, s4u::Engine::get_clock());
+                 in_flight_bytes_ = flows_.idle() ? 0.0 : in_flight_bytes_ - bytes;
+                 arrived();
+               });
 }
 
 double SimGridNetwork::at_once_bytes(int from, int to) {
   return shaped_ ? buckets_.at_rest(platform_.way(from, to).links) : 0.0;
-}
-
-void SimGridNetwork::finish(Flow& flow) {
-  ended_->comm = std::move(flow.comm);  // lets go of the one before
-  const Callback arrived = std::move(flow.arrived);
-  if (shaped_) buckets_.end(flow.way, s4u::Engine::get_clock());
-  free_.push_back(&flow);
-  under_way_bytes_ = free_.size() == pool_.size() ? 0.0 : under_way_bytes_ - flow.bytes;
-  arrived();
 }
 
 }  // namespace stepcast

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "records/calibration.hpp"
 #include "sim/replay/clock.hpp"
 #include "sim/replay/platform.hpp"
+#include "sim/replay/simgrid_flows.hpp"
 
 namespace stepcast {
 
-/// The token buckets of shaped links, of which each direction has its own. Fluid: flows cross a link at the
-/// bandwidth b of the slowest link on their way, and what that leaves of the link's own bandwidth r fills its
-/// bucket:
+/// The token buckets of shaped links, one per direction. Fluid: flows cross a link at the bandwidth b of the
+/// slowest link on their way, and the unused part of the link's own bandwidth r fills its bucket:
 ///
 ///     tokens(t) = min(depth, tokens(t0) + max(0, r - sum of b over the flows that cross it) (t - t0))
 ///
@@ -52,8 +51,8 @@ class LinkBuckets {
   std::unordered_map<simgrid::s4u::Link*, Bucket> buckets_;
 };
 
-/// Between which nodes of the cluster a flow goes, and what it belongs to: where ranks stand for others (Symmetry), flows
-/// of one type and class are many.
+/// Between which nodes of the cluster a flow goes, and what it belongs to: where ranks stand for others
+/// (Symmetry), flows of one type and class are many.
 struct FlowEnds {
   int from = 0;
   int to = 0;
@@ -71,7 +70,8 @@ class Network {
 
   /// Bytes that pass between two different nodes at once after a pause; 0 where links have no buckets.
   [[nodiscard]] virtual double at_once_bytes(int /*from*/, int /*to*/) { return 0.0; }
-  /// Of the path between two different nodes: its latency, its least bandwidth, the switches of the network on it.
+  /// Of the path between two different nodes: its latency, its least bandwidth, the switches of the network
+  /// on it.
   [[nodiscard]] virtual double latency_s(int from, int to) = 0;
   [[nodiscard]] virtual double bandwidth_bytes_per_s(int from, int to) = 0;
   [[nodiscard]] virtual int switches_between(int from, int to) = 0;
@@ -80,14 +80,9 @@ class Network {
 };
 
 /// Flows in SimGrid, which share links by max-min fairness (CM02).
-///
-/// A flow is a SimGrid communication outside any actor, created when it starts and watched by a completion callback:
-/// the fastest way of SimGrid 3.32 while at most a few hundred flows are alive.
 class SimGridNetwork : public Network {
  public:
   SimGridNetwork(Platform& platform, const Cluster& cluster);
-  ~SimGridNetwork() override;
-
   void start(const FlowEnds& ends, double bytes, Callback arrived) override;
   [[nodiscard]] double at_once_bytes(int from, int to) override;
   [[nodiscard]] double latency_s(int from, int to) override { return platform_.way(from, to).latency_s; }
@@ -100,17 +95,11 @@ class SimGridNetwork : public Network {
   void run() override { Platform::run(); }
 
  private:
-  struct Flow;
-  static void watch_completions();
-  void finish(Flow& flow);
-
   Platform& platform_;
   LinkBuckets buckets_;
-  bool shaped_ = false;                      ///< links have token buckets
-  std::vector<std::unique_ptr<Flow>> pool_;  ///< all flows ever alive at once
-  std::vector<Flow*> free_;
-  std::unique_ptr<Flow> ended_;  ///< the flow that ended last: SimGrid still uses it during its completion
-  double under_way_bytes_ = 0.0;
+  SimGridFlows flows_;
+  bool shaped_ = false;  ///< links have token buckets
+  double in_flight_bytes_ = 0.0;
 };
 
 }  // namespace stepcast

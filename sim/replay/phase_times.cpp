@@ -26,14 +26,13 @@ const std::map<std::string, KnownPhase>& known_phases() {
   return kKnown;
 }
 
-/// So that the segments add up to the time, by their shares of it; unknown, shares are no times.
-void scale(TraceEntry& entry, std::vector<double> SegmentTrace::*phase, const std::optional<Seconds>& known,
+void scale(PhaseCosts& costs, PhaseCost SegmentCosts::*phase, const std::optional<Seconds>& known,
            bool shares) {
   if (!known && !shares) return;
   double sum = 0.0;
-  for (const SegmentTrace& segment : entry.segments) sum += (segment.*phase).front();
+  for (const SegmentCosts& segment : costs.segments) sum += (segment.*phase).device_s;
   const double factor = sum > 0.0 ? known.value_or(Seconds(0)).count() / sum : 0.0;
-  for (SegmentTrace& segment : entry.segments) (segment.*phase).front() *= factor;
+  for (SegmentCosts& segment : costs.segments) (segment.*phase).device_s *= factor;
 }
 
 }  // namespace
@@ -74,46 +73,37 @@ std::string to_text(const PhaseTimes& times) {
   return text;
 }
 
-TraceEntry shares_by_flop(const Model& model, int samples, int threads) {
-  TraceEntry entry;
-  entry.batch = samples;
-  entry.threads = threads;
-  entry.launch = {0};
-  entry.input_s = entry.host_s = entry.loss_s = entry.step_s = {0.0};
-  for (const Segment& segment : model.segments) {
-    SegmentTrace& trace = entry.segments.emplace_back();
-    trace.name = segment.name;
-    trace.forward_s = {segment.forward.count()};
-    trace.backward_s = {segment.backward.count()};
-    trace.optimizer_s = {model.parameter_bytes(segment).count()};
-    trace.zero_grad_s = {0.0};
-    trace.saved_bytes = trace.forward_peak_bytes = samples * segment.saved_size.count();
+PhaseCosts flop_shares(const Model& model, int samples) {
+  PhaseCosts costs(model);
+  costs.rows = {0};
+  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
+    const Segment& from = model.segments[i];
+    SegmentCosts& to = costs.segments[i];
+    to.forward.device_s = from.forward.count();
+    to.backward.device_s = from.backward.count();
+    to.optimizer.device_s = model.parameter_bytes(from).count();
+    to.saved_bytes = to.forward_peak_bytes = samples * from.saved.size.count();
   }
-  return entry;
+  return costs;
 }
 
-void apply(const PhaseTimes& times, TraceEntry& entry) {
-  const bool shares = entry.step_s.front() == 0.0;  // no estimate takes no time
-  scale(entry, &SegmentTrace::forward_s, times.forward, shares);
-  scale(entry, &SegmentTrace::backward_s, times.backward, shares);
-  scale(entry, &SegmentTrace::optimizer_s, times.optimizer, shares);
-  if (times.input) entry.input_s = {times.input->count()};
-  if (times.host) entry.host_s = {times.host->count()};
-  double step = entry.input_s.front() + entry.host_s.front() + entry.loss_s.front();
-  for (const SegmentTrace& segment : entry.segments)
-    step += segment.forward_s.front() + segment.backward_s.front() + segment.optimizer_s.front() +
-            segment.zero_grad_s.front();
-  entry.step_s = {step};
+void apply(const PhaseTimes& times, PhaseCosts& costs, bool shares) {
+  scale(costs, &SegmentCosts::forward, times.forward, shares);
+  scale(costs, &SegmentCosts::backward, times.backward, shares);
+  scale(costs, &SegmentCosts::optimizer, times.optimizer, shares);
+  if (times.input) costs.input.device_s = times.input->count();
+  if (times.host) costs.host.device_s = times.host->count();
+  costs.sum_segments();
 }
 
-void add_stage_times(Seconds stage, const Schedule& schedule, TraceEntry& entry) {
+void add_stage_times(Seconds stage, const Schedule& schedule, PhaseCosts& costs) {
   std::set<int> openers;
   for (const Program& program : schedule.programs)
     if (!program.segments.empty()) openers.insert(program.segments.front());
   for (const int opener : openers) {
-    SegmentTrace& segment = entry.segments[static_cast<std::size_t>(opener)];
-    segment.forward_s.front() += kForwardShare * stage.count();
-    segment.backward_s.front() += (1.0 - kForwardShare) * stage.count();
+    SegmentCosts& segment = costs.segments[static_cast<std::size_t>(opener)];
+    segment.forward.device_s += kForwardShare * stage.count();
+    segment.backward.device_s += (1.0 - kForwardShare) * stage.count();
   }
 }
 

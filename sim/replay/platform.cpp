@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
-#include <memory>
 #include <simgrid/s4u.hpp>
 #include <string>
 
@@ -22,18 +21,21 @@ constexpr double kUnusedSpeed = 1e9;  // hosts execute nothing in SimGrid, which
 
 /// SimGrid reads its settings from a command line; it gets one of its own, never the user's.
 ///
-/// CM02 without cross traffic and TCP window: see Platform. How finely dates are parted: `part_dates_until`. The
-/// precision of max-min sharing is SimGrid's own: it is held against sums of 1 / latency over all flows of a link, and
-/// where some thousands of flows share a link, as in an all-to-all over 32 hosts, a finer one lies below their
-/// rounding, and SimGrid aborts.
-void make_engine() {
-  std::array<std::string, 7> words{"stepcast",
-                                   "--log=root.thresh:warning",
-                                   "--cfg=network/model:CM02",
-                                   "--cfg=network/crosstraffic:0",
-                                   "--cfg=network/TCP-gamma:0",
-                                   "--cfg=maxmin/precision:1e-5",
-                                   "--cfg=contexts/factory:raw"};
+/// CM02 without cross traffic and TCP window: see Platform. How finely dates are parted: `part_dates_until`.
+/// The precision of max-min sharing is SimGrid's own: it is held against sums of 1 / latency over all flows
+/// of a link, and where some thousands of flows share a link, as in an all-to-all over 32 hosts, a finer one
+/// lies below their rounding, and SimGrid aborts.
+void make_engine(Platform::Updates updates) {
+  std::array<std::string, 9> words{
+      "stepcast",
+      "--log=root.thresh:warning",
+      "--log=res_network.thresh:error",  // warns of latencies below its default precision
+      "--cfg=network/model:CM02",
+      "--cfg=network/crosstraffic:0",
+      "--cfg=network/TCP-gamma:0",
+      "--cfg=maxmin/precision:1e-5",
+      "--cfg=contexts/factory:raw",
+      updates == Platform::Updates::kLazy ? "--cfg=network/optim:Lazy" : "--cfg=network/optim:Full"};
   static bool configured = false;  // SimGrid's settings outlive its engines, and may be made once
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
@@ -76,14 +78,26 @@ bool same_link(const Link& a, const Link& b) {
 }  // namespace
 
 Platform& Platform::of(const Cluster& cluster, const std::vector<int>& nodes) {
-  static std::unique_ptr<Platform> built;
+  std::unique_ptr<Platform>& built = present();
   if (built != nullptr && (built->serves(cluster, nodes) || built->adapt(cluster, nodes))) return *built;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  if (built != nullptr) s4u::Engine::get_instance()->shutdown();  // the only way to another platform
-#pragma GCC diagnostic pop
+  start_engine(Updates::kLazy);
   built.reset(new Platform(cluster, nodes));
   return *built;
+}
+
+std::unique_ptr<Platform>& Platform::present() {
+  static std::unique_ptr<Platform> built;
+  return built;
+}
+
+void Platform::start_engine(Updates updates) {
+  present().reset();
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  // The only way to another platform.
+  if (s4u::Engine::is_initialized()) s4u::Engine::get_instance()->shutdown();
+#pragma GCC diagnostic pop
+  make_engine(updates);
 }
 
 Platform::Platform(Cluster cluster, std::vector<int> nodes)
@@ -91,7 +105,6 @@ Platform::Platform(Cluster cluster, std::vector<int> nodes)
       nodes_(std::move(nodes)),
       paths_(cluster_),
       hosts_(cluster_.nodes.size()) {
-  make_engine();
   if (is_star(cluster_))
     make_star();
   else

@@ -10,8 +10,7 @@
 #include "core/load.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
-#include "sim/replay/device_scaling.hpp"
-#include "sim/replay/phase_times.hpp"
+#include "sim/replay/device_estimate.hpp"
 
 namespace stepcast {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 using Layer = std::array<double, 3>;  // forward, backward, update
 using Layers = std::map<int, Layer>;
 
-/// Entries of an object by their keys, which are whole numbers of at least `least`.
+/// Values of an object by their keys, whole numbers of at least `least`. \throws InputError
 std::map<int, nlohmann::json> by_number(const nlohmann::json& json, int least, const std::string& where) {
   if (!json.is_object() || json.empty())
     throw InputError(where + ": expected an object with whole numbers as keys");
@@ -52,14 +51,21 @@ Layers layers_of(const nlohmann::json& json, std::size_t wanted, const std::stri
   return layers;
 }
 
-TraceEntry entry_of(const Layers& layers, int samples, const Model& model) {
-  TraceEntry entry = shares_by_flop(model, samples, 1);
+TraceEntry profiled_entry(const Layers& layers, int samples, const Model& model) {
+  TraceEntry entry;
+  entry.batch = samples;
+  entry.launch = {0};
+  entry.input_s = entry.host_s = entry.loss_s = entry.step_s = {0.0};
   entry.loss_peak_bytes = loss_bytes(model, samples);
   for (const auto& [layer, times] : layers) {
-    SegmentTrace& segment = entry.segments[static_cast<std::size_t>(layer)];
-    segment.forward_s = {times[0]};
-    segment.backward_s = {times[1]};
-    segment.optimizer_s = {times[2]};
+    const Segment& segment = model.segments[static_cast<std::size_t>(layer)];
+    SegmentTrace& trace = entry.segments.emplace_back();
+    trace.name = segment.name;
+    trace.forward_s = {times[0]};
+    trace.backward_s = {times[1]};
+    trace.optimizer_s = {times[2]};
+    trace.zero_grad_s = {0.0};
+    trace.saved_bytes = trace.forward_peak_bytes = samples * segment.saved.size.count();
     entry.step_s.front() += times[0] + times[1] + times[2];
   }
   return entry;
@@ -75,8 +81,9 @@ bool is_profile(const std::string& path) {
 }
 
 Trace trace_of_profile(const std::string& path, const Model& model) {
-  if (model.context > 1 || model.expert > 1)
-    throw InputError(path + ": a profile knows tensor parallelism, none of contexts and experts");
+  if (model.parallel.context > 1 || model.parallel.expert > 1)
+    throw InputError(path +
+                     ": a profile contains tensor parallelism; --mesh context and expert need a trace");
   Trace trace;
   trace.model = model.specification;
   trace.has_exchanges = true;
@@ -87,18 +94,18 @@ Trace trace_of_profile(const std::string& path, const Model& model) {
     const std::string key = path + ": key '" + std::to_string(batch->first);
     for (const auto& [tensor, json] : by_number(batch->second, 1, key + "'")) {
       others.insert(tensor);
-      if (tensor != model.tensor) continue;
+      if (tensor != model.parallel.tensor) continue;
       Layers layers = layers_of(json, model.segments.size(), key + "." + std::to_string(tensor) + "'");
       for (auto& [layer, times] : layers)
         for (std::size_t k = 0; k < times.size() && !more.empty(); ++k)
           times[k] = std::min(times[k], more.at(layer)[k]);
-      trace.entries.insert(trace.entries.begin(), entry_of(layers, batch->first, model));
+      trace.entries.insert(trace.entries.begin(), profiled_entry(layers, batch->first, model));
       more = std::move(layers);
     }
   }
   if (trace.entries.empty())
-    throw InputError(path + ": has no tensor parallelism " + std::to_string(model.tensor) + "; it has " +
-                     joined(others));
+    throw InputError(path + ": has no tensor parallelism " + std::to_string(model.parallel.tensor) +
+                     "; it has " + joined(others));
   return trace;
 }
 

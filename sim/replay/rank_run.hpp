@@ -16,7 +16,17 @@
 
 namespace stepcast {
 
-/// What a rank needs of the simulated world.
+/// A program and what its ranks derive from it once.
+struct ProgramIndex {
+  explicit ProgramIndex(const Program& program);
+  const Program& program;
+  std::vector<Start> starts;                ///< by operation
+  std::vector<char> follows;                ///< by operation: its phase and segment ran before in the step
+  std::vector<std::vector<int>> followers;  ///< by operation: messages and copies that come after it
+  int first_queued = 0;                     ///< first operation that waits in the queue of another stream
+};
+
+/// The simulated world that ranks share.
 struct ReplayWorld {
   const ReplayInput& input;
   Clock& clock;
@@ -27,43 +37,44 @@ struct ReplayWorld {
   Copies& copies;
   Teams& teams;
   const Costs& costs;
-  int recorded_steps = 0;  ///< measured steps of which operations' dates are kept
+  int recorded_steps = 0;                ///< measured steps of which operations' times are kept
+  std::vector<ProgramIndex> programs{};  ///< of the schedule
 };
 
-/// When an operation began and ended.
-struct OpDates {
+/// Times of an operation, in seconds of the replay's clock.
+struct OpTimes {
   double start = 0.0;
   double end = 0.0;
-  double waited = 0.0;  ///< seconds before the start, in which the main thread stood still for a shift
+  double waited = 0.0;  ///< seconds before the start in which the main thread waited for a shift
 };
 
-/// What kept an operation.
+/// What delayed an operation.
 struct OpCause {
-  double issued = 0.0;  ///< date; of operations on other streams than compute
-  double host = 0.0;    ///< seconds at its end in which it only waited to be issued by a host that runs ahead
+  double issued = 0.0;  ///< time; of operations on other streams than compute
+  double host = 0.0;    ///< seconds at its end in which it only waited to be launched
 };
 
 /// One rank executing its program, step after step.
 ///
-/// - The compute stream is the rank's main thread: operations in program order, each waiting for what it
+/// - The compute stream is the rank's main thread. It runs operations in program order, each after what it
 ///   comes after.
-/// - Other streams are queues. The main thread issues their operations when it reaches them and goes on; a
-///   queue starts its operations in order, when what they come after is done, and as many at a time as it may
-///   have under way: one, or `collectives_in_flight` of the calibration on the comm stream. NCCL has one
-///   communication stream per group, each with one collective under way.
-/// - Messages (send, recv) queue nowhere: the main thread issues them, and each starts when what it comes
-///   after is done. Copies do the same, but to issue one takes the main thread a while, and one that is
-///   staged keeps it until the copy ends.
-/// - Hooks (`Op::within`) run inside their operation, each when the time of that operation has advanced to
-///   where the trace saw the gradient ready or the exchange; the rest of it waits, but of a shift, which goes on beside
-///   it until another hook waits. What is issued behind a hook is issued right after it; no copies, which would keep the
-///   main thread.
-/// - A GPU's host runs ahead: the compute stream is then the device's. The host issues its operations one after the other,
-///   and calls of collectives, each in its own time; an operation ends no earlier than it was issued, so that a step of
-///   small kernels goes at the host's pace, and what communicates meanwhile hides behind it. It gets `ahead` of the device
-///   at most, where the queue of launches is full, and waits for the device at the end of a step, where the loss is read, and for what it
-///   receives from another stage, as Megatron's pipelines do. It
-///   calls the all-gather of FSDP's next unit as soon as the unit before computes.
+/// - Other streams are queues. The main thread issues their operations when it reaches them. A queue starts
+///   its operations in order, when what they come after is done. It has one in progress, or
+///   `collectives_in_flight` of the calibration on the comm stream. NCCL has one communication stream per
+///   group, each with one collective in progress.
+/// - Messages (send, recv) have no queue. The main thread issues them, and each starts when what it comes
+///   after is done. Copies do the same, but issuing one takes the main thread a while, and a staged copy
+///   occupies it to the end.
+/// - Hooks (`Op::within`) run inside their parent operation, when its time has advanced to where the trace
+///   saw the gradient ready or the collective. The parent is suspended meanwhile. Ring-attention transfers
+///   are the exception: they run concurrently with the parent until the next hook. Operations after a hook
+///   are issued right after it; none is a copy.
+/// - Asynchronous kernel launch: the compute stream is the device's. The launch thread launches its
+///   operations and collectives one after the other, each with its overhead. An operation ends no earlier
+///   than its launch, so that small kernels go at the pace of the launch thread. The thread runs at most
+///   `LaunchThread::ahead` ahead of the device, where the launch queue is full. It synchronises at the end of
+///   a step, where the loss is read, and for what it receives from another stage, as Megatron's pipelines do.
+///   It calls the all-gather of FSDP's next unit as soon as the unit before computes.
 /// - A step is over when all its operations are, and the host time that no operation accounts for has passed.
 class RankRun {
  public:
@@ -73,20 +84,21 @@ class RankRun {
   void start();
 
   [[nodiscard]] bool finished() const { return step_ == total_steps(); }
-  /// Dates at which the steps ended, warm-up included.
+  /// Times at which the steps ended, warm-up included.
   [[nodiscard]] const std::vector<double>& step_ends() const { return step_ends_; }
-  /// Operation dates of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up step, -1.
-  [[nodiscard]] const std::vector<OpDates>& dates(int step) const {
-    return recorded_[step - first_recorded()];
+  /// Operation times of measured step `step` < recorded_steps; of a recorded replay also of the last warm-up
+  /// step, -1.
+  [[nodiscard]] const std::vector<OpTimes>& times(int step) const {
+    return recorded_[step - first_recorded()].times;
   }
-  /// Of the same operations. \pre the replay is recorded
+  /// Causes of the same operations. \pre the replay is recorded
   [[nodiscard]] const std::vector<OpCause>& causes(int step) const {
-    return recorded_causes_[step - first_recorded()];
+    return recorded_[step - first_recorded()].causes;
   }
   [[nodiscard]] int first_recorded() const {
-    return world_.input.recording != nullptr && world_.input.warmup_steps > 0 ? -1 : 0;
+    return world_.input.run.recording != nullptr && world_.input.run.warmup_steps > 0 ? -1 : 0;
   }
-  [[nodiscard]] const Program& program() const { return program_; }
+  [[nodiscard]] const Program& program() const { return index_.program; }
   /// What this rank waits for, one line per operation. \pre not finished
   [[nodiscard]] std::vector<std::string> waiting() const;
 
@@ -94,18 +106,51 @@ class RankRun {
   enum class State : std::uint8_t { kIdle, kStarted, kDone };
   struct Queue {
     std::deque<int> issued;
-    int under_way = 0;
+    int in_progress = 0;
     int limit = 1;
   };
+  struct RecordedStep {
+    std::vector<OpTimes> times;
+    std::vector<OpCause> causes;  ///< empty if nothing is recorded
+  };
+  /// The step in progress, by operation.
+  struct StepState {
+    std::vector<State> states;
+    RecordedStep record;
+    std::vector<char> called_early;  ///< called before the main thread reached it
+    std::vector<char> issued;        ///< of messages and copies
+    std::vector<int> due;            ///< of these, issued and ready to start
+    int open = 0;                    ///< operations that are not done
+  };
+  struct MainThread {
+    int next = 0;          ///< operation that it reaches next
+    bool busy = false;     ///< runs an operation, or a piece of one
+    bool closing = false;  ///< the rest of the step's host time passes
+    int staging = -1;      ///< copy that it waits for; -1: none
+    bool waking = false, wake_again = false;
+  };
+  /// The operation whose hooks run.
+  struct Parent {
+    int op = -1;  ///< -1: none
+    Job job;
+    double done = 0.0;                     ///< part of its time that has passed
+    std::optional<double> hook_reached{};  ///< time at which it came to a hook that waits
+    double time = 0.0;                     ///< time that a team's member has reached
+  };
+  struct Launches {
+    double busy_until = 0.0;                             ///< time until which the launch thread is busy
+    std::pair<Phase, int> phase{Phase::kOptimizer, -1};  ///< in progress, and its micro-batch
+  };
 
-  [[nodiscard]] int total_steps() const { return world_.input.warmup_steps + world_.input.steps; }
-  [[nodiscard]] const Op& op(int index) const { return program_.ops[index]; }
-  [[nodiscard]] Start starts(int index) const { return starts_[index]; }
+  [[nodiscard]] int total_steps() const { return world_.input.run.warmup_steps + world_.input.run.steps; }
+  [[nodiscard]] int count() const { return static_cast<int>(index_.program.ops.size()); }
+  [[nodiscard]] const Op& op(int index) const { return index_.program.ops[index]; }
+  [[nodiscard]] Start starts(int index) const { return index_.starts[index]; }
   [[nodiscard]] std::string partner(const Op& which) const;
   [[nodiscard]] Queue& queue_of(const Op& op);
   [[nodiscard]] bool ready(int index) const;
-  /// Where among the measured steps this one's time is taken from.
-  [[nodiscard]] double place(int micro_batch) const;
+  /// Quantile of the measured steps that this step takes its times from.
+  [[nodiscard]] double sample_quantile(int micro_batch) const;
   [[nodiscard]] Job job(int index) const;
   [[nodiscard]] bool has_hooks(int index) const;
 
@@ -116,16 +161,6 @@ class RankRun {
   void advance_queue(Queue& queue);
   void start_due();
   bool launch_copy(int index);
-  void advance_host();
-  /// Who performs an operation with hooks together, without events; null: it needs some.
-  [[nodiscard]] Team* team_of(int index);
-  /// The main thread is at an operation of a team; the last to come performs it for all.
-  void meet(Team& team, int index);
-  void perform_call(const Team& team, const Team::Call& call, int hook);
-  void perform_until(double fraction);
-  void pass(double seconds, double issue, int index);
-  void perform_rest(int end);
-  bool run_piece(double until);
   void issue(int index);
   void begin(int index);
   void perform(int index);
@@ -133,53 +168,45 @@ class RankRun {
   [[nodiscard]] double call_overhead_s() const;
   void finish(int index);
   bool run_job(const Job& job, Callback ended);
-  /// The host spends so long on issuing; it gets no further ahead than it can.
+
+  // Hooks and teams: rank_hooks.cpp.
+  void begin_parent(int index);
+  void advance_parent();
+  /// Team that performs an operation with hooks together, without events; null: it needs some.
+  [[nodiscard]] Team* team_of(int index);
+  /// The main thread is at an operation of a team; the last member to come performs it for all.
+  void meet(Team& team, int index);
+  void perform_call(const Team& team, const Team::Call& call, int hook);
+  void perform_until(double fraction);
+  void pass(double seconds, double launch, int index);
+  void perform_rest(int end);
+  bool run_piece(double until);
+
+  // Asynchronous kernel launch: rank_hooks.cpp.
+  /// The launch thread is busy for `seconds`, at most `ahead` before `now`.
   void spend(double seconds, double now);
-  /// What of `index` takes `seconds` from `now` on, of which the host has `issue` to issue: it ends no earlier than that
-  /// is done.
-  [[nodiscard]] double paced(double seconds, double issue, double now, int index);
-  /// The same of a job, which others may slow on the device, but not while the device waits for the host. False when it takes
-  /// no time.
-  bool run_paced(const Job& job, double issue, int index, const Callback& ended);
+  /// Seconds from `now` to the end of work of `seconds` on the device with `launch` seconds of overhead: it
+  /// ends no earlier than its launch.
+  [[nodiscard]] double paced(double seconds, double launch, double now, int index);
+  /// The same for a job, which other jobs may slow on the device, but not while it waits for its launch.
+  /// False if it takes no time.
+  bool run_paced(const Job& job, double launch, int index, const Callback& ended);
   void begin_phase(const Op& op);
   void call_ahead();
 
   ReplayWorld& world_;
   const int rank_;
-  const Program& program_;
+  const ProgramIndex& index_;
   int step_ = 0;
-  std::vector<double> places_;  ///< which measured step stands for each step and micro-batch
-  std::vector<char> follows_;   ///< by operation: its phase and segment ran before in the step
-  std::vector<Start> starts_;   ///< by operation
-  std::vector<State> states_;
-  std::vector<OpDates> now_dates_;
-  std::vector<OpCause> now_causes_;  ///< none where nothing is recorded
-  int open_ops_ = 0;
-
-  int next_ = 0;            ///< operation that the main thread reaches next
-  bool main_busy_ = false;  ///< it runs an operation, or a piece of one
-  bool closing_ = false;    ///< the rest of the step's host time passes
-  int host_ = -1;           ///< operation whose hooks run; -1: none
-  Job host_job_;
-  double host_done_ = 0.0;                              ///< part of its time that has passed
-  std::optional<double> hook_reached_;                  ///< date at which it came to a hook that waits
-  double host_date_ = 0.0;                              ///< of a team: when it has
-  std::vector<std::optional<Team*>> teams_;             ///< by operation, where known
-  int first_queued_ = 0;                                ///< operation of another stream
-  std::pair<Phase, int> phase_{Phase::kOptimizer, -1};  ///< under way, and of which micro-batch
-  double issued_until_ = 0.0;                           ///< date until which a host that runs ahead is busy
-  std::vector<char> ahead_;  ///< by operation: called before the main thread reached it
+  std::vector<double> quantiles_;  ///< of the measured steps, by step and micro-batch
+  StepState now_;
+  MainThread main_;
+  Parent parent_;
+  Launches launches_;
+  std::vector<std::optional<Team*>> teams_;         ///< by operation, where known
   std::map<std::pair<Stream, int>, Queue> queues_;  ///< by stream, and of NCCL's by group
-  int staging_ = -1;                                ///< copy for whose end the main thread waits; -1: none
-  std::vector<std::vector<int>> followers_;         ///< by operation: messages and copies that come after it
-  std::vector<char> issued_;                        ///< by operation, of messages and copies
-  std::vector<int> due_;                            ///< of these, issued and ready to start
-
-  bool waking_ = false;
-  bool wake_again_ = false;
   std::vector<double> step_ends_;
-  std::vector<std::vector<OpDates>> recorded_;
-  std::vector<std::vector<OpCause>> recorded_causes_;
+  std::vector<RecordedStep> recorded_;
 };
 
 }  // namespace stepcast

@@ -10,15 +10,15 @@
 #include "sim/replay/copies.hpp"
 #include "topologies/paths.hpp"
 
-/// One step of a replay, operation by operation, with what kept each: what it takes to say why it took so long.
+/// One step of a replay, operation by operation, with the cause of each delay: input of `stepcast explain`.
 namespace stepcast {
 
 struct RecordedOp {
   double start_s = 0.0;
   double end_s = 0.0;
-  double issued_s = 0.0;  ///< of other streams than compute: when the main thread reached it
-  double host_s = 0.0;    ///< at its end, in which it only waited to be issued by a host that runs ahead
-  int links = -1;         ///< of what moves: index into Recording::links; -1: crosses none
+  double issued_s = 0.0;  ///< of other streams than compute: time at which the main thread reached it
+  double host_s = 0.0;    ///< seconds at its end in which it only waited to be launched
+  int links = -1;         ///< of transfers: index into Recording::links; -1: crosses none
 };
 
 struct RecordedRank {
@@ -26,36 +26,36 @@ struct RecordedRank {
   double end_s = 0.0;
   std::vector<RecordedOp> ops;       ///< of its program
   double before_s = 0.0;             ///< start of the step before
-  std::vector<RecordedOp> before{};  ///< its operations; none where it is not known
+  std::vector<RecordedOp> before{};  ///< its operations; empty if it is not known
 };
 
-/// The links on which a message or a collective, alone, takes longest.
+/// Bottleneck links of a message or a collective that runs alone.
 struct FullestLinks {
-  std::string
-      tier;  ///< topologies/link_tiers.hpp, or `pageable`: staging; `network1+pcie` where both are as full
-  std::string link;  ///< its name, where no other link of the tier is nearly as full; else ""
+  /// See topologies/link_tiers.hpp, or `pageable` for staging; `network1+pcie` if both take as long.
+  std::string tier;
+  std::string link;  ///< its name if no other link of the tier takes nearly as long; else ""
   friend auto operator<=>(const FullestLinks&, const FullestLinks&) = default;
 };
 
 /// Times count from the start of the step on the slowest rank.
 struct Recording {
   Schedule schedule;
-  std::vector<int> stands_for;        ///< by rank: the one that was replayed for it
-  std::map<int, RecordedRank> ranks;  ///< those that were replayed
+  std::vector<int> stands_for;        ///< by rank: the one that represents it
+  std::map<int, RecordedRank> ranks;  ///< replayed ones
   int slowest = 0;
   bool stream_per_group = false;  ///< collectives of different groups do not queue for each other
   std::vector<FullestLinks> links;
-  std::vector<std::string> tiers;  ///< that the cluster has
+  std::vector<std::string> tiers;  ///< of the cluster
   std::vector<std::string> segments;
   std::vector<int> segment_of_tensor;
 };
 
-/// Finds the fullest links of operations, of those of one group, kind and size once.
+/// Finds the bottleneck links of operations; once for each group, kind and size.
 class FullestLinkSearch {
  public:
   /// All outlive this.
   FullestLinkSearch(const ReplayInput& input, CollectivePlans& plans, Routes& routes, const Copies& copies);
-  /// Index into `found`; -1 for what crosses no link.
+  /// Index into `found`; -1 if the operation crosses no link.
   int of(const Op& op, int rank);
   [[nodiscard]] const std::vector<FullestLinks>& found() const { return found_; }
 

@@ -15,6 +15,7 @@
 #include "sim/replay/memory.hpp"
 #include "sim/replay/rank_run.hpp"
 #include "sim/replay/recording.hpp"
+#include "sim/replay/simgrid_loads.hpp"
 #include "sim/strategies/strategy.hpp"
 #include "topologies/devices.hpp"
 #include "topologies/link_tiers.hpp"
@@ -24,97 +25,81 @@ namespace stepcast {
 namespace {
 
 constexpr int kDeadlockLines = 10;
-constexpr double kRecordedDates = 2e6;  // operations whose dates are kept: 32 MB
+constexpr double kRecordedTimes = 2e6;  // operations whose times are kept: 32 MB
 constexpr int kDetailedRanks = 64;      // larger worlds report spans and breakdown of two ranks
 
-/// One replay: the simulated world and what is read off it.
-class Replay {
- public:
-  explicit Replay(const ReplayInput& input)
-      : input_(input),
-        backend_(backend(input)),
-        folds_(Symmetry::may_fold(input, backend_)),
-        own_cluster_(folds_ ? std::nullopt : std::optional(replayed_cluster(input))),
-        cluster_(own_cluster_ ? *own_cluster_ : *input.cluster),
-        own_routes_(cluster_),
-        plans_(input, backend_, nccl_graphs()),
-        symmetry_(folds_ ? Symmetry::folded(input, plans_, routes()) : Symmetry(input, plans_, routes())),
-        platform_(fluid() ? nullptr : &Platform::of(cluster_, used_nodes(input, cluster_))),
-        clock_(fluid() ? Clock::Driver::kTimers : Clock::Driver::kSimGrid),
-        network_(make_network()),
-        processors_(processors()),
-        transport_(clock_, *network_, processors_, input, nccl_graphs(), symmetry_),
-        collective_world_{clock_,
-                          transport_,
-                          *network_,
-                          processors_,
-                          input.calibration,
-                          nccl_graphs(),
-                          dynamic_cast<FluidNetwork*>(network_.get())},
-        collectives_(collective_world_, *input.schedule, plans_),
-        point_to_point_(clock_, transport_),
-        copies_(*network_, input, cluster_),
-        teams_(collective_world_, *input.schedule, plans_, collectives_),
-        costs_(input),
-        world_{input,           clock_,  processors_, transport_, collectives_,
-               point_to_point_, copies_, teams_,      costs_,     recorded_steps()},
-        runs_(static_cast<std::size_t>(input.schedule->world_size)) {
-    for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
+/// Cluster, collectives and classes of ranks of one replay.
+struct ReplaySetup {
+  explicit ReplaySetup(const ReplayInput& from)
+      : input(from),
+        backend(backend_of(from)),
+        folds(Symmetry::may_fold(from, backend)),
+        own_cluster(folds ? std::nullopt : std::optional(replayed_cluster(from))),
+        cluster(own_cluster ? *own_cluster : *from.cluster),
+        own_routes(cluster),
+        plans(from, backend, nccl_graphs()),
+        symmetry(folds ? Symmetry::folded(from, plans, routes()) : Symmetry(from, plans, routes())),
+        platform(make_platform()) {}
+
+  [[nodiscard]] NcclGraphs* nccl_graphs() {
+    if (backend != "nccl") return nullptr;
+    if (input.nccl_graphs != nullptr) return input.nccl_graphs;
+    if (!own_graphs) {
+      own_parameters = calibrated_nccl(input.calibration, *input.cluster);
+      own_graphs.emplace(*input.cluster, own_parameters ? &*own_parameters : nullptr);
+    }
+    return &*own_graphs;
   }
 
-  Result run() {
-    for (const int rank : symmetry_.replayed()) runs_[rank]->start();
-    network_->run();
-    check_finished();
-    return result();
+  /// True if collectives share links as a whole: in classes of ranks, and NCCL's.
+  [[nodiscard]] bool fluid() const { return folds || backend == "nccl"; }
+  /// True if SimGrid shares the links of NCCL's collectives.
+  [[nodiscard]] bool oracle() const { return input.exact && input.simgrid && backend == "nccl"; }
+  /// Routes of NCCL's graphs, which several replays share, over the same cluster.
+  [[nodiscard]] Routes& routes() {
+    return folds && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes;
+  }
+  [[nodiscard]] std::unique_ptr<Network> make_network(Clock& clock) {
+    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform, cluster);
+    if (!oracle()) return std::make_unique<FluidNetwork>(clock, symmetry, routes());
+    return std::make_unique<SimGridLoads>(clock, symmetry, routes(), count_loads(input, plans));
+  }
+  [[nodiscard]] Platform* make_platform() {
+    if (oracle()) Platform::start_engine(Platform::Updates::kFull);
+    return fluid() ? nullptr : &Platform::of(cluster, used_nodes());
   }
 
- private:
-  /// \throws UsageError when NCCL cannot run where the ranks are
-  static std::string backend(const ReplayInput& input) {
+  /// Cores of the hosts. Hosts that are parts of one machine divide its cores, if there are enough for all.
+  [[nodiscard]] Processors processors(Clock& clock) const {
+    const SharingCost sharing = input.calibration == nullptr ? SharingCost{} : input.calibration->sharing;
+    const int shared = cluster.shared_cores;
+    std::vector<std::size_t> machine(input.cluster->nodes.size(), 0);
+    if (shared > 0) return {clock, {shared}, {shared / input.schedule->world_size}, machine, sharing};
+    std::iota(machine.begin(), machine.end(), 0);
+    return {clock, cores(), cores_per_rank(), machine, sharing};
+  }
+
+  const ReplayInput& input;
+  const std::string backend;
+  const bool folds;
+  std::optional<NcclParameters> own_parameters;  ///< calibrated, of own_graphs
+  std::optional<NcclGraphs> own_graphs;          ///< if NCCL runs and no search is shared
+  const std::optional<Cluster> own_cluster;      ///< with what this replay adds to it
+  const Cluster& cluster;
+  Routes own_routes;
+  CollectivePlans plans;
+  Symmetry symmetry;
+  Platform* platform;  ///< null if SimGrid does not share the links
+
+  /// \throws UsageError if NCCL cannot run where the ranks are
+  static std::string backend_of(const ReplayInput& input) {
     std::string backend = input.backend;
-    if (backend.empty() && input.calibration != nullptr) backend = input.calibration->backend;
+    if (backend.empty() && input.calibration != nullptr) backend = input.calibration->job.backend;
     if (backend == "nccl") check_nccl_places(*input.cluster, input.node_of_rank);
     return backend;
   }
-  [[nodiscard]] NcclGraphs* nccl_graphs() {
-    if (backend_ != "nccl") return nullptr;
-    if (input_.nccl_graphs != nullptr) return input_.nccl_graphs;
-    if (!own_graphs_) {
-      own_laws_ = calibrated_nccl(input_.calibration, *input_.cluster);
-      own_graphs_.emplace(*input_.cluster, own_laws_ ? &*own_laws_ : nullptr);
-    }
-    return &*own_graphs_;
-  }
 
-  /// What NCCL does shares links by the collective, which SimGrid's flows cannot.
-  [[nodiscard]] bool fluid() const { return folds_ || backend_ == "nccl"; }
-  /// Those of NCCL's graphs, which several replays share, over the same cluster.
-  [[nodiscard]] Routes& routes() {
-    return folds_ && nccl_graphs() != nullptr ? nccl_graphs()->routes() : own_routes_;
-  }
-  [[nodiscard]] std::unique_ptr<Network> make_network() {
-    if (!fluid()) return std::make_unique<SimGridNetwork>(*platform_, cluster_);
-    return std::make_unique<FluidNetwork>(clock_, symmetry_, routes());
-  }
-
-  static std::vector<int> used_nodes(const ReplayInput& input, const Cluster& cluster) {
-    std::vector<int> nodes = input.node_of_rank;
-    const std::vector<int> copied = Copies::nodes(input, cluster);
-    nodes.insert(nodes.end(), copied.begin(), copied.end());
-    std::sort(nodes.begin(), nodes.end());
-    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-    return nodes;
-  }
-
-  /// By node: the cores of a host belong to its first socket, a device is one that all its work shares.
-  static std::vector<int> cores(const Cluster& cluster) {
-    std::vector<int> result(cluster.nodes.size(), 1);
-    for (const Host& host : cluster.hosts) result[host.node] = host.cores;
-    return result;
-  }
-
-  /// The cluster with what the calibration found of its hosts and links, where it does not say so itself.
+  /// The cluster with what the calibration found of its hosts and links, unless the cluster states it.
   static Cluster replayed_cluster(const ReplayInput& input) {
     Cluster cluster = Copies::with_staging(input);
     cluster.shared_cores = shared_cores(input.calibration, cluster);
@@ -126,38 +111,83 @@ class Replay {
     return cluster;
   }
 
-  /// Hosts that are parts of one machine divide its cores among them, where there are enough for all.
-  [[nodiscard]] Processors processors() {
-    const SharingCost sharing = input_.calibration == nullptr ? SharingCost{} : input_.calibration->sharing;
-    const int shared = cluster_.shared_cores;
-    std::vector<std::size_t> machine(input_.cluster->nodes.size(), 0);
-    if (shared > 0) return {clock_, {shared}, {shared / input_.schedule->world_size}, machine, sharing};
-    std::iota(machine.begin(), machine.end(), 0);
-    return {clock_, cores(*input_.cluster), cores_per_rank(input_), machine, sharing};
+  [[nodiscard]] std::vector<int> used_nodes() const {
+    std::vector<int> nodes = input.node_of_rank;
+    const std::vector<int> copied = Copies::nodes(input, cluster);
+    nodes.insert(nodes.end(), copied.begin(), copied.end());
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    return nodes;
   }
 
-  /// The even share of a host's cores that each of its ranks is bound to, as the runner binds them when the
-  /// calibration says so; 0 where ranks are not bound or outnumber the cores.
-  static std::vector<int> cores_per_rank(const ReplayInput& input) {
-    std::vector<int> result(input.cluster->nodes.size(), 0);
-    if (input.calibration == nullptr || input.calibration->context.binding != "core") return result;
-    std::vector<int> ranks(result.size(), 0);
-    for (const int node : input.node_of_rank) ++ranks[node];
-    const std::vector<int> cores_of = cores(*input.cluster);
-    for (std::size_t i = 0; i < result.size(); ++i)
-      if (ranks[i] > 0) result[i] = cores_of[i] / ranks[i];
+  /// Cores by node: the cores of a host belong to its first socket, a device counts as one.
+  [[nodiscard]] std::vector<int> cores() const {
+    std::vector<int> result(input.cluster->nodes.size(), 1);
+    for (const Host& host : input.cluster->hosts) result[host.node] = host.cores;
     return result;
   }
 
+  /// Even share of a host's cores that each of its ranks is bound to, if the calibration was bound; 0 if
+  /// ranks are not bound or outnumber the cores.
+  [[nodiscard]] std::vector<int> cores_per_rank() const {
+    std::vector<int> result(input.cluster->nodes.size(), 0);
+    if (input.calibration == nullptr || input.calibration->context.placement.binding != "core") return result;
+    std::vector<int> ranks(result.size(), 0);
+    for (const int node : input.node_of_rank) ++ranks[node];
+    const std::vector<int> of_node = cores();
+    for (std::size_t i = 0; i < result.size(); ++i)
+      if (ranks[i] > 0) result[i] = of_node[i] / ranks[i];
+    return result;
+  }
+};
+
+/// One replay: the simulated world and its report.
+class Replay {
+ public:
+  explicit Replay(const ReplayInput& input)
+      : input_(input),
+        setup_(input),
+        clock_(setup_.fluid() && !setup_.oracle() ? Clock::Driver::kTimers : Clock::Driver::kSimGrid),
+        network_(setup_.make_network(clock_)),
+        processors_(setup_.processors(clock_)),
+        transport_(clock_, *network_, processors_, input, setup_.nccl_graphs(), symmetry_),
+        collective_world_{clock_,
+                          transport_,
+                          *network_,
+                          processors_,
+                          input.calibration,
+                          setup_.nccl_graphs(),
+                          dynamic_cast<LoadNetwork*>(network_.get())},
+        collectives_(collective_world_, *input.schedule, setup_.plans),
+        point_to_point_(clock_, transport_),
+        copies_(*network_, input, setup_.cluster),
+        teams_(collective_world_, *input.schedule, setup_.plans, collectives_),
+        costs_(input),
+        world_{input,           clock_,  processors_, transport_, collectives_,
+               point_to_point_, copies_, teams_,      costs_,     recorded_steps()},
+        runs_(static_cast<std::size_t>(input.schedule->world_size)) {
+    world_.programs.reserve(input.schedule->programs.size());
+    for (const Program& program : input.schedule->programs) world_.programs.emplace_back(program);
+    for (const int rank : symmetry_.replayed()) runs_[rank] = std::make_unique<RankRun>(world_, rank);
+  }
+
+  Result run() {
+    for (const int rank : symmetry_.replayed()) runs_[rank]->start();
+    network_->run();
+    check_finished();
+    return result();
+  }
+
+ private:
   [[nodiscard]] int recorded_steps() const {
     double operations = 1.0;
     for (const int rank : symmetry_.replayed())
       operations += static_cast<double>(input_.schedule->program(rank).ops.size());
-    const int kept = std::clamp(static_cast<int>(kRecordedDates / operations), 1, input_.steps);
-    if (!input_.shown_steps.empty() && *input_.shown_steps.rbegin() >= kept)
-      throw UsageError("--timeline-steps: found step " + std::to_string(*input_.shown_steps.rbegin()) +
+    const int kept = std::clamp(static_cast<int>(kRecordedTimes / operations), 1, input_.run.steps);
+    if (!input_.run.shown_steps.empty() && *input_.run.shown_steps.rbegin() >= kept)
+      throw UsageError("--timeline-steps: found step " + std::to_string(*input_.run.shown_steps.rbegin()) +
                        ", expected at most " + std::to_string(kept - 1) +
-                       ": of so many operations in a step, no more steps are kept");
+                       ": steps with so many operations are not kept beyond it");
     return kept;
   }
 
@@ -172,7 +202,7 @@ class Replay {
     }
     if (stuck == 0) return;
     std::string report = "deadlock: " + std::to_string(stuck) + " of " + std::to_string(runs_.size()) +
-                         " ranks wait for what never happens";
+                         " ranks wait for an operation that never starts";
     for (std::size_t i = 0; i < std::min<std::size_t>(lines.size(), kDeadlockLines); ++i)
       report += "\n  " + lines[i];
     if (lines.size() > kDeadlockLines)
@@ -183,31 +213,34 @@ class Replay {
   Result result() {
     Result result;
     result.origin = Origin::kPredicted;
-    result.configuration = configuration_of(*input_.schedule, *input_.model, {.batch = input_.batch});
-    result.configuration.threads = input_.threads;
-    if (!backend_.empty()) result.configuration.backend = backend_;
+    result.configuration =
+        configuration_of(*input_.schedule, input_.model->specification, input_.compute.batch);
+    result.configuration.threads = input_.compute.threads;
+    if (!setup_.backend.empty()) result.configuration.backend = setup_.backend;
     result.configuration.cluster = input_.cluster->name;
-    result.configuration.steps = input_.steps;
-    result.configuration.warmup_steps = input_.warmup_steps;
-    const auto warmup = static_cast<std::size_t>(input_.warmup_steps);
+    result.configuration.steps = input_.run.steps;
+    const auto warmup = static_cast<std::size_t>(input_.run.warmup_steps);
     for (int number = 0; number < input_.schedule->world_size; ++number) {
       std::vector<double> times = rank(number).step_ends();
       std::adjacent_difference(times.begin(), times.end(), times.begin());
       if (result.step_time_s.empty())
-        result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.warmup_steps);
+        result.warmup_step_time_s.assign(times.begin(), times.begin() + input_.run.warmup_steps);
       result.step_time_s.emplace_back(times.begin() + static_cast<std::ptrdiff_t>(warmup), times.end());
     }
     result.bytes_sent_per_rank = bytes_per_step();
     for (const int rank : symmetry_.replayed())
-      result.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
-                           (input_.steps + input_.warmup_steps);
-    result.notes["collective_fidelity"] = plans_.fidelity_used();
-    for (const auto& [about, what] : {std::pair{"algorithms", plans_.algorithms_used()},
-                                      {"nccl", plans_.nccl_choices()},
+      result.forecast.operations += static_cast<double>(input_.schedule->program(rank).ops.size()) *
+                           (input_.run.steps + input_.run.warmup_steps);
+    result.notes["collective_fidelity"] = setup_.plans.fidelity_used();
+    for (const auto& [about, what] : {std::pair{"algorithms", setup_.plans.algorithms_used()},
+                                      {"nccl", setup_.plans.nccl_choices()},
                                       {"path_classes", transport_.stand_ins()}})
       if (!what.empty()) result.notes[about] = what;
-    if (std::ranges::any_of(cluster_.links, [](const Link& link) { return link.queue == Queue::kFifo; }))
-      result.notes["queue"] = "fifo ports are forecast as fair (docs/queues.md)";
+    if (std::ranges::any_of(setup_.cluster.links,
+                            [](const Link& link) { return link.queue == Queue::kFifo; }))
+      result.notes["queue"] = "fifo ports are forecast as fair (docs/research/queues.md)";
+    if (setup_.oracle())
+      result.notes["exact"] = "every rank is replayed, and SimGrid (CM02) shares the links";
     if (symmetry_.coarse())
       result.notes["ranks"] = "in " + std::to_string(symmetry_.replayed().size()) +
                               " classes, each as slow as its slowest; --exact replays all";
@@ -215,13 +248,13 @@ class Replay {
     return result;
   }
 
-  /// What a rank sent, and what the copies that it issued moved; of the rank with most.
+  /// Most bytes per step that a rank sent or moved by copies that it issued.
   [[nodiscard]] double bytes_per_step() const {
     double most = 0.0;
     const std::vector<double> by_nccl = collectives_.bytes_sent();
     for (const int rank : symmetry_.replayed())
       most = std::max(most, transport_.bytes_sent()[rank] + by_nccl[rank] + copies_.bytes_moved()[rank]);
-    return most / (input_.steps + input_.warmup_steps);
+    return most / (input_.run.steps + input_.run.warmup_steps);
   }
 
   [[nodiscard]] int slowest_rank(int step) const {
@@ -230,7 +263,7 @@ class Replay {
                              [&](int a, int b) { return length(rank(a), step) < length(rank(b), step); });
   }
 
-  /// Spans and breakdown of the recorded step whose time, of its slowest rank, is the median.
+  /// Adds spans and breakdown of the recorded step whose slowest rank took the median time.
   void add_details(Result& result) {
     std::vector<std::pair<double, int>> by_time;
     by_time.reserve(static_cast<std::size_t>(world_.recorded_steps));
@@ -242,7 +275,7 @@ class Replay {
     if (input_.schedule->world_size <= kDetailedRanks) {
       detailed.resize(runs_.size());
       std::iota(detailed.begin(), detailed.end(), 0);
-    } else if (!input_.record_spans) {  // a few numbers of each kind of rank, where nobody asks for all
+    } else if (!input_.run.record_spans) {  // a few numbers of each kind of rank
       add_first_of_programs(detailed);
     }
     detailed.erase(std::unique(detailed.begin(), detailed.end()), detailed.end());
@@ -251,29 +284,30 @@ class Replay {
                                                 length(rank(number), step)));
     for (const int number : detailed)
       result.memory.push_back(memory(number, step, step_start(rank(0), step)));
-    if (!input_.record_spans) return;
+    if (!input_.run.record_spans) return;
     for (const int number : detailed) add_shown(result.shown, number);
-    if (input_.recording != nullptr) record(step);
+    if (input_.run.recording != nullptr) record(step);
     for (const int number : detailed) {
       std::vector<Span> own = spans(number, step, step_start(rank(0), step));
       std::move(own.begin(), own.end(), std::back_inserter(result.spans));
     }
   }
 
-  /// What one rank holds in one step, counted from `origin`.
+  /// Memory of one rank in one step, times counted from `origin`.
   [[nodiscard]] MemoryUse memory(int number, int step, double origin) const {
     const double own_start = step_start(rank(number), step);
-    MemoryUse use = memory_use(number, rank(number).program(), rank(number).dates(step), costs_, own_start);
+    MemoryUse use =
+        memory_use(number, *input_.schedule, rank(number).times(step), costs_.phases(), own_start);
     for (double& time : use.time_s) time += own_start - origin;
     return use;
   }
 
   void add_shown(ShownSteps& shown, int number) const {
-    if (input_.shown_steps.empty()) return;
-    const double origin = step_start(rank(0), *input_.shown_steps.begin());
+    if (input_.run.shown_steps.empty()) return;
+    const double origin = step_start(rank(0), *input_.run.shown_steps.begin());
     MemoryUse& held = shown.memory.emplace_back();
     held.rank = number;
-    for (const int step : input_.shown_steps) {
+    for (const int step : input_.run.shown_steps) {
       for (Span& span : spans(number, step, origin)) {
         span.step = step;
         shown.spans.push_back(std::move(span));
@@ -286,17 +320,17 @@ class Replay {
 
   [[nodiscard]] std::vector<RecordedOp> recorded(int number, int step, double origin,
                                                  FullestLinkSearch& links) const {
-    const std::vector<OpDates>& dates = rank(number).dates(step);
+    const std::vector<OpTimes>& times = rank(number).times(step);
     const std::vector<OpCause>& causes = rank(number).causes(step);
     std::vector<RecordedOp> ops;
-    for (std::size_t i = 0; i < dates.size(); ++i)
-      ops.push_back({dates[i].start - origin, dates[i].end - origin, causes[i].issued - origin,
+    for (std::size_t i = 0; i < times.size(); ++i)
+      ops.push_back({times[i].start - origin, times[i].end - origin, causes[i].issued - origin,
                      causes[i].host, links.of(rank(number).program().ops[i], number)});
     return ops;
   }
 
   void record(int step) {
-    Recording& recording = *input_.recording;
+    Recording& recording = *input_.run.recording;
     recording.schedule = *input_.schedule;
     recording.slowest = symmetry_.rank(slowest_rank(step));
     recording.stream_per_group = collectives_.stream_per_group();
@@ -304,7 +338,7 @@ class Replay {
     for (int number = 0; number < input_.schedule->world_size; ++number)
       recording.stands_for.push_back(symmetry_.rank(number));
     recording.ranks.clear();
-    FullestLinkSearch links(input_, plans_, routes(), copies_);
+    FullestLinkSearch links(input_, setup_.plans, setup_.routes(), copies_);
     const double origin = step_start(rank(recording.slowest), step);
     for (const int number : symmetry_.replayed()) {
       RecordedRank& one = recording.ranks[number];
@@ -340,35 +374,27 @@ class Replay {
   [[nodiscard]] const RankRun& rank(int number) const { return *runs_[symmetry_.rank(number)]; }
   /// Start of measured step `step` on one rank.
   [[nodiscard]] double step_start(const RankRun& rank, int step) const {
-    const int index = input_.warmup_steps + step;
+    const int index = input_.run.warmup_steps + step;
     return index == 0 ? 0.0 : rank.step_ends()[index - 1];
   }
   [[nodiscard]] double length(const RankRun& rank, int step) const {
-    const int index = input_.warmup_steps + step;
+    const int index = input_.run.warmup_steps + step;
     return rank.step_ends()[index] - step_start(rank, step);
   }
 
-  /// All spans of one rank and step, counted from `origin`.
+  /// Spans of one rank and step, times counted from `origin`.
   [[nodiscard]] std::vector<Span> spans(int number, int step, double origin) const {
     std::vector<Span> result;
-    const std::vector<OpDates>& dates = rank(number).dates(step);
-    for (std::size_t i = 0; i < dates.size(); ++i)
+    const std::vector<OpTimes>& times = rank(number).times(step);
+    for (std::size_t i = 0; i < times.size(); ++i)
       result.push_back(span_of(number, rank(number).program().ops[i],
-                               dates[i].start - dates[i].waited - origin, dates[i].end - origin));
+                               times[i].start - times[i].waited - origin, times[i].end - origin));
     return result;
   }
 
   const ReplayInput& input_;
-  const std::string backend_;
-  std::optional<NcclParameters> own_laws_;  ///< calibrated, of own_graphs_
-  std::optional<NcclGraphs> own_graphs_;    ///< where NCCL runs and nobody shares a search
-  const bool folds_;
-  const std::optional<Cluster> own_cluster_;  ///< with what this replay knows of it
-  const Cluster& cluster_;
-  Routes own_routes_;
-  CollectivePlans plans_;
-  Symmetry symmetry_;
-  Platform* platform_;  ///< null where SimGrid does not share the links
+  ReplaySetup setup_;
+  Symmetry& symmetry_ = setup_.symmetry;
   Clock clock_;
   std::unique_ptr<Network> network_;
   Processors processors_;
@@ -380,7 +406,7 @@ class Replay {
   Teams teams_;
   Costs costs_;
   ReplayWorld world_;
-  std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null where another is replayed for it
+  std::vector<std::unique_ptr<RankRun>> runs_;  ///< by rank; null if another rank represents it
 };
 
 }  // namespace
@@ -393,7 +419,7 @@ std::optional<NcclParameters> calibrated_nccl(const Calibration* calibration, co
       throw UsageError("the calibration is of NCCL on " + measured.name + ", cluster '" + cluster.name +
                        "' has " + device_model(node.device).name);
   NcclParameters laws = nccl_parameters(measured.compute_capability);
-  laws.set(calibration->nccl.laws);
+  laws.set(calibration->nccl.parameters);
   return laws;
 }
 
@@ -405,7 +431,7 @@ int shared_cores(const Calibration* calibration, const Cluster& cluster) {
 Result replay(const ReplayInput& input) {
   assert(input.schedule != nullptr && input.model != nullptr && input.cluster != nullptr);
   assert(input.node_of_rank.size() == static_cast<std::size_t>(input.schedule->world_size));
-  assert(input.steps >= 1 && input.warmup_steps >= 0);
+  assert(input.run.steps >= 1 && input.run.warmup_steps >= 0);
   return Replay(input).run();
 }
 

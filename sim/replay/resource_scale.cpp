@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/number.hpp"
 #include "core/table.hpp"
+#include "sim/strategies/options.hpp"
 #include "topologies/link_tiers.hpp"
 
 namespace stepcast {
@@ -17,7 +18,7 @@ namespace {
 
 constexpr double kLeast = 1e-3, kMost = 1e3;
 
-void quicken(PiecewiseCost& cost, double factor) {
+void speed_up(PiecewiseCost& cost, double factor) {
   for (PiecewiseCost::Knot& knot : cost.knots) knot.time_s /= factor;
 }
 
@@ -25,15 +26,15 @@ void quicken(PiecewiseCost& cost, double factor) {
   throw UsageError("--scale " + resource + ": " + why);
 }
 
-/// 3 of `rank3`, for `rank`.
-std::optional<int> number_behind(const std::string& name, std::string_view word) {
+/// Number after a word: 3 of `rank3` for `rank`.
+std::optional<int> number_after(const std::string& name, std::string_view word) {
   return name.starts_with(word) ? number_in<int>(std::string_view(name).substr(word.size())) : std::nullopt;
 }
 bool is_of_ranks(const std::string& resource) {
-  return number_behind(resource, "rank") || number_behind(resource, "stage");
+  return number_after(resource, "rank") || number_after(resource, "stage");
 }
 
-/// The shortest text that is exactly this number.
+/// Shortest text that parses as exactly this number.
 std::string shortest_text(double value) {
   std::array<char, 32> text{};
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
@@ -51,10 +52,8 @@ std::vector<std::string> known_resources(const Cluster& cluster) {
 
 ResourceScales parse_scales(const std::string& text) {
   ResourceScales scales;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string part = text.substr(at, end - at);
-    at = end + 1;
+  if (text.empty()) return scales;
+  for (const std::string& part : parts_of(text, ',')) {
     const std::size_t equals = part.find('=');
     const auto factor =
         equals == std::string::npos ? std::nullopt : number_in<double>(part.substr(equals + 1));
@@ -95,8 +94,8 @@ std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& sc
     speeds.resize(static_cast<std::size_t>(schedule.world_size), 1.0);
     bool any = false;
     for (int rank = 0; rank < schedule.world_size; ++rank) {
-      if (number_behind(resource, "rank") != rank &&
-          (stage.empty() || number_behind(resource, "stage") != stage[rank]))
+      if (number_after(resource, "rank") != rank &&
+          (stage.empty() || number_after(resource, "stage") != stage[rank]))
         continue;
       speeds[rank] *= factor;
       any = true;
@@ -109,16 +108,14 @@ std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& sc
   return speeds;
 }
 
-bool by_rooflines(const DeviceModel* device, bool known) { return device != nullptr && !known; }
-
 DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool estimated) {
   for (const auto& [resource, factor] : scales) {
     if (resource == "compute")
       for (auto& [dtype, peak] : device.peak) peak = factor * peak;
     if (resource == "memory") device.memory_bandwidth = factor * device.memory_bandwidth;
     if (resource != "host") continue;
-    if (!estimated || !device.gpu) refuse(resource, "only the host of an estimated GPU issues kernels");
-    for (Seconds* each : {&device.kernel_launch, &device.operation_issue, &device.collective_issue})
+    if (!estimated || !device.gpu) refuse(resource, "only an estimated GPU has launch overhead");
+    for (Seconds* each : {&device.launch.kernel, &device.launch.operation, &device.launch.collective})
       *each = (1.0 / factor) * *each;
   }
   return device;
@@ -130,26 +127,25 @@ CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies) {
   return copies;
 }
 
-void scale_place(const ResourceScales& scales, Place& place, bool device) {
+void scale_environment(const ResourceScales& scales, Cluster& cluster,
+                       std::optional<Calibration>& calibration, bool device) {
   for (const auto& [resource, factor] : scales) {
     if (resource == "compute") {
       if (!device)
-        for (Host& host : place.cluster.hosts) host.speed *= factor;
+        for (Host& host : cluster.hosts) host.speed *= factor;
     } else if (resource == "memory" || resource == "host") {
-      if (!device) refuse(resource, "means nothing without an estimated or moved --device");
+      if (!device) refuse(resource, "requires an estimated or moved --device");
     } else if (resource == "latency") {
-      for (Link& link : place.cluster.links) link.latency = (1.0 / factor) * link.latency;
+      for (Link& link : cluster.links) link.latency = (1.0 / factor) * link.latency;
     } else if (resource == "endpoints") {
-      if (!place.calibration) refuse(resource, "without --calibration they cost nothing");
-      for (PathCost& path : place.calibration->paths) {
-        for (PiecewiseCost* cost : {&path.latency, &path.gap, &path.cpu}) quicken(*cost, factor);
+      if (!calibration) refuse(resource, "requires --calibration; without it endpoints cost nothing");
+      for (PathCost& path : calibration->paths) {
+        for (PiecewiseCost* cost : {&path.latency, &path.gap, &path.cpu}) speed_up(*cost, factor);
         path.notice_s /= factor;
         path.wake_cpu_s /= factor;
       }
-    } else if (resource != "pageable" && !is_of_ranks(resource) &&
-               !scale_links(place.cluster, resource, factor)) {
-      throw UsageError("--scale: " +
-                       unknown_name("resource or link", resource, known_resources(place.cluster)));
+    } else if (resource != "pageable" && !is_of_ranks(resource) && !scale_links(cluster, resource, factor)) {
+      throw UsageError("--scale: " + unknown_name("resource or link", resource, known_resources(cluster)));
     }
   }
 }

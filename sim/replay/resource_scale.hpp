@@ -1,49 +1,50 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "sim/replay/place.hpp"
+#include "sim/replay/replay.hpp"
+#include "topologies/devices.hpp"
 
 namespace stepcast {
 
-/// One resource of a prediction, so many times what it is:
+/// A factor on one resource of a forecast:
 ///
-///     compute    how fast ranks compute: of an estimated or moved device its peak rates, else all that ranks do themselves
-///     rank3      the same of one rank, stage0 of the ranks of a pipeline's stage: all that they do themselves
+///     compute    compute speed: peak rates of an estimated or moved device, else of all that ranks compute
+///     rank3      compute speed of one rank; stage0: of the ranks of a pipeline's stage
 ///     memory     memory bandwidth of an estimated or moved device
-///     host       how fast the host of an estimated GPU issues kernels and calls
-///     endpoints  how fast a calibrated library's endpoints handle messages: latency, gap, processor time, notice
-///     pageable   the rate at which a host stages copies of memory that is not pinned
-///     latency    of all links, so many times shorter
+///     host       speed at which the launch thread of an estimated GPU launches kernels and collectives
+///     endpoints  speed of a calibrated library's endpoints: latency, gap, CPU time, notice
+///     pageable   rate at which a host stages copies of pageable memory
+///     latency    of all links; divides their latency
 ///     nvlink, pcie, smp, network1, network2, ... or a link's name: its bandwidth (topologies/link_tiers.hpp)
 ///
-/// What NCCL plans stays as it is without: it tries a dozen speeds, between which more of a link would change nothing.
+/// NCCL's choices stay as without scales: it tries a dozen speeds, and more of a link would change nothing
+/// between them.
 struct ResourceScale {
   std::string resource;
   double factor = 1.0;
 };
 using ResourceScales = std::vector<ResourceScale>;
 
-/// `compute=1.1,network1=2`. \throws UsageError
+/// Parses `compute=1.1,network1=2`. \throws UsageError
 ResourceScales parse_scales(const std::string& text);
-/// The same text again.
+/// Text that `parse_scales` reads.
 std::string to_text(const ResourceScales& scales);
 
-/// By rank: the stage of a pipeline that it is, from 0; empty where ranks are not stages.
+/// Pipeline stage by rank, from 0; empty if ranks are not stages.
 std::vector<int> stages(const Schedule& schedule);
 
-/// Whether rooflines of `device` say how long its ranks compute. \param known times of phases are
-bool by_rooflines(const DeviceModel* device, bool known);
-
-/// The device with what the scales change of it. \param estimated its host's issuing is modelled \throws UsageError for
-/// what the prediction does not have
+/// The device with its scales. \param estimated launch overhead is modelled \throws UsageError for a resource
+/// that the forecast lacks
 DeviceModel scaled_device(const ResourceScales& scales, DeviceModel device, bool estimated);
-/// By rank, how many times as fast it is; empty where all are as they were. \throws UsageError for a rank or stage that is
-/// none
+/// Compute speed by rank; empty if no rank is scaled. \throws UsageError for an unknown rank or stage
 std::vector<double> rank_speeds(const ResourceScales& scales, const Schedule& schedule);
 CopyCosts scaled_copies(const ResourceScales& scales, CopyCosts copies);
-/// The same of a place that is loaded. \param device computes by rooflines
-void scale_place(const ResourceScales& scales, Place& place, bool device);
+/// Scales hosts, links and endpoints. \param device scales of compute, memory and host are in the device
+/// already
+void scale_environment(const ResourceScales& scales, Cluster& cluster,
+                       std::optional<Calibration>& calibration, bool device);
 
 }  // namespace stepcast

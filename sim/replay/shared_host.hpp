@@ -10,10 +10,10 @@
 
 namespace stepcast {
 
-/// Work on one host's processors, as it would go alone.
+/// Work on the cores of one host or device.
 struct Job {
   double seconds = 0.0;  ///< alone
-  double cores = 1.0;    ///< 2.0: two threads; 0.5: one thread that computes half of the time; 0: it waits
+  double cores = 1.0;    ///< 2.0: two threads; 0.5: one thread that computes half of the time; 0: waits
   double memory_bytes_per_s = 0.0;  ///< memory bandwidth that it uses alone; 0: none or unknown
   int rank = 0;
   bool communication = false;  ///< work of a communication thread, not of a compute thread
@@ -25,7 +25,7 @@ struct Job {
 ///
 ///     rate = core share / core demand  *  min(1, memory share / memory demand)  *  interference
 ///
-/// - Cores: threads share them by max-min fairness, as a fair scheduler does: a thread that wants less than
+/// - Cores: threads share them by max-min fairness, as under a fair scheduler. A thread that wants less than
 ///   its share gets what it wants, the others divide the rest. Bound ranks have `cores_per_rank` cores each,
 ///   which only their own threads share.
 /// - Memory: what jobs would draw at their core rate (one thread at most `memory_bandwidth_one`) shares
@@ -33,24 +33,24 @@ struct Job {
 /// - Interference: compute runs at `rate_beside_compute` while another rank computes, and at
 ///   `rate_beside_communication` while communication threads work (both multiply).
 ///
-/// Rates change only when the set of jobs changes. It is not done with SimGrid's Exec because that knows
-/// cores, but nothing that stands for memory bandwidth. No clock inside: the caller says what time it is.
+/// Rates change only if the set of jobs changes. SimGrid's Exec models cores but no memory bandwidth. There
+/// is no clock inside: the caller passes the time.
 class SharedHost {
  public:
   /// \param cores_per_rank of bound ranks; 0 when all ranks share all cores
   SharedHost(double cores, const SharingCost& sharing, double cores_per_rank = 0.0)
       : cores_(cores), cores_per_rank_(cores_per_rank), sharing_(sharing) {}
 
-  /// Starts a job at `now` and returns its id, unique on this host. A job of infinitely many seconds runs
-  /// until it is removed.
+  /// Starts a job at `now` and returns its id, unique on this host. A job of infinite seconds runs until it
+  /// is removed.
   int add(const Job& job, double now);
-  /// Ends a job before its time, if need be, and lets the others speed up.
+  /// Removes a job, if need be before its end; the others speed up.
   void remove(int id, double now);
-  /// When the next job ends if the set does not change before; never where all run until they are removed.
+  /// End of the next job if the set does not change before; nothing if all jobs run until they are removed.
   [[nodiscard]] std::optional<double> next_end() const;
-  /// Removes the jobs that end at or before `now`, in the order of their ids, and lets the others speed up.
+  /// Removes the jobs that end at or before `now`, in the order of their ids; the others speed up.
   std::vector<int> take_ended(double now);
-  /// The present rate of a job that runs. \pre it runs
+  /// Present rate of a job. \pre it runs
   [[nodiscard]] double rate(int id) const;
   [[nodiscard]] std::size_t size() const { return running_.size(); }
 
@@ -66,7 +66,7 @@ class SharedHost {
   [[nodiscard]] double memory_demand(const Job& job) const;
   [[nodiscard]] double interference(const Job& job) const;
 
-  /// The share that a thread of `rank` gets of the cores it may use.
+  /// Share of a core that a thread of `rank` gets.
   [[nodiscard]] double core_share(int rank) const;
 
   double cores_;
@@ -76,14 +76,14 @@ class SharedHost {
   std::vector<Running> running_;
 };
 
-/// One thing that demands a share of a resource, `weight` times (threads of one job).
+/// Demand for a share of a resource, by `weight` equal consumers (threads of one job).
 struct Demand {
   double amount = 0.0;
   double weight = 1.0;
 };
 
-/// The share s of max-min fairness: everybody gets min(amount, s), and the shares fill the capacity.
-/// Infinite when all demands fit.
+/// Share s of max-min fairness: every consumer gets min(amount, s), and the shares fill the capacity.
+/// Infinite if all demands fit.
 double fair_share(std::vector<Demand> demands, double capacity);
 
 /// The cores of all hosts: runs jobs in simulated time.
@@ -91,14 +91,14 @@ class Processors {
  public:
   /// \param cores of each machine
   /// \param cores_per_rank of each machine, of bound ranks; 0 where all ranks share all cores
-  /// \param machine of which each host is a part
+  /// \param machine by host: the machine that it is a part of
   Processors(Clock& clock, std::vector<int> cores, std::vector<int> cores_per_rank,
              std::vector<std::size_t> machine, const SharingCost& sharing);
 
   /// Runs `job` on `host` and calls back at its end. \pre job.seconds > 0
   void run(int host, const Job& job, Callback ended);
 
-  /// Takes `cores` of `host` for communication of `rank` until they are released. \return what to release
+  /// Occupies `cores` of `host` for communication of `rank` until they are released. \return id for `release`
   int occupy(int host, double cores, int rank);
   void release(int host, int job);
 
@@ -106,7 +106,7 @@ class Processors {
   struct Host {
     SharedHost shared;
     std::vector<std::pair<int, Callback>> callbacks{};  ///< by job id
-    double armed = -1.0;                                ///< date of the timer that counts; others are stale
+    double armed = -1.0;                                ///< time of the current timer; others are stale
   };
   Host& at(std::size_t machine);
   void arm(std::size_t host);

@@ -14,7 +14,7 @@ std::vector<int> Teams::replayed_of(int group) const {
 
 /// Whose collectives cross which links, and whose messages.
 void Teams::find_users() {
-  Symmetry& symmetry = world_.fluid->symmetry();
+  Symmetry& symmetry = world_.loads->symmetry();
   users_.resize(symmetry.links().size());
   std::set<const CollectivePlan*> seen;
   for (const int rank : symmetry.replayed())
@@ -44,7 +44,7 @@ const Load* Teams::own_load(int rank, const Collective& collective) {
   const auto meets = [&own](const std::vector<int>& other) {
     return std::find_first_of(own.begin(), own.end(), other.begin(), other.end()) != own.end();
   };
-  const Load& load = world_.fluid->symmetry().collective(plan, group);
+  const Load& load = world_.loads->symmetry().collective(plan, group);
   const bool alone = std::all_of(load.shares.begin(), load.shares.end(), [&](const Load::Share& share) {
     const Users& users = users_[share.link];
     return !users.other && std::all_of(users.groups.begin(), users.groups.end(), meets);
@@ -89,7 +89,7 @@ Team* Teams::find_team(int rank, const std::vector<int>& names) {
 }
 
 Team* Teams::team(int rank, const std::vector<const Collective*>& calls) {
-  if (world_.nccl == nullptr || !world_.fluid->symmetry().folded()) return nullptr;
+  if (world_.nccl == nullptr || !world_.loads->symmetry().folded()) return nullptr;
   if (users_.empty()) find_users();
   std::vector<int> names;
   for (const Collective* each : calls) {
@@ -105,7 +105,7 @@ double Teams::call(int rank, const Collective& collective, double begin) {
   const int group = collectives_.group_of(rank, collective);
   const CollectivePlan& plan = plans_.of(collective, group);
   collectives_.count(plan, schedule_.groups[group].ranks);
-  return nccl_end_alone(*world_.fluid, plan, *loads_.at(&plan), begin);
+  return nccl_end_alone(*world_.loads, plan, *loads_.at(&plan), begin);
 }
 
 }  // namespace stepcast

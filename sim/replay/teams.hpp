@@ -23,15 +23,17 @@ struct Team {
   int missing = 0;             ///< how many have not
 };
 
-/// Finds operations with collectives inside (of tensor, context and expert parallelism) that need no events: what their
-/// ranks do until the end follows from when each of them begins. That is so where
+/// Finds operations with collectives inside (of tensor, context and expert parallelism) that need no events:
+/// what their ranks do until the end follows from when each of them begins. That is so where
 ///
-/// - links carry nothing else meanwhile: no messages, and of other collectives those alone that have a rank in common, which
-///   is not in two at a time;
+/// - links carry nothing else meanwhile: no messages, and of other collectives those alone that have a rank
+///   in common, which is not in two at a time;
 /// - every rank's end comes after every rank's beginning: whoever begins last knows all;
-/// - no collective of another stream has been issued in the step, which would take multiprocessors from what computes.
+/// - no collective of another stream has been issued in the step, which would take multiprocessors from what
+///   computes.
 ///
-/// Dates are those of the event-driven replay, to rounding: laws hold both to it (tests/replay/symmetry_test.cpp).
+/// Dates are those of the event-driven replay, to rounding: laws hold both to it
+/// (tests/replay/symmetry_test.cpp).
 class Teams {
  public:
   Teams(const CollectiveWorld& world, const Schedule& schedule, CollectivePlans& plans,
@@ -43,7 +45,8 @@ class Teams {
   /// Whose operation with these calls, one behind the other, needs no events; null: it does.
   Team* team(int rank, const std::vector<const Collective*>& calls);
 
-  /// When a collective of such an operation ends that all its ranks have called at `begin`. It counts as called.
+  /// When a collective of such an operation ends that all its ranks have called at `begin`. It counts as
+  /// called.
   double call(int rank, const Collective& collective, double begin);
 
  private:

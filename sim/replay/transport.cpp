@@ -38,7 +38,7 @@ Transport::Transport(Clock& clock, Network& network, Processors& processors, con
   classes_[kHere] = {kSameHost, &first_class(*calibration, {kSameHost, kSameSwitch, kAcrossSwitches})};
   classes_[kNear] = {kSameSwitch, &first_class(*calibration, {kSameSwitch, kAcrossSwitches, kSameHost})};
   classes_[kFar] = {kAcrossSwitches, &first_class(*calibration, {kAcrossSwitches, kSameSwitch, kSameHost})};
-  if (calibration->backend == "gloo") preamble_bytes_ = kGlooPreambleBytes;
+  if (calibration->job.backend == "gloo") preamble_bytes_ = kGlooPreambleBytes;
 }
 
 std::size_t Transport::class_between(int from_node, int to_node) const {

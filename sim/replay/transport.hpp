@@ -60,8 +60,8 @@ class Transport {
   /// Whether messages between two ranks cross links.
   [[nodiscard]] bool remote(int from, int to) const { return node(from) != node(to); }
   /// The endpoint costs between two ranks; null when endpoints are free. Of the path class that the cluster
-  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the nearest
-  /// calibrated class for one that is not calibrated.
+  /// says: `same_host`, `same_switch` with at most one switch between the hosts, else `across_switches`; the
+  /// nearest calibrated class for one that is not calibrated.
   [[nodiscard]] const PathCost* path(int from, int to) const;
   /// Which classes were asked for and which ones served for them; "" when each was there.
   [[nodiscard]] std::string stand_ins() const;

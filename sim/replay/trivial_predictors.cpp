@@ -58,7 +58,7 @@ Seconds alpha_beta_time(const Collective& collective, int group_size, const Alph
 
 namespace {
 
-/// As rank 0 calls it.
+/// Time of a collective as rank 0 calls it.
 Seconds alpha_beta_time(const Schedule& schedule, const Collective& collective, const AlphaBeta& line) {
   const Group& group = schedule.groups[schedule.group_index(collective.group, 0)];
   return alpha_beta_time(collective, static_cast<int>(group.ranks.size()), line);
@@ -92,7 +92,7 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
   const auto rank = static_cast<int>(slowest - input.node_of_rank.begin());
   constexpr double kMedian = -1.0;
   const Costs costs(input);
-  const std::vector<char> follows = StepTimes::followers(program);
+  const std::vector<char> follows = followers(program);
   std::map<Stream, double> free;
   std::vector<double> start(program.ops.size()), work(program.ops.size()), end(program.ops.size());
   double last = 0.0;
@@ -103,9 +103,9 @@ std::optional<Seconds> overlap_step_time(const ReplayInput& input, const AlphaBe
                                     : alpha_beta_time(schedule, *collective, line).count();
     for (const int before : op.after)
       if (before != op.within) start[i] = std::max(start[i], end[before]);
-    if (op.within >= 0) {  // pauses its host, which has been paused by end - start - work so far
+    if (op.within >= 0) {  // suspends its parent, which was suspended for end - start - work so far
       const double paused = end[op.within] - start[op.within] - work[op.within];
-      const double ready = start[op.within] + paused + costs.hook_fraction(op) * work[op.within];
+      const double ready = start[op.within] + paused + costs.phases().hook_fraction(op) * work[op.within];
       start[i] = std::max(start[i], ready);
       end[i] = start[i] + work[i];
       if (is_shift(op)) continue;

@@ -5,15 +5,15 @@
 namespace stepcast {
 namespace {
 
-/// Of one sample.
+/// Flop of one sample.
 Flop flop_of(const Compute& compute, const Model& model) {
-  if (compute.segment < 0) return Flop(0);  // the loss, and updates
+  if (compute.segment < 0) return Flop(0);  // the loss and updates
   const Segment& segment = model.segments[compute.segment];
   if (compute.phase == Phase::kForward || compute.phase == Phase::kRecompute) return segment.forward;
   if (!is_backward(compute.phase)) return Flop(0);
   Flop sum = segment.backward;
-  for (const LayerWork& work : segment.work) sum += work.again;
-  for (const LayerWork& work : segment.recomputed) sum += work.forward;
+  for (const LayerWork& work : segment.work) sum += work.recomputed;
+  for (const LayerWork& work : segment.recomputed.work) sum += work.forward;
   if (compute.phase == Phase::kBackward) return sum;
   const double weights = segment.weight_part(compute.segment > 0);
   return (compute.phase == Phase::kBackwardWeight ? weights : 1.0 - weights) * sum;
@@ -24,7 +24,8 @@ Flop flop_of(const Compute& compute, const Model& model) {
 StepFlop step_flop(const Schedule& schedule, const Model& model, int batch) {
   StepFlop flop;
   for (const Segment& segment : model.segments) flop.model += segment.forward + segment.backward;
-  flop.model = (1.0 * schedule.data_parallel * batch * model.tensor * model.context) * flop.model;
+  flop.model =
+      (1.0 * schedule.data_parallel * batch * model.parallel.tensor * model.parallel.context) * flop.model;
   const double samples = static_cast<double>(batch) / schedule.micro_batches;
   for (const int program : schedule.program_of_rank)
     for (const Op& op : schedule.programs[program].ops)

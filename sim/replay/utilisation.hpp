@@ -3,18 +3,18 @@
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
 
-/// How much of what devices could compute a training step is.
+/// Utilisation of the devices' peak rate in a training step.
 namespace stepcast {
 
-/// Of one step, over all ranks:
+/// Flop of one step, over all ranks:
 ///
 ///     model      data-parallel batches * sum of the segments' forward and backward
-///     hardware   of every rank's operations: the same, forwards that are recomputed, and what flash attention's backward
-///                computes again
+///     hardware   of all operations: the same, recomputed forwards, and recomputation in flash attention
 ///
-/// divided by (ranks * peak rate of the compute dtype * step time) they are MFU and HFU (Chowdhery et al., "PaLM", 2022,
-/// app. B; Korthikanti et al., "Reducing Activation Recomputation", 2023). As Megatron does since core 0.12, causal flash
-/// attention counts half of the scores, and looking up embeddings nothing; PaLM's and torchtitan's rules count all of them.
+/// Divided by (ranks * peak rate of the compute dtype * step time) they are MFU and HFU (Chowdhery et al.,
+/// "PaLM", 2022, app. B; Korthikanti et al., "Reducing Activation Recomputation", 2023). As in Megatron since
+/// core 0.12, causal flash attention counts half of the scores, and looking up embeddings counts nothing.
+/// PaLM's and torchtitan's rules count all.
 struct StepFlop {
   Flop model, hardware;
 };

@@ -4,12 +4,12 @@
 namespace stepcast {
 namespace {
 
-/// After the backward, one blocking all-reduce per parameter tensor in the order of parameters(), each
+/// One blocking all-reduce per parameter tensor after the backward, in the order of parameters(), each
 /// followed by the division by world_size: the loop that people write first.
 ///
-/// Per step every rank sends 2 (n - 1)/n of the parameter bytes. Nothing overlaps: every operation waits for
-/// the one before. At world size 1 there is neither communication nor division. An expert that nobody else has is
-/// divided alone.
+/// A rank sends 2 (n - 1)/n of the parameter bytes per step. Nothing overlaps: every operation waits for the
+/// one before. At world size 1 there is neither communication nor division. Experts of a single rank are only
+/// divided.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   LocalStep step(model, config);
   step.train();

@@ -9,21 +9,20 @@
 namespace stepcast {
 namespace {
 
-constexpr double kMostChunks = 10'000;
+constexpr double kMaxChunks = 10'000;
 
-/// BroadcastCopies, in the order in which one thread of rank 0's process issues them. With B bytes, n devices, h
-/// bytes/s from the host and p bytes/s between two devices, all on an idle node and without the time to issue
-/// a copy:
+/// Copies of the broadcast in the order in which one thread of rank 0's process issues them. With B bytes, n
+/// devices, h bytes/s from the host and p bytes/s between two devices, on an idle node and without launch
+/// overhead:
 ///
-///     sequential  n B / h                      every device from the host, one after the other
-///     relay       B / h + (n - 1) B / p        device 0 from the host, then each other one from device 0,
-///                                              one after the other
-///     chunked     B / min(h, p / (n - 1)) + min(c / h, (n - 1) c / p)        with chunks of c bytes
+///      sequential  n B / h                      every device from the host, one after another
+///      relay       B / h + (n - 1) B / p        device 0 from the host, then the others from device 0, one
+///                                               after another
+///      chunked     B / min(h, p / (n - 1)) + min(c / h, (n - 1) c / p)        with chunks of c bytes
 ///
 /// In `chunked` every chunk follows the one before on the stream from the host, and is passed on to all other
-/// devices, each by a stream of its own, while the next arrives. The last chunk is the shorter one where c
-/// does not divide B. It overlaps only from pinned memory: else the host's thread stages a chunk, and issues
-/// nothing meanwhile.
+/// devices, on a stream each, while the next arrives. The last chunk is shorter if c does not divide B.
+/// Copies overlap only from pinned memory: else the host thread stages a chunk and issues nothing meanwhile.
 class BroadcastCopies {
  public:
   BroadcastCopies(int world_size, const StrategyOptions& options)
@@ -90,7 +89,7 @@ Program copies_of(int world_size, StrategyOptions& options) {
     copies.relay();
   } else {
     const Bytes chunk = options.bytes("chunk");
-    if (options.bytes("buffer") / chunk > kMostChunks)
+    if (options.bytes("buffer") / chunk > kMaxChunks)
       throw UsageError("--chunk " + options.text("chunk") + " cuts --buffer " + options.text("buffer") +
                        " into more than 10000 chunks; take larger ones");
     copies.chunked(chunk);
@@ -98,8 +97,8 @@ Program copies_of(int world_size, StrategyOptions& options) {
   return copies.take();
 }
 
-/// A buffer in host memory goes to the devices of all ranks. One process drives them all: the operations are
-/// rank 0's, the other ranks only hold the buffer. It is no training step, and needs no model.
+/// Copies a buffer in host memory to the devices of all ranks. One process drives them all: rank 0 has the
+/// operations, the other ranks only hold the buffer. It is no training step and needs no model.
 Schedule build(const Model& /*model*/, const TrainingConfig& config, StrategyOptions& options) {
   Schedule schedule = make_schedule("broadcast", config);
   schedule.data_parallel = 0;

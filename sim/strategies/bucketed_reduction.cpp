@@ -15,7 +15,7 @@ bool contains(const std::vector<int>& all, int one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-/// Tensors whose gradients a rank reduces, in the order in which they are ready.
+/// Tensors with gradients that a rank reduces, in gradient-ready order.
 std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& segments,
                                  const std::vector<int>& copies) {
   std::vector<int> order;
@@ -30,7 +30,7 @@ std::vector<int> reduced_tensors(const Model& model, const std::vector<int>& seg
       return false;
     });
   };
-  for (const int tensor : model.ready_order) {
+  for (const int tensor : model.ready_order()) {
     const int segment = model.parameters[tensor].segment;
     if (!contains(segments, segment)) continue;
     add_copies(segment);
@@ -49,7 +49,8 @@ std::vector<StrategyOption> bucket_options() {
           "first-bucket-cap", kFirstBucketCap,
           "the same for the first bucket; a given --bucket-cap is that of the first one too, "
           "but with torch-1"),
-      StrategyOption::choice("framework", {"torch-2", "torch-1"}, "whose meaning of --bucket-cap"),
+      StrategyOption::choice("framework", {"torch-2", "torch-1"},
+                             "PyTorch version that defines --bucket-cap"),
       StrategyOption::choice("compress", {"none", "fp16"}, "dtype in which buckets travel")};
   all[1].follows = all[0].name;
   return all;
@@ -63,7 +64,8 @@ BucketLimits bucket_limits(StrategyOptions& options) {
 }
 
 std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& segments, Bytes first_cap,
-                                   Bytes cap, const std::vector<int>& copies, const std::vector<int>& apart) {
+                                   Bytes cap, const std::vector<int>& copies,
+                                   const std::vector<int>& separate) {
   std::vector<Bucket> buckets;
   struct {
     Bucket bucket;
@@ -71,7 +73,7 @@ std::vector<Bucket> assign_buckets(const Model& model, const std::vector<int>& s
   } open[2];  // of experts' gradients, and of all others
   for (const int tensor : reduced_tensors(model, segments, copies)) {
     const Parameter& parameter = model.parameters[tensor];
-    if (contains(apart, tensor)) {
+    if (contains(separate, tensor)) {
       buckets.push_back({{tensor}, parameter.reduced});
       continue;
     }
@@ -117,7 +119,7 @@ int BucketedReduction::backward(int segment, int micro_batch, std::vector<int> a
   return backward;
 }
 
-/// Of one gradient; launches the bucket that it fills.
+/// Copies one gradient and launches the bucket that it completes.
 void BucketedReduction::copy_in(int tensor, int backward, bool hook) {
   const Parameter& parameter = step_.model().parameters[tensor];
   const std::size_t number = bucket_of_[tensor];

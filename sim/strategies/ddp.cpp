@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-/// Rank 0's buffers, one call per dtype, both in flight at once.
+/// Broadcasts of rank 0's buffers, one per dtype, both in flight at once.
 std::vector<int> broadcast_buffers(LocalStep& step) {
   constexpr std::array<const char*, 2> kTypes{"float32", "int64"};
   std::vector<int> calls;
@@ -26,7 +26,7 @@ std::vector<int> broadcast_buffers(LocalStep& step) {
   return calls;
 }
 
-/// With `--zero`: every backward goes through the shards, and so does the optimizer.
+/// Backward and optimizer with `--zero`.
 Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
   step.load_input();
   zero.zero_grad();
@@ -44,8 +44,8 @@ Program share_optimizer(LocalStep& step, ZeroReduction& zero) {
 ///
 /// Before the forward, rank 0's buffers are broadcast and waited for. With several micro-batches all but the
 /// last run as under no_sync(). In the last backward the gradients are averaged bucket by bucket
-/// (bucketed_reduction.hpp), and then the optimizer runs. `--zero 1|2`: replicas share optimizer and gradients
-/// (zero_reduction.hpp).
+/// (bucketed_reduction.hpp), and then the optimizer runs. `--zero 1|2`: replicas share optimizer and
+/// gradients (zero_reduction.hpp).
 ///
 /// At world size 1 the copies remain, and PyTorch's call of an all-reduce over one rank is left out: it moves
 /// no byte. Left out too: find_unused_parameters. Source: torch/nn/parallel/distributed.py.

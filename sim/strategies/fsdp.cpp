@@ -5,93 +5,39 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sim/strategies/fsdp_units.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
 
 namespace stepcast {
 namespace {
 
-constexpr const char* kExperts = " experts";  // behind the name of the unit of the same segments
-
-/// The model's segments as units: each block (or layer) one of its own, what is left the root, which comes
-/// first. Experts that ranks share are a unit of their own behind that of their segments, in shards among the ranks that
-/// have the same. `flat` arrays are padded to a multiple of the ranks.
-std::vector<FsdpUnit> make_units(const Model& model, const std::string& wrap, int ranks, int group,
-                                 bool sharded) {
-  FsdpUnit root;
-  root.name = "root";
-  std::vector<FsdpUnit> units;
-  for (std::size_t i = 0; i < model.segments.size(); ++i) {
-    const Segment& segment = model.segments[i];
-    const bool wrapped = wrap == "layer" || (wrap == "block" && segment.repeated);
-    if (!wrapped || segment.parameters.empty()) {
-      root.segments.push_back(static_cast<int>(i));
-      continue;
-    }
-    units.emplace_back();
-    units.back().name = segment.name;
-    units.back().segments = {static_cast<int>(i)};
-  }
-  units.insert(units.begin(), std::move(root));
-  std::vector<FsdpUnit> all;
-  for (FsdpUnit& unit : units) {
-    unit.shards = ranks;
-    unit.group = group;
-    unit.sharded = sharded;
-    unit.gradient = bytes_of(model.precision.gradients);
-    unit.reduced = bytes_of(model.precision.reduction);
-    FsdpUnit experts = unit;
-    Bytes gathered, of_experts;
-    experts.name += kExperts;
-    experts.shards = ranks / model.expert;
-    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-      const Parameter& parameter = model.parameters[i];
-      if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) == unit.segments.end())
-        continue;
-      FsdpUnit& one = parameter.expert ? experts : unit;
-      one.tensors.push_back(static_cast<int>(i));
-      one.elements += parameter.numel();
-      (parameter.expert ? of_experts : gathered) += parameter.gathered();
-    }
-    if (unit.elements > 0) unit.parameter = gathered.count() / static_cast<double>(unit.elements);
-    if (experts.elements > 0) experts.parameter = of_experts.count() / static_cast<double>(experts.elements);
-    const auto elements = static_cast<double>(unit.elements + experts.elements);
-    for (FsdpUnit* one : {&unit, &experts}) {
-      if (one->elements == 0) continue;
-      one->part = static_cast<double>(one->elements) / elements;
-      one->elements = (one->elements + one->shards - 1) / one->shards * one->shards;
-      all.push_back(std::move(*one));
-    }
-  }
-  return all;
-}
-
 /// PyTorch's FullyShardedDataParallel.
 ///
-/// Every rank keeps 1/n of each unit's parameters, gradients and optimizer state. `full_shard`: a unit is
-/// gathered before its forward and freed after it, gathered again before its backward and freed after it;
-/// `shard_grad_op` keeps it in between; `no_shard` keeps everything everywhere and averages gradients unit by
-/// unit with an all-reduce. The root (what no unit wraps: embedding and head) stays gathered from forward to
-/// backward. After a unit's backward its gradients are divided by f, reduce-scattered while the backward goes
-/// on, and the shard divided by n / f, with PyTorch's f (a power of two near sqrt(n) that divides n); one
-/// reduce-scatter is under way at a time. Per step a rank sends 3 P (n - 1)/n (`full_shard`), else 2 P (n -
-/// 1)/n, of P parameter bytes, the root counted once less. In mixed precision parameters are gathered and gradients reduced
-/// in their own dtypes, and the shards are the master copy and reduced gradients (MixedPrecision of
-/// torch/distributed/fsdp/api.py).
+/// Every rank keeps 1/n of the parameters, gradients and optimizer state of each unit. `full_shard`: a unit
+/// is gathered before its forward and freed after it, and again around its backward; `shard_grad_op` keeps it
+/// in between; `no_shard` keeps everything everywhere and averages gradients unit by unit with an all-reduce.
+/// The root (embedding, head and other segments outside of units) stays gathered from forward to backward.
+/// After the backward of a unit its gradients are divided by f, reduce-scattered during the rest of the
+/// backward, and the shard is divided by n / f, with PyTorch's f (a power of two near sqrt(n) that divides
+/// n); one reduce-scatter is in flight at a time. A rank sends 3 P (n - 1)/n (`full_shard`), else 2 P (n -
+/// 1)/n, per step, with P parameter bytes and the root counted once less. In mixed precision parameters are
+/// gathered and gradients reduced in their own dtypes; the shards are the master copy and reduced gradients
+/// (MixedPrecision of torch/distributed/fsdp/api.py).
 ///
-/// forward_prefetch gathers the next unit before one computes its forward. backward_prefetch `pre` gathers
-/// the next unit before one computes its backward (two units in memory), `post` after it, `none` when it is
-/// needed. limit_all_gathers N holds a prefetch back while N units are gathered and wait or compute, the root
-/// not counted; prefetching goes N - 1 units deep, as far as a host that runs ahead gets before PyTorch's rate
-/// limiter blocks it (there N is 2, or without a limit the model: 0). PyTorch's explicit prefetch alone is one
-/// unit deep. With several micro-batches all but the last keep whole gradients and send nothing (no_sync).
-/// World size 1 falls to `no_shard`, as in PyTorch. Experts that ranks share (torchtitan, parallel_dims.py: efsdp) are
-/// gathered, freed and reduced right after the rest of their block, and count with it; those that no other rank has
-/// stay.
+/// forward_prefetch gathers the next unit before the current one computes its forward. backward_prefetch
+/// `pre` gathers the next unit before the current one computes its backward (two units in memory), `post`
+/// after it, `none` when it is needed. limit_all_gathers N delays a prefetch while N units are gathered and
+/// wait or compute, the root not counted. Prefetching goes N - 1 units deep, as far as the launch thread runs
+/// ahead before PyTorch's rate limiter blocks it (there N is 2, or without a limit the model: 0). PyTorch's
+/// explicit prefetch alone is one unit deep. With several micro-batches all but the last keep whole gradients
+/// and send nothing (no_sync). World size 1 becomes `no_shard`, as in PyTorch. Expert-parallel experts
+/// (torchtitan, parallel_dims.py: efsdp) are gathered, freed and reduced right after the rest of their block
+/// and count with it; experts of a single rank stay.
 ///
-/// Hybrid shards (HYBRID_SHARD; `--mesh data=R,shard=S`): S neighbours have one copy in shards, and every S-th rank is a
-/// replica with the same shard. Behind its reduce-scatter the shard of the gradients, 1/S of them, is all-reduced over the
-/// R replicas, before the second division. Sources:
+/// HSDP (HYBRID_SHARD; `--mesh data=R,shard=S`): S adjacent ranks share one copy, and every S-th rank is a
+/// replica with the same shard. After its reduce-scatter the shard of the gradients, 1/S of them, is
+/// all-reduced over the R replicas, before the second division. Sources:
 /// torch/distributed/fsdp/fully_sharded_data_parallel.py 1.13; torch/distributed/fsdp/_fully_shard (one
 /// reduce-scatter at a time).
 class Fsdp {
@@ -106,7 +52,7 @@ class Fsdp {
     replicas_ = config.shard > 0 ? config.world_size / config.shard : 1;
     if (replicas_ > 1) add_groups(config.shard);
     schedule_.units =
-        make_units(model, options.text("wrap"), config.world_size / replicas_, group_, sharded_);
+        make_fsdp_units(model, options.text("wrap"), config.world_size / replicas_, group_, sharded_);
     if (sharded_) read_prefetching(options);
     unit_of_.resize(model.segments.size(), 0);
     for (std::size_t u = schedule_.units.size(); u-- > 0;)
@@ -169,7 +115,7 @@ class Fsdp {
   /// Unit of the experts of the same segments; 0: there is none.
   [[nodiscard]] std::size_t experts_of(std::size_t index) const {
     const std::size_t next = index + 1;
-    return next < schedule_.units.size() && unit(next).name == unit(index).name + kExperts ? next : 0;
+    return next < schedule_.units.size() && unit(next).name == unit(index).name + kExpertUnits ? next : 0;
   }
   /// A unit, and that of the experts of its segments.
   [[nodiscard]] std::vector<std::size_t> with_experts(std::size_t index) const {
@@ -181,14 +127,8 @@ class Fsdp {
   void hold_shards() {
     if (!sharded_) return;
     step_.forget_resident();
-    for (const FsdpUnit& each : schedule_.units) {
-      const double own = static_cast<double>(each.elements) / each.shards;
-      // The master copy is the shard: what compute reads is cast from it on the way to the all-gather.
-      if (model_.precision.master == "none" || each.alone())
-        step_.hold(MemoryCategory::kParameters, Bytes(each.parameter * own));
-      step_.hold(MemoryCategory::kGradients, each.alone() ? each.gradients() : each.gradient_shard());
-      step_.hold(MemoryCategory::kOptimizerState, model_.optimizer_bytes(own));
-    }
+    for (const FsdpUnit& each : schedule_.units)
+      for (const MemoryChange& held : resident_shard(model_, each)) step_.hold(held.category, held.size);
   }
 
   [[nodiscard]] std::string numbered(const std::string& name) {
@@ -238,8 +178,8 @@ class Fsdp {
     }
   }
 
-  /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the one
-  /// that computes, at least one, and none beyond the limit.
+  /// Gathers what segments `from`, `from + direction`, ... need next: as many units as may wait beside the
+  /// one that computes, at least one, and none beyond the limit.
   void prefetch(int from, int direction) {
     std::size_t deep = 0;
     for (int i = from; i >= 0 && i < static_cast<int>(model_.segments.size()); i += direction) {
@@ -388,16 +328,17 @@ void settle(StrategyOptions& options, const Model& model, int world_size) {
   } else if (options.text("sharding") == "no_shard") {
     options.refuse(prefetching, "with --sharding no_shard, which gathers nothing");
   } else if (!options.flag("forward-prefetch") && options.text("backward-prefetch") == "none") {
-    options.refuse({"limit-all-gathers"}, "where nothing is prefetched");
+    options.refuse({"limit-all-gathers"}, "without prefetching");
   }
 }
 
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   settle(options, model, config.world_size);
   if (config.shard > 0 && config.shard < config.world_size && options.text("sharding") == "no_shard")
-    throw UsageError("--mesh shard: with --sharding no_shard nothing is in shards");
-  if (config.shard > 0 && model.expert > 1)
-    throw UsageError("--mesh data and shard: replicas of shards do not go with expert; leave data out");
+    throw UsageError("--mesh shard: --sharding no_shard shards nothing");
+  if (config.shard > 0 && model.parallel.expert > 1)
+    throw UsageError(
+        "--mesh data and shard: replicas of shards are not supported with expert; leave data out");
   if (config.recompute > 1 && options.text("wrap") != "root" && options.text("sharding") == "full_shard")
     throw UsageError("--recompute every:" + std::to_string(config.recompute) +
                      ": full_shard gathers one block at a time; take full, or --wrap root");

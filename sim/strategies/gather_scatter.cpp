@@ -13,8 +13,9 @@ constexpr int kRoot = 0;
 /// gradient, takes the mean, and scatters it back. Blocking: every operation waits for the one before.
 ///
 /// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once; that is why
-/// it does not scale. At world size 1 there is neither communication nor mean. Of an expert that m ranks have, the
-/// first of those is the root, and the sum is divided by all n; one that nobody else has is divided alone.
+/// it does not scale. At world size 1 there is neither communication nor mean. Of an expert that m ranks
+/// have, the first of those is the root, and the sum is divided by all n; one that nobody else has is divided
+/// alone.
 Program build_program(const Model& model, const TrainingConfig& config, int rank) {
   LocalStep step(model, config);
   step.train();
@@ -43,14 +44,21 @@ Program build_program(const Model& model, const TrainingConfig& config, int rank
   return step.take();
 }
 
+/// After the backward, for each parameter tensor in the order of parameters(): rank 0 gathers the gradients
+/// of all ranks, takes the mean, and scatters it. Every operation waits for the one before.
+///
+/// Rank 0 receives and sends (n - 1) times the parameter bytes per step, every other rank once, so that it
+/// does not scale. At world size 1 there is neither communication nor mean. For an expert on m ranks the
+/// first of those is the root, and the sum is divided by all n; an expert on a single rank is only divided.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& /*options*/) {
   Schedule schedule = make_schedule("gather_scatter", config);
-  // Rank 0 is the root of all; of those that share experts with it each is that of its own.
-  for (int rank = 0; rank < std::min(config.world_size, 1 + model.expert); ++rank) {
-    if (rank < 2 || rank == model.expert) schedule.programs.push_back(build_program(model, config, rank));
+  // Rank 0 is the root of all groups; each rank with the same experts is the root of its own.
+  for (int rank = 0; rank < std::min(config.world_size, 1 + model.parallel.expert); ++rank) {
+    if (rank < 2 || rank == model.parallel.expert)
+      schedule.programs.push_back(build_program(model, config, rank));
     schedule.program_of_rank[rank] = static_cast<int>(schedule.programs.size()) - 1;
   }
-  std::fill(schedule.program_of_rank.begin() + std::min(config.world_size, model.expert),
+  std::fill(schedule.program_of_rank.begin() + std::min(config.world_size, model.parallel.expert),
             schedule.program_of_rank.end(), static_cast<int>(schedule.programs.size()) - 1);
   return schedule;
 }

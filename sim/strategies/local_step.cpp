@@ -112,12 +112,12 @@ Bytes LocalStep::output_bytes(int index) const { return samples() * segment(inde
 
 Bytes LocalStep::product_output_bytes(int index) const {
   double elements = 0.0;
-  for (const LayerWork& work : segment(index).work) elements += work.product_outputs();
+  for (const LayerWork& work : segment(index).work) elements += work.gemm_outputs();
   return Bytes(samples() * elements * bytes_of(model_.precision.compute));
 }
 
 void LocalStep::load_input() {
-  if (model_.input_kind == "none") return;
+  if (model_.input.kind == "none") return;
   const Bytes input = static_cast<double>(config_.batch) * model_.input_bytes();
   hold(MemoryCategory::kActivations, input);
   add({.name = "load_input", .action = LoadInput{}, .memory_traffic = 2.0 * input});
@@ -150,7 +150,7 @@ void LocalStep::prepare() {
 }
 
 int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool checkpointed) {
-  const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
+  const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
   const bool in_unit = recomputes(index);
   const bool keeps_input = in_unit && begins_unit(index);
@@ -167,7 +167,7 @@ int LocalStep::forward(int index, int micro_batch, std::vector<int> after, bool 
 }
 
 int LocalStep::loss(int micro_batch, bool checkpointed) {
-  if (model_.loss == "none") return -1;
+  if (model_.loss.kind == "none") return -1;
   // Reads and writes the outputs a few times; they are tiny beside most layers.
   const int last = static_cast<int>(model_.segments.size()) - 1;
   std::vector<MemoryChange> memory{{.size = output_bytes(last)}};
@@ -182,7 +182,7 @@ void LocalStep::forward_all(int micro_batch, std::vector<int> after) {
 }
 
 int LocalStep::recompute(int index, int micro_batch, std::vector<int> after) {
-  const Bytes traffic = samples() * segment(index).forward_traffic + moved_parameters(segment(index));
+  const Bytes traffic = samples() * segment(index).traffic.forward + moved_parameters(segment(index));
   return add_compute({Phase::kRecompute, index, micro_batch}, traffic, std::move(after),
                      {{.segment = index, .saved = 1.0}});
 }
@@ -198,18 +198,18 @@ int LocalStep::backward(int index, int micro_batch, std::vector<int> after, Phas
   if (begins && recomputes(index) && units_.at(index).second == index)
     for (int member = units_.at(index).first; member <= index; ++member)
       recompute(member, micro_batch, std::exchange(after, {}));
-  Bytes traffic = samples() * segment(index).backward_traffic + 2.0 * moved_parameters(segment(index));
+  Bytes traffic = samples() * segment(index).traffic.backward + 2.0 * moved_parameters(segment(index));
   std::vector<MemoryChange> memory;
   const auto change = [&](Bytes size) { memory.push_back({.size = size, .at_end = true}); };
   if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -1.0});
   if (const Segment& one = segment(index);
-      model_.recomputed_part == RecomputedPart::kOperations && one.recomputed_size > Bytes(0)) {
-    const double part = one.recomputed_size / one.saved_size;
+      model_.recomputed_part == RecomputedPart::kOperations && one.recomputed.saved.size > Bytes(0)) {
+    const double part = one.recomputed.saved.size / one.saved.size;
     if (begins) memory.push_back({.segment = index, .saved = part});
     if (ends) memory.push_back({.at_end = true, .segment = index, .saved = -part});
   }
   const bool last = index + 1 == static_cast<int>(model_.segments.size());
-  if (begins && (!last || model_.loss != "none")) change(-1.0 * output_bytes(index));
+  if (begins && (!last || model_.loss.kind != "none")) change(-1.0 * output_bytes(index));
   if (begins != ends) {
     const double part = segment(index).weight_part(index > 0);
     traffic = (begins ? 1.0 - part : part) * traffic;
@@ -255,7 +255,7 @@ std::vector<int> LocalStep::latest_compute() const {
 
 /// Declared times stand for themselves: what such a segment moves through memory is unknown.
 Bytes LocalStep::moved_parameters(const Segment& segment) const {
-  return segment.fixed_forward ? Bytes(0) : model_.parameter_bytes(segment);
+  return segment.fixed ? Bytes(0) : model_.parameter_bytes(segment);
 }
 
 Schedule make_schedule(const std::string& strategy, const TrainingConfig& config) {

@@ -122,7 +122,7 @@ void StrategyOptions::refuse(const std::vector<std::string>& names, const std::s
   for (const StrategyOption& option : declared_)
     if (std::find(names.begin(), names.end(), option.name) != names.end() && given(option.name) &&
         text(option.name) != option.standard)
-      throw UsageError("--" + option.name + " means nothing " + reason);
+      throw UsageError("--" + option.name + " has no effect " + reason);
   drop(names);
 }
 

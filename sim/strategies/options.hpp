@@ -10,8 +10,8 @@
 #include "core/units.hpp"
 
 /// Options of strategies. Each stands once, in the file of the strategy (or of the piece that several share):
-/// the command line and its help, the Schedule, Results, comparison, tables and figures learn of it from there
-/// and know none by name.
+/// the command line and its help, the Schedule, Results, comparison, tables and figures learn of it from
+/// there and know none by name.
 namespace stepcast {
 
 /// Values by name without dashes, as people write them: {"bucket-cap", "5MiB"}.

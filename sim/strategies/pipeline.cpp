@@ -15,27 +15,27 @@
 namespace stepcast {
 namespace {
 
-/// What all stages of one pipeline share.
+/// Shared by all stages of one pipeline.
 struct Pipeline {
   const Model& model;
   const TrainingConfig& config;
   std::string checkpoint;
   bool forward_only;
-  bool waited;  ///< messages, by the computation that follows
+  bool waited;  ///< messages are exchanged before the next action
   Mesh mesh;
   PipelineShape shape;
-  std::vector<std::vector<int>> chunks;   ///< segments of each
-  std::optional<BucketLimits> buckets{};  ///< where stages have replicas that train
-  int zero = 0;                           ///< ZeRO stage of the replicas; 3: all is in shards
-  /// Tensors that one stage owns and another uses too (an embedding and the head), with both stages.
+  std::vector<std::vector<int>> chunks;   ///< segments by chunk
+  std::optional<BucketLimits> buckets{};  ///< set if stages have replicas that train
+  int zero = 0;                           ///< ZeRO stage of the replicas; 3: everything is sharded
+  /// Tensors that one stage owns and another one uses (embedding and head), with both stages.
   std::vector<std::pair<int, std::pair<int, int>>> ties{};
   int first_tie_group = 0;  ///< of ties.size(); with replicas, of families
 
-  /// Ranks with the same stage that train beside each other: replicas, or those that have its shards.
-  [[nodiscard]] const char* beside() const { return mesh.size("shard") > 1 ? "shard" : "data"; }
-  [[nodiscard]] int replicas() const { return mesh.size(beside()); }
+  /// Dimension of ranks with the same stage: replicas, or shards.
+  [[nodiscard]] const char* peers() const { return mesh.size("shard") > 1 ? "shard" : "data"; }
+  [[nodiscard]] int replicas() const { return mesh.size(peers()); }
 
-  /// Of the rank that holds a segment.
+  /// Stage that holds a segment.
   [[nodiscard]] int stage_of(int segment) const {
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk)
       if (segment >= chunks[chunk].front() && segment <= chunks[chunk].back())
@@ -52,14 +52,14 @@ struct Pipeline {
   [[nodiscard]] const std::vector<int>& segments(int chunk) const { return chunks[chunk]; }
 };
 
-/// The program of one stage: a message per boundary and micro-batch between the chunks.
+/// Program of one stage, with a message per boundary and micro-batch between the chunks.
 ///
-/// A receive is posted one action ahead of the one that needs it, so that the message travels while the stage
-/// still computes, at the price of one more boundary tensor. Sends are not waited for. Where messages are waited for, a
-/// stage computes and exchanges messages in turn: both directions at once behind each action, as send_forward_recv_backward
-/// of Megatron's 1F1B does (megatron/core/pipeline_parallel/p2p_communication.py). A checkpointed
-/// micro-batch keeps the stage's input alone; its forward runs again right before its backward and does not
-/// wait for the gradient (torch's Pipe does the same).
+/// A receive is posted one action ahead of the one that needs it, so that the message is sent while the stage
+/// still computes, at the price of one more boundary tensor. Sends are not waited for. With `messages waited`
+/// a stage computes and exchanges messages in turn, both directions at once after each action, as
+/// send_forward_recv_backward of Megatron's 1F1B does (megatron/core/pipeline_parallel/p2p_communication.py).
+/// A checkpointed micro-batch saves only the input of the stage; its forward is rerun right before its
+/// backward and does not wait for the gradient (as in torch's Pipe).
 class StageProgram {
  public:
   StageProgram(const Pipeline& pipeline, Schedule& schedule, int stage)
@@ -116,12 +116,12 @@ class StageProgram {
     return mode == "always" || (mode == "except_last" && micro_batch + 1 < pipeline_.shape.micro_batches);
   }
 
-  /// From this rank to the one that holds `chunk`.
+  /// Offset of the rank that holds `chunk`.
   [[nodiscard]] int offset_to(int chunk) const {
     return (chunk % pipeline_.shape.ranks - stage_) * pipeline_.mesh.stride("pipeline");
   }
 
-  /// What crosses the boundary behind `chunk` in one micro-batch and direction.
+  /// Message between `chunk` and the next one, in one micro-batch and direction.
   struct Crossing {
     int chunk;
     int micro_batch;
@@ -134,7 +134,7 @@ class StageProgram {
     return 2 * (one.chunk * pipeline_.shape.micro_batches + one.micro_batch) + (one.gradient ? 1 : 0);
   }
 
-  /// A Send or Recv. \param peer the chunk on the other side
+  /// Adds a Send or Recv. \param peer chunk on the other side
   template <class Message>
   int add_message(const char* verb, const Crossing& one, int peer, std::vector<int> after,
                   MemoryChange memory) {
@@ -150,7 +150,7 @@ class StageProgram {
     return step_.add(std::move(op));
   }
 
-  /// Posts what `action` receives, once.
+  /// Posts the receive of `action`, once.
   void post_receive(const PipelineAction& action) {
     if (action.phase == Phase::kBackwardWeight) return;
     const bool gradient = action.phase != Phase::kForward;
@@ -162,7 +162,7 @@ class StageProgram {
                           {.size = step_.output_bytes(boundary_segment(one))});
   }
 
-  /// What the action waits for that receives this.
+  /// Operations that the action waits for that receives this.
   [[nodiscard]] std::vector<int> messages(const Crossing& one) {
     std::vector<int> result = std::exchange(sent_, {});
     if (const auto found = received_.find(tag(one)); found != received_.end())
@@ -177,7 +177,7 @@ class StageProgram {
     if (pipeline_.waited) sent_ = {sent};
   }
 
-  /// The received input of a chunk is given up when `op` ends.
+  /// Frees the received input of a chunk when `op` ends.
   void release_input(int chunk, int op) {
     if (chunk > 0)
       step_.change_memory(
@@ -216,13 +216,13 @@ class StageProgram {
     for (std::size_t i = segments.size(); i-- > 0;)
       if (step_.has(action.phase, segments[i]))
         latest = backward(action, segments[i], std::exchange(after, {}));
-    // What is received stays until the first segment needs it no more.
+    // The received input stays until the first segment has used it.
     const bool waits = halved && step_.has(Phase::kBackwardWeight, segments.front());
     if (latest >= 0 && waits != hands_on) release_input(action.chunk, latest);
     if (action.chunk > 0 && hands_on) send({action.chunk - 1, action.micro_batch, true}, latest, true);
   }
 
-  /// Of one segment that has it.
+  /// Adds the backward of one segment that has it.
   int backward(const PipelineAction& action, int segment, std::vector<int> after) {
     const bool last = accumulates(action.phase) && last_backward_.at(action.chunk) == action.micro_batch;
     if (zero_ && accumulates(action.phase))
@@ -232,8 +232,9 @@ class StageProgram {
     return step_.backward(segment, action.micro_batch, std::move(after), action.phase);
   }
 
-  /// Tied tensors that this stage or another one has a copy of: the sum of both gradients, after those of replicas, as
-  /// Megatron does it (megatron/core/distributed/finalize_model_grads.py). \return what the optimizer waits for
+  /// Sums the gradients of tied tensors that this stage and another one have copies of, after those of
+  /// replicas, as Megatron does (megatron/core/distributed/finalize_model_grads.py). \return operations that
+  /// the optimizer waits for
   std::vector<int> add_up_tied(const std::vector<int>& after) {
     std::vector<int> calls;
     for (std::size_t i = 0; i < pipeline_.ties.size(); ++i) {
@@ -261,9 +262,9 @@ class StageProgram {
   std::vector<PipelineAction> order_;
   std::optional<BucketedReduction> reduction_;
   std::optional<ZeroReduction> zero_;
-  std::map<int, int> last_backward_;  ///< micro-batch whose backward is the last one, by chunk
+  std::map<int, int> last_backward_;  ///< by chunk: micro-batch of the last backward
   std::map<int, int> received_;       ///< operation by tag
-  std::vector<int> sent_;             ///< that the next action waits for
+  std::vector<int> sent_;             ///< sends that the next action waits for
 };
 
 void find_ties(Pipeline& pipeline) {
@@ -275,7 +276,7 @@ void find_ties(Pipeline& pipeline) {
     }
 }
 
-/// Per replica and tied tensor, a group of the two ranks that have copies of it.
+/// Adds, per replica and tied tensor, a group of the two ranks with copies of it.
 void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
   const Mesh& mesh = pipeline.mesh;
   const int replicas = pipeline.replicas();
@@ -284,7 +285,7 @@ void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
     GroupFamily family{name, std::vector<int>(pipeline.config.world_size, -1)};
     for (int replica = 0; replica < replicas; ++replica) {
       const auto rank_of = [&](int stage) {
-        return stage * mesh.stride("pipeline") + replica * mesh.stride(pipeline.beside());
+        return stage * mesh.stride("pipeline") + replica * mesh.stride(pipeline.peers());
       };
       Group group{name + (replicas > 1 ? " " + std::to_string(replica) : ""),
                   {std::min(rank_of(pair.first), rank_of(pair.second)),
@@ -297,14 +298,14 @@ void add_tie_groups(const Pipeline& pipeline, Schedule& schedule) {
   }
 }
 
-/// Options as they are understood here; those without a meaning go.
+/// Resolves options and drops those without effect.
 void settle(StrategyOptions& options, Pipeline& pipeline) {
   const bool recomputes =
       pipeline.config.recompute > 0 || pipeline.model.recomputed_part != RecomputedPart::kNothing;
   if (recomputes && (pipeline.forward_only || pipeline.checkpoint != "never"))
     throw UsageError(
         pipeline.forward_only
-            ? "--recompute means nothing with --forward-only: there is no backward to recompute for"
+            ? "--recompute has no effect with --forward-only: there is no backward to recompute for"
             : "--recompute and --checkpoint " + pipeline.checkpoint +
                   " both recompute: blocks, or whole stages; give one of them");
   options.settle("split", split_text(pipeline.model, pipeline.chunks));
@@ -317,7 +318,7 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
     options.settle("checkpoint", "never");
   }
   if (pipeline.waited && (pipeline.shape.schedule == "interleaved" || pipeline.shape.schedule == "zb-h1"))
-    throw UsageError("--messages waited goes with --schedule 1f1b and gpipe; " + pipeline.shape.schedule +
+    throw UsageError("--messages waited requires --schedule 1f1b or gpipe; " + pipeline.shape.schedule +
                      " receives ahead");
   options.settle(kMeshOption, pipeline.mesh.text());
   if (pipeline.replicas() == 1) options.drop({kMeshOption});
@@ -329,7 +330,7 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
       throw UsageError(given + ": --forward-only is not supported with shard; take data");
     require_sharing(pipeline.model, given, "leave shard out");
     options.refuse({"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
-                   "with --mesh shard, where parameters, gradients and optimizer are in shards by blocks");
+                   "with --mesh shard, where parameters, gradients and optimizer are sharded by blocks");
     pipeline.zero = 3;
     pipeline.buckets.emplace();
   } else if (pipeline.replicas() > 1 && !pipeline.forward_only) {
@@ -338,20 +339,20 @@ void settle(StrategyOptions& options, Pipeline& pipeline) {
   } else {
     options.refuse(
         {"zero", "bucket-cap", "first-bucket-cap", "framework", "compress"},
-        "to a pipeline that averages no gradients; --mesh pipeline=P,data=D makes replicas that do");
+        "in a pipeline that averages no gradients; --mesh pipeline=P,data=D makes replicas that do");
   }
 }
 
-/// The model cut into stages that pass micro-batches on: activations forward, their gradients backward.
+/// Pipeline of stages that pass micro-batches on: activations forward, their gradients backward.
 ///
-/// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; the order of its work is
-/// `pipeline_order`, the cut is `split_model`. With `--mesh pipeline=p,data=d` there are d pipelines;
-/// replicas of a stage average their gradients as `ddp` does, during the last backward of each chunk, with
-/// `--zero` too. With `shard=s` in place of data the s ranks of a stage have its parameters in shards as well, gathered once
-/// per step (stage 3 of zero_reduction.hpp). Per boundary and micro-batch the output of one segment travels forward and as
-/// many bytes backward. Gradients of micro-batches add up to the mean over the batch. A tensor that two stages share (GPT-2's embedding and
-/// head) has a copy on both, and its gradients are summed over the two of each replica before the optimizer. Batch norm sees
-/// micro-batches, so its statistics are theirs.
+/// Rank r of a pipeline holds chunk r, or with virtual stages chunks r, r + p, ...; `pipeline_order` is the
+/// order of its work, `split_model` the cut. `--mesh pipeline=p,data=d` makes d pipelines. Replicas of a
+/// stage average their gradients as `ddp` does, during the last backward of each chunk, also with `--zero`.
+/// `shard=s` in place of data shards the parameters of a stage over s ranks too and gathers them once per
+/// step (stage 3 of zero_reduction.hpp). Per boundary and micro-batch the output of one segment is sent
+/// forward and as many bytes backward. Gradients of micro-batches add up to the mean over the batch. A tensor
+/// of two stages (embedding and head of GPT-2) has a copy on both; its gradients are summed over the two of
+/// each replica before the optimizer. Batch norm has the statistics of micro-batches.
 Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions& options) {
   Pipeline pipeline{model,
                     config,
@@ -380,7 +381,7 @@ Schedule build(const Model& model, const TrainingConfig& config, StrategyOptions
   for (int rank = 0; rank < config.world_size; ++rank) {
     const int stage = pipeline.mesh.index("pipeline", rank);
     schedule.program_of_rank[rank] = stage;
-    schedule.data_index[rank] = pipeline.mesh.index(pipeline.beside(), rank);
+    schedule.data_index[rank] = pipeline.mesh.index(pipeline.peers(), rank);
     if (replicas > 1) schedule.groups[stage + 1].ranks.push_back(rank);
   }
   for (int stage = 0; stage < stages; ++stage)

@@ -64,13 +64,13 @@ std::vector<int> shares(const std::vector<int>& ratio, int blocks) {
   std::string text = "--split " + split + " is " + std::to_string(sum) + " blocks, " + model.specification +
                      " has " + std::to_string(blocks);
   if (blocks >= parts) text += "; even is " + split_text(even_counts(blocks, parts));
-  text += "; for shares say ratio:" + split;
+  text += "; for shares give ratio:" + split;
   if (model.settings.contains("layers"))
     text += ", for " + std::to_string(sum) + " blocks " + model.name + ":layers=" + std::to_string(sum);
   throw UsageError(text);
 }
 
-/// Segments `first` ... `last` - 1 per part from the blocks per part; riders join the outer parts.
+/// Segments of each part from the blocks per part. Other segments belong to the outer parts.
 std::vector<std::vector<int>> segments_of(const Model& model, const std::vector<int>& blocks,
                                           const std::vector<int>& counts) {
   std::vector<std::vector<int>> parts;
@@ -90,11 +90,12 @@ std::vector<std::vector<int>> segments_of(const Model& model, const std::vector<
   return parts;
 }
 
-/// The cut into `parts` runs of segments whose longest run is shortest; every run has a block.
+/// Cuts into `parts` runs of segments, so that the longest run is as short as possible. Every run has a
+/// block.
 std::vector<int> balanced_counts(const std::vector<int>& blocks, int parts,
                                  const std::vector<double>& times) {
   const std::size_t count = blocks.size();
-  std::vector<double> until(count + 1, 0.0);  // time before block i, riders before the first included
+  std::vector<double> until(count + 1, 0.0);  // time before block i, with segments before the first
   for (std::size_t i = 1; i <= count; ++i)
     until[i] = std::accumulate(times.begin(), i == count ? times.end() : times.begin() + blocks[i], 0.0);
   const auto n = static_cast<std::size_t>(parts);
@@ -121,7 +122,7 @@ std::vector<int> balanced_counts(const std::vector<int>& blocks, int parts,
 
 using Order = std::vector<PipelineAction>;
 
-/// `warmup` forwards, then pairs, then what is left.
+/// `warmup` forwards, then pairs, then the remaining actions.
 Order woven(const Order& forwards, const Order& backwards, std::size_t warmup, bool backward_first) {
   Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
   std::size_t backward = 0;
@@ -134,8 +135,8 @@ Order woven(const Order& forwards, const Order& backwards, std::size_t warmup, b
   return order;
 }
 
-/// The W of every I, so many I's behind it.
-Order with_weights(const Order& order, std::size_t behind) {
+/// Adds the W of every I, `delay` I's after it.
+Order with_weights(const Order& order, std::size_t delay) {
   Order result, open;
   const auto close_until = [&](std::size_t left) {
     for (; open.size() > left; open.erase(open.begin())) result.push_back(open.front());
@@ -144,7 +145,7 @@ Order with_weights(const Order& order, std::size_t behind) {
     result.push_back(action);
     if (action.phase != Phase::kBackwardInput) continue;
     open.push_back({Phase::kBackwardWeight, action.chunk, action.micro_batch});
-    close_until(behind);
+    close_until(delay);
   }
   close_until(0);
   return result;
@@ -192,7 +193,7 @@ Mesh Mesh::parse(const std::string& text, int world_size, const std::vector<std:
     const auto size = equals == std::string::npos ? std::nullopt : positive_number(part.substr(equals + 1));
     if (!size) throw UsageError(what + "'" + part + "' needs a size of at least 1, such as " + name + "=2");
     for (const auto& [other, its_size] : mesh.dimensions)
-      if (other == name) throw UsageError(what + "dimension '" + name + "' stands twice");
+      if (other == name) throw UsageError(what + "dimension '" + name + "' is given twice");
     mesh.dimensions.emplace_back(name, *size);
     product *= *size;
   }
@@ -221,7 +222,7 @@ std::vector<std::vector<int>> split_model(const Model& model, const std::string&
     counts = parse_counts(is_ratio ? split.substr(6) : split, split);
     if (static_cast<int>(counts.size()) != parts)
       throw UsageError("--split " + split + " has " + std::to_string(counts.size()) + " stages, but " +
-                       std::to_string(parts) + " are due (ranks of a pipeline times virtual stages)");
+                       std::to_string(parts) + " are needed (ranks of a pipeline times virtual stages)");
     if (is_ratio) counts = shares(counts, count);
     const int sum = std::accumulate(counts.begin(), counts.end(), 0);
     if (sum != count) does_not_add_up(model, split, sum, count, parts);
@@ -267,7 +268,7 @@ Order pipeline_order(const PipelineShape& shape, int rank, bool forward_only) {
   const bool interleaved = shape.schedule == "interleaved";
   const bool halves = shape.schedule == "zb-h1";
   if (!interleaved && parts != 1)
-    throw UsageError("--virtual-stages goes with --schedule interleaved, not with " + shape.schedule);
+    throw UsageError("--virtual-stages requires --schedule interleaved, not " + shape.schedule);
   if (interleaved && (parts < 2 || ranks < 2))
     throw UsageError("--schedule interleaved needs at least two ranks and --virtual-stages of at least 2");
   const int rounds = interleaved ? std::max(1, shape.micro_batches / ranks) : 1;

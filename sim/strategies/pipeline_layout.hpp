@@ -7,7 +7,7 @@
 #include "models/model.hpp"
 #include "schedule/schedule.hpp"
 
-/// How ranks are arranged, how a model is cut into stages, and in which order a stage works.
+/// Arrangement of ranks, stages of a model, and order of the work of a stage.
 namespace stepcast {
 
 /// Ranks arranged in dimensions, the last one running fastest: in `pipeline=2,data=3` rank r is stage r / 3,
@@ -17,7 +17,7 @@ struct Mesh {
 
   [[nodiscard]] int size(const std::string& dimension) const;  ///< 1 when the mesh has no such dimension
   [[nodiscard]] int index(const std::string& dimension, int rank) const;
-  /// From one index of the dimension to the next, in ranks.
+  /// Distance of adjacent indices of the dimension, in ranks.
   [[nodiscard]] int stride(const std::string& dimension) const;
 
   /// `pipeline=2,data=3`, without dimensions of size 1.
@@ -33,20 +33,19 @@ struct Mesh {
 /// \throws UsageError for anything else
 std::vector<int> split_counts(const std::string& split);
 
-/// What split_counts() reads; more than eight parts with runs.
+/// Inverse of split_counts(); with runs above eight parts.
 std::string split_text(const std::vector<int>& counts);
 
-/// The segments of each part of a model that is cut into `parts` consecutive ones.
+/// Cuts a model into `parts` consecutive parts; returns the segments of each.
 ///
-///     3-3-3-3, 4x3    so many blocks each; they must add up to the model's
+///     3-3-3-3, 4x3    blocks per part; they must add up to those of the model
 ///     even            as equal as can be, the first ones larger
 ///     ratio:2-1-1     shares, rounded so that every boundary is as close as can be
 ///     balanced        the cut with the shortest longest part, by measured time (`segment_times`)
 ///
-/// Blocks are the model's repeated segments; what comes before them (an embedding) rides with the first part,
-/// what comes after (a head) with the last, which may have no block where something rides (`0-6-6-0`). A model that repeats
-/// nothing counts every segment as a block.
-/// `balanced` weighs all segments, riders included.
+/// Blocks are the model's repeated segments. What comes before them (an embedding) belongs to the first part,
+/// what comes after (a head) to the last. A part with such segments may have no block (`0-6-6-0`). A model
+/// that repeats nothing counts every segment as a block. `balanced` weighs all segments.
 ///
 /// \param segment_times by segment, for `balanced`; empty elsewhere
 /// \throws UsageError for a split that does not add up (it names the sum, the model's count and what would
@@ -54,13 +53,13 @@ std::string split_text(const std::vector<int>& counts);
 std::vector<std::vector<int>> split_model(const Model& model, const std::string& split, int parts,
                                           const std::vector<double>& segment_times);
 
-/// `3-3-3-3`: the blocks of each part.
+/// Blocks of each part: `3-3-3-3`.
 std::string split_text(const Model& model, const std::vector<std::vector<int>>& parts);
 
 /// One micro-batch through one chunk of the model: forward, backward, or one of the halves of a backward.
 struct PipelineAction {
   Phase phase = Phase::kForward;
-  int chunk = 0;  ///< of all `ranks * virtual_stages`; chunk c lives on rank c % ranks
+  int chunk = 0;  ///< of `ranks * virtual_stages`; chunk c is on rank c % ranks
   int micro_batch = 0;
   bool operator==(const PipelineAction&) const = default;
 };
@@ -72,29 +71,27 @@ struct PipelineShape {
   int virtual_stages = 1;
 };
 
-/// What one rank of a pipeline computes, in order.
+/// Work of one rank of a pipeline of p ranks with m micro-batches, in order.
 ///
 /// - `gpipe`: all forwards 0 ... m-1, then all backwards m-1 ... 0. Huang et al., 2019; torch's Pipe.
-/// - `1f1b`: rank r runs min(m, p - r) forwards, then alternates backward and forward, then the backwards
-/// left.
-///   PipeDream-flush: Narayanan et al., ICML 2021.
+/// - `1f1b`: rank r runs min(m, p - r) forwards, then alternates backward and forward, then the remaining
+///   backwards. PipeDream-flush: Narayanan et al., ICML 2021.
 /// - `interleaved`: v chunks per rank. Forwards come in groups of g = m / max(1, m / p) micro-batches, chunk
-/// after
-///   chunk; (v - 1) g + 2 (p - 1 - r) of them before the first pair of forward and backward. Backwards in the
-///   same groups, last chunk first. Narayanan et al., SC 2021; torch.distributed.pipelining.
-/// - `zb-h1`: backwards in two, I of the input and W of the weights. Rank r runs min(m, p - 1 - r) forwards, then
-///   alternates forward and I, then the I's left; the W of a micro-batch comes r I's behind its own, so that what bubbles of
-///   1F1B wait for comes earlier and W's fill them. ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism", 2023;
-///   ScheduleInterleavedZeroBubble of torch.distributed.pipelining with one stage per rank.
+///   after chunk; (v - 1) g + 2 (p - 1 - r) of them before the first pair of forward and backward. Backwards
+///   in the same groups, last chunk first. Narayanan et al., SC 2021; torch.distributed.pipelining.
+/// - `zb-h1`: backwards in two halves, I of the input and W of the weights. Rank r runs min(m, p - 1 - r)
+///   forwards, then alternates forward and I, then the remaining I's. The W of a micro-batch comes r I's
+///   after its own I, so that W's fill the bubbles of 1F1B. ZB-H1 of Qi et al., "Zero Bubble Pipeline
+///   Parallelism", 2023; ScheduleInterleavedZeroBubble of torch.distributed.pipelining, one stage per rank.
 ///
-/// Makespan with F and B = I + W per rank and micro-batch, no communication: m (F + B) + (p - 1)(F + B) for `gpipe`
-/// and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`, m (F + B) + (p - 1)(F + I - W) for `zb-h1` with m >= p and
-/// W <= F, I; peak live micro-batches on rank r: m, min(m, p - r), min(m v, (v - 1) p + 2 (p - 1 - r) + 1) chunks of size
-/// 1/v, and min(m, p).
+/// Makespan with F and B = I + W per rank and micro-batch, without communication: m (F + B) + (p - 1)(F + B)
+/// for `gpipe` and `1f1b`, m (F + B) + (p - 1)(F + B) / v for `interleaved`, m (F + B) + (p - 1)(F + I - W)
+/// for `zb-h1` with m >= p and W <= F, I. Peak live micro-batches on rank r: m, min(m, p - r), min(m v, (v -
+/// 1) p + 2 (p - 1 - r) + 1) chunks of size 1/v, and min(m, p).
 ///
 /// \pre the schedule is one of these
-/// \throws UsageError for `interleaved` on one rank or with one virtual stage, or
-/// with m not a multiple of max(1, m / p); for virtual stages with another schedule
+/// \throws UsageError for `interleaved` on one rank or with one virtual stage, or with m not a multiple of
+/// max(1, m / p); for virtual stages with another schedule
 std::vector<PipelineAction> pipeline_order(const PipelineShape& shape, int rank, bool forward_only);
 
 }  // namespace stepcast

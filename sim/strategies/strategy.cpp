@@ -55,7 +55,7 @@ StrategyOptions resolve_options(const std::string& strategy, const OptionTexts& 
       if (known.option.name != name) continue;
       std::string takers;
       for (const std::string& taker : known.strategies) takers += (takers.empty() ? "" : " and ") + taker;
-      throw UsageError("--" + name + " means nothing to strategy '" + strategy + "'; " + takers +
+      throw UsageError("--" + name + " has no effect with strategy '" + strategy + "'; " + takers +
                        (known.strategies.size() == 1 ? " takes it" : " take it"));
     }
     throw UsageError(unknown_name("option", "--" + name, names));
@@ -76,24 +76,25 @@ Schedule build_schedule(const std::string& strategy, const Model& model, const T
     throw UsageError("--micro-batches " + std::to_string(config.micro_batches) +
                      " do not divide the batch of " + std::to_string(config.batch) +
                      " samples; possible are " + divisors(config.batch));
-  const int together = model.tensor * model.context;
-  const bool share = together * model.expert > 1;
+  const int together = model.parallel.tensor * model.parallel.context;
+  const bool share = together * model.parallel.expert > 1;
   if (config.data > 0 && config.data * together != config.world_size)
     throw UsageError("--mesh: " + std::to_string(config.data) + " x " + std::to_string(together) +
                      " ranks are not the world size of " + std::to_string(config.world_size));
-  if (config.world_size % model.tensor != 0)
+  if (config.world_size % model.parallel.tensor != 0)
     throw UsageError("world size " + std::to_string(config.world_size) + " cannot be divided among the " +
-                     std::to_string(model.tensor) + " ranks that share each part of " + model.specification);
-  if (const int beside = config.world_size / model.tensor; beside % model.expert != 0)
-    throw UsageError("expert " + std::to_string(model.expert) + " does not divide the " +
-                     std::to_string(beside) + " ranks that train beside each other");
+                     std::to_string(model.parallel.tensor) + " ranks that share each part of " +
+                     model.specification);
+  if (const int beside = config.world_size / model.parallel.tensor; beside % model.parallel.expert != 0)
+    throw UsageError("expert " + std::to_string(model.parallel.expert) + " does not divide the " +
+                     std::to_string(beside) + " data-parallel ranks");
   const Recomputation recomputation{config.recompute, model.recomputed_part};
   if ((config.recompute > 0 || config.recomputed_part != RecomputedPart::kNothing) && !found.trains)
-    throw UsageError("--recompute means nothing to strategy '" + strategy + "', which trains no model");
+    throw UsageError("--recompute has no effect with strategy '" + strategy + "', which trains no model");
   StrategyOptions options = resolve_options(strategy, config.options);
   TrainingConfig part = config;
-  part.world_size = config.world_size / model.tensor;
-  part.shard = config.shard * model.context;
+  part.world_size = config.world_size / model.parallel.tensor;
+  part.shard = config.shard * model.parallel.context;
   Schedule schedule = found.build(model, part, options);
   if (share) schedule = share_layers(schedule, model, config.batch);
   schedule.options = options.resolved();
@@ -132,19 +133,6 @@ std::string to_text(const Recomputation& recomputation) {
   const int blocks = recomputation.blocks;
   if (blocks == 0) return to_text(recomputation.part);
   return blocks == 1 ? "full" : "every:" + std::to_string(blocks);
-}
-
-Configuration configuration_of(const Schedule& schedule, const Model& model, const TrainingConfig& config) {
-  Configuration configuration;
-  configuration.model = model.specification;
-  configuration.strategy = schedule.strategy;
-  configuration.world_size = schedule.world_size;
-  configuration.batch = config.batch;
-  configuration.data_parallel = schedule.data_parallel;
-  configuration.micro_batches = schedule.micro_batches;
-  configuration.options = schedule.options;
-  configuration.label = schedule.label;
-  return configuration;
 }
 
 void require_one_of(const std::string& option, const std::string& value,

@@ -6,7 +6,6 @@
 
 #include "core/registry.hpp"
 #include "models/model.hpp"
-#include "records/result.hpp"
 #include "schedule/schedule.hpp"
 #include "sim/strategies/options.hpp"
 
@@ -14,7 +13,7 @@
 /// once predictable, runnable, listed by `help` and held to the laws in tests/strategies.
 namespace stepcast {
 
-/// What every strategy has; what one alone understands stands in `options`.
+/// Configuration that every strategy has; `options` contains those of one strategy.
 struct TrainingConfig {
   int world_size = 1;
   int batch = 1;          ///< samples per rank; of a pipeline: per pipeline
@@ -24,8 +23,8 @@ struct TrainingConfig {
   int expert = 1;         ///< ranks that have parts of its experts; likewise
   int data = 0;           ///< batches at once, where that was said: must be what is left of the ranks
   int shard = 0;  ///< ranks that have one copy of the model in shards, of a strategy that has shards; 0: all
-  /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and whose forwards
-  /// run again before their backwards; 0: all keep what their backward needs.
+  /// Blocks (or segments, of a model that repeats none) of which only the first one's input is kept, and
+  /// whose forwards run again before their backwards; 0: all keep what their backward needs.
   int recompute = 0;
   RecomputedPart recomputed_part = RecomputedPart::kNothing;  ///< whoever loads the model recomputes it
   OptionTexts options{};  ///< as given; for the others their defaults hold
@@ -73,10 +72,6 @@ struct Recomputation {
 /// `none`, `full` (1 block), `every:N`, `selective` or `per-op`. \throws UsageError for anything else
 Recomputation parse_recompute(const std::string& text);
 std::string to_text(const Recomputation& recomputation);
-
-/// What a Result says of the run: model, strategy, sizes and resolved options. The caller adds threads,
-/// backend, cluster and steps.
-Configuration configuration_of(const Schedule& schedule, const Model& model, const TrainingConfig& config);
 
 /// \throws UsageError with the nearest name when `value` is not one of `known`
 void require_one_of(const std::string& option, const std::string& value,

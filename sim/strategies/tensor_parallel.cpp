@@ -14,25 +14,26 @@
 #include "schedule/operations.hpp"
 
 namespace stepcast {
-namespace {
 
-CollectiveKind kind_of(ExchangeKind kind) {
+CollectiveKind collective_kind(LayerCollectiveKind kind) {
   switch (kind) {
-    case ExchangeKind::kAllReduce:
-    case ExchangeKind::kMaximum:
+    case LayerCollectiveKind::kAllReduce:
+    case LayerCollectiveKind::kMaximum:
       return CollectiveKind::kAllReduce;
-    case ExchangeKind::kAllGather:
+    case LayerCollectiveKind::kAllGather:
       return CollectiveKind::kAllGather;
-    case ExchangeKind::kAllToAll:
+    case LayerCollectiveKind::kAllToAll:
       return CollectiveKind::kAllToAll;
-    case ExchangeKind::kShift:
+    case LayerCollectiveKind::kShift:
       return CollectiveKind::kShift;
-    case ExchangeKind::kReduceScatter:
-    case ExchangeKind::kWait:  // which calls nothing
+    case LayerCollectiveKind::kReduceScatter:
+    case LayerCollectiveKind::kWait:  // which calls nothing
       break;
   }
   return CollectiveKind::kReduceScatter;
 }
+
+namespace {
 
 /// Whether a collective is of gradients or parameters of experts that not all of its group have.
 bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model& model) {
@@ -54,9 +55,9 @@ bool is_of_experts(const Payload& payload, const Schedule& schedule, const Model
 /// Writes one program anew, with the exchanges in it.
 class SharedProgram {
  public:
-  /// \param groups of those that exchange, by ExchangeGroup
+  /// \param groups of those that exchange, by LayerCollectiveGroup
   SharedProgram(const Program& base, const Model& model, double samples,
-                const std::map<ExchangeGroup, int>& groups)
+                const std::map<LayerCollectiveGroup, int>& groups)
       : base_(base), model_(model), samples_(samples), groups_(groups) {}
 
   Program build() {
@@ -77,10 +78,10 @@ class SharedProgram {
     for (int& before : op.after) before = place_[before];
     if (op.within >= 0) op.within = place_[op.within];
     std::visit(Overloaded{
-                   [&](OneOf<Send, Recv> auto& message) { message.offset *= model_.tensor; },
+                   [&](OneOf<Send, Recv> auto& message) { message.offset *= model_.parallel.tensor; },
                    [&](Copy& copy) {
-                     copy.from.offset *= model_.tensor;
-                     copy.to.offset *= model_.tensor;
+                     copy.from.offset *= model_.parallel.tensor;
+                     copy.to.offset *= model_.parallel.tensor;
                    },
                    [](const auto&) {},
                },
@@ -89,7 +90,8 @@ class SharedProgram {
     result_.ops.push_back(std::move(op));
   }
 
-  /// The exchanges of an operation stand right behind it, or among the hooks of its gradients, where it has any.
+  /// The exchanges of an operation stand right behind it, or among the hooks of its gradients, where it has
+  /// any.
   void begin_host(std::size_t index) {
     const auto* compute = std::get_if<Compute>(&base_.ops[index].action);
     if (compute == nullptr) return;
@@ -98,11 +100,11 @@ class SharedProgram {
     const bool backward =
         is_backward(compute->phase) && (compute->phase != Phase::kBackwardWeight || compute->segment == 0);
     if (compute->phase == Phase::kLoss) {
-      for (std::size_t i = 0; i < model_.exchanges.size(); ++i)
-        if (model_.exchanges[i].segment < 0) pending_.push_back(static_cast<int>(i));
+      for (std::size_t i = 0; i < model_.collectives.size(); ++i)
+        if (model_.collectives[i].segment < 0) pending_.push_back(static_cast<int>(i));
     } else if (backward || compute->phase == Phase::kForward || compute->phase == Phase::kRecompute) {
-      for (const int exchange : model_.segments[compute->segment].exchanges)
-        if (model_.exchanges[exchange].backward == backward) pending_.push_back(exchange);
+      for (const int exchange : model_.segments[compute->segment].collectives)
+        if (model_.collectives[exchange].backward == backward) pending_.push_back(exchange);
     }
     bool hooked = false;
     for (std::size_t i = index + 1; i < base_.ops.size() && !hooked; ++i) {
@@ -117,7 +119,7 @@ class SharedProgram {
     if (next.within < 0) return flush();
     const std::vector<int>& ready = model_.segments[model_.parameters[next.ready_tensor].segment].parameters;
     const auto position = std::find(ready.begin(), ready.end(), next.ready_tensor) - ready.begin();
-    while (!pending_.empty() && model_.exchanges[pending_.front()].ready <= position) add_first();
+    while (!pending_.empty() && model_.collectives[pending_.front()].ready <= position) add_first();
   }
 
   void flush() {
@@ -127,27 +129,27 @@ class SharedProgram {
   void add_first() {
     const int index = pending_.front();
     pending_.erase(pending_.begin());
-    const LayerCollective& exchange = model_.exchanges[index];
+    const LayerCollective& exchange = model_.collectives[index];
     const std::string name = exchange.name + " in " + result_.ops[host_].name;
-    if (exchange.kind != ExchangeKind::kWait) add_call(index, name);
-    if (exchange.kind != ExchangeKind::kShift)
+    if (exchange.kind != LayerCollectiveKind::kWait) add_call(index, name);
+    if (exchange.kind != LayerCollectiveKind::kShift)
       result_.ops.push_back({.name = "wait/" + name,
-                             .action = Synchronize{.exposed = exchange.kind == ExchangeKind::kWait},
+                             .action = Synchronize{.exposed = exchange.kind == LayerCollectiveKind::kWait},
                              .after = {call_},
                              .within = host_,
                              .exchange = index});
   }
 
   void add_call(int index, const std::string& name) {
-    const LayerCollective& exchange = model_.exchanges[index];
-    const CollectiveKind kind = kind_of(exchange.kind);
+    const LayerCollective& exchange = model_.collectives[index];
+    const CollectiveKind kind = collective_kind(exchange.kind);
     call_ = static_cast<int>(result_.ops.size());
     Op collective{
         .name = to_text(kind) + std::string("/") + name,
         .action = Collective{.kind = kind,
                              .message = exchange.fixed + samples_ * exchange.per_sample,
                              .group = groups_.at(exchange.group),
-                             .payload = ExchangeArray{index, exchange.kind == ExchangeKind::kMaximum}},
+                             .payload = ExchangeArray{index, exchange.kind == LayerCollectiveKind::kMaximum}},
         .within = host_,
         .exchange = index};
     collective.stream = operation_of(collective).stream;
@@ -157,7 +159,7 @@ class SharedProgram {
   const Program& base_;
   const Model& model_;
   double samples_;
-  const std::map<ExchangeGroup, int>& groups_;
+  const std::map<LayerCollectiveGroup, int>& groups_;
   Program result_;
   std::vector<int> place_;    ///< by operation of the base
   std::vector<int> pending_;  ///< exchanges of `host_` that are still to come
@@ -165,8 +167,8 @@ class SharedProgram {
   int call_ = -1;  ///< the latest exchange's
 };
 
-/// What a Collective of the base names, in the new Schedule. \param experts where the same ranks are in groups that have the
-/// same experts, by group of the base
+/// What a Collective of the base names, in the new Schedule. \param experts where the same ranks are in
+/// groups that have the same experts, by group of the base
 void rename_groups(Schedule& schedule, const Model& model, int more, const std::map<int, int>& experts) {
   const auto renamed = [&](int group, bool of_experts) {
     return more + (of_experts ? experts.at(group) : group);
@@ -229,10 +231,10 @@ void take_mesh(const std::string& strategy, TrainingConfig& config) {
   config.tensor = size_of("tensor", 1);
   config.context = size_of("context", 1);
   config.expert = size_of("expert", 1);
-  // Replicas of shards: without `shard`, all ranks of `fsdp` hold one copy in shards, and are that many replicas in vain.
+  // Replicas of shards: without `shard`, all ranks of `fsdp` hold one copy in shards, and `data` has no effect.
   if (shards && sizes.contains("data") && !sizes.contains("shard"))
     throw UsageError("--mesh " + mesh->second +
-                     ": fsdp needs shard=N beside data=N, the ranks of each replica");
+                     ": fsdp with data=N also needs shard=N, the ranks of each replica");
   const int replicas = size_of("data", 1);
   config.data = shards ? replicas * size_of("shard", 0) : size_of("data", 0);
   config.shard = shards && replicas > 1 ? size_of("shard", 0) : 0;
@@ -277,12 +279,13 @@ struct BaseFamily {
   std::vector<std::vector<int>> groups;
 };
 
-/// Ranks of the base whose batches are one after the other, and which are otherwise alike: the k-th of those on each batch.
+/// Ranks of the base whose batches are one after the other, and which are otherwise alike: the k-th of those
+/// on each batch.
 BaseFamily groups_of_neighbours(const std::string& name, const Schedule& base, int ranks) {
   BaseFamily family{name, {}};
   if (base.data_parallel % ranks != 0)
     throw UsageError(name + " " + std::to_string(ranks) + " does not divide the " +
-                     std::to_string(base.data_parallel) + " ranks that train beside each other");
+                     std::to_string(base.data_parallel) + " data-parallel ranks");
   std::map<int, int> seen;                                 // by batch: ranks so far
   std::map<std::pair<int, int>, std::vector<int>> groups;  // by batch in the end, and number
   for (int rank = 0; rank < base.world_size; ++rank) {
@@ -297,7 +300,7 @@ BaseFamily groups_of_neighbours(const std::string& name, const Schedule& base, i
   return family;
 }
 
-/// Ranks of a group of the base that have the same experts: every so manieth.
+/// Ranks of a group of the base that have the same experts: every n-th one.
 BaseFamily same_experts(const Group& group, int ranks) {
   BaseFamily family{group.name + " of experts", {}};
   family.groups.resize(ranks);
@@ -326,17 +329,17 @@ void add_family(Schedule& result, const BaseFamily& family, int t) {
 }  // namespace
 
 Schedule share_layers(const Schedule& base, const Model& model, int batch) {
-  const int t = model.tensor;
+  const int t = model.parallel.tensor;
   Schedule result = base;
   result.world_size = base.world_size * t;
-  result.data_parallel = base.data_parallel / model.context;
+  result.data_parallel = base.data_parallel / model.parallel.context;
   result.groups.clear();
   result.families.clear();
   result.program_of_rank.clear();
   result.data_index.clear();
   for (int rank = 0; rank < result.world_size; ++rank) {
     result.program_of_rank.push_back(base.program_of_rank[rank / t]);
-    result.data_index.push_back(base.data_index_of(rank / t) / model.context);
+    result.data_index.push_back(base.data_index_of(rank / t) / model.parallel.context);
   }
   for (const Group& group : base.groups) add_family(result, {group.name, {group.ranks}}, t);
   for (const GroupFamily& family : base.families) {
@@ -345,23 +348,23 @@ Schedule share_layers(const Schedule& base, const Model& model, int batch) {
       if (group >= 0) alike.groups.push_back(base.groups[group].ranks);
     add_family(result, alike, t);
   }
-  std::map<ExchangeGroup, int> exchanging;
+  std::map<LayerCollectiveGroup, int> exchanging;
   const auto next = [&] { return static_cast<int>(result.families.size()); };
-  if (model.context > 1) {
-    exchanging[ExchangeGroup::kContext] = next();
-    add_family(result, groups_of_neighbours("context", base, model.context), t);
+  if (model.parallel.context > 1) {
+    exchanging[LayerCollectiveGroup::kContext] = next();
+    add_family(result, groups_of_neighbours("context", base, model.parallel.context), t);
   }
   std::map<int, int> experts;
-  if (model.expert > 1) {
-    exchanging[ExchangeGroup::kExpert] = next();
-    add_family(result, groups_of_neighbours("expert", base, model.expert), t);
+  if (model.parallel.expert > 1) {
+    exchanging[LayerCollectiveGroup::kExpert] = next();
+    add_family(result, groups_of_neighbours("expert", base, model.parallel.expert), t);
     for (const int group : groups_of_experts(base, model)) {
       experts[group] = next();
-      add_family(result, same_experts(base.groups[group], model.expert), t);
+      add_family(result, same_experts(base.groups[group], model.parallel.expert), t);
     }
   }
   if (t > 1) {
-    exchanging[ExchangeGroup::kTensor] = next();
+    exchanging[LayerCollectiveGroup::kTensor] = next();
     GroupFamily family{"tensor", {}};
     for (int rank = 0; rank < result.world_size; ++rank) {
       if (rank % t == 0) result.groups.push_back({"tensor " + std::to_string(rank / t), {}});

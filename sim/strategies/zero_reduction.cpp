@@ -5,11 +5,12 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "sim/strategies/fsdp_units.hpp"
 
 namespace stepcast {
 namespace {
 
-/// What is one flat array.
+/// Parameters in one flat array.
 struct UnitPart {
   std::string name;
   std::vector<int> tensors;
@@ -24,7 +25,8 @@ std::vector<UnitPart> parts_in_buckets(const LocalStep& step, const BucketLimits
   return parts;
 }
 
-/// Blocks, neighbours that are none, and tied tensors, each one part; of a model that repeats nothing, segments.
+/// Blocks, neighbours that are none, and tied tensors, each one part; of a model that repeats nothing,
+/// segments.
 std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<int>& tied) {
   const std::vector<Segment>& segments = step.model().segments;
   const bool repeats =
@@ -47,34 +49,6 @@ std::vector<UnitPart> parts_in_units(const LocalStep& step, const std::vector<in
   return parts;
 }
 
-/// In shards.
-FsdpUnit make_unit(const Model& model, const UnitPart& part, int group, int ranks) {
-  FsdpUnit unit;
-  unit.name = part.name;
-  unit.tensors = part.tensors;
-  unit.shards = ranks;
-  unit.group = group;
-  unit.sharded = true;
-  unit.gradient = bytes_of(model.precision.gradients);
-  unit.reduced = bytes_of(model.precision.reduction);
-  std::int64_t all = 0;  // parameters of its segments
-  Bytes gathered;
-  for (const int tensor : part.tensors) {
-    const Parameter& parameter = model.parameters[tensor];
-    unit.elements += parameter.numel();
-    gathered += parameter.gathered();
-    if (std::find(unit.segments.begin(), unit.segments.end(), parameter.segment) != unit.segments.end())
-      continue;
-    unit.segments.push_back(parameter.segment);
-    for (const int other : model.segments[parameter.segment].parameters)
-      all += model.parameters[other].numel();
-  }
-  unit.part = static_cast<double>(unit.elements) / static_cast<double>(all);
-  unit.parameter = gathered.count() / static_cast<double>(unit.elements);
-  unit.elements = (unit.elements + ranks - 1) / ranks * ranks;
-  return unit;
-}
-
 }  // namespace
 
 StrategyOption zero_option() {
@@ -85,9 +59,9 @@ StrategyOption zero_option() {
 
 void require_sharing(const Model& model, const std::string& given, const std::string& instead) {
   if (model.optimizer.kind == "none")
-    throw UsageError(given + " means nothing to '" + model.specification + "', which has no optimizer; " +
+    throw UsageError(given + " has no effect with '" + model.specification + "', which has no optimizer; " +
                      instead);
-  if (model.expert > 1)
+  if (model.parallel.expert > 1)
     throw UsageError(given + " is not supported where ranks share experts; leave expert out");
 }
 
@@ -99,7 +73,7 @@ int zero_stage(StrategyOptions& options, const Model& model, int replicas) {
   }
   if (replicas == 1)
     throw UsageError("--zero " + stage +
-                     " means nothing where no replicas share; take 0, or a --world-size from 2 on");
+                     " has no effect without replicas; take 0, or a --world-size from 2 on");
   require_sharing(model, "--zero " + stage, "take 0");
   if (options.text("compress") != "none")
     throw UsageError("--compress " + options.text("compress") + " is not supported with --zero " + stage +
@@ -124,7 +98,7 @@ ZeroReduction::ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLi
        stage == 3 ? parts_in_units(step, tied) : parts_in_buckets(step, limits, tied, first_)) {
     for (const int tensor : one.tensors) bucket_of_[tensor] = states_.size();
     states_.push_back({.pending = one.tensors.size()});
-    schedule.units.push_back(make_unit(model, one, group, ranks));
+    schedule.units.push_back(make_unit(model, one.name, one.tensors, ranks, group));
     const FsdpUnit& own = schedule.units.back();
     const double part = static_cast<double>(own.elements) / ranks;
     if (stage < 3) {
@@ -218,7 +192,7 @@ void ZeroReduction::reduce(std::size_t bucket) {
                                                       step_.latest_compute()));
 }
 
-/// Waits for what is being reduced, and gives up the whole gradients.
+/// Waits for reductions in flight and frees the whole gradients.
 void ZeroReduction::finish_reduction() {
   for (const auto& [bucket, call] : std::exchange(reducing_, {}))
     step_.add(

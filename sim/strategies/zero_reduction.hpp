@@ -10,75 +10,75 @@
 
 namespace stepcast {
 
-/// `--zero`, the same for every strategy whose replicas can share their optimizer.
+/// Option `--zero` of every strategy whose replicas can share their optimizer.
 StrategyOption zero_option();
 
-/// \param given what shares it, as it was written \param instead what to take
-/// \throws UsageError for a model without an optimizer, or for experts that ranks share
+/// \param given option that shares the optimizer, as written \param instead advice
+/// \throws UsageError for a model without an optimizer, or with expert parallelism
 void require_sharing(const Model& model, const std::string& given, const std::string& instead);
 
-/// The stage, 0 where every replica keeps everything; 0 is dropped from what results say.
-/// \throws UsageError for a single replica, without an optimizer, with --compress fp16, or for experts that ranks share
+/// ZeRO stage; 0: every replica keeps everything, and the option is dropped from results. \throws UsageError
+/// for a single replica, without an optimizer, with --compress fp16, or with expert parallelism
 int zero_stage(StrategyOptions& options, const Model& model, int replicas);
 
-/// Gradients and optimizer shared among n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari et al.,
-/// "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5), Megatron's
-/// distributed optimizer; and, of a pipeline's stages, parameters too: FSDP.
+/// Gradients and optimizer state sharded over n replicas that keep all parameters: ZeRO 1 and 2 (Rajbhandari
+/// et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5),
+/// Megatron's distributed optimizer. For stages of a pipeline parameters can be sharded too: stage 3, FSDP.
 ///
-/// Parameters stand in the buckets of bucketed_reduction.hpp, each one flat array padded to a multiple of n;
-/// rank i owns its i-th part: the master copy (of unmixed precision a second copy), the reduced gradients and the
-/// optimizer's state, 1/n of each. In the last micro-batch a bucket is divided by n and reduce-scattered when the
-/// backward of the segment that fills it has ended. After the backward every rank updates its parts, and each is
-/// all-gathered while the next is updated; the step ends with the last (Megatron without --overlap-param-gather).
-/// Per step a rank sends (n - 1)/n of the gradients and of the parameters: as much as one all-reduce where both
-/// have the same precision.
+/// Parameters form the buckets of bucketed_reduction.hpp, each one flat array padded to a multiple of n. Rank
+/// i owns part i: the master copy (in unmixed precision a second copy), the reduced gradients and the
+/// optimizer state, 1/n of each. In the last micro-batch a bucket is divided by n and reduce-scattered after
+/// the backward of the segment that completes it. After the backward every rank updates its parts; each is
+/// all-gathered while the next is updated. The step ends with the last all-gather (Megatron without
+/// --overlap-param-gather). A rank sends (n - 1)/n of the gradients and of the parameters per step: as much
+/// as one all-reduce in equal precision.
 ///
-/// Stage 1 keeps whole gradients all the time. Stage 2 has those of a bucket from the first backward that writes to
-/// them until their reduction has ended, which is waited for before the next one starts; with several
-/// micro-batches that is from the first to the last of them (no_sync), where stage 2 saves little over stage 1. Left
-/// out: DeepSpeed's reduction in every micro-batch.
+/// Stage 1 keeps whole gradients all the time. Stage 2 holds those of a bucket from the first backward that
+/// writes them until their reduction has ended, which the next reduction waits for. With several
+/// micro-batches that is from the first to the last of them (no_sync), so that stage 2 saves little over
+/// stage 1. Not modelled: DeepSpeed's reduction in every micro-batch.
 ///
-/// Stage 3 is FSDP as in torchtitan's pipelines (reshard_after_forward off between the micro-batches of a step): in place of
-/// buckets each block is a unit, and so are neighbours that are no blocks ([embedding], [norm, head]). Between steps a rank
-/// has 1/n of everything. A step begins with the all-gathers of all units of the stage, in the order of their forwards, each
-/// of which waits for its own (the UNSHARD of torch/distributed/pipelining/schedules.py, there for up to three stages of a
-/// rank at once). Parameters stay until the unit's last backward of the step; then they are freed and the gradients
-/// reduce-scattered as in stage 2, while the backward goes on (torch: behind the last backward of the stage). Behind the
-/// optimizer nothing is gathered, so that a step sends as many bytes as with stages 1 and 2.
+/// Stage 3 is FSDP as in torchtitan's pipelines (reshard_after_forward off between the micro-batches of a
+/// step). Units replace buckets: each block, and each run of adjacent segments that are no blocks
+/// ([embedding], [norm, head]). Between steps a rank holds 1/n of everything. A step begins with the
+/// all-gathers of all units of the stage in the order of their forwards; each forward waits for its own (the
+/// UNSHARD of torch/distributed/pipelining/schedules.py, there for up to three stages of a rank at once).
+/// Parameters stay until the unit's last backward of the step. Then they are freed and the gradients
+/// reduce-scattered as in stage 2, while the backward goes on (torch: after the last backward of the stage).
+/// Nothing is gathered after the optimizer, so that a step sends as many bytes as with stages 1 and 2.
 class ZeroReduction {
  public:
-  /// In place of what the step held so far. \param group of the replicas, `ranks` > 1 of them \param tied tensors that
-  /// another stage has a copy of: each is a bucket of its own, so that both stages have the same parts of it
+  /// Replaces the memory that the step held so far. \param group of the replicas, `ranks` > 1 of them \param
+  /// tied tensors that another stage copies: each has its own bucket, so that both stages have equal parts
   /// \param limits of stages 1 and 2
   ZeroReduction(LocalStep& step, Schedule& schedule, const BucketLimits& limits, int stage, int group,
                 int ranks, const std::vector<int>& tied = {});
 
   void zero_grad();
-  /// Of stage 3, parameters of all units.
+  /// Gathers the parameters of all units (stage 3).
   void gather();
-  /// What the forward of a segment waits for: all-gathers that none before it has waited for.
+  /// All-gathers that the forward of a segment waits for, except those that an earlier forward waited for.
   [[nodiscard]] std::vector<int> needed(int segment);
-  /// The backward of one segment, or its half of the weights; returns its index. \param reduces it is the last one of the
+  /// Adds the backward of one segment, or its weight half; returns its index. \param reduces the last of the
   /// step
   int backward(int segment, int micro_batch, bool reduces, std::vector<int> after = {},
                Phase phase = Phase::kBackward);
-  /// After the last backward, what is left of the reduction: the calls that are to be waited for.
+  /// Ends the reduction after the last backward. Returns the calls to wait for.
   [[nodiscard]] std::vector<int> end_reduction();
-  /// The unit of the Schedule that a tied tensor is.
+  /// Unit of a tied tensor in the Schedule.
   [[nodiscard]] int unit_of(int tensor) const { return static_cast<int>(first_ + bucket_of_[tensor]); }
-  /// The optimizer after these calls, and the all-gathers.
+  /// Adds the optimizer after these calls, and the all-gathers.
   void update(std::vector<int> after);
 
  private:
-  /// Of a bucket.
   struct State {
-    std::size_t pending = 0;  ///< tensors whose gradients are not ready
-    bool gradients = false;   ///< whole ones are there
-    int gathered = -1;        ///< the all-gather that is still to be waited for
+    std::size_t pending = 0;  ///< number of tensors with gradients that are not ready
+    bool gradients = false;   ///< whole gradients are allocated
+    int gathered = -1;        ///< all-gather to wait for; -1: none
   };
 
   [[nodiscard]] const FsdpUnit& unit(std::size_t bucket) const;
-  /// Of the parameters that a segment uses.
+  /// Buckets of the parameters that a segment uses.
   [[nodiscard]] std::vector<std::size_t> buckets_of(int segment) const;
   int gather(std::size_t bucket, std::vector<int> after);
   void take_gradients(std::size_t bucket);

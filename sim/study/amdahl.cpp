@@ -5,7 +5,8 @@
 namespace stepcast {
 namespace {
 
-/// With t(1) given, t(n)/measured - 1 = f u - w, where u = t(1) (1 - 1/n)/measured and w = 1 - t(1)/(n measured).
+/// With t(1) given: t(n)/measured - 1 = f u - w, with u = t(1) (1 - 1/n)/measured and w = 1 - t(1)/(n
+/// measured).
 AmdahlFit anchored(const std::vector<RanksAndTime>& points, double one_rank_s) {
   double uu = 0.0, uw = 0.0;
   for (const RanksAndTime& one : points) {

@@ -3,22 +3,19 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <memory>
+#include <list>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -32,31 +29,32 @@ namespace stepcast {
 namespace {
 
 namespace fs = std::filesystem;
+using Answer = std::function<StudyRow(const StudyPoint&)>;
 
-/// A process answers so many neighbours of the study's order, always from the first one, known or not: the simulator's
-/// clock goes on from point to point, and with it the rounding, which so is the same however a study was interrupted or
-/// divided. What libraries never give back does not add up either. Of large studies, whose memory a fork copies, more.
-std::size_t points_of_a_batch(const Study& study) {
-  constexpr std::size_t kBatches = 2000, kLeast = 4, kMost = 64;
-  return std::clamp(study.points.size() / kBatches, kLeast, kMost);
+/// Points that one child process computes. A batch always starts at the same point, known or not: the
+/// simulator's clock runs on from point to point, and so does its rounding. Rows thus do not depend on
+/// interruptions and shards. A new process also frees what libraries never free. Batches of large studies are
+/// larger, because a fork copies memory.
+std::size_t points_per_batch(const Study& study) {
+  constexpr std::size_t kBatches = 2000, kMin = 4, kMax = 64;
+  return std::clamp(study.points.size() / kBatches, kMin, kMax);
 }
-
-constexpr auto kSyncInterval = std::chrono::milliseconds(500);
-constexpr auto kLook = std::chrono::milliseconds(50);
-constexpr int kLockTries = 40;
-constexpr int kAnswered = 0, kMoreLeft = 10, kDiskFull = 11;
-constexpr std::size_t kNextBatch = -1;
 
 std::string rows_name(const StudyRun& run) {
   return "rows." + std::to_string(run.shard) + "-of-" + std::to_string(run.shards);
 }
 
-bool is_rows_file(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return name.starts_with("rows.") && name.ends_with(".jsonl");
+/// Files of rows in a folder.
+std::vector<fs::path> rows_files(const std::string& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rows.") && name.ends_with(".jsonl")) files.push_back(entry.path());
+  }
+  return files;
 }
 
-/// In what a header differs: `git_revision is "1", expected "2"`.
+/// How two headers differ: `git_revision is "1", expected "2"`.
 std::string difference_of(const std::string& found, const std::string& expected) {
   const auto theirs = nlohmann::json::parse(found, nullptr, false);
   const auto ours = nlohmann::json::parse(expected, nullptr, false);
@@ -71,267 +69,253 @@ std::string difference_of(const std::string& found, const std::string& expected)
   return joined(parts, "; ");
 }
 
-/// Rows of one file but for lost ones; `clean` tells whether all its lines are whole, and none is lost.
-std::map<std::string, StudyRow> rows_of_file(const fs::path& path, const std::string& header, bool drop_lost,
-                                             bool& clean) {
-  std::map<std::string, StudyRow> rows;
+struct FileRows {
+  std::vector<StudyRow> rows;
+  bool complete = false;  ///< all lines are whole, and no row was dropped
+};
+
+FileRows read_rows(const fs::path& path, const std::string& header, bool drop_lost) {
+  FileRows result;
   std::ifstream lines(path, std::ios::binary);
   std::string line;
-  clean = true;
-  if (!std::getline(lines, line)) {
-    clean = false;
-    return rows;
-  }
+  if (!std::getline(lines, line)) return result;
   if (line + "\n" != header)
     throw InputError(path.string() +
-                     ": holds answers of another study, or of another version of it, of its files or of " +
-                     "this program (" + difference_of(line, header) + "); --force begins anew");
+                     ": holds answers of another study, or of another version of it, of its files or of "
+                     "this program (" +
+                     difference_of(line, header) + "); --force starts again");
+  result.complete = true;
   while (std::getline(lines, line)) {
     std::optional<StudyRow> row = row_of_line(line);
     const bool keep = row && !lines.eof() && !(drop_lost && row->lost);
-    clean = clean && keep;
-    if (keep) rows.insert_or_assign(row->key, std::move(*row));
+    result.complete = result.complete && keep;
+    if (keep) result.rows.push_back(std::move(*row));
   }
-  return rows;
-}
-
-/// What processes that answer share: which batch is next, and on which point each of them is.
-struct Shared {
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
-};
-
-class SharedMemory {
- public:
-  explicit SharedMemory(int jobs)
-      : size_(sizeof(Shared) + sizeof(std::size_t) * static_cast<std::size_t>(jobs)) {
-    memory_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory_ == MAP_FAILED) throw RunError(std::string("cannot share memory: ") + std::strerror(errno));
-    new (memory_) Shared();
-  }
-  ~SharedMemory() { ::munmap(memory_, size_); }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  SharedMemory(SharedMemory&&) = delete;
-  SharedMemory& operator=(SharedMemory&&) = delete;
-
-  Shared& operator*() const { return *static_cast<Shared*>(memory_); }
-  Shared* operator->() const { return static_cast<Shared*>(memory_); }
-  /// The point that process `job` is at.
-  [[nodiscard]] std::atomic_ref<std::size_t> at(int job) const {
-    auto* all = reinterpret_cast<std::size_t*>(static_cast<char*>(memory_) + sizeof(Shared));
-    return std::atomic_ref<std::size_t>(all[job]);
-  }
-
- private:
-  std::size_t size_;
-  void* memory_ = nullptr;
-};
-
-/// One run at a time answers a shard. Held by the processes that it forks as well, and let go with the last of them.
-class ShardLock {
- public:
-  explicit ShardLock(const fs::path& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (file_ < 0) throw RunError(path.string() + ": " + std::strerror(errno));
-    // Processes of a run that was just killed take a moment to end.
-    for (int i = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++i) {
-      if (i == kLockTries) {
-        ::close(file_);
-        throw InputError(path.string() +
-                         ": another run is answering this part of the study; wait for its end");
-      }
-      ::poll(nullptr, 0, static_cast<int>(kLook.count()));
-    }
-  }
-  ~ShardLock() { ::close(file_); }
-  ShardLock(const ShardLock&) = delete;
-  ShardLock& operator=(const ShardLock&) = delete;
-  ShardLock(ShardLock&&) = delete;
-  ShardLock& operator=(ShardLock&&) = delete;
-
- private:
-  int file_;
-};
-
-/// Lines appended to a file that several processes write.
-class Lines {
- public:
-  explicit Lines(const fs::path& path) : file_(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
-    if (file_ < 0) throw RunError(path.string() + ": " + std::strerror(errno));
-  }
-  ~Lines() {
-    ::fdatasync(file_);
-    ::close(file_);
-  }
-  Lines(const Lines&) = delete;
-  Lines& operator=(const Lines&) = delete;
-  Lines(Lines&&) = delete;
-  Lines& operator=(Lines&&) = delete;
-
-  /// \returns false when the disk is full
-  bool add(const std::string& line) {
-    if (::write(file_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return false;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - synced_ < kSyncInterval) return true;
-    synced_ = now;
-    return ::fdatasync(file_) == 0;
-  }
-
- private:
-  int file_;
-  std::chrono::steady_clock::time_point synced_{};
-};
-
-/// A point of a batch. Known ones are answered again where another of the batch is not, but not written again.
-struct Asked {
-  const StudyPoint* point;
-  std::size_t batch;
-  bool known;
-};
-
-struct StudyWork {
-  const std::vector<Asked>& points;
-  std::vector<std::size_t> batches;  ///< the first point of each
-  const std::function<StudyRow(const StudyPoint&)>& answer;
-  const SharedMemory& shared;
-  fs::path path;
-};
-
-/// Of one process. \param from where it goes on in a batch; kNextBatch: at the next one \returns its exit code
-int answer_some(const StudyWork& work, int job, std::size_t from) {
-  Lines lines(work.path);
-  if (from == kNextBatch) {
-    const std::size_t next = work.shared->next++;
-    if (next >= work.batches.size()) return kAnswered;
-    from = work.batches[next];
-  }
-  for (std::size_t index = from;
-       index < work.points.size() && work.points[index].batch == work.points[from].batch; ++index) {
-    work.shared.at(job) = index;
-    const StudyPoint& point = *work.points[index].point;
-    StudyRow row;
-    try {
-      row = work.answer(point);
-    } catch (const std::bad_alloc&) {
-      row = {point.key, {}, "out of memory", true};
-    } catch (const std::exception& error) {
-      row = {point.key, {}, printable(error.what()), false};
-    }
-    if (work.points[index].known) continue;
-    if (!lines.add(line_of(row))) return kDiskFull;
-    ++work.shared->done;
-  }
-  work.shared.at(job) = work.points.size();
-  return kMoreLeft;
-}
-
-pid_t fork_process(const StudyWork& work, int job, std::size_t from = kNextBatch) {
-  work.shared.at(job) = work.points.size();
-  const pid_t parent = ::getpid();
-  std::cout.flush();  // or the new process would print it as well
-  const pid_t process = ::fork();
-  if (process < 0) throw RunError(std::string("cannot start a process: ") + std::strerror(errno));
-  if (process > 0) return process;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::_exit(::getppid() == parent ? answer_some(work, job, from) : kAnswered);
-}
-
-void end_all(const std::vector<pid_t>& processes) {
-  for (const pid_t process : processes)
-    if (process > 0) ::kill(process, SIGKILL);
-  for (const pid_t process : processes)
-    if (process > 0) ::waitpid(process, nullptr, 0);
-}
-
-/// What is to be done about a process that has ended. \returns the one that takes its place; -1: none
-pid_t take_end(const StudyWork& work, int job, int status) {
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kDiskFull)
-    throw RunError(work.path.string() + ": cannot be written; is the disk full?");
-  if (WIFEXITED(status) && (WEXITSTATUS(status) == kAnswered || WEXITSTATUS(status) == kMoreLeft))
-    return WEXITSTATUS(status) == kMoreLeft ? fork_process(work, job) : -1;
-  const std::size_t index = work.shared.at(job);
-  if (index >= work.points.size()) return fork_process(work, job);
-  if (!work.points[index].known) {
-    const std::string how = WIFSIGNALED(status)
-                                ? "was ended by signal " + std::to_string(WTERMSIG(status))
-                                : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-    Lines(work.path).add(line_of({work.points[index].point->key, {}, "its process " + how, true}));
-    ++work.shared->done;
-  }
-  const bool ends_batch =
-      index + 1 == work.points.size() || work.points[index + 1].batch != work.points[index].batch;
-  return fork_process(work, job, ends_batch ? kNextBatch : index + 1);
-}
-
-/// Signals of processes that end wait until they are asked for.
-class EndsOfProcesses {
- public:
-  EndsOfProcesses() {
-    ::sigemptyset(&ends_);
-    ::sigaddset(&ends_, SIGCHLD);
-    ::pthread_sigmask(SIG_BLOCK, &ends_, &before_);
-  }
-  ~EndsOfProcesses() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  EndsOfProcesses(const EndsOfProcesses&) = delete;
-  EndsOfProcesses& operator=(const EndsOfProcesses&) = delete;
-  EndsOfProcesses(EndsOfProcesses&&) = delete;
-  EndsOfProcesses& operator=(EndsOfProcesses&&) = delete;
-
-  /// For at most kLook.
-  void wait() const {
-    const timespec most{0, std::chrono::nanoseconds(kLook).count()};
-    ::sigtimedwait(&ends_, nullptr, &most);
-  }
-
- private:
-  sigset_t ends_{}, before_{};
-};
-
-void answer_all(const StudyWork& work, const StudyRun& run) {
-  std::vector<pid_t> processes(static_cast<std::size_t>(run.jobs), -1);
-  const auto wanted = static_cast<std::size_t>(
-      std::count_if(work.points.begin(), work.points.end(), [](const Asked& one) { return !one.known; }));
-  const EndsOfProcesses ends;
-  try {
-    for (int job = 0; job < run.jobs; ++job)
-      processes[static_cast<std::size_t>(job)] = fork_process(work, job);
-    for (bool any = true; any;) {
-      any = false;
-      for (int job = 0; job < run.jobs; ++job) {
-        pid_t& process = processes[static_cast<std::size_t>(job)];
-        if (process <= 0) continue;
-        any = true;
-        int status = 0;
-        if (::waitpid(process, &status, WNOHANG) != process) continue;
-        process = -1;
-        process = take_end(work, job, status);
-      }
-      run.on_progress(work.shared->done, wanted);
-      if (any) ends.wait();
-    }
-  } catch (...) {
-    end_all(processes);
-    throw;
-  }
+  return result;
 }
 
 std::map<std::string, StudyRow> rows_of_folder(const std::string& folder, const std::string& header,
                                                bool drop_lost) {
   std::map<std::string, StudyRow> rows;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    bool clean = true;
-    if (!is_rows_file(entry.path())) continue;
-    for (auto& [key, row] : rows_of_file(entry.path(), header, drop_lost, clean)) {
-      const auto [known, is_new] = rows.try_emplace(key, std::move(row));
-      if (!is_new && known->second.lost) known->second = std::move(row);  // another shard has an answer
+  for (const fs::path& file : rows_files(folder))
+    for (StudyRow& row : read_rows(file, header, drop_lost).rows) {
+      const auto known = rows.find(row.key);
+      if (known == rows.end() || known->second.lost)  // another shard may have an answer
+        rows.insert_or_assign(row.key, std::move(row));
     }
-  }
   return rows;
 }
 
-/// `1/4, 3/4`: the shards whose part these places of the study's points are; "" where files are not all of n shards.
-std::string shards_of(const std::set<fs::path>& files, const std::vector<std::size_t>& places,
-                      std::size_t points_of_a_batch) {
+/// A file descriptor that its owner closes.
+class Descriptor {
+ public:
+  Descriptor(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (number_ < 0) throw RunError(path.string() + ": " + std::strerror(errno));
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
+  [[nodiscard]] int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+/// Waits up to 2 s, because child processes of a run that was just killed hold its lock for a moment.
+void lock_shard(const Descriptor& file, const fs::path& path) {
+  constexpr int kTries = 40, kPause_ms = 50;
+  for (int i = 0; ::flock(file.number(), LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (i == kTries)
+      throw InputError(path.string() + ": another run is answering this part of the study; wait for its end");
+    ::poll(nullptr, 0, kPause_ms);
+  }
+}
+
+/// Appends rows to a file and syncs it twice per second.
+class RowWriter {
+ public:
+  explicit RowWriter(const fs::path& path) : path_(path), file_(path, O_WRONLY | O_APPEND) {}
+  ~RowWriter() { ::fdatasync(file_.number()); }
+  RowWriter(const RowWriter&) = delete;
+  RowWriter& operator=(const RowWriter&) = delete;
+  RowWriter(RowWriter&&) = delete;
+  RowWriter& operator=(RowWriter&&) = delete;
+
+  void add(const std::string& line) {
+    constexpr auto kInterval = std::chrono::milliseconds(500);
+    bool written = ::write(file_.number(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    const auto now = std::chrono::steady_clock::now();
+    if (now - synced_ >= kInterval) {
+      written = ::fdatasync(file_.number()) == 0 && written;
+      synced_ = now;
+    }
+    if (!written) throw RunError(path_.string() + ": cannot be written; is the disk full?");
+  }
+
+ private:
+  fs::path path_;
+  Descriptor file_;
+  std::chrono::steady_clock::time_point synced_{};
+};
+
+/// A point of a batch. Known points are computed if another of the batch is not known, but not written again.
+struct BatchPoint {
+  const StudyPoint* point;
+  bool known;
+};
+using Batch = std::vector<BatchPoint>;
+
+/// Writes a line per point to `pipe`. \param first point of the batch to compute
+[[noreturn]] void compute(const Batch& batch, std::size_t first, int pipe, const Answer& answer) {
+  for (std::size_t i = first; i < batch.size(); ++i) {
+    const StudyPoint& point = *batch[i].point;
+    StudyRow row;
+    try {
+      row = answer(point);
+    } catch (const std::bad_alloc&) {
+      row = {point.key, {}, "out of memory", true};
+    } catch (const std::exception& error) {
+      row = {point.key, {}, printable(error.what()), false};
+    }
+    const std::string line = line_of(row);
+    for (std::size_t done = 0; done < line.size();) {
+      const ssize_t written = ::write(pipe, line.data() + done, line.size() - done);
+      if (written <= 0) ::_exit(1);
+      done += static_cast<std::size_t>(written);
+    }
+  }
+  ::_exit(0);
+}
+
+/// Child processes that compute batches, at most `run.jobs` at a time. They end with this process.
+class Workers {
+ public:
+  Workers(const std::vector<Batch>& batches, const Answer& answer, const StudyRun& run, const fs::path& path)
+      : batches_(batches), answer_(answer), run_(run), rows_(path) {
+    for (const Batch& batch : batches)
+      wanted_ += static_cast<std::size_t>(
+          std::ranges::count_if(batch, [](const BatchPoint& one) { return !one.known; }));
+  }
+  ~Workers() {
+    for (const Worker& worker : workers_) ::kill(worker.process, SIGKILL);
+    for (const Worker& worker : workers_) end(worker);
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+  Workers(Workers&&) = delete;
+  Workers& operator=(Workers&&) = delete;
+
+  void compute_all() {
+    for (int job = 0; job < run_.jobs; ++job) start_next();
+    while (!workers_.empty()) {
+      std::vector<pollfd> pipes;
+      for (const Worker& worker : workers_) pipes.push_back({worker.pipe, POLLIN, 0});
+      if (::poll(pipes.data(), pipes.size(), -1) < 0) continue;  // interrupted by a signal
+      auto worker = workers_.begin();
+      for (const pollfd& pipe : pipes) {
+        const auto current = worker++;
+        if (pipe.revents == 0 || receive(*current)) continue;
+        const Worker ended = *current;
+        workers_.erase(current);
+        replace(ended);
+      }
+      run_.on_progress(done_, wanted_);
+    }
+  }
+
+ private:
+  struct Worker {
+    pid_t process = -1;
+    int pipe = -1;
+    const Batch* batch = nullptr;
+    std::size_t next = 0;  ///< the point that it is computing
+    std::string text{};    ///< start of a line
+  };
+
+  void start_next() {
+    if (next_batch_ < batches_.size()) start(batches_[next_batch_++], 0);
+  }
+
+  void start(const Batch& batch, std::size_t first) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw RunError(std::string("cannot open a pipe: ") + std::strerror(errno));
+    const pid_t parent = ::getpid();
+    std::cout.flush();  // or the new process prints it too
+    const pid_t process = ::fork();
+    if (process == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      ::close(ends[0]);
+      compute(batch, first, ends[1], answer_);
+    }
+    ::close(ends[1]);
+    if (process < 0) {
+      ::close(ends[0]);
+      throw RunError(std::string("cannot start a process: ") + std::strerror(errno));
+    }
+    workers_.push_back({process, ends[0], &batch, first});
+  }
+
+  /// \returns false if the process has ended
+  bool receive(Worker& worker) {
+    char buffer[65536];
+    const ssize_t size = ::read(worker.pipe, buffer, sizeof buffer);
+    if (size <= 0) return size < 0 && errno == EINTR;
+    worker.text.append(buffer, static_cast<std::size_t>(size));
+    std::size_t start = 0;
+    for (std::size_t end = worker.text.find('\n'); end != std::string::npos;
+         end = worker.text.find('\n', start)) {
+      store((*worker.batch)[worker.next++], worker.text.substr(start, end + 1 - start));
+      start = end + 1;
+    }
+    worker.text.erase(0, start);
+    return true;
+  }
+
+  void store(const BatchPoint& point, const std::string& line) {
+    if (point.known) return;
+    rows_.add(line);
+    ++done_;
+  }
+
+  static int end(const Worker& worker) {
+    int status = 0;
+    ::close(worker.pipe);
+    ::waitpid(worker.process, &status, 0);
+    return status;
+  }
+
+  /// The point at which a process died has a lost row; another process computes the rest of its batch.
+  void replace(Worker worker) {
+    const int status = end(worker);
+    if (worker.next < worker.batch->size()) {
+      const BatchPoint& point = (*worker.batch)[worker.next++];
+      const std::string how = WIFSIGNALED(status)
+                                  ? "was ended by signal " + std::to_string(WTERMSIG(status))
+                                  : "ended with exit code " + std::to_string(WEXITSTATUS(status));
+      store(point, line_of({point.point->key, {}, "its process " + how, true}));
+    }
+    if (worker.next < worker.batch->size())
+      start(*worker.batch, worker.next);
+    else
+      start_next();
+  }
+
+  const std::vector<Batch>& batches_;
+  const Answer& answer_;
+  const StudyRun& run_;
+  RowWriter rows_;
+  std::list<Worker> workers_;
+  std::size_t next_batch_ = 0, done_ = 0, wanted_ = 0;
+};
+
+/// `1/4, 3/4`: the shards that contain these points, counted in the order of the study. Empty if the files
+/// are not those of one number of shards.
+std::string shards_of(const std::set<fs::path>& files, const std::vector<std::size_t>& points,
+                      std::size_t batch) {
   std::size_t shards = 0;
   for (const fs::path& file : files) {
     std::size_t part = 0, of = 0;
@@ -341,115 +325,120 @@ std::string shards_of(const std::set<fs::path>& files, const std::vector<std::si
   }
   if (shards == 0) return "";
   std::set<std::size_t> parts;
-  for (const std::size_t place : places) parts.insert(place / points_of_a_batch % shards + 1);
-  std::string text;
-  for (const std::size_t part : parts)
-    text += (text.empty() ? "" : ", ") + std::to_string(part) + "/" + std::to_string(shards);
-  return text;
+  for (const std::size_t point : points) parts.insert(point / batch % shards + 1);
+  std::vector<std::string> texts;
+  for (const std::size_t part : parts) texts.push_back(std::to_string(part) + "/" + std::to_string(shards));
+  return joined(texts);
 }
 
-/// Answers of several folders as one file of the run's own folder, in the order of the study.
-void merge_answers(const Study& study, const StudyRun& run, const std::string& header, const fs::path& path) {
+struct MergedRows {
   std::map<std::string, StudyRow> rows;
-  std::map<std::string, fs::path> from;
   std::set<fs::path> files;
+};
+
+MergedRows read_folders(const StudyRun& run, const std::string& header) {
+  MergedRows all;
+  std::map<std::string, fs::path> from;
   std::vector<std::string> folders = run.merged;
   folders.push_back(run.folder);
   for (const std::string& folder : folders) {
-    if (!fs::is_directory(folder)) throw InputError(folder + ": is no folder; name those with answers");
-    std::size_t found = 0;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      if (!is_rows_file(entry.path())) continue;
-      ++found;
-      if (!files.insert(fs::canonical(entry.path())).second) continue;
-      bool clean = true;
-      for (auto& [key, row] : rows_of_file(entry.path(), header, true, clean)) {
-        const auto known = rows.find(key);
-        if (known != rows.end() && line_of(known->second) != line_of(row))
-          throw InputError(entry.path().string() + ": answers '" + key + "' otherwise than " +
-                           from.at(key).string());
-        if (known != rows.end()) continue;
-        rows.emplace(key, std::move(row));
-        from.emplace(key, entry.path());
+    if (!fs::is_directory(folder)) throw InputError(folder + ": is not a folder; name those with answers");
+    const std::vector<fs::path> files = rows_files(folder);
+    if (files.empty() && folder != run.folder)
+      throw InputError(folder + ": holds no answers: no file is called rows.K-of-N.jsonl");
+    for (const fs::path& file : files) {
+      if (!all.files.insert(fs::canonical(file)).second) continue;
+      for (StudyRow& row : read_rows(file, header, true).rows) {
+        const auto [known, is_new] = from.try_emplace(row.key, file);
+        if (!is_new && line_of(all.rows.at(row.key)) != line_of(row))
+          throw InputError(file.string() + ": answers '" + row.key + "' otherwise than " +
+                           known->second.string());
+        if (is_new) all.rows.emplace(row.key, std::move(row));
       }
     }
-    if (found == 0 && folder != run.folder)
-      throw InputError(folder + ": holds no answers: no file is called rows.K-of-N.jsonl");
   }
-  std::string text = header;
-  std::set<std::string> asked;
+  return all;
+}
+
+/// Writes the rows of several folders to one file of the run's folder, in the order of the study.
+void merge_folders(const Study& study, const StudyRun& run, const std::string& header, const fs::path& path) {
+  const MergedRows all = read_folders(run, header);
+  std::string text = header, example;
+  std::set<std::string> keys;
   std::vector<std::size_t> missing;
-  std::string such_as;
   for (const StudyPoint& point : study.points) {
-    const std::size_t place = asked.size();
-    if (!asked.insert(point.key).second) continue;
-    if (const auto row = rows.find(point.key); row != rows.end()) {
+    const std::size_t index = keys.size();
+    if (!keys.insert(point.key).second) continue;
+    if (const auto row = all.rows.find(point.key); row != all.rows.end()) {
       text += line_of(row->second);
       continue;
     }
-    if (missing.empty()) such_as = point.key;
-    missing.push_back(place);
+    if (missing.empty()) example = point.key;
+    missing.push_back(index);
   }
   write_file(path, text, true);
   if (missing.empty()) return;
-  const std::string shards = shards_of(files, missing, points_of_a_batch(study));
-  throw InputError(counted(missing.size(), "point") + " of " + std::to_string(asked.size()) +
-                   (missing.size() == 1 ? " is" : " are") + " missing, such as '" + such_as + "'" +
+  const std::string shards = shards_of(all.files, missing, points_per_batch(study));
+  throw InputError(counted(missing.size(), "point") + " of " + std::to_string(keys.size()) +
+                   (missing.size() == 1 ? " is" : " are") + " missing, such as '" + example + "'" +
                    (shards.empty() ? "" : " (of --shard " + shards + ")") +
-                   "; what is there was taken, and 'stepcast study " + study.path + " -o " + run.folder +
-                   "' answers the rest and puts all together");
+                   "; the others were taken; 'stepcast study " + study.path + " -o " + run.folder +
+                   "' computes the rest and joins all");
+}
+
+/// Makes the file of rows, or drops lines of it that are not whole and rows that were lost.
+void prepare_file(const fs::path& path, const std::string& header) {
+  std::string text = header;
+  if (fs::exists(path)) {
+    const FileRows own = read_rows(path, header, true);
+    if (own.complete) return;
+    for (const StudyRow& row : own.rows) text += line_of(row);
+  }
+  write_file(path, text, true);
+}
+
+/// Batches of this run's shard in which a row is missing.
+std::vector<Batch> batches_of(const Study& study, const StudyRun& run,
+                              const std::map<std::string, StudyRow>& known) {
+  std::vector<Batch> all;
+  const std::size_t size = points_per_batch(study);
+  std::unordered_set<std::string_view> keys;
+  for (const StudyPoint& point : study.points) {
+    if (!keys.insert(point.key).second) continue;
+    if (all.empty() || all.back().size() == size) all.emplace_back();
+    all.back().push_back({&point, known.contains(point.key)});
+  }
+  std::vector<Batch> own;
+  for (std::size_t i = static_cast<std::size_t>(run.shard) - 1; i < all.size();
+       i += static_cast<std::size_t>(run.shards))
+    if (!std::ranges::all_of(all[i], [](const BatchPoint& one) { return one.known; }))
+      own.push_back(std::move(all[i]));
+  return own;
 }
 
 }  // namespace
 
 std::map<std::string, StudyRow> answer_study(const Study& study, const StudyRun& run,
-                                             const std::string& header,
-                                             const std::function<StudyRow(const StudyPoint&)>& answer) {
+                                             const std::string& header, const Answer& answer) {
   const fs::path path = fs::path(run.folder) / (rows_name(run) + ".jsonl");
   std::error_code problem;
   fs::create_directories(run.folder, problem);
   if (problem || !fs::is_directory(run.folder))
-    throw InputError("-o " + run.folder + ": is no folder for answers, nor can it be made one" +
+    throw InputError("-o " + run.folder + ": is not a folder for answers, nor can it be made one" +
                      (problem ? ": " + problem.message() : ""));
-  const ShardLock lock(fs::path(run.folder) / (rows_name(run) + ".lock"));
+  const fs::path lock_path = fs::path(run.folder) / (rows_name(run) + ".lock");
+  const Descriptor lock(lock_path, O_RDWR | O_CREAT);
+  lock_shard(lock, lock_path);
   if (run.force)
-    for (const fs::directory_entry& entry : fs::directory_iterator(run.folder))
-      if (is_rows_file(entry.path())) fs::remove(entry.path());
-  if (!run.merged.empty()) merge_answers(study, run, header, path);
-  std::set<std::string> known;
-  for (const auto& [key, row] : rows_of_folder(run.folder, header, true)) known.insert(key);
-  bool clean = fs::exists(path);
-  if (clean) {
-    const std::map<std::string, StudyRow> own = rows_of_file(path, header, true, clean);
-    if (!clean) {
-      std::string whole = header;
-      for (const auto& [key, row] : own) whole += line_of(row);
-      write_file(path, whole, true);
-    }
-  } else {
-    write_file(path, header, true);
-  }
-  const std::size_t each = points_of_a_batch(study);
-  std::vector<Asked> points;
-  std::unordered_set<std::string_view> asked;
-  for (const StudyPoint& point : study.points) {
-    if (!asked.insert(point.key).second) continue;
-    const std::size_t batch = (asked.size() - 1) / each;
-    if (static_cast<int>(batch % static_cast<std::size_t>(run.shards)) == run.shard - 1)
-      points.push_back({&point, batch, known.contains(point.key)});
-  }
-  known.clear();
-  std::vector<std::size_t> batches;
-  for (std::size_t begin = 0, end = 0; begin < points.size(); begin = end) {
-    bool all_known = true;
-    for (; end < points.size() && points[end].batch == points[begin].batch; ++end)
-      all_known = all_known && points[end].known;
-    if (!all_known) batches.push_back(begin);
-  }
-  const SharedMemory shared(run.jobs);
-  if (!batches.empty()) answer_all({points, batches, answer, shared, path}, run);
+    for (const fs::path& file : rows_files(run.folder)) fs::remove(file);
+  if (!run.merged.empty()) merge_folders(study, run, header, path);
+  const std::vector<Batch> batches = batches_of(study, run, rows_of_folder(run.folder, header, true));
+  prepare_file(path, header);
+  if (!batches.empty()) Workers(batches, answer, run, path).compute_all();
   std::map<std::string, StudyRow> rows = rows_of_folder(run.folder, header, false);
-  std::erase_if(rows, [&](const auto& row) { return !asked.contains(row.first); });
+  std::unordered_set<std::string_view> keys;
+  for (const StudyPoint& point : study.points) keys.insert(point.key);
+  std::erase_if(rows, [&](const auto& row) { return !keys.contains(row.first); });
   return rows;
 }
 

@@ -1,6 +1,7 @@
 #include "sim/study/expectation.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/statistics.hpp"
@@ -11,126 +12,154 @@
 namespace stepcast {
 namespace {
 
-std::optional<double> value_of(const StudyRow& row, const std::string& column) {
-  const auto found = row.values.find(column);
-  return found == row.values.end() ? std::nullopt : std::optional(found->second);
-}
-
 bool meets(const Expectation& one, double value) {
   return (!one.at_least || value >= *one.at_least) && (!one.at_most || value <= *one.at_most);
 }
 
-/// The points that an expectation is about, and their rows.
+/// The points of an expectation, and their rows.
 struct Concerned {
   std::vector<const StudyPoint*> points;
   std::vector<const StudyRow*> rows;
-  std::size_t failed = 0;  ///< of them
-  [[nodiscard]] std::string text(std::size_t count) const {
-    return " of " + counted(count, "point") +
-           (failed == 0 ? "" : ", and " + counted(failed, "point") + " failed");
+  std::size_t failed = 0;
+  [[nodiscard]] std::string failures() const {
+    return failed == 0 ? "" : ", and " + counted(failed, "point") + " failed";
   }
 };
 
-Judgement judge_each(const Expectation& one, const Concerned& asked) {
-  std::size_t met = 0;
-  std::string first;
-  const auto text_of = [](const StudyRow& row, const std::string& column) {
-    const auto value = value_of(row, column);
-    return value ? short_number(*value) : std::string("without a value");
-  };
-  const auto is_below = [&](const StudyRow& row, double value) {
-    return value < value_of(row, one.below).value_or(-std::numeric_limits<double>::infinity());
-  };
-  for (std::size_t i = 0; i < asked.rows.size(); ++i) {
-    const StudyRow& row = *asked.rows[i];
-    const auto value = value_of(row, one.column);
-    if (value && meets(one, *value) && (one.below.empty() || is_below(row, *value))) {
-      ++met;
-    } else if (first.empty()) {
-      first = "; first " + text_of(row, one.column) +
-              (one.below.empty() ? "" : " against " + text_of(row, one.below)) + " at " +
-              asked.points[i]->key;
-    }
+/// Points that were predicted but not run have no measured columns and are left out.
+Concerned concerned_by(const Expectation& one, const std::vector<StudyPoint>& points,
+                       const std::map<std::string, StudyRow>& rows) {
+  Concerned all;
+  const bool measured = study_column(one.column).is_measured();
+  for (const StudyPoint& point : points) {
+    if (one.where && !one.where->holds(point.assigned)) continue;
+    const StudyRow& row = rows.at(point.key);
+    if (measured && row.error.empty() && !row.value("measured_s")) continue;
+    if (!row.error.empty()) ++all.failed;
+    all.points.push_back(&point);
+    all.rows.push_back(&row);
   }
-  return {met == asked.rows.size(),
-          std::to_string(met) + " of " + counted(asked.rows.size(), "point") + first};
+  return all;
 }
 
-Judgement judge_together(const Expectation& one, const Concerned& asked) {
+Judgement judge_each(const Expectation& one, const Concerned& all) {
+  std::size_t met = 0;
+  std::string first;
+  const auto text_of = [](const std::optional<double>& value) {
+    return value ? short_number(*value) : std::string("without a value");
+  };
+  for (std::size_t i = 0; i < all.rows.size(); ++i) {
+    const auto value = all.rows[i]->value(one.column);
+    const auto limit =
+        one.below.empty() ? std::numeric_limits<double>::infinity() : all.rows[i]->value(one.below);
+    if (value && meets(one, *value) && limit && *value < *limit)
+      ++met;
+    else if (first.empty())
+      first = "; first " + text_of(value) + (one.below.empty() ? "" : " against " + text_of(limit)) + " at " +
+              all.points[i]->key;
+  }
+  return {met == all.rows.size(), std::to_string(met) + " of " + counted(all.rows.size(), "point") + first};
+}
+
+Judgement judge_together(const Expectation& one, const Concerned& all) {
   std::vector<double> values, others;
-  for (const StudyRow* row : asked.rows) {
-    const auto value = value_of(*row, one.column);
-    const auto other = one.below.empty() ? value : value_of(*row, one.below);
+  for (const StudyRow* row : all.rows) {
+    const auto value = row->value(one.column);
+    const auto other = one.below.empty() ? value : row->value(one.below);
     if (!value || !other) continue;
     values.push_back(*value);
     others.push_back(*other);
   }
-  if (values.empty()) return {false, "no point is there" + (asked.failed > 0 ? asked.text(0) : "")};
+  if (values.empty()) return {false, "no point has a value" + all.failures()};
   const double value = quantile(values, *one.quantile), other = quantile(others, *one.quantile);
-  const bool met = meets(one, value) && (one.below.empty() || value < other);
-  return {met && asked.failed == 0, short_number(value) +
-                                        (one.below.empty() ? "" : " against " + short_number(other)) +
-                                        asked.text(values.size())};
+  const bool met = meets(one, value) && (one.below.empty() || value < other) && all.failed == 0;
+  return {met, short_number(value) + (one.below.empty() ? "" : " against " + short_number(other)) + " of " +
+                   counted(values.size(), "point") + all.failures()};
 }
 
-/// Of every pair, which is why values are looked up before.
-Judgement judge_order(const Expectation& one, const Concerned& asked) {
-  struct Place {
-    double value, least, most;  ///< of the column; and of the other one
+Judgement judge_order(const Expectation& one, const Concerned& all) {
+  struct Position {
+    double value, low, high;  ///< of the column; range of the other one
     const StudyPoint* point;
   };
   const bool measured = one.in_order_of == "measured_s";
-  std::vector<Place> places;
-  for (std::size_t i = 0; i < asked.rows.size(); ++i) {
-    const auto value = value_of(*asked.rows[i], one.column);
-    const auto least = value_of(*asked.rows[i], measured ? "measured_low_s" : one.in_order_of);
-    const auto most = value_of(*asked.rows[i], measured ? "measured_high_s" : one.in_order_of);
-    if (value && least && most) places.push_back({*value, *least, *most, asked.points[i]});
+  std::vector<Position> positions;
+  for (std::size_t i = 0; i < all.rows.size(); ++i) {
+    const auto value = all.rows[i]->value(one.column);
+    const auto low = all.rows[i]->value(measured ? "measured_low_s" : one.in_order_of);
+    const auto high = all.rows[i]->value(measured ? "measured_high_s" : one.in_order_of);
+    if (value && low && high) positions.push_back({*value, *low, *high, all.points[i]});
   }
+  const auto paired = [&](const Position& less, const Position& more) {
+    if (!(less.high < more.low)) return false;
+    return std::ranges::all_of(one.same, [&](const std::string& name) {
+      return less.point->assigned.find(name) ==
+             more.point->assigned.find(name);  // equal texts share one copy
+    });
+  };
   std::size_t pairs = 0, alike = 0;
   std::string first;
-  for (const Place& less : places)
-    for (const Place& more : places) {
-      if (!(less.most < more.least)) continue;
+  for (const Position& less : positions)
+    for (const Position& more : positions) {
+      if (!paired(less, more)) continue;
       ++pairs;
       if (less.value < more.value)
         ++alike;
       else if (first.empty())
         first = "; first not " + less.point->key + " before " + more.point->key;
     }
-  if (pairs == 0) return {false, "no pair of points differs"};
-  return {meets(one, static_cast<double>(alike) / static_cast<double>(pairs)) && asked.failed == 0,
-          std::to_string(alike) + " of " + counted(pairs, "pair") +
-              (asked.failed == 0 ? "" : ", and " + counted(asked.failed, "point") + " failed") + first};
+  if (pairs == 0) return one.same.empty() ? Judgement{false, "no pair of points differs"} : Judgement();
+  return {meets(one, static_cast<double>(alike) / static_cast<double>(pairs)) && all.failed == 0,
+          std::to_string(alike) + " of " + counted(pairs, "pair") + all.failures() + first};
 }
 
-}  // namespace
-
-Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
-                           const std::vector<std::string>& columns) {
-  node.allow_only({"where", "column", "of", "at_least", "at_most", "below", "in_order_of"});
-  Expectation one;
-  const auto column = [&](const char* key) {
-    const std::string name = node.at(key).text();
-    if (std::find(columns.begin(), columns.end(), name) == columns.end())
-      node.at(key).fail(unknown_name("column", name, columns));
-    return name;
+Judgement judge_change(const Expectation& one, const std::vector<StudyPoint>& points,
+                       const std::map<std::string, StudyRow>& rows) {
+  const auto ratio = [](const StudyRow& to, const char* above, const StudyRow& from, const char* below) {
+    return *to.value(above) / *from.value(below) - 1.0;
   };
-  one.text = one.column = column("column");
-  if (node.has("of")) {
-    static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};
-    one.quantile = node.at("of").named("statistic", kOf);
-    one.text = node.at("of").text() + " " + one.text;
+  const auto from = std::ranges::find(points, one.from, &StudyPoint::name);
+  const auto to = std::ranges::find(points, one.to, &StudyPoint::name);
+  if (from == points.end() || to == points.end()) return {};
+  const StudyRow &before = rows.at(from->key), &after = rows.at(to->key);
+  for (const StudyRow* row : {&before, &after}) {
+    if (!row->error.empty()) return {false, "a point failed: " + row->key};
+    if (!row->value("measured_s")) return {};
   }
-  if (node.has("below")) one.text += " below " + (one.below = column("below"));
-  if (node.has("in_order_of")) {
-    one.in_order_of = column("in_order_of");
-    one.text = "pairs of " + one.text + " in the order of " + one.in_order_of;
-    for (const char* other : {"of", "below"})
-      if (node.has(other))
-        node.at(other).fail("means nothing beside in_order_of; expected at_least, a part of the pairs");
-    if (!node.has("at_least")) node.fail("expected at_least, a part of the pairs: 1 for all");
-  }
+  const double predicted = ratio(after, "step_time_s", before, "step_time_s");
+  const double measured = ratio(after, "measured_s", before, "measured_s");
+  const double low = ratio(after, "measured_low_s", before, "measured_high_s");
+  const double high = ratio(after, "measured_high_s", before, "measured_low_s");
+  const bool inside = low <= predicted && predicted <= high;
+  return {inside || std::abs(predicted - measured) <= *one.at_most * std::abs(measured),
+          "predicted " + signed_percent_text(predicted) + ", measured " + signed_percent_text(measured) +
+              " (launches " + signed_percent_text(low) + " to " + signed_percent_text(high) + ")"};
+}
+
+Expectation change_of(const YamlNode& node) {
+  node.allow_only({"change", "from", "to", "at_most"});
+  Expectation one{.text = node.at("change").text(),
+                  .column = "step_time_s",
+                  .from = node.at("from").text(),
+                  .to = node.at("to").text(),
+                  .at_most = node.at("at_most").number()};
+  one.text = "change by " + one.text + " off by at most " + percent_text(*one.at_most, 0) +
+             " of itself, or inside its range of launches";
+  return one;
+}
+
+void read_order(const YamlNode& node, const std::vector<std::string>& names, Expectation& one) {
+  one.text = "pairs of " + one.text + " in the order of " + one.in_order_of;
+  for (const char* other : {"of", "below"})
+    if (node.has(other))
+      node.at(other).fail("has no effect with in_order_of; expected at_least, a fraction of the pairs");
+  if (!node.has("at_least")) node.fail("expected at_least, a fraction of the pairs: 1 for all");
+  if (!node.has("same")) return;
+  for (const YamlNode& name : node.at("same").items()) one.same.push_back(name.one_of("name", names));
+  one.text += " with the same " + joined(one.same);
+}
+
+void read_bounds(const YamlNode& node, Expectation& one) {
   for (const auto& [key, words, bound] : {std::tuple("at_least", " at least ", &one.at_least),
                                           std::tuple("at_most", " at most ", &one.at_most)}) {
     if (!node.has(key)) continue;
@@ -142,6 +171,29 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
               short_number(*one.at_most));
   if (!one.at_least && !one.at_most && one.below.empty())
     node.fail("expected at_least, at_most, both, or below");
+}
+
+}  // namespace
+
+Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
+                           const std::vector<std::string>& columns) {
+  if (node.has("change")) return change_of(node);
+  node.allow_only({"where", "column", "of", "at_least", "at_most", "below", "in_order_of", "same"});
+  Expectation one;
+  one.text = one.column = node.at("column").one_of("column", columns);
+  if (node.has("of")) {
+    static const std::map<std::string, double> kOf{{"median", 0.5}, {"p90", 0.9}, {"worst", 1.0}};
+    one.quantile = node.at("of").named("statistic", kOf);
+    one.text = node.at("of").text() + " " + one.text;
+  }
+  if (node.has("below")) one.text += " below " + (one.below = node.at("below").one_of("column", columns));
+  if (node.has("in_order_of")) {
+    one.in_order_of = node.at("in_order_of").one_of("column", columns);
+    read_order(node, names, one);
+  } else if (node.has("same")) {
+    node.at("same").fail("has no effect without in_order_of");
+  }
+  read_bounds(node, one);
   if (!node.has("where")) return one;
   one.where.emplace(node.at("where"), names);
   one.text += " where";
@@ -156,17 +208,11 @@ Expectation expectation_of(const YamlNode& node, const std::vector<std::string>&
 
 Judgement judge(const Expectation& one, const std::vector<StudyPoint>& points,
                 const std::map<std::string, StudyRow>& rows) {
-  Concerned asked;
-  for (const StudyPoint& point : points) {
-    if (one.where && !one.where->holds(point.assigned)) continue;
-    const StudyRow& row = rows.at(point.key);
-    if (!row.error.empty()) ++asked.failed;
-    asked.points.push_back(&point);
-    asked.rows.push_back(&row);
-  }
-  if (asked.points.empty()) return {false, "no point is there"};
-  if (!one.in_order_of.empty()) return judge_order(one, asked);
-  return one.quantile ? judge_together(one, asked) : judge_each(one, asked);
+  if (!one.from.empty()) return judge_change(one, points, rows);
+  const Concerned all = concerned_by(one, points, rows);
+  if (all.points.empty()) return {};
+  if (!one.in_order_of.empty()) return judge_order(one, all);
+  return one.quantile ? judge_together(one, all) : judge_each(one, all);
 }
 
 }  // namespace stepcast

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/study/points.hpp"
+#include "core/expression.hpp"
 
-/// What a study's file expects of its answers.
+/// What a study's file expects of its rows.
 namespace stepcast {
 
 struct StudyPoint;
@@ -15,29 +15,44 @@ struct StudyRow;
 
 /// One of
 ///
-///     {column: efficiency, at_least: 0.8}                           # of every point
-///     {column: absolute_error, of: median, at_most: 0.08}           # of all together: median, p90 or worst
-///     {column: absolute_error, of: median, below: overlap_error}    # a trivial predictor, or whatever column, is beaten
-///     {column: step_time_s, in_order_of: measured_s, at_least: 1}   # part of the pairs of points that both columns sort alike
+///     {column: efficiency, at_least: 0.8}                           # each point
+///     {column: absolute_error, of: median, at_most: 0.08}           # all together: median, p90 or worst
+///     {column: absolute_error, of: median, below: overlap_error}    # less than a baseline's, or any other
+///     column {column: step_time_s, in_order_of: measured_s, at_least: 1}   # fraction of pairs that both
+///     columns sort alike {change: half the link rate, from: NAME, to: NAME, at_most: 0.15}   # between two
+///     points of a study that runs
 ///
-/// with `where`, of the points for which that holds alone. `below` asks the points that have both columns. Pairs that are equal
-/// in `in_order_of` do not count; of measured_s, those whose ranges from measured_low_s to measured_high_s overlap.
+/// All but the last may have `where`. `below` skips points without one of both columns. Pairs that are equal
+/// in `in_order_of` do not count; for measured_s these are pairs whose ranges from measured_low_s to
+/// measured_high_s overlap. `same` limits pairs to points with equal values of these names. A change is the
+/// ratio of two step times less 1; `at_most` limits |predicted - measured| / |measured|, unless the predicted
+/// change is inside the range of the launches.
 struct Expectation {
   std::string text;  ///< as in the file, for people
-  std::optional<Condition> where;
-  std::string column;
-  std::optional<double> quantile;  ///< of the points' values, in place of each
-  std::string below, in_order_of;  ///< other columns; may be empty
-  std::optional<double> at_least, at_most;
+  std::optional<Condition> where{};
+  std::string column{};
+  std::optional<double> quantile{};    ///< of the points' values; none: each point's value
+  std::string below{}, in_order_of{};  ///< other columns; may be empty
+  std::vector<std::string> same{};     ///< names
+  std::string from{}, to{};            ///< names of the points of a change; may be empty
+  std::optional<double> at_least{}, at_most{};
 };
 
 /// \param names that points assign \throws InputError that names file, line, key and valid values
 Expectation expectation_of(const YamlNode& node, const std::vector<std::string>& names,
                            const std::vector<std::string>& columns);
 
+enum class ExpectationVerdict : std::uint8_t {
+  kMet,
+  kMissed,
+  kNoPoint
+};  ///< kNoPoint: --only or the study left them out
 struct Judgement {
-  bool met = false;
-  std::string text;
+  ExpectationVerdict verdict = ExpectationVerdict::kMissed;
+  std::string text{};
+  Judgement(bool met, std::string why)
+      : verdict(met ? ExpectationVerdict::kMet : ExpectationVerdict::kMissed), text(std::move(why)) {}
+  Judgement() : verdict(ExpectationVerdict::kNoPoint), text("no point") {}
 };
 
 /// \param rows by key of a point

@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kMostPoints = 10'000'000;
+constexpr std::size_t kMaxPoints = 10'000'000;
 
 std::vector<YamlNode> one_or_more(const YamlNode& node) {
   std::vector<YamlNode> values = node.is_sequence() ? node.items() : std::vector{node};
@@ -20,7 +20,7 @@ std::vector<YamlNode> one_or_more(const YamlNode& node) {
 }
 
 void check_size(const YamlNode& node, std::size_t points) {
-  if (points > kMostPoints) node.fail("more than " + std::to_string(kMostPoints) + " points");
+  if (points > kMaxPoints) node.fail("more than " + std::to_string(kMaxPoints) + " points");
 }
 
 std::vector<Assignment> grid_of(const YamlNode& map) {
@@ -45,7 +45,7 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
     if (values.size() != result.size())
       map.at(key).fail("found " + std::to_string(values.size()) + " values, expected " +
                        std::to_string(result.size()) +
-                       " as of the keys before: a zip goes through all in step");
+                       " as the keys before: a zip advances all keys together");
     for (std::size_t i = 0; i < values.size(); ++i) result[i].set(key, values[i].text());
   }
   return result;
@@ -53,8 +53,7 @@ std::vector<Assignment> zip_of(const YamlNode& map) {
 
 std::vector<Assignment> cases_of(const YamlNode& map) {
   const std::vector<std::string> names = map.keys();
-  if (names.size() != 1)
-    map.fail("expected one name under which the cases stand, as {link: {nvlink: {...}}}");
+  if (names.size() != 1) map.fail("expected one name that contains the cases, as {link: {nvlink: {...}}}");
   const YamlNode cases = map.at(names.front());
   std::vector<Assignment> result;
   for (const std::string& name : cases.keys()) {
@@ -69,7 +68,7 @@ std::vector<Assignment> cases_of(const YamlNode& map) {
 /// A whole number below `end`, the same with every C++ library.
 std::size_t below(std::size_t end, std::mt19937& draws) { return draws() % end; }
 
-/// Even over the logarithms between two quantities, in the first one's unit.
+/// Uniform over the logarithms between two quantities, in the first one's unit.
 std::string log_uniform(const YamlNode& node, std::mt19937& draws) {
   const std::vector<YamlNode> ends = node.items();
   if (ends.size() != 2) node.fail("expected two quantities, as [50Mb/s, 5Gb/s]");
@@ -144,28 +143,6 @@ std::vector<Assignment> expand_points(const YamlNode& blocks, unsigned seed) {
     result = std::move(longer);
   }
   return result;
-}
-
-void add_values(const YamlNode& values, Assignment& point) {
-  for (const std::string& name : values.keys())
-    if (const std::string* value = point.find(name)) {
-      const YamlNode known = values.at(name);
-      if (!known.has(*value)) known.fail(unknown_name("value", *value, known.keys()));
-      point.add_missing(assignment_of(known.at(*value)));
-    }
-}
-
-void add_classes(const YamlNode& classes, Assignment& point) {
-  const std::vector<std::string> names = point.names();
-  for (const std::string& name : classes.keys()) {
-    const YamlNode choices = classes.at(name);
-    const std::vector<std::string> known = choices.keys();
-    const auto found = std::find_if(known.begin(), known.end(), [&](const std::string& choice) {
-      return Condition(choices.at(choice), names).holds(point);
-    });
-    if (found == known.end()) choices.fail("a point is none of these");
-    point.set(name, *found);
-  }
 }
 
 }  // namespace stepcast

@@ -9,22 +9,26 @@
 namespace stepcast {
 namespace {
 
-constexpr std::size_t kBestRows = 10;
-constexpr std::size_t kMostRows = 2000;
-constexpr std::size_t kShort = 20;  // characters of words that are not broken into lines
+constexpr std::size_t kFastest = 10;    // points of the table at the top
+constexpr std::size_t kMaxRows = 2000;  // of the table of all points
+constexpr std::size_t kShort = 20;      // characters of words that are not broken into lines
 
 constexpr const char* kStyle = R"(
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 80rem; margin: 2rem auto; padding: 0 1.2rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 80rem; margin: 2rem auto;
+  padding: 0 1.2rem; }
 h1 { font-size: 1.7rem; margin-bottom: 0.2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.about { margin-top: 0; color: #444; }
 table { border-collapse: collapse; font-size: 0.88rem; }
 th, td { padding: 0.25rem 0.55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 td.short { white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
 .wide { overflow-x: auto; }
-figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: #444; font-size: 0.9rem; }
-.verdict { padding: 0.3rem 0.7rem; margin: 0.3rem 0; border-left: 5px solid; white-space: pre-wrap; overflow-wrap: anywhere; }
+figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { color: #444; font-size: 0.9rem; }
+.verdict { padding: 0.3rem 0.7rem; margin: 0.3rem 0; border-left: 5px solid; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
 .met { border-color: #228833; background: #eef7f0; } .missed { border-color: #cc3311; background: #fdf0ed; }
 dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; font-size: 0.9rem; }
 dt { color: #666; } dd { margin: 0; overflow-wrap: anywhere; }
@@ -32,24 +36,15 @@ summary { cursor: pointer; }
 @media print { body { max-width: none; } figure { break-inside: avoid; } }
 )";
 
-/// As text between tags or in double quotes. What XML has no character for becomes a question mark.
+/// Text between tags or in double quotes. Characters that XML does not allow become question marks.
 std::string escaped(const std::string& text) {
+  static const std::map<char, std::string> kEntities{
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string html;
   for (const char c : text) {
-    if (c == '&')
-      html += "&amp;";
-    else if (c == '<')
-      html += "&lt;";
-    else if (c == '>')
-      html += "&gt;";
-    else if (c == '"')
-      html += "&quot;";
-    else if (c == '\'')
-      html += "&#39;";
-    else if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
-      html += '?';
-    else
-      html += c;
+    const auto entity = kEntities.find(c);
+    const bool control = static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t';
+    html += entity != kEntities.end() ? entity->second : std::string(1, control ? '?' : c);
   }
   return html;
 }
@@ -59,7 +54,7 @@ std::string element(const std::string& name, const std::string& text, const std:
          ">";
 }
 
-/// \param words how many columns from the left hold words; the others are set as numbers
+/// \param words number of columns from the left that hold words; the others hold numbers
 std::string html_table(const std::vector<std::string>& header,
                        const std::vector<std::vector<std::string>>& rows, std::size_t words) {
   const auto line = [&](const std::vector<std::string>& cells, const char* name) {
@@ -75,7 +70,7 @@ std::string html_table(const std::vector<std::string>& header,
 
 class ReportWriter {
  public:
-  ReportWriter(const Study& study, const std::map<std::string, StudyRow>& rows, const StudyReport& report)
+  ReportWriter(const Study& study, const StudyRows& rows, const StudyReport& report)
       : study_(study), rows_(rows), report_(report) {
     for (const StudyColumn& column : study_columns())
       if (std::any_of(rows.begin(), rows.end(),
@@ -117,11 +112,15 @@ class ReportWriter {
     if (report_.verdicts.empty()) return "";
     std::string text = "<h2>Expectations</h2>\n";
     for (const std::string& line : report_.verdicts)
-      text += element("div", line, line.starts_with("MISSED") ? "verdict missed" : "verdict met") + "\n";
+      text += element("div", line,
+                      line.starts_with("MISSED") ? "verdict missed"
+                      : line.starts_with("met")  ? "verdict met"
+                                                 : "verdict") +
+              "\n";
     return text;
   }
 
-  /// \param in_words columns by their labels, without units, which stand with the values
+  /// \param in_words columns by their labels, without units, which the values have
   [[nodiscard]] std::vector<std::string> header(const std::vector<const StudyColumn*>& columns,
                                                 bool in_words) const {
     std::vector<std::string> cells = study_.names;
@@ -132,59 +131,37 @@ class ReportWriter {
 
   [[nodiscard]] std::vector<std::string> cells(const StudyPoint& point,
                                                const std::vector<const StudyColumn*>& columns) const {
-    std::vector<std::string> result;
-    for (const std::string& name : study_.names) {
-      const std::string* value = point.assigned.find(name);
-      result.push_back(value == nullptr ? "" : *value);
-    }
-    const auto row = rows_.find(point.key);
+    std::vector<std::string> result = name_cells(study_, point, "");
     for (const StudyColumn* column : columns) {
-      if (row == rows_.end()) continue;
-      const auto value = row->second.values.find(column->name);
-      result.push_back(value == row->second.values.end() ? "" : column_text(column->name, value->second));
+      const auto value = rows_.at(point.key).value(column->name);
+      result.push_back(value ? column_text(column->name, *value) : "");
     }
     return result;
   }
 
-  /// By throughput; without those that do not fit, where others do.
+  /// The points with the highest throughput, without those that do not fit if others do.
   [[nodiscard]] std::string best() const {
-    static const std::vector<std::string> kShown{"step_time_s",
-                                                 "throughput_samples_per_s",
-                                                 "tokens_per_s",
-                                                 "efficiency",
-                                                 "exposed_communication_s",
-                                                 "peak_memory_bytes",
-                                                 "fits",
-                                                 "epoch_time_s",
-                                                 "epoch_cost",
-                                                 "million_tokens_cost"};
+    static const std::set<std::string> kShown{"step_time_s",
+                                              "throughput_samples_per_s",
+                                              "tokens_per_s",
+                                              "efficiency",
+                                              "exposed_communication_s",
+                                              "peak_memory_bytes",
+                                              "fits",
+                                              "epoch_time_s",
+                                              "epoch_cost",
+                                              "million_tokens_cost"};
     if (answered_.empty()) return "";
     std::vector<const StudyColumn*> shown;
     for (const StudyColumn* column : columns_)
-      if (std::find(kShown.begin(), kShown.end(), column->name) != kShown.end()) shown.push_back(column);
-    std::vector<const StudyPoint*> sorted;
-    std::set<std::string> keys;
-    for (const StudyPoint* point : answered_)
-      if (keys.insert(point->key).second) sorted.push_back(point);
-    const auto value = [&](const StudyPoint* point, const char* column) {
-      const auto& values = rows_.at(point->key).values;
-      const auto found = values.find(column);
-      return found == values.end() ? 0.0 : found->second;
-    };
-    std::map<const StudyPoint*, std::pair<double, double>> order;
-    for (const StudyPoint* point : sorted)
-      order[point] = {-value(point, "throughput_samples_per_s"), value(point, "step_time_s")};
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [&](const StudyPoint* a, const StudyPoint* b) { return order.at(a) < order.at(b); });
-    const auto no_room = [&](const StudyPoint* point) {
-      const auto& values = rows_.at(point->key).values;
-      return values.contains("fits") && values.at("fits") == 0.0;
-    };
-    if (!std::all_of(sorted.begin(), sorted.end(), no_room)) std::erase_if(sorted, no_room);
-    if (sorted.size() > kBestRows) sorted.resize(kBestRows);
+      if (kShown.contains(column->name)) shown.push_back(column);
+    std::vector<const StudyPoint*> fastest = fastest_points(study_, rows_, study_.points.size());
+    const auto no_room = [&](const StudyPoint* point) { return rows_.at(point->key).value("fits") == 0.0; };
+    if (!std::ranges::all_of(fastest, no_room)) std::erase_if(fastest, no_room);
+    if (fastest.size() > kFastest) fastest.resize(kFastest);
     std::vector<std::vector<std::string>> lines;
-    for (const StudyPoint* point : sorted) lines.push_back(cells(*point, shown));
-    return "<h2>The " + counted(sorted.size(), "row") + " of most throughput</h2>\n" +
+    for (const StudyPoint* point : fastest) lines.push_back(cells(*point, shown));
+    return "<h2>The " + counted(fastest.size(), "point") + " with the highest throughput</h2>\n" +
            html_table(header(shown, true), lines, study_.names.size());
   }
 
@@ -211,7 +188,7 @@ class ReportWriter {
     std::map<std::string, std::vector<std::string>> by_error;
     for (const StudyPoint* point : failed_) {
       const auto row = rows_.find(point->key);
-      by_error[row == rows_.end() ? "not asked yet" : row->second.error].push_back(point->key);
+      by_error[row == rows_.end() ? "not predicted yet" : row->second.error].push_back(point->key);
     }
     std::string text = "<h2>Without an answer</h2>\n<ul>\n";
     for (const auto& [error, keys] : by_error)
@@ -223,7 +200,7 @@ class ReportWriter {
   [[nodiscard]] std::string all() const {
     std::vector<std::vector<std::string>> lines;
     for (const StudyPoint* point : answered_)
-      if (lines.size() < kMostRows) lines.push_back(cells(*point, columns_));
+      if (lines.size() < kMaxRows) lines.push_back(cells(*point, columns_));
     const std::string rest = lines.size() < answered_.size() ? "the first " + std::to_string(lines.size()) +
                                                                    " of " + std::to_string(answered_.size())
                                                              : "all " + std::to_string(lines.size());
@@ -246,7 +223,7 @@ class ReportWriter {
     for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
              {"study", study_.path},
              {"command", c.command_line},
-             {"stepcast", c.stepcast_version + " (" + c.git_revision + ")"},
+             {"stepcast", c.stepcast.text()},
              {"date", c.date},
              {"machine", c.host_name + ", " + c.cpu_model + ", " + std::to_string(c.cores) + " cores"}})
       text += element("dt", name) + element("dd", value) + "\n";
@@ -254,7 +231,7 @@ class ReportWriter {
   }
 
   const Study& study_;
-  const std::map<std::string, StudyRow>& rows_;
+  const StudyRows& rows_;
   const StudyReport& report_;
   std::vector<const StudyColumn*> columns_;  ///< that have a value
   std::vector<const StudyPoint*> answered_, failed_;
@@ -270,8 +247,7 @@ std::string embedded_svg(const std::string& svg, const std::string& prefix) {
   return std::regex_replace(std::regex_replace(svg.substr(start), kDropped, ""), kName, "$1" + prefix);
 }
 
-std::string report_html(const Study& study, const std::map<std::string, StudyRow>& rows,
-                        const StudyReport& report) {
+std::string report_html(const Study& study, const StudyRows& rows, const StudyReport& report) {
   return ReportWriter(study, rows, report).page();
 }
 

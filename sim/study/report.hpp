@@ -8,13 +8,13 @@
 #include "records/run_context.hpp"
 #include "sim/study/rows.hpp"
 
-/// What came of a study, on one page that needs nothing else: HTML with its style and its figures inside.
+/// The page of a study: one HTML file with its style and its figures.
 namespace stepcast {
 
 struct ReportFigure {
-  std::string file;                               ///< beside the page
-  std::string caption;                            ///< what it shows
-  std::string svg;                                ///< the file of gnuplot's
+  std::string file;  ///< in the folder of the page
+  std::string caption;
+  std::string svg;                                ///< as gnuplot wrote it
   std::vector<std::vector<std::string>> table{};  ///< its numbers: the header and the rows; may be empty
   std::string note{};                             ///< how to read it; may be empty
 };
@@ -26,14 +26,13 @@ struct StudyReport {
   std::vector<std::string> problems{};  ///< figures that could not be drawn, and why
 };
 
-/// Title, points and why some were left out, expectations, the best rows by throughput (or step time), figures, all
-/// rows (of large studies a part; results.csv has them), columns, and who made it. Well-formed XML too. Texts are
-/// escaped; nothing is loaded from elsewhere.
-std::string report_html(const Study& study, const std::map<std::string, StudyRow>& rows,
-                        const StudyReport& report);
+/// Contains title, points and why some were left out, expectations, the points with the highest throughput,
+/// figures, all rows (part of large studies; results.csv has all), the meaning of columns, and the run's
+/// context. Well-formed XML. Texts are escaped; nothing is loaded from elsewhere.
+std::string report_html(const Study& study, const StudyRows& rows, const StudyReport& report);
 
-/// A file of gnuplot's as a part of a page: without its XML declaration and document type, without the names of
-/// plots (several panels have the same), its other names behind `prefix`.
+/// An SVG file of gnuplot as a part of a page: without XML declaration and document type, without the names
+/// of plots (several panels use the same), with `prefix` before its other names.
 std::string embedded_svg(const std::string& svg, const std::string& prefix);
 
 }  // namespace stepcast

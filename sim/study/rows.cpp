@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <tuple>
+#include <unordered_set>
 
 #include "core/error.hpp"
 #include "core/table.hpp"
@@ -21,8 +23,8 @@ std::optional<double> mean_part(const Result& result, const PointFacts& /*facts*
 }
 
 std::optional<double> efficiency(const Result& result, const PointFacts& /*facts*/ = {}) {
-  const auto ideal = result.trivial_step_time_s.find("ideal_scaling");
-  if (ideal == result.trivial_step_time_s.end()) return std::nullopt;
+  const auto ideal = result.forecast.baseline_step_time_s.find("ideal_scaling");
+  if (ideal == result.forecast.baseline_step_time_s.end()) return std::nullopt;
   return ideal->second / result.median_step_time_s();
 }
 
@@ -31,9 +33,9 @@ std::optional<double> times(std::optional<double> value, double factor) {
 }
 
 std::optional<double> peak_memory(const Result& result, const PointFacts& /*facts*/) {
-  double most = 0.0;
-  for (const MemoryUse& one : result.memory) most = std::max(most, one.peak_bytes);
-  return most > 0.0 ? std::optional(most) : std::nullopt;
+  double peak = 0.0;
+  for (const MemoryUse& one : result.memory) peak = std::max(peak, one.peak_bytes);
+  return peak > 0.0 ? std::optional(peak) : std::nullopt;
 }
 
 std::optional<double> samples_per_s(const Result& result, const PointFacts& /*facts*/) {
@@ -41,12 +43,12 @@ std::optional<double> samples_per_s(const Result& result, const PointFacts& /*fa
                                                 : std::nullopt;
 }
 
-std::optional<double> known(const ColumnValues& values, const std::string& name) {
+std::optional<double> known(const ColumnValues& values, std::string_view name) {
   const auto found = values.find(name);
   return found == values.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// What work of so many seconds costs.
+/// Costs of work that takes `seconds`.
 enum CostKind : std::uint8_t { kTime, kDeviceHours, kPrice, kEnergy };
 template <CostKind kind>
 std::optional<double> cost_of(std::optional<double> seconds, const ColumnValues& values,
@@ -73,9 +75,7 @@ std::optional<double> per_million_tokens(const ColumnValues& values, const Study
   return cost_of<kind>(seconds_for(1e6, known(values, "tokens_per_s")), values, cost);
 }
 
-constexpr std::size_t kSample = 1000;  // lines whose length foretells that of all
-
-/// `"a, ""b"""` where a text has a separator, a quote or a line break.
+/// `"a, ""b"""` if a text contains a separator, a quote or a line break.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -102,31 +102,31 @@ const std::vector<StudyColumn>& study_columns() {
        "communication during which a rank does nothing else, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::exposed_communication_s>},
       {"overlapped_communication_s", "overlapped communication (s)",
-       "communication beside something else, mean over the ranks", Better::kNeither,
+       "communication that overlaps with other work, mean over the ranks", Better::kNeither,
        mean_part<&Breakdown::overlapped_communication_s>},
       {"input_and_host_s", "input and host (s)",
-       "loading samples and what no operation accounts for, mean over the ranks", Better::kLess,
+       "loading samples, and time of the launch thread in no operation, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::input_and_host_s>},
       {"optimizer_and_copies_s", "optimizer and copies (s)",
        "optimizer, zeroing and copies, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::optimizer_and_copies_s>},
       {"idle_s", "idle (s)", "time without any operation, mean over the ranks", Better::kLess,
        mean_part<&Breakdown::idle_s>},
-      {"bubble_fraction", "bubble, part of the step",
-       "part of the step in which ranks are idle or wait for messages, mean over the ranks", Better::kLess,
-       [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
-      {"bytes_sent_per_rank", "bytes sent per rank", "bytes that the busiest rank sends in a step",
+      {"bubble_fraction", "bubble, fraction of the step",
+       "fraction of the step in which ranks are idle or wait for messages, mean over the ranks",
+       Better::kLess, [](const Result& r, const PointFacts&) { return std::optional(r.bubble_fraction()); }},
+      {"bytes_sent_per_rank", "bytes sent per rank", "bytes that the rank that sends most sends per step",
        Better::kLess,
        [](const Result& r, const PointFacts&) { return std::optional(r.bytes_sent_per_rank); }},
-      {"peak_memory_bytes", "peak memory (bytes)", "most bytes that any rank holds", Better::kLess,
+      {"peak_memory_bytes", "peak memory (bytes)", "maximum of the ranks' peak memory", Better::kLess,
        peak_memory},
-      {"fits", "fits", "1 where that is within the memory of --device, 0 where it is not", Better::kMore,
+      {"fits", "fits", "1 if peak_memory_bytes is within the memory of --device, else 0", Better::kMore,
        [](const Result& r, const PointFacts& facts) {
          const std::optional<double> peak = peak_memory(r, facts);
          return peak && facts.memory > Bytes(0) ? std::optional(*peak <= facts.memory.count() ? 1.0 : 0.0)
                                                 : std::nullopt;
        }},
-      {"ranks", "ranks", "number of ranks, each with a device of its own", Better::kNeither,
+      {"ranks", "ranks", "number of ranks, each on its own device", Better::kNeither,
        [](const Result& r, const PointFacts&) { return std::optional(1.0 * r.configuration.world_size); }},
       {"compute_communication_ratio", "compute over communication",
        "compute_s over exposed_communication_s + overlapped_communication_s; empty without communication",
@@ -144,16 +144,15 @@ const std::vector<StudyColumn>& study_columns() {
                                               : std::nullopt;
        }},
       {"power_w", "power (W)",
-       "what the devices of all ranks are rated for (TDP), in watts: they draw less while they wait; without "
-       "hosts, network and cooling",
+       "thermal design power of all ranks' devices, in watts: an upper bound of their draw; without hosts, "
+       "network and cooling",
        Better::kLess,
        [](const Result& r, const PointFacts& facts) {
          return facts.power > Watts(0) ? std::optional(r.configuration.world_size * facts.power.count())
                                        : std::nullopt;
        }},
       {"answer_s", "time to answer (s)",
-       "of studies with 'clock: yes': how long the forecast took, without the start of the program",
-       Better::kLess,
+       "studies with 'clock: yes': time of the forecast, without the start of the program", Better::kLess,
        [](const Result&, const PointFacts& facts) {
          return facts.answered > Seconds(0) ? std::optional(facts.answered.count()) : std::nullopt;
        }},
@@ -182,33 +181,38 @@ const std::vector<StudyColumn>& study_columns() {
       {"million_tokens_energy_kwh", "energy per million tokens (kWh)",
        "power_w times million_tokens_time_s: an upper bound of the devices", Better::kLess, nullptr,
        per_million_tokens<kEnergy>},
-      {"measured_s", "measured step time (s)", "of studies that run: median over the launches", Better::kLess,
+      {"measured_s", "measured step time (s)", "studies that run: median over the launches", Better::kLess,
        nullptr},
-      {"measured_low_s", "fastest launch (s)", "the fastest of them", Better::kLess, nullptr},
-      {"measured_high_s", "slowest launch (s)", "the slowest of them", Better::kLess, nullptr},
+      {"measured_low_s", "fastest launch (s)", "step time of the fastest launch", Better::kLess, nullptr},
+      {"measured_high_s", "slowest launch (s)", "step time of the slowest launch", Better::kLess, nullptr},
       {"relative_error", "error", "step_time_s over measured_s, less 1", Better::kNeither, nullptr},
-      {"absolute_error", "absolute error", "the same without its sign", Better::kLess, nullptr},
+      {"absolute_error", "absolute error", "relative_error without its sign", Better::kLess, nullptr},
+      {"error_outside_launches", "error outside the launches",
+       "absolute_error; 0 if step_time_s is between the fastest and the slowest launch", Better::kLess,
+       nullptr},
+      {"measured_speed_up", "measured speed-up over one rank", "speed_up times step_time_s over measured_s",
+       Better::kMore, nullptr},
       {"reference_slowdown", "slowdown of reference steps",
-       "time of a few steps of the model on one rank, taken before every launch's runs, over the trace's: "
-       "median over the launches",
+       "time of a few steps of the model on one rank, measured before each launch, over the trace's: median "
+       "over the launches",
        Better::kNeither, nullptr},
       {"error_at_equal_speed", "error at equal machine speed",
-       "the same against what the runs would have taken on the machine as it was while the trace was "
-       "measured",
-       Better::kNeither, nullptr},
-      {"absolute_error_at_equal_speed", "absolute error at equal machine speed", "the same without its sign",
-       Better::kLess, nullptr},
+       "relative_error against the runs' time at the machine speed of the trace", Better::kNeither, nullptr},
+      {"absolute_error_at_equal_speed", "absolute error at equal machine speed",
+       "error_at_equal_speed without its sign", Better::kLess, nullptr},
       {"ideal_scaling_error", "error of ideal scaling", "absolute error of the step of one rank alone",
        Better::kLess, nullptr},
       {"alpha_beta_error", "error of compute plus alpha-beta",
-       "absolute error of that plus all communication, one after the other", Better::kLess, nullptr},
+       "absolute error of one rank's step plus all communication, without overlap", Better::kLess, nullptr},
       {"overlap_error", "error of uncontended overlap",
-       "absolute error of uncontended collectives beside compute", Better::kLess, nullptr},
+       "absolute error of uncontended collectives that overlap with compute", Better::kLess, nullptr},
       {"bubble_formula_error", "error of the bubble formula",
        "absolute error of a pipeline's compute times 1 + (p - 1) / m", Better::kLess, nullptr},
   };
   return kColumns;
 }
+
+std::optional<double> StudyRow::value(std::string_view column) const { return known(values, column); }
 
 const StudyColumn& study_column(const std::string& name) {
   const auto& columns = study_columns();
@@ -240,7 +244,7 @@ StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts&
   return row;
 }
 
-void derive_columns(std::map<std::string, StudyRow>& rows, const StudyCost& cost) {
+void derive_columns(StudyRows& rows, const StudyCost& cost) {
   for (auto& [key, row] : rows)
     for (const StudyColumn& column : study_columns()) {
       if (!column.derived) continue;
@@ -281,7 +285,8 @@ std::optional<StudyRow> row_of_line(const std::string& line) {
   return row;
 }
 
-std::string csv_of(const Study& study, const std::map<std::string, StudyRow>& rows) {
+std::string csv_of(const Study& study, const StudyRows& rows) {
+  constexpr std::size_t kSample = 1000;  // lines from whose length the length of all is estimated
   std::string text;
   for (const std::string& name : study.names) text += csv_cell(name) + ",";
   for (const StudyColumn& column : study_columns()) text += column.name + ",";
@@ -291,18 +296,40 @@ std::string csv_of(const Study& study, const std::map<std::string, StudyRow>& ro
     if (++lines == kSample) text.reserve(text.size() / kSample * (study.points.size() + kSample));
     const auto found = rows.find(point.key);
     if (found == rows.end()) continue;
-    for (const std::string& name : study.names) {
-      const std::string* value = point.assigned.find(name);
-      text += (value == nullptr ? "" : csv_cell(*value)) + ",";
-    }
+    for (const std::string& cell : name_cells(study, point, "")) text += csv_cell(cell) + ",";
     for (const StudyColumn& column : study_columns()) {
-      const auto value = found->second.values.find(column.name);
-      if (value != found->second.values.end()) text += nlohmann::json(value->second).dump();
+      if (const auto value = found->second.value(column.name)) text += nlohmann::json(*value).dump();
       text += ",";
     }
     text += csv_cell(found->second.error) + "\n";
   }
   return text;
+}
+
+std::vector<const StudyPoint*> fastest_points(const Study& study, const StudyRows& rows, std::size_t count) {
+  using Order = std::tuple<double, double, std::size_t>;
+  std::map<Order, const StudyPoint*> fastest;
+  std::unordered_set<std::string_view> keys;
+  for (const StudyPoint& point : study.points) {
+    const auto row = rows.find(point.key);
+    if (row == rows.end() || !row->second.error.empty() || !keys.insert(point.key).second) continue;
+    fastest.emplace(Order(-row->second.value("throughput_samples_per_s").value_or(0.0),
+                          row->second.value("step_time_s").value_or(0.0), keys.size()),
+                    &point);
+    if (fastest.size() > count) fastest.erase(std::prev(fastest.end()));
+  }
+  std::vector<const StudyPoint*> points;
+  for (const auto& [order, point] : fastest) points.push_back(point);
+  return points;
+}
+
+std::vector<std::string> name_cells(const Study& study, const StudyPoint& point, const std::string& missing) {
+  std::vector<std::string> cells;
+  for (const std::string& name : study.names) {
+    const std::string* value = point.assigned.find(name);
+    cells.push_back(value == nullptr ? missing : *value);
+  }
+  return cells;
 }
 
 }  // namespace stepcast

@@ -14,36 +14,39 @@
 #include "records/result.hpp"
 #include "sim/study/study.hpp"
 
-/// What a study writes of each point: one line of JSON, which is also one line of the table.
+/// The row that a study writes for each point: one line of JSON, and one line of results.csv.
 namespace stepcast {
 
 inline constexpr const char* kStudySchema = "stepcast.study/1";
 
-/// What a Result does not say of its point.
+/// What a Result does not contain.
 struct PointFacts {
-  Bytes memory;                ///< of one device; 0 B: not known
-  Watts power;                 ///< that one device is rated for; 0 W: not known
-  double tokens_per_sample{};  ///< 0: samples are no sequences
-  Seconds answered{};          ///< how long the answer took; 0 s: not asked
+  Bytes memory;                ///< of one device; 0 B: unknown
+  Watts power;                 ///< thermal design power of one device; 0 W: unknown
+  double tokens_per_sample{};  ///< 0: samples are not sequences
+  Seconds answered{};          ///< time that the forecast took; 0 s: not measured
 };
 
 enum class Better : std::uint8_t { kNeither, kMore, kLess };
-/// By names of study_columns(), which outlive it; small, since there may be 100,000 of them.
+/// By names of study_columns(), which outlive it. A flat map, because there may be 100,000 of them.
 using ColumnValues = boost::container::flat_map<std::string_view, double>;
 
-/// A number of a point: one that its Result says, or one that follows from others and the study's `cost`, which
-/// is not kept with the answers, so that another price asks nothing anew.
+/// A number of a point: from its Result, from its runs, or derived from other columns and the study's `cost`.
+/// Derived columns are not stored with the rows, so that another price needs no new forecast.
 struct StudyColumn {
   std::string name;   ///< with its unit: `step_time_s`
   std::string label;  ///< of an axis: `step time (s)`
   std::string meaning;
   Better better = Better::kNeither;
-  /// Nothing where it means nothing.
+  /// No value if it does not apply.
   std::function<std::optional<double>(const Result&, const PointFacts&)> value = nullptr;
   std::function<std::optional<double>(const ColumnValues&, const StudyCost&)> derived = nullptr;
+  /// Whether only studies that run have it.
+  [[nodiscard]] bool is_measured() const { return !value && !derived; }
 };
 const std::vector<StudyColumn>& study_columns();
 std::vector<std::string> study_column_names();
+/// \pre a known name
 const StudyColumn& study_column(const std::string& name);
 /// `29.7 ms`, `95.8 %`, `yes`, ...
 std::string column_text(const std::string& column, double value);
@@ -52,19 +55,26 @@ std::string column_text(const std::string& column, double value);
 struct StudyRow {
   std::string key;  ///< of its point
   ColumnValues values{};
-  std::string error{};  ///< what `stepcast predict` says instead
-  bool lost = false;    ///< the machine failed, not the question: the next run asks again
+  std::string error{};  ///< message of `stepcast predict` or of a run
+  bool lost = false;    ///< the machine failed; the next run computes the point again
+  [[nodiscard]] std::optional<double> value(std::string_view column) const;
 };
+using StudyRows = std::map<std::string, StudyRow>;  ///< by key of a point
 
 StudyRow row_of(const StudyPoint& point, const Result& result, const PointFacts& facts);
-/// Adds the columns that follow from others.
-void derive_columns(std::map<std::string, StudyRow>& rows, const StudyCost& cost);
-/// `{"point": key, "error": ..., or each column}` on one line, with its line break. The same row is the same line.
+/// Adds the derived columns.
+void derive_columns(StudyRows& rows, const StudyCost& cost);
+/// `{"point": key, "error": ..., or each column}` and a line break. Equal rows have equal lines.
 std::string line_of(const StudyRow& row);
-/// Nothing where the line is not whole or has an unknown column.
+/// None if the line is not whole or has an unknown column.
 std::optional<StudyRow> row_of_line(const std::string& line);
 
-/// A line per point in the order of the study: its names, its columns, its error; empty where there is none.
-std::string csv_of(const Study& study, const std::map<std::string, StudyRow>& rows);
+/// A line per point in the order of the study: its names, its columns, its error; empty cells if there is no
+/// value.
+std::string csv_of(const Study& study, const StudyRows& rows);
+/// Up to `count` points with an answer: the highest throughput first, then the shortest step. Each key once.
+std::vector<const StudyPoint*> fastest_points(const Study& study, const StudyRows& rows, std::size_t count);
+/// Values of the study's names at a point; `missing` if it has none.
+std::vector<std::string> name_cells(const Study& study, const StudyPoint& point, const std::string& missing);
 
 }  // namespace stepcast

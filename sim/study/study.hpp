@@ -10,45 +10,39 @@
 #include "sim/study/figures.hpp"
 #include "sim/study/points.hpp"
 
-/// A study: questions to `stepcast predict`, told by one file.
+/// A study: many calls of `stepcast predict`, described by one file.
 namespace stepcast {
 
-/// One question.
+/// One call.
 struct StudyPoint {
-  Assignment assigned;  ///< what the file assigns, names of its own included
-  Assignment options;   ///< of the command line, by `--strategy`; switches have no value
-  std::string key;      ///< the same as words, sorted: equal questions have equal keys
-  std::string name{};   ///< of its files, where it is run
-  std::string model{};  ///< as one rank has it, with the parts of the mesh that share layers
+  Assignment assigned;  ///< values of all names, including those that are not options
+  Assignment options;   ///< of the command line, by `--strategy`; switches have an empty value
+  std::string key;      ///< the options as sorted words: equal calls have equal keys
+  std::string name{};   ///< of its files; empty if the study does not run
+  std::string model{};  ///< the model of one rank, with the degrees of the mesh that divide its layers
 
   /// {"--strategy", "ddp", ...}
   [[nodiscard]] std::vector<std::string> words() const;
 };
 
-/// Points that are left out, and why.
+/// Points that are left out for one reason.
 struct LeftOut {
   std::string reason;
   std::size_t points = 0;
-  std::vector<std::string> names{};  ///< of those that have one: the points of studies that run
+  std::vector<std::string> names{};  ///< of the points, in studies that run
 };
-/// Adds a point to those of that reason. \param name may be ""
+/// Adds a point to those of that reason. \param name may be empty
 void leave_out(std::vector<LeftOut>& all, const std::string& reason, const std::string& name);
 
-/// Points that are left out for a reason.
 struct SkipRule {
   Condition when;
   std::string because;
 };
 
-/// About so many seconds of steps, by the predicted step time.
+/// Number of steps so that a run takes about `seconds` of the predicted step time.
 struct StepsRule {
   double seconds = 1.0;
   int at_least = 1, at_most = 1'000'000;
-};
-
-/// What one change does to the step time, between two points.
-struct StudyChange {
-  std::string name, plain, changed;  ///< of the points
 };
 
 /// A figure of `stepcast plot`, from the predictions and runs of some points.
@@ -60,61 +54,68 @@ struct EvidenceFigure {
   bool one_launch = false;
 };
 
-/// The parts of a study whose points are run for real: what is measured before, how they run, what is made of it.
-///
-///     name: "{way}.{world-size}"                        # of a point's files
-///     calibrate: {nproc: 2}                             # options of `stepcast calibrate`; with `lab: CLUSTER` in a lab
-///     measure: {steps: 15, rounds: 2}                   # of `stepcast measure`, for each model of the points at every
-///                                                       # batch and micro-batch; rounds are spread over the models
-///     bench: {nproc: 2, max: 16MiB}                     # of `stepcast bench`, held against its prediction
-///     run: {nproc: "{world-size}", launches: 3}         # of `stepcast run`, beside what a point says of the training
-///
-/// `run` also takes `lab` (a cluster), `at_least` launches although it is later than `until`, `steps` as
-/// {seconds: 1.5, at_least: 4, at_most: 30}, and `skip` with conditions on predicted columns. `first` holds for points
-/// that are predicted, run once and compared before all others, `baseline` for those that are no cases but baselines
-/// of speed-ups.
-struct StudyParts {
-  std::string name;
-  std::optional<Assignment> calibrate, measure, bench, run;
-  std::string calibrate_lab, run_lab, lab_name = "study";
-  int measure_rounds = 1;
-  int launches = 3, least_launches = 1;
-  double until_s = std::numeric_limits<double>::infinity();
-  std::optional<StepsRule> steps;
-  std::vector<SkipRule> run_skip;
-  std::optional<Condition> first, baseline;
-  bool lab_report = false;
-  std::vector<StudyChange> changes;
-  std::vector<EvidenceFigure> figures;
+/// How points run: options of `stepcast run` in addition to those of the point's training.
+struct RunPart {
+  Assignment options{};
+  std::string lab{};  ///< cluster of a virtual cluster; may contain expressions, may be empty
+  int launches = 3;
+  int least_launches = 1;                                    ///< launches that also begin after `until_s`
+  double until_s = std::numeric_limits<double>::infinity();  ///< of the whole study
+  std::optional<StepsRule> steps{};
+  std::vector<SkipRule> skip{};  ///< by predicted columns
 };
 
-/// What devices and an epoch are, for columns that follow from others.
+/// The parts of a study whose points are run: what is measured before, how points run, what is compared.
+///
+///     name: "{way}.{world-size}"               # of a point's files
+///     calibrate: {nproc: 2}                    # options of `stepcast calibrate`; `lab: CLUSTER` for a
+///     virtual cluster measure: {steps: 15, rounds: 2}          # options of `stepcast measure`, for each
+///     model of the points at every
+///                                              # batch and micro-batch; each round measures all models
+///     bench: {nproc: 2, max: 16MiB}            # options of `stepcast bench`; compared with its prediction
+///     run: {nproc: "{world-size}", launches: 3, lab: ..., at_least: 2, until: 600s,
+///           steps: {seconds: 1.5, at_least: 4, at_most: 30}, skip: [{when: {step_time_s: "> 1"}, because:
+///           ...}]}
+///     compare: {groups: [way], figures: [{figure: accuracy, file: accuracy.svg}]}
+struct StudyParts {
+  std::string name{};
+  std::optional<Assignment> calibrate{}, measure{}, bench{};
+  std::string calibrate_lab{};
+  int measure_rounds = 1;
+  RunPart run{};
+  std::optional<Condition> first{};  ///< points that are predicted, run once and compared before all others
+  std::optional<Condition> baseline{};  ///< points that only serve as baselines of speed-ups
+  std::vector<std::string> groups{};    ///< names by whose values errors are summarised
+  std::vector<EvidenceFigure> figures{};
+};
+
+/// For columns of costs.
 struct StudyCost {
-  std::optional<double> per_device_hour;  ///< in whatever currency
-  std::optional<double> epoch_samples;
+  std::optional<double> per_device_hour{};  ///< in any currency
+  std::optional<double> epoch_samples{};
 };
 
 struct Study {
   std::string title;
-  std::string about;  ///< what else there is to say; may be empty
+  std::string about;  ///< longer description; may be empty
   std::string path;
   std::vector<std::string> names;  ///< that points assign, in the file's order; columns of the results
   std::vector<StudyPoint> points;
   std::vector<LeftOut> left_out;
   std::vector<Expectation> expectations;
-  bool clock = false;  ///< rows say how long their answers took
+  bool clock = false;  ///< rows contain the time of their forecasts
   StudyCost cost;
   std::vector<StudyFigure> figures;
-  std::optional<StudyParts> parts;  ///< of a study that runs
+  std::optional<StudyParts> parts;  ///< none: the study only predicts
 };
 
-/// What a study may say to the program that answers it.
+/// Options of the program that predicts the points.
 struct StudyVocabulary {
   std::vector<std::string> options;   ///< names without dashes
-  std::vector<std::string> switches;  ///< those of them that take no value
-  /// Whether an option means something beside what else a point says: `bucket-cap` does to `ddp` alone.
+  std::vector<std::string> switches;  ///< options without a value
+  /// Whether an option has an effect with the point's other values: `bucket-cap` has one for `ddp` only.
   std::function<bool(const std::string& option, const Assignment& point)> matters;
-  /// StudyPoint::model; without it the point's `model`.
+  /// StudyPoint::model; null: the point's `model`.
   std::function<std::string(const Assignment& point)> model_of_rank = nullptr;
 };
 
@@ -133,17 +134,17 @@ struct StudyVocabulary {
 ///     plot:
 ///       - {file: caps.svg, x: bucket-cap, y: step_time_s, series: world-size, panels: strategy}
 ///
-/// More keys: `clock: yes` adds how long each answer took, one after the other; `every` holds what points assign unless they say otherwise (an option whose value is empty is left
-/// away); `values` and `classes` see add_values() and add_classes(); those of studies that run see StudyParts. `like`
-/// names another study in the same folder, from which keys are taken that the file does not have.
+/// `predict` holds options of `stepcast predict` for all points. More keys: `clock: yes` measures the time of
+/// each forecast, one after the other. `every` holds values of points that do not assign others; an empty
+/// value omits the option. `values` and `classes`: see add_values() and add_classes(). `plot`: see
+/// study_figure(). Keys of studies that run: see StudyParts. `like` names another study in the same folder;
+/// keys that are missing are read from it.
 ///
-/// For `plot` see study_figure(). `predict` holds options of `stepcast predict`, the same for all points; see expand_points() and expand().
-/// A name that is no option must be used in a value. Left out are points that a rule skips, whose division
-/// leaves a rest, and those that differ from another only in an option that means nothing there. Points that
-/// differ in names alone share a key, and an answer.
-/// \param columns that expectations and figures may name
-/// \throws InputError that names file, line, key and valid values
-/// \param seed of `draw` \param only points of a study that runs whose names have this in them
+/// A name that is not an option must be used in an expression. Left out are points that a rule skips, whose
+/// division leaves a remainder, and those that differ from another only in an option without effect. Points
+/// that differ in other names only share a key and an answer. \param columns that expectations and figures
+/// may name \param seed of `draw` \param only points of a study that runs whose names contain this \throws
+/// InputError that names file, line, key and valid values
 Study load_study(const std::string& path, const StudyVocabulary& vocabulary,
                  const std::vector<std::string>& columns, unsigned seed = 1, const std::string& only = "");
 

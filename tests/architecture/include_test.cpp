@@ -43,9 +43,8 @@ const std::vector<Module>& module_table() {
   static const Folders kRecords = kModels + Folders{"schedule", "records"};
   static const Folders kReplay =
       kRecords + Folders{"topologies", "calibration", "sim/strategies", "sim/collectives"};
-  static const Folders kValidation = kReplay + Folders{"sim/replay", "sim/evidence"};
-  static const Folders kSimCommands =
-      kValidation + Folders{"sim/cli", "sim/validation", "sim/study", "sim/plan", "sim/explain", "plots"};
+  static const Folders kSimCommands = kReplay + Folders{"sim/replay", "sim/evidence", "sim/cli", "sim/study",
+                                                        "sim/plan",   "sim/explain",  "plots"};
   static const Folders kBackend{"core", "sim/collectives", "runner/launch", "runner/control",
                                 "runner/backend"};
   static const Folders kExecute = kRecords + kBackend;
@@ -60,14 +59,13 @@ const std::vector<Module>& module_table() {
       {"topologies", {"core"}},
       {"schedule", kModels},
       {"records", kModels + Folders{"schedule"}},
-      {"sim/strategies", kRecords},
+      {"sim/strategies", kModels + Folders{"schedule"}},
       {"sim/collectives", {"core", "topologies", "schedule"}},
       {"calibration", kRecords + Folders{"topologies", "sim/collectives"}},
       {"sim/replay", kReplay},
-      {"sim/evidence", {"core", "schedule", "records"}},
+      {"sim/evidence", kReplay},
       {"plots", {"core", "schedule", "records", "sim/evidence"}},
       {"sim/study", {"core", "schedule", "records", "sim/evidence"}},
-      {"sim/validation", kValidation + Folders{"sim/study"}},
       {"sim/plan", kReplay + Folders{"sim/replay"}},
       {"sim/explain", kReplay + Folders{"sim/replay"}},
       {"sim/cli", kRecords + Folders{"sim/strategies"}},
@@ -105,11 +103,11 @@ const std::vector<Library>& library_table() {
   static const Folders kGloo{"runner/gloo", "runner/backend"};
   static const std::vector<Library> kTable{
       {"nlohmann/",
-       {"core", "models", "records", "sim/evidence", "sim/cli", "sim/validation", "sim/study", "sim/plan",
-        "sim/explain", "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
+       {"core", "models", "records", "sim/evidence", "sim/cli", "sim/study", "sim/plan", "sim/explain",
+        "sim/commands", "runner/execute", "runner/lab", "runner/commands"}},
       {"yaml-cpp/", {"core"}},
       {"pugixml.hpp", {"topologies"}, true},
-      {"Eigen/", {"calibration", "sim/validation"}, true},
+      {"Eigen/", {"calibration", "sim/evidence"}, true},
       {"boost/program_options", {"sim/cli", "sim/commands", "runner/commands"}},
       {"boost/container/", {"sim/study"}},
       {"boost/uuid/", {"core"}, true},

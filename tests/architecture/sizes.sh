@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly max_code_lines=47781     # of the product: no blanks, comments, includes; tests are not product
+readonly max_code_lines=47320     # of the product: no blanks, comments, includes; tests are not product
 readonly max_file_lines=450       # of a product file
 readonly max_function_lines=60    # from the opening to the closing brace; lambdas count as a part of their function
-readonly max_columns=110          # of every source line, tests, comments and scripts included
+readonly max_columns=110          # of every C++ line, tests and comments included
 readonly max_members=15           # data members of a struct of the product, with those of its bases
 
 # Tables of data, which may have more members: each is one record whose fields a file or a data sheet lists.
@@ -18,12 +18,11 @@ END
 
 sources=$(git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp')
 product=$(grep -v '^tests/' <<<"$sources")
-scripts=$(git ls-files dev '*.sh' '*.cmake' '*CMakeLists.txt')
 
 form() {
   # shellcheck disable=SC2086
   LC_ALL=C awk -v max_file="$max_file_lines" -v max_function="$max_function_lines" -v max_columns="$max_columns" \
-    -v max_members="$max_members" -v tables="$tables" -f tests/architecture/sizes.awk $sources $scripts
+    -v max_members="$max_members" -v tables="$tables" -f tests/architecture/sizes.awk $sources
 }
 
 code_lines() {

@@ -61,8 +61,8 @@ struct TypeDefinition {
 /// Structs, classes and enums that are defined outside of functions and of other types.
 std::vector<TypeDefinition> types_of(const std::string& text) {
   static const std::regex kNamespace(R"(\bnamespace\b[^;()]*$)");
-  static const std::regex kType(
-      R"((?:^|\s|>)(?:struct|class|enum\s+class|enum)\s+(?:\[\[[^\]]*\]\]\s*)?(\w+)\s*(?:final\s*)?(?::[^:][^{;]*)?\s*$)");
+  static const std::regex kType(R"((?:^|\s|>)(?:struct|class|enum\s+class|enum)\s+(?:\[\[[^\]]*\]\]\s*)?)"
+                                R"((\w+)\s*(?:final\s*)?(?::[^:][^{;]*)?\s*$)");
   std::vector<TypeDefinition> types;
   std::vector<bool> inside_namespace;  // of every open brace
   std::string statement;

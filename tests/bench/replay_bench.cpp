@@ -47,7 +47,7 @@ void replay_ring(benchmark::State& state, Fidelity fidelity) {
   input.cluster = &cluster;
   input.node_of_rank = place_ranks(cluster, ranks);
   input.fidelity = fidelity;
-  input.record_spans = false;
+  input.run.record_spans = false;
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(replay(input));
   const double flows = 10.0 * 2.0 * (ranks - 1) * ranks;
   state.counters["flows"] =
@@ -69,7 +69,7 @@ void replay_gpus(benchmark::State& state) {
     input.cluster = &cluster;
     input.node_of_rank = place_ranks(cluster, ranks);
     input.backend = "nccl";
-    input.record_spans = false;
+    input.run.record_spans = false;
     benchmark::DoNotOptimize(replay(input));
   }
   state.counters["us_per_rank"] =

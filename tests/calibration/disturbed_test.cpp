@@ -41,7 +41,7 @@ Calibration sampled(Disturbed disturbed) {
 }
 
 Calibration fitted(Calibration calibration) {
-  set_disturbed_aside(calibration);
+  reject_interference(calibration);
   fit_calibration(calibration);
   return calibration;
 }
@@ -54,8 +54,8 @@ void check_close(const Calibration& to, const Calibration& from, double toleranc
     CHECK(a.latency.at(size).count() == Approx(b.latency.at(size).count()).epsilon(tolerance));
     CHECK(a.gap.at(size).count() == Approx(b.gap.at(size).count()).epsilon(tolerance));
     CHECK(a.cpu.at(size).count() == Approx(b.cpu.at(size).count()).epsilon(tolerance));
-    CHECK(to.reduce.at(size).count() == Approx(from.reduce.at(size).count()).epsilon(tolerance));
-    CHECK(to.copy.at(size).count() == Approx(from.copy.at(size).count()).epsilon(tolerance));
+    CHECK(to.reduce.cost.at(size).count() == Approx(from.reduce.cost.at(size).count()).epsilon(tolerance));
+    CHECK(to.copy.cost.at(size).count() == Approx(from.copy.cost.at(size).count()).epsilon(tolerance));
   }
 }
 
@@ -67,15 +67,15 @@ const auto kSome = [](int i, int size) { return (7 * i + 3 * size) % 5 < 2; };
 
 TEST_CASE("with two of five samples twice as slow, costs are within 10 % of those of a quiet machine") {
   const Calibration quiet = fitted(sampled(kQuiet));
-  CHECK(quiet.set_aside.empty());
+  CHECK(quiet.rejected.empty());
   CHECK(quiet.path(kSameHost).latency_fit.samples == 10 * kSizes);
   const Calibration disturbed = fitted(sampled(kSome));
   check_close(disturbed, quiet, 0.1);
   CHECK(disturbed.sampling.converged());
   std::size_t kept = 0, aside = 0;
   for (const SampleSet& set : disturbed.samples) kept += set.time_s.size();
-  for (const SampleSet& set : disturbed.set_aside) {
-    CHECK(set.disturbed);
+  for (const SampleSet& set : disturbed.rejected) {
+    CHECK(set.with_interference);
     CHECK(set.machine.size() == set.time_s.size());
     aside += set.time_s.size();
   }
@@ -87,7 +87,7 @@ TEST_CASE("files that do not know their machine stand on medians, which are with
   Calibration old = sampled(kSome);
   for (SampleSet& set : old.samples) set.machine = {};
   const Calibration refitted = fitted(old);
-  CHECK(refitted.set_aside.empty());
+  CHECK(refitted.rejected.empty());
   check_close(refitted, fitted(sampled(kQuiet)), 0.1);
 }
 
@@ -99,11 +99,11 @@ TEST_CASE(
       fitted(sampled([alone](int i, int size) { return size > alone || kSome(i, size); }));
   CAPTURE(alone);
   CHECK(calibration.sampling.converged());
-  CHECK((calibration.sampling.told > 0) == (alone < kSizes - 1));
+  CHECK((calibration.sampling.sets_from_cpu_time > 0) == (alone < kSizes - 1));
   CHECK(calibration.path(kSameHost).largest_bytes == std::pow(4.0, kSizes));
   check_close(calibration, fitted(sampled(kQuiet)), 0.1);
-  const std::string verdicts = nlohmann::json(calibration.verdicts).dump();
-  CHECK((verdicts.find("are those of their processor time") != std::string::npos) == (alone < kSizes - 1));
+  const std::string warnings = nlohmann::json(calibration.warnings).dump();
+  CHECK((warnings.find("are those of their processor time") != std::string::npos) == (alone < kSizes - 1));
 }
 
 TEST_CASE(
@@ -120,14 +120,14 @@ TEST_CASE(
   const auto always = [](int i, int size) { return size > 0 || i > 0; };
   const Calibration calibration = fitted(sampled(always));
   CHECK_FALSE(calibration.sampling.converged());
-  CHECK(calibration.sampling.disturbed > kSizes);
+  CHECK(calibration.sampling.sets_with_interference > kSizes);
   CHECK(calibration.sampling.excess == Approx(0.5).margin(0.05));  // all samples took twice as long
-  REQUIRE_FALSE(calibration.verdicts.empty());
-  CHECK_THAT(calibration.verdicts.front(),
+  REQUIRE_FALSE(calibration.warnings.empty());
+  CHECK_THAT(calibration.warnings.front(),
              Catch::Contains("did not converge") && Catch::Contains("budget of 60.0 s"));
   const auto again = nlohmann::json(calibration).get<Calibration>();
-  CHECK(again.sampling.disturbed == calibration.sampling.disturbed);
-  CHECK(again.set_aside.size() == calibration.set_aside.size());
+  CHECK(again.sampling.sets_with_interference == calibration.sampling.sets_with_interference);
+  CHECK(again.rejected.size() == calibration.rejected.size());
   CHECK(again.problem().empty());
   for (const SampleSet& set : calibration.samples) CHECK(set.time_s.size() == kMinSamples);
 }

@@ -89,7 +89,7 @@ TEST_CASE("non-negative least squares sets to zero what would be negative", "[ca
 
 TEST_CASE("a calibration's costs come from the medians of its samples", "[calibration]") {
   Calibration calibration;
-  calibration.world_size = 2;
+  calibration.job.world_size = 2;
   calibration.context.cores = 2;
   calibration.samples = {samples("ping_pong", 4, {30e-6, 31e-6, 99e-6}, {9e-6, 9e-6, 9e-6}, kSameHost),
                          samples("ping_pong", 1024, {62e-6, 61e-6, 62e-6}, {11e-6, 11e-6, 11e-6}, kSameHost),
@@ -127,13 +127,13 @@ TEST_CASE("a calibration's costs come from the medians of its samples", "[calibr
   // core, here 3 - 2 and 9 - 2.5 ms, is not counted.
   CHECK(calibration.sharing.rate_beside_compute == Approx(0.5));
   CHECK(calibration.sharing.rate_beside_communication == Approx(0.8));
-  CHECK(calibration.verdicts.empty());
+  CHECK(calibration.warnings.empty());
 }
 
 TEST_CASE("a known wire is taken out of what messages cost, and only that", "[calibration]") {
   constexpr double kBandwidth = 1e8;
   Calibration calibration;
-  calibration.world_size = 2;
+  calibration.job.world_size = 2;
   calibration.context.cores = 2;
   for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
     const double bytes = std::pow(4.0, power);
@@ -147,7 +147,7 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   fit_calibration(calibration);
   const double with_wire = calibration.path(kSameSwitch).latency.at(Bytes(1e6)).count();
   CHECK(with_wire == Approx(40e-6 + 1e6 * 2e-10 + 1e6 / kBandwidth).epsilon(0.05));
-  CHECK_FALSE(calibration.verdicts.empty());
+  CHECK_FALSE(calibration.warnings.empty());
   fit_calibration(calibration, {{kSameSwitch, BytesPerSecond(kBandwidth)}});
   const PathCost& path = calibration.path(kSameSwitch);
   CHECK(path.wire_bandwidth_bytes_per_s == kBandwidth);
@@ -156,7 +156,7 @@ TEST_CASE("a known wire is taken out of what messages cost, and only that", "[ca
   CHECK(path.gap.at(Bytes(4)).count() == Approx(10e-6).epsilon(0.02));
   CHECK(path.gap.at(Bytes(1e6)).count() ==
         Approx(510e-6).epsilon(0.05));  // the wire's 10 ms hide them: processor time
-  CHECK(calibration.verdicts.empty());
+  CHECK(calibration.warnings.empty());
 }
 
 TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[calibration]") {
@@ -164,7 +164,7 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
   constexpr double kAtOnce = 50'000.0;  // 500 us of it
   const auto latency = [](double bytes) { return 40e-6 + bytes * 2e-9; };
   Calibration calibration;
-  calibration.world_size = 2;
+  calibration.job.world_size = 2;
   calibration.context.cores = 2;
   calibration.cluster = {.shared_cores = 2, .slowest_shaped_link_bytes_per_s = kBandwidth};
   for (int power = 1; power <= 11; ++power) {  // 4 B to 4 MiB
@@ -189,16 +189,16 @@ TEST_CASE("what a lab's buckets let pass at once is no time of the wire's", "[ca
 
 TEST_CASE("a noisy machine is called too noisy in words, with the number", "[calibration]") {
   Calibration calibration;
-  calibration.world_size = calibration.ranks_on_machine = 1;
+  calibration.job.world_size = calibration.job.ranks_on_machine = 1;
   calibration.context.cores = 2;
   std::vector<double> times;
   for (int i = 0; i <= 10; ++i) times.push_back(1e-3 + 5e-5 * i);  // p10 1.05, p50 1.25, p90 1.45 ms: 32 %
   calibration.samples = {samples("compute_one", 0, times, times)};
   fit_calibration(calibration);
-  CHECK(calibration.noise == Approx(0.32));
-  REQUIRE(calibration.verdicts.size() == 2);
-  CHECK_THAT(calibration.verdicts[0], Catch::Contains("too noisy") && Catch::Contains("32 %"));
-  CHECK_THAT(calibration.verdicts[1], Catch::Contains("one rank"));
+  CHECK(calibration.sampling.noise == Approx(0.32));
+  REQUIRE(calibration.warnings.size() == 2);
+  CHECK_THAT(calibration.warnings[0], Catch::Contains("too noisy") && Catch::Contains("32 %"));
+  CHECK_THAT(calibration.warnings[1], Catch::Contains("one rank"));
   CHECK(calibration.paths.empty());
 }
 
@@ -217,8 +217,8 @@ void add_messages(Calibration& calibration, const std::string& path_class, doubl
 /// Four hosts of two ranks at one switch, the last one with a slow link.
 Calibration four_hosts() {
   Calibration calibration;
-  calibration.world_size = 8;
-  calibration.ranks_on_machine = 2;
+  calibration.job.world_size = 8;
+  calibration.job.ranks_on_machine = 2;
   calibration.context.cores = 2;
   add_messages(calibration, kSameSwitch, 90e-6, 4e-9);
   add_messages(calibration, kSameHost, 30e-6, 5e-10);
@@ -228,7 +228,7 @@ Calibration four_hosts() {
     host.ranks = {2 * i, 2 * i + 1};
     host.pair_bandwidth_bytes_per_s = i == 3 ? 118e6 : 290e6;
     host.slow_network = i == 3;
-    calibration.hosts.push_back(host);
+    calibration.job.hosts.push_back(host);
   }
   return calibration;
 }
@@ -259,13 +259,13 @@ TEST_CASE("every path class that was sampled gets its own costs, the nearest fir
 
 TEST_CASE("slow hosts and an oversubscribed network are named in words", "[calibration]") {
   Calibration calibration = four_hosts();
-  calibration.hosts[1].slow_compute = true;
-  calibration.hosts[1].compute_speed = 0.7;
+  calibration.job.hosts[1].slow_compute = true;
+  calibration.job.hosts[1].compute_speed = 0.7;
   calibration.samples.push_back(samples("ring_pair", 1048576.0, {4e-3}, {1e-3}, kSameSwitch));
   calibration.samples.push_back(samples("ring_all", 1048576.0, {8e-3}, {1e-3}));
   fit_calibration(calibration);
   const auto said = [&](const std::string& text) {
-    return std::any_of(calibration.verdicts.begin(), calibration.verdicts.end(),
+    return std::any_of(calibration.warnings.begin(), calibration.warnings.end(),
                        [&](const std::string& verdict) { return verdict.find(text) != std::string::npos; });
   };
   CHECK(said("host d is slow: messages to and from it reach 118 MB/s, those of other hosts 290 MB/s"));
@@ -281,33 +281,31 @@ TEST_CASE("slow hosts and an oversubscribed network are named in words", "[calib
 TEST_CASE("a slow host is measured all the same where there are no two others, and that is said",
           "[calibration]") {
   Calibration calibration = four_hosts();
-  for (HostCost& host : calibration.hosts) host.slow_compute = host.slow_network = false;
+  for (HostCost& host : calibration.job.hosts) host.slow_compute = host.slow_network = false;
   const auto said = [&](const std::string& text) {
     fit_calibration(calibration);
-    return std::any_of(calibration.verdicts.begin(), calibration.verdicts.end(),
+    return std::any_of(calibration.warnings.begin(), calibration.warnings.end(),
                        [&](const std::string& verdict) { return verdict.find(text) != std::string::npos; });
   };
-  calibration.hosts[1].slow_compute = true;
+  calibration.job.hosts[1].slow_compute = true;
   CHECK(said("the costs between hosts are of others"));
-  calibration.hosts.resize(2);
+  calibration.job.hosts.resize(2);
   CHECK(said("slow hosts were measured, too, for want of two others"));
 }
 
-TEST_CASE("hosts and path classes survive writing and reading; a missing key is named", "[calibration]") {
+TEST_CASE("hosts and path classes survive writing and reading",
+          "[calibration]") {
   Calibration calibration = four_hosts();
-  calibration.hosts[2].clock_offset_s = 3.2;
-  calibration.hosts[2].clock_drift = 50e-6;
+  calibration.job.hosts[2].clock_offset_s = 3.2;
+  calibration.job.hosts[2].clock_drift = 50e-6;
   fit_calibration(calibration);
   const nlohmann::json json = calibration;
   const auto read = json.get<Calibration>();
   CHECK(nlohmann::json(read) == json);
-  REQUIRE(read.hosts.size() == 4);
-  CHECK(read.hosts[3].slow_network);
-  CHECK(read.hosts[2].clock_offset_s == 3.2);
-  CHECK(read.ranks_on_machine == 2);
-  nlohmann::json incomplete = json;
-  incomplete.erase("hosts");
-  CHECK_THROWS_WITH(incomplete.get<Calibration>(), Catch::Contains("hosts"));
+  REQUIRE(read.job.hosts.size() == 4);
+  CHECK(read.job.hosts[3].slow_network);
+  CHECK(read.job.hosts[2].clock_offset_s == 3.2);
+  CHECK(read.job.ranks_on_machine == 2);
 }
 
 TEST_CASE("unknowns of at least 0: the interior solution, or the better border, in any units") {

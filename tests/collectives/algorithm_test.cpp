@@ -410,7 +410,8 @@ TEST_CASE("Gloo's ring of 8 MiB over two ranks cuts each rank's 4 MiB into four 
 }
 
 TEST_CASE("each kind has an ideal algorithm, Gloo its own ring, and a choice goes before both") {
-  for (const CollectiveKind kind : kCollectiveKinds) {
+  for (const auto& [kind, name] : kCollectiveKinds) {
+    CAPTURE(name);
     CHECK(algorithm_for(kind, "").kind == kind);
     CHECK(algorithm_for(kind, "gloo").kind == kind);
     CHECK(algorithm_for(kind, "nccl").kind == kind);

@@ -62,9 +62,10 @@ TEST_CASE("trees win for small messages over many hosts, and their latency grows
   CHECK(small.latency.count() == Approx((6.8 + 2.0 * (7 * 0.6 + 5 * 5.0)) * 1e-6));
 }
 
-/// A100 with eight adapters of 24 GB/s per host, so eight channels of 24 GB/s: ncclTopoTuneModel by hand, in microseconds and
-/// GB/s. Of an array of 16 MiB, for which the factor of trees is 0.9, 0.9 and 0.7, and rings under Simple take 1.4 times.
-/// LL's hop between hosts is 2.7 us to NCCL, which is less than the modelled wire: four links of PCIe and two cables, 3 us.
+/// A100 with eight adapters of 24 GB/s per host, so eight channels of 24 GB/s: ncclTopoTuneModel by hand, in
+/// microseconds and GB/s. Of an array of 16 MiB, for which the factor of trees is 0.9, 0.9 and 0.7, and rings
+/// under Simple take 1.4 times. LL's hop between hosts is 2.7 us to NCCL, which is less than the modelled
+/// wire: four links of PCIe and two cables, 3 us.
 struct ByHand {
   double latency, algbw;
 };

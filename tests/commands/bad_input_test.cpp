@@ -80,11 +80,11 @@ TEST_CASE("an unknown YAML key is refused with file, line, key and the nearest k
                 {"bad.yaml:2", "hosst", "hosts"});
 }
 
-TEST_CASE("a YAML key that stands twice is refused", "[commands]") {
+TEST_CASE("a repeated YAML key is an error", "[commands]") {
   const Shell shell;
   shell.write("bad.yaml", "name: bad\nsettings:\n  cores: 1\n  cores: 2\nhosts: {cores: cores}\n");
   check_refusal(shell, "stepcast predict --strategy ddp --model synthetic --cluster ./bad.yaml", 3,
-                {"bad.yaml:4", "key 'cores' stands twice"});
+                {"bad.yaml:4", "key 'cores' is repeated"});
 }
 
 TEST_CASE("an output that is no ordinary file is refused and stays what it is", "[commands]") {
@@ -121,7 +121,7 @@ TEST_CASE("a missing file and truncated JSON are bad input that names the file",
                 {"cut.json", "truncated"});
   check_refusal(shell, "stepcast compare cut.json", 3, {"cut.json"});
   shell.write("other.json", whole);
-  check_refusal(shell, "stepcast compare other.json", 3, {kTraceSchema, "stepcast.result/2"});
+  check_refusal(shell, "stepcast compare other.json", 3, {kTraceSchema, "stepcast.result/3"});
 }
 
 TEST_CASE("a trace of another model is refused and both models are named", "[commands]") {
@@ -166,7 +166,7 @@ TEST_CASE("an output that exists is kept, and is overwritten with --force", "[co
   check_refusal(shell, predict, 3, {"x.json", "--force"});
   CHECK(shell.read("x.json") == "precious");
   CHECK(shell.run(predict + " --force").exit_code == 0);
-  CHECK(nlohmann::json::parse(shell.read("x.json"))["context"]["schema"] == "stepcast.result/2");
+  CHECK(nlohmann::json::parse(shell.read("x.json"))["context"]["schema"] == "stepcast.result/3");
   check_refusal(shell, "stepcast predict --strategy ddp --model synthetic -o nowhere/x.json", 3, {"nowhere"});
 }
 
@@ -377,15 +377,15 @@ TEST_CASE("results, benches and calibrations that cannot be are refused with fil
       0);
   const std::string predict =
       "predict --strategy ddp --model synthetic:layers=2 --world-size 2 --cluster laptop --calibration";
-  refusal("c.json", "/collectives_in_flight", 0, predict, "collectives_in_flight");
+  refusal("c.json", "/job/collectives_in_flight", 0, predict, "collectives_in_flight");
   refusal("c.json", "/call_overhead_s", -1, predict, "call_overhead_s");
-  refusal("c.json", "/copy/knots/0/time_s", -1, predict, "copy");
-  refusal("c.json", "/copy/knots/0/bytes", 1e17, predict, "copy");
+  refusal("c.json", "/copy/cost/knots/0/time_s", -1, predict, "copy");
+  refusal("c.json", "/copy/cost/knots/0/bytes", 1e17, predict, "copy");
   refusal("c.json", "/paths/0/notice_s", -1, predict, "notice_s");
   refusal("c.json", "/sharing/rate_beside_compute", 0, predict, "sharing");
 }
 
-TEST_CASE("a bomb of YAML anchors and a key that stands twice in a model are refused at once", "[commands]") {
+TEST_CASE("a bomb of YAML anchors and a repeated key in a model are errors at once", "[commands]") {
   const Shell shell;
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i) {
@@ -400,7 +400,7 @@ TEST_CASE("a bomb of YAML anchors and a key that stands twice in a model are ref
                   {"bomb.yaml:1", "a0"});
   shell.write("m.yaml", "input: none\ninput: none\nloss: none\noptimizer: none\nsegments: []\n");
   check_refusal(shell, "stepcast predict --strategy single --model ./m.yaml", 3,
-                {"m.yaml:2", "'input' stands twice"});
+                {"m.yaml:2", "'input' is repeated"});
 }
 
 TEST_CASE("a surplus row of an nvidia-smi matrix is refused", "[commands]") {

@@ -10,8 +10,8 @@
 
 #include "tests/commands/shell.hpp"
 
-/// README.md and docs/: code is that of the files it is taken from, commands exist with all their options, and those of
-/// blocks that say `sh runs` are run, one after the other.
+/// README.md and docs/: code is that of the files it is taken from, commands exist with all their options,
+/// and those of blocks that say `sh runs` are run, one after the other.
 namespace stepcast::tests::documents_test {
 namespace fs = std::filesystem;
 namespace {
@@ -53,7 +53,8 @@ std::vector<Block> blocks_of(const fs::path& file) {
 
 bool is_shell(const Block& block) { return block.info.empty() || block.info.starts_with("sh"); }
 
-/// Words of every call of `program` in shell text. A call ends at an operator of the shell, a comment or a line's end.
+/// Words of every call of `program` in shell text. A call ends at an operator of the shell, a comment or a
+/// line's end.
 std::vector<std::vector<std::string>> calls(std::string text, const std::string& program) {
   text = std::regex_replace(text, std::regex(R"(\\\n)"), " ");
   text = std::regex_replace(text, std::regex(R"((^|\s)#[^\n]*)"), "$1\n");

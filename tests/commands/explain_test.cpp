@@ -21,7 +21,7 @@ double step_of(const nlohmann::json& result) { return result.at("derived").at("s
 
 }  // namespace
 
-TEST_CASE("explain says of a forecast what predict says when asked with its options", "[commands]") {
+TEST_CASE("every gain that explain reports equals a prediction with its option", "[commands]") {
   const Shell shell;
   REQUIRE(shell.run("stepcast predict " + kAsked + "-o forecast.json").exit_code == 0);
   const Outcome text = shell.run("stepcast explain forecast.json");
@@ -48,7 +48,7 @@ TEST_CASE("explain says of a forecast what predict says when asked with its opti
   }
 }
 
-TEST_CASE("explain draws a waterfall and writes its explanation where it is told to", "[commands]") {
+TEST_CASE("explain draws a waterfall and writes its explanation to a file", "[commands]") {
   const Shell shell;
   REQUIRE(shell.run("stepcast predict " + kAsked + "-o forecast.json").exit_code == 0);
   const Outcome outcome = shell.run("stepcast explain forecast.json -o why.json --figure why.svg");
@@ -60,7 +60,7 @@ TEST_CASE("explain draws a waterfall and writes its explanation where it is told
   CHECK(shell.run("stepcast explain forecast.json --figure why.svg").exit_code == 3);
 }
 
-TEST_CASE("explain sets a measured step beside its forecast", "[commands]") {
+TEST_CASE("explain compares a measured step with its forecast", "[commands]") {
   const Shell shell;
   REQUIRE(shell.run("stepcast predict " + kAsked + "-o forecast.json").exit_code == 0);
   REQUIRE(shell.run("stepcast predict " + kAsked + "--scale network1=0.5 -o slow.json").exit_code == 0);
@@ -78,7 +78,7 @@ TEST_CASE("explain sets a measured step beside its forecast", "[commands]") {
   CHECK(shell.run("stepcast explain forecast.json --against measured.json").exit_code == 3);
 }
 
-TEST_CASE("explain refuses what it cannot predict again, and names what is missing", "[commands]") {
+TEST_CASE("explain rejects forecasts whose inputs changed or are missing, and names them", "[commands]") {
   const Shell shell;
   REQUIRE(shell
               .run("cp " STEPCAST_SOURCE_DIR "/tests/golden/inputs/two-cores.calibration.json own.json && "
@@ -98,9 +98,9 @@ TEST_CASE("explain refuses what it cannot predict again, and names what is missi
   CHECK(missing.exit_code == 3);
   CHECK_THAT(missing.err, Catch::Contains("own.json"));
   auto bare = nlohmann::json::parse(shell.read("forecast.json"));
-  bare.erase("asked");
+  bare["forecast"]["request"].clear();
   shell.write("bare.json", bare.dump());
-  CHECK_THAT(shell.run("stepcast explain bare.json").err, Catch::Contains("key 'asked' is missing"));
+  CHECK_THAT(shell.run("stepcast explain bare.json").err, Catch::Contains("key 'forecast.request' is empty"));
   CHECK(shell.run("stepcast explain").exit_code == 2);
   CHECK(shell.run("stepcast explain forecast.json --more 0%").exit_code == 2);
 }

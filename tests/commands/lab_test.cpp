@@ -156,11 +156,11 @@ TEST_CASE("a link that goes down ends the run within its timeout, with the host 
 TEST_CASE("the lab's own mistakes are explained", "[commands][lab]") {
   const Shell shell;
   for (const auto& [line, message] : std::vector<std::pair<std::string, std::string>>{
-           {"lab", "say what to do"},
+           {"lab", "the action is missing"},
            {"lab uo", "did you mean 'up'"},
            {"lab up", "--cluster is missing"},
            {"lab up --cluster lab-star --name a-b", "1 to 16 letters and digits, got 'a-b'"},
-           {"lab run --cluster lab-star", "say what the ranks shall do"},
+           {"lab run --cluster lab-star", "the command for the ranks is missing"},
            {"lab run --cluster lab-star -- measure --model simple-cnn", "unknown command 'measure'"},
            {"lab status more", "takes no further words, got 'more'"}}) {
     const Outcome outcome = shell.run("stepcast " + line);
@@ -180,23 +180,31 @@ TEST_CASE("lab validate predicts, runs, compares and draws the cases that are as
   INFO(outcome.out << outcome.err);
   CHECK((outcome.exit_code == 0 || outcome.exit_code == 4));  // how near the forecasts are, studies say
   const nlohmann::json report = nlohmann::json::parse(shell.read("lab/compare.json"));
-  REQUIRE(report["cases"].size() == 2);
-  for (const nlohmann::json& one : report["cases"]) CHECK(one["relative_error"].is_number());
-  for (const char* name : {"simple.all_reduce.lab-star-2-100Mbs", "simple.all_reduce.lab-star-4-1Gbs"})
+  // A calibration beside other work may predict a step above the study's limit of 1 s, which is then not run.
+  std::size_t cases = 0;
+  for (const std::string name :
+       {"simple.all_reduce.lab-star-2-100Mbs", "simple.all_reduce.lab-star-4-1Gbs"}) {
+    if (outcome.out.find("not run: the predicted step is longer than 1 s\n    " + name) != std::string::npos)
+      continue;
+    ++cases;
     for (const char* launch : {".1.json", ".2.json"})
-      CHECK_THAT(shell.read(std::string("lab/runs/") + name + launch), Contains("step_time_s"));
-  for (const char* figure : {"accuracy", "speedup", "error"})
+      CHECK_THAT(shell.read("lab/runs/" + name + launch), Contains("step_time_s"));
+  }
+  REQUIRE(cases > 0);
+  REQUIRE(report["cases"].size() == cases);
+  for (const nlohmann::json& one : report["cases"]) CHECK(one["relative_error"].is_number());
+  for (const char* figure : {"accuracy", "error"})
     CHECK_THAT(shell.read(std::string("lab/") + figure + ".svg"), Contains("<svg"));
   const Outcome again = shell.run(validate);
-  CHECK_THAT(again.out, Contains("nothing was measured anew"));
+  CHECK_THAT(again.out, Contains("nothing was measured again"));
   CHECK(nlohmann::json::parse(shell.read("lab/compare.json"))["cases"] == report["cases"]);
   CHECK_THAT(shell.run("stepcast lab validate --only resnet5 --folder other").err,
              Contains("no point has 'resnet5'"));
   CHECK(spaces(shell, "tf").empty());
 }
 
-// Hidden, because it measures this machine. Wider than the goals of the whole matrix (4 % and 20 %): it has one
-// launch of every case.
+// Hidden, because it measures this machine. Wider than the goals of the whole matrix (4 % and 20 %): it has
+// one launch of every case.
 TEST_CASE("the quick matrix of lab validate is predicted from two hosts' messages", "[lab][.machine]") {
   const Shell shell;
   const Outcome outcome = shell.run("stepcast lab validate --quick --launches 1 --name tf --folder lab");

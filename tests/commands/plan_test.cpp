@@ -45,7 +45,7 @@ TEST_CASE("plan ranks plans, and its best one is reproduced by the command that 
   CHECK(shell.run(kSmall + "--force -o plans").out == outcome.out);
 }
 
-TEST_CASE("plan ranks a user's own plans in the same table", "[commands]") {
+TEST_CASE("plan ranks user plans in the same table", "[commands]") {
   const Shell shell;
   shell.write("own.yaml",
               "- {name: ours, strategy: pipeline, schedule: gpipe, split: even, micro-batches: 2}\n"
@@ -57,51 +57,51 @@ TEST_CASE("plan ranks a user's own plans in the same table", "[commands]") {
                               Catch::Contains("wrap root"));
 }
 
-TEST_CASE("plan refuses what it cannot plan, and names what is wrong", "[commands]") {
+TEST_CASE("plan rejects bad options and user plans, and names the key and valid values", "[commands]") {
   const Shell shell;
-  const auto refused = [&](const std::string& words, int code, const std::string& message) {
+  const auto rejected = [&](const std::string& words, int code, const std::string& message) {
     const Outcome outcome = shell.run("stepcast plan " + words);
     INFO(words << ": " << outcome.err);
     CHECK(outcome.exit_code == code);
     CHECK_THAT(outcome.err, Catch::Contains(message));
   };
   const std::string base = "--model llama:layers=2 --cluster h100x8-hgx ";
-  refused("--cluster h100x8-hgx --batch-tokens 4M", 2, "--model is missing");
-  refused(base, 2, "--batch-tokens and --global-batch");
-  refused(base + "--batch-tokens 4M --global-batch 8", 2, "one of");
-  refused(base + "--batch-tokens 5000", 2, "take 4096 or 8192");
-  refused(base + "--batch-tokens 4G", 2, "write for example 4M");
-  refused(base + "--batch-tokens -4", 2, "write for example 4M");
-  refused(base + "--global-batch 0", 2, "at least 1");
-  refused(base + "--global-batch 8 --world-size 9", 2, "has 8 places");
-  refused(base + "--global-batch 8 --memory-reserve 100%", 2, "below 100%");
-  refused(base + "--global-batch 8 --memory-reserve 0.1", 2, "10%");
-  refused(base + "--global-batch 8 --objective speed", 2, "energy");
-  refused(base + "--global-batch 8 --device v100-sxm --objective energy --precision fp16", 2, "power");
-  refused(base + "--global-batch 8 --precision int4", 2, "--precision");
-  refused("--model nothing --cluster h100x8-hgx --global-batch 8", 3, "nothing");
-  refused("--model netflix-mlp --cluster h100x8-hgx --batch-tokens 4M", 2, "--global-batch");
-  refused("--model simple-cnn --cluster star:hosts=2 --global-batch 4", 2, "--device is missing");
-  refused("--model synthetic --cluster h100x8-hgx --global-batch 4", 3, "declares its times");
+  rejected("--cluster h100x8-hgx --batch-tokens 4M", 2, "--model is missing");
+  rejected(base, 2, "--batch-tokens and --global-batch");
+  rejected(base + "--batch-tokens 4M --global-batch 8", 2, "one of");
+  rejected(base + "--batch-tokens 5000", 2, "set 4096 or 8192");
+  rejected(base + "--batch-tokens 4G", 2, "write for example 4M");
+  rejected(base + "--batch-tokens -4", 2, "write for example 4M");
+  rejected(base + "--global-batch 0", 2, "at least 1");
+  rejected(base + "--global-batch 8 --world-size 9", 2, "has 8 places");
+  rejected(base + "--global-batch 8 --memory-reserve 100%", 2, "below 100%");
+  rejected(base + "--global-batch 8 --memory-reserve 0.1", 2, "10%");
+  rejected(base + "--global-batch 8 --objective speed", 2, "energy");
+  rejected(base + "--global-batch 8 --device v100-sxm --objective energy --precision fp16", 2, "power");
+  rejected(base + "--global-batch 8 --precision int4", 2, "--precision");
+  rejected("--model nothing --cluster h100x8-hgx --global-batch 8", 3, "nothing");
+  rejected("--model netflix-mlp --cluster h100x8-hgx --batch-tokens 4M", 2, "--global-batch");
+  rejected("--model simple-cnn --cluster star:hosts=2 --global-batch 4", 2, "--device is missing");
+  rejected("--model synthetic --cluster h100x8-hgx --global-batch 4", 3, "declares its times");
   const auto own = [&](const std::string& text, const std::string& message) {
     shell.write("own.yaml", text);
-    refused(base + "--global-batch 8 --against own.yaml", 3, message);
+    rejected(base + "--global-batch 8 --against own.yaml", 3, message);
   };
-  own("strategy: fsdp\n", "no list of plans");
+  own("strategy: fsdp\n", "not a list of plans");
   own("- {mesh: tensor=2}\n", "'strategy' is missing");
   own("- {strategy: fsdp, mesh: rows=2}\n", "dimension 'rows'");
   own("- {strategy: fsdp, mesh: tensor=3}\n", "world size is 8");
   own("- {strategy: fsdp, batch: 3}\n", "8 samples");
   own("- {strategy: fsdp, micro-batches: 3}\n", "equal micro-batches");
   own("- {strategy: fsdp, cluster: a100x8}\n", "same for all plans");
-  own("- {strategy: fsdp, model: gpt}\n", "not the model that is planned");
-  own("- {strategy: fsdp, split: 1-1}\n", "--split means nothing to strategy 'fsdp'");
-  own("- {strategy: pipeline, split: balanced}\n", "'balanced': a plan of your own states the blocks");
+  own("- {strategy: fsdp, model: gpt}\n", "not the planned model");
+  own("- {strategy: fsdp, split: 1-1}\n", "--split has no effect with strategy 'fsdp'");
+  own("- {strategy: pipeline, split: balanced}\n", "'balanced': a user's plan states the blocks");
   own("- {strategy: pipeline, split: 2-x}\n", "'x' is no number of blocks");
-  own("- {strategy: ddp, name: a}\n- {strategy: fsdp, name: a}\n", "stands twice");
+  own("- {strategy: ddp, name: a}\n- {strategy: fsdp, name: a}\n", "is given twice");
 }
 
-TEST_CASE("plan says what would do where nothing fits", "[commands]") {
+TEST_CASE("plan reports how many ranks may suffice if nothing fits", "[commands]") {
   const Outcome outcome =
       Shell().run("stepcast plan --model llama3-8b --cluster h100x8-hgx --world-size 1 --batch-tokens 8k");
   CHECK(outcome.exit_code == 1);

@@ -93,7 +93,7 @@ TEST_CASE("an expectation that is missed, a point without answer and a wrong opt
   CHECK_THAT(none.err,
              Catch::Contains("none.yaml: no point has an answer") && Catch::Contains("did you mean 'ddp'"));
   CHECK_THAT(shell.run("stepcast study few.yaml -o few.yaml").err,
-             Catch::Contains("-o few.yaml: is no folder for answers"));
+             Catch::Contains("-o few.yaml: is not a folder for answers"));
   CHECK_THAT(shell.run("stepcast study bukket-caps -o x").err, Catch::Contains("did you mean 'bucket-caps'"));
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("a study leaves figures and one page that has them; another price asks
   const std::string page = shell.read("out/report.html");
   for (const char* text :
        {"<h1>Is 1 &lt; 2 &amp; so on?</h1>", "\"curves.svg\"", "\"heat.png\"", "\"front.pdf\"",
-        "serial fraction", "Amdahl&#39;s law knows one number", "epoch_cost"})
+        "serial fraction", "Amdahl&#39;s law has one parameter", "epoch_cost"})
     CHECK_THAT(page, Catch::Contains(text));
   int figures = 0;
   for (std::size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1)) ++figures;

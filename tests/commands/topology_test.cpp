@@ -14,7 +14,7 @@ TEST_CASE("topology import writes a cluster that show and generate take", "[comm
   const Outcome imported =
       shell.run("stepcast topology import " + kReference + "hopper-nvswitch.txt -o node.yaml");
   REQUIRE(imported.exit_code == 0);
-  CHECK_THAT(imported.err, Contains("note: the GPUs are taken for h100-sxm, because of NV18"));
+  CHECK_THAT(imported.err, Contains("note: the GPUs are assumed to be h100-sxm, because of NV18"));
   CHECK_THAT(shell.read("node.yaml"),
              Catch::StartsWith("# Written by stepcast ") && Contains("kind: nvswitch"));
   const Outcome shown = shell.run("stepcast topology show node.yaml");
@@ -53,13 +53,13 @@ TEST_CASE("mistakes with topology end with a clear line and the right exit code"
     CHECK(outcome.out.empty());
     CHECK_THAT(outcome.err, Catch::StartsWith("stepcast: ") && Contains(message));
   };
-  refused("", 2, "say what to do");
+  refused("", 2, "the action is missing");
   refused("shwo star", 2, "did you mean 'show'");
   refused("show", 2, "takes one cluster, got 0");
   refused("show star laptop", 2, "got 2");
   refused("show satr", 3, "did you mean 'star'");
   refused("show star --device h100-sxm", 2, "--device is for files to import");
-  refused("show star -o x", 2, "does not heed --output");
+  refused("show star -o x", 2, "has no option --output");
   refused("import bad.txt", 3, "bad.txt:2:10: found 'NVX', expected X, SYS");
   refused("import nothing.txt", 3, "nothing.txt");
   refused("import bad.txt --format nvidia-sim", 2, "did you mean 'nvidia-smi'");

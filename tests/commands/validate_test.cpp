@@ -11,13 +11,46 @@ namespace stepcast::tests::validate_test {
 TEST_CASE("validate prints every row, marks fitted ones and shows blind forecasts beside today's",
           "[commands]") {
   const Shell shell;
-  const Outcome outcome = shell.run("stepcast validate");
+  const Outcome outcome = shell.run("stepcast validate --details");
   CHECK(outcome.exit_code == 0);
   for (const char* text : {"bert-base-pipeline-h100x4", "6-2-2-2", "[fitted]", "blind forecast",
                            "assumed:", "unidentified: micro", "netflix-mlp-cpu-gloo", "memory_cv",
                            "not determined by the rows to fit: per_thread", "summary: ", " of the same ",
                            "nearer than copying the fit row", "repeats a fit row", "alpha-beta"})
     CHECK_THAT(outcome.out, Catch::Contains(text));
+}
+
+TEST_CASE("validate prints one table of at most 40 lines", "[commands]") {
+  const Outcome outcome = Shell().run("stepcast validate");
+  CHECK(outcome.exit_code == 0);
+  CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') <= 40);
+  CHECK_THAT(outcome.out, Catch::Contains("6-2-2-2") && !Catch::Contains("assumed:"));
+}
+
+TEST_CASE("errors of the measured sets are those of the accuracy file", "[commands]") {
+  const Outcome outcome = Shell().run("stepcast validate --measured --check");
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("vtrain_single") && Catch::Contains("constant throughput"));
+}
+
+TEST_CASE("the accuracy tables of README and docs follow from the accuracy file, and a changed one is found",
+          "[commands]") {
+  const Shell shell;
+  const std::string source = STEPCAST_SOURCE_DIR;
+  CHECK(
+      shell.run("stepcast validate --check --tables " + source + "/README.md " + source + "/docs/measured.md")
+          .exit_code == 0);
+  shell.write("page.md", "# Page\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nend\n");
+  const Outcome stale = shell.run("stepcast validate --check --tables page.md");
+  CHECK(stale.exit_code == 4);
+  CHECK_THAT(stale.err, Catch::Contains("page.md") && Catch::Contains("stepcast validate --tables"));
+  CHECK(shell.run("stepcast validate --tables page.md").exit_code == 0);
+  CHECK_THAT(shell.read("page.md"), Catch::Contains("vtrain_single") && Catch::EndsWith("end\n"));
+  shell.write("none.md", "no table\n");
+  const Outcome none = shell.run("stepcast validate --tables none.md");
+  CHECK(none.exit_code == 3);
+  CHECK_THAT(none.err, Catch::Contains("none.md") && Catch::Contains("known-and-blind:begin"));
 }
 
 /// In processes of their own, where the simulator's clock starts at zero.
@@ -69,7 +102,7 @@ rows:
   - {name: ddp x2, use: fit, options: {strategy: ddp, world-size: 2}, measured: {step_time_s: 0.021}}
   - {name: all_reduce x2, use: predict, options: {strategy: all_reduce, world-size: 2}, measured: {step_time_s: 0.022}}
 )");
-  const Outcome outcome = shell.run("stepcast validate --cases mine.yaml --case mine -o v.json");
+  const Outcome outcome = shell.run("stepcast validate --cases mine.yaml --case mine --details -o v.json");
   CHECK(outcome.exit_code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("all_reduce x2") && Catch::Contains("fitted: link"));
   const nlohmann::json written = nlohmann::json::parse(shell.read("v.json"));

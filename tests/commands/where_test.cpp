@@ -70,7 +70,7 @@ TEST_CASE("a calibration that cannot say where it was made asks for the cluster"
     return outcome.err;
   };
   CHECK_THAT(refusal("/context/cores", 0), Catch::Contains("c.json") && Catch::Contains("context.cores"));
-  CHECK_THAT(refusal("/ranks_on_machine", 1), Catch::Contains("several hosts"));
+  CHECK_THAT(refusal("/job/ranks_on_machine", 1), Catch::Contains("several hosts"));
   CHECK_THAT(refusal("/cluster", {{"shared_cores", 2}, {"slowest_shaped_link_bytes_per_s", 1e8}}),
              Catch::Contains("in a lab"));
 }

@@ -29,8 +29,8 @@ TEST_CASE("what is wrong with a table is said with file and line") {
   CHECK_THROWS_WITH(read_csv(written(folder, "a,a\n1,2\n")),
                     Catch::Contains("t.csv:1: two columns are called 'a'"));
   CHECK_THROWS_WITH(read_csv(written(folder, "a,b\n1,\"2\n")),
-                    Catch::Contains("t.csv:2: a quoted cell has no end"));
-  CHECK_THROWS_WITH(read_csv(written(folder, "a,b\n")), Catch::Contains("has no rows"));
+                    Catch::Contains("t.csv:2: a quoted cell is not closed"));
+  CHECK_THROWS_WITH(read_csv(written(folder, "a,b\n")), Catch::Contains("contains no rows"));
 }
 
 }  // namespace stepcast::csv_test

@@ -69,8 +69,8 @@ TEST_CASE("a syntax error of JSON names file, line, column, what was found and w
       {"{\"a\": None}", "s.json:1:7: is not valid JSON: invalid literal; last read: '\"a\": N'"},
       {"{\"a\": 1} {",
        "s.json:1:11: is not valid JSON: the file ends early (truncated?); expected string literal"},
-      {"{\"a\": 1}\n{}", "s.json: holds 2 JSON values one after the other, expected one"},
-      {"{\"a\": 1e999}", "s.json: holds a number that is too large"}};
+      {"{\"a\": 1}\n{}", "s.json: contains 2 JSON values, expected one"},
+      {"{\"a\": 1e999}", "s.json: contains a number that is too large"}};
   for (const auto& [content, complaint] : cases) {
     write_file(path, content, true);
     CHECK_THROWS_WITH(parse_json_file(path), Catch::EndsWith(complaint));
@@ -84,22 +84,22 @@ TEST_CASE("a key that is missing from a file or has another type is named withou
   const fs::path path = folder.path / "t.json";
   for (const auto& [entries, complaint] : std::vector<std::pair<std::string, std::string>>{
            {"", "key 'lineage' not found"}, {R"(, "lineage": 5)", "type must be array, but is number"}}) {
-    write_file(path, R"({"context": {"schema": "stepcast.trace/2"})" + entries + "}", true);
+    write_file(path, R"({"context": {"schema": "stepcast.trace/3"})" + entries + "}", true);
     CHECK_THROWS_WITH(load_trace(path.string()),
-                      Catch::Contains("t.json: is not a valid stepcast.trace/2 file: " + complaint) &&
+                      Catch::Contains("t.json: is not a valid stepcast.trace/3 file: " + complaint) &&
                           !Catch::Contains("json.exception"));
   }
 }
 
 TEST_CASE("truncated JSON and JSON of another schema name the file and what was expected") {
   const Folder folder;
-  write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/2\"", false);
+  write_file(folder.path / "t.json", "{\"context\": {\n\"schema\": \"stepcast.trace/3\"", false);
   CHECK_THROWS_WITH(
-      load_json(folder.path / "t.json", "stepcast.trace/2"),
+      load_json(folder.path / "t.json", "stepcast.trace/3"),
       Catch::EndsWith("t.json:2:29: is not valid JSON: the file ends early (truncated?); expected '}'"));
-  write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/2"}})", false);
-  CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/2"),
-                    Catch::Contains("holds stepcast.result/2, expected stepcast.trace/2"));
+  write_file(folder.path / "r.json", R"({"context": {"schema": "stepcast.result/3"}})", false);
+  CHECK_THROWS_WITH(load_json(folder.path / "r.json", "stepcast.trace/3"),
+                    Catch::Contains("has schema stepcast.result/3, expected stepcast.trace/3"));
   CHECK_THROWS_WITH(load_json(folder.path / "none.json", "x"), Catch::Contains("none.json: cannot be read"));
 }
 

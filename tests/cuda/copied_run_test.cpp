@@ -11,8 +11,8 @@
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-/// Strategy broadcast over the stand-in: its copies take a while, so that one that does not wait for what it hands on hands on
-/// something else.
+/// Strategy broadcast over the stand-in: its copies take a while, so that one that does not wait for what it
+/// hands on hands on something else.
 namespace stepcast::copied_run_test {
 
 namespace {
@@ -62,16 +62,16 @@ class LossyCopies final : public DeviceCopies {
     return memory;
   }
   void copy_now(void* to, const void* from, std::size_t bytes) override { on_->copy_now(to, from, bytes); }
-  std::size_t make_queue(int device) override { return on_->make_queue(device); }
-  void copy(std::size_t queue, void* to, const void* from, std::size_t bytes) override {
-    on_->copy(queue, to, from, bytes == lossy_ ? bytes - 1 : bytes);
+  std::size_t make_stream(int device) override { return on_->make_stream(device); }
+  [[nodiscard]] StreamHandle handle(std::size_t stream) const override { return on_->handle(stream); }
+  void enqueue(std::size_t stream, void* to, const void* from, std::size_t bytes) override {
+    on_->enqueue(stream, to, from, bytes == lossy_ ? bytes - 1 : bytes);
   }
-  Mark mark(std::size_t queue) override { return on_->mark(queue); }
-  void follow(std::size_t queue, const Mark& mark) override { on_->follow(queue, mark); }
-  void wait(const Mark& mark) override { on_->wait(mark); }
-  void drain(std::size_t queue) override { on_->drain(queue); }
-  void restart() override { on_->restart(); }
-  Clock::time_point passed(const Mark& mark) override { return on_->passed(mark); }
+  WorkPtr copy(std::size_t stream, void* to, const void* from, std::size_t bytes) override {
+    return on_->copy(stream, to, from, bytes == lossy_ ? bytes - 1 : bytes);
+  }
+  void drain(std::size_t stream) override { on_->drain(stream); }
+  void restart_clock() override { on_->restart_clock(); }
 
  private:
   std::unique_ptr<DeviceCopies> on_;

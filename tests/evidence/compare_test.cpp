@@ -168,7 +168,7 @@ TEST_CASE("the nearest measured row of a strategy is single, and of single a str
 TEST_CASE("the comparison lists every case with the keys that others read", "[compare]") {
   std::vector<ResultFile> files = {measured("single", 1, 8, 2.0, "a"), predicted("single", 1, 8, 2.2, "p"),
                                    measured("ddp", 2, 8, 4.0, "b"), predicted("ddp", 2, 8, 3.0, "q")};
-  files[3].result.trivial_step_time_s = {{"ideal_scaling", 2.0}};
+  files[3].result.forecast.baseline_step_time_s = {{"ideal_scaling", 2.0}};
   const auto cases = group_cases(files);
   const nlohmann::json json = comparison_json(cases, speedups(cases), {});
   REQUIRE(json["cases"].size() == 2);
@@ -183,18 +183,20 @@ TEST_CASE("the comparison lists every case with the keys that others read", "[co
 }
 
 TEST_CASE("twice too slow and twice too fast have a geometric-mean error of 100 %", "[compare]") {
-  const auto errors =
-      bench_errors(bench(Origin::kMeasured, {1.0, 1.0}), bench(Origin::kPredicted, {2.0, 0.5}));
-  CHECK(geometric_mean_error(errors) == Approx(1.0));
-  CHECK(geometric_mean_error(
-            bench_errors(bench(Origin::kMeasured, {1.0}), bench(Origin::kPredicted, {1.0}))) == 0.0);
+  const auto error = [](const std::vector<double>& of_measured, const std::vector<double>& of_predicted) {
+    return summary_of(errors_of(bench_pairs(bench(Origin::kMeasured, of_measured),
+                                            bench(Origin::kPredicted, of_predicted))))
+        .geometric_mean();
+  };
+  CHECK(error({1.0, 1.0}, {2.0, 0.5}) == Approx(1.0));
+  CHECK(error({1.0}, {1.0}) == 0.0);
 }
 
 TEST_CASE("bench files of other world sizes or without a shared row are refused", "[compare]") {
   Bench four = bench(Origin::kPredicted, {1.0});
   four.world_size = 4;
-  CHECK_THROWS_AS(bench_errors(bench(Origin::kMeasured, {1.0}), four), InputError);
-  CHECK_THROWS_AS(bench_errors(bench(Origin::kMeasured, {1.0}), Bench{}), InputError);
+  CHECK_THROWS_AS(bench_pairs(bench(Origin::kMeasured, {1.0}), four), InputError);
+  CHECK_THROWS_AS(bench_pairs(bench(Origin::kMeasured, {1.0}), Bench{}), InputError);
 }
 
 TEST_CASE("a Perfetto timeline nests: what overlaps without nesting gets a thread of its own", "[perfetto]") {

@@ -24,7 +24,7 @@ ResultFile run_at(double step_s, double probe, double taken, const std::string& 
 
 ResultFile forecast(double step_s, double probe, double taken) {
   ResultFile prediction = file(Origin::kPredicted, step_s, "p");
-  prediction.result.input_speeds["measuring"] = {"cpu", probe, taken};
+  prediction.result.forecast.input_speeds["measuring"] = {"cpu", probe, taken};
   return prediction;
 }
 

@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 
+#include "sim/explain/standstills.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/tensor_parallel.hpp"
 
@@ -27,7 +28,7 @@ class Draw {
   std::mt19937 random_;
 };
 
-/// What a strategy needs: options, and by how much the ranks exceed those of one replica.
+/// A strategy with its options.
 struct Way {
   std::string strategy, mesh, schedule;
   int micro_batches = 1;
@@ -52,22 +53,23 @@ PredictionRequest drawn_request(Draw& draw, bool gpus) {
   if (!way.mesh.empty()) request.training.options["mesh"] = way.mesh;
   take_mesh(request.strategy, request.training);
   if (!way.schedule.empty()) request.training.options["schedule"] = way.schedule;
-  request.batch = 4;
-  request.steps = 2;
-  request.warmup_steps = 1;
-  request.exact = draw.between(0, 1) == 0;
+  request.costs.batch = 4;
+  request.replay.steps = 2;
+  request.replay.warmup_steps = 1;
+  request.environment.exact = draw.between(0, 1) == 0;
   const auto time = [&](double scale) { return std::to_string(scale * draw.part()) + "s"; };
   if (gpus) {
-    request.model = "llama:layers=8,hidden=512,vocabulary=4096,sequence=512";
-    request.device = "h100-sxm";
-    request.precision = Precision::parse("bf16");
-    request.cluster =
+    request.costs.model = "llama:layers=8,hidden=512,vocabulary=4096,sequence=512";
+    request.costs.device = "h100-sxm";
+    request.costs.precision = Precision::parse("bf16");
+    request.environment.cluster =
         draw.from(std::vector<std::string>{"h100x8-hgx", "h100-hosts:hosts=8", "h100-rails:nodes=2"});
   } else {
-    request.model = "synthetic:layers=" + std::to_string(draw.between(8, 12)) + ",forward=" + time(1e-2) +
-                    ",backward=" + time(1e-2) + ",parameter=" + std::to_string(draw.between(1, 16)) +
-                    "MiB,output=" + std::to_string(draw.between(1, 16)) + "MiB";
-    request.cluster =
+    request.costs.model = "synthetic:layers=" + std::to_string(draw.between(8, 12)) +
+                          ",forward=" + time(1e-2) + ",backward=" + time(1e-2) +
+                          ",parameter=" + std::to_string(draw.between(1, 16)) +
+                          "MiB,output=" + std::to_string(draw.between(1, 16)) + "MiB";
+    request.environment.cluster =
         draw.from(std::vector<std::string>{"star:hosts=8", "star:hosts=4,cores=2", "lab-two-racks:hosts=8"});
   }
   if (draw.between(0, 1) == 0)
@@ -81,7 +83,7 @@ double time_of(const CriticalPath& path, const std::string& kind) {
   return 0.0;
 }
 
-/// Every piece begins where the one before it ends, inside the operation that it is of.
+/// Checks that each part begins at the end of the one before, inside its operation.
 void check_path(const CriticalPath& path, const Recording& recording) {
   REQUIRE_FALSE(path.parts.empty());
   CHECK(path.parts.front().start_s == Approx(0.0).margin(kEqual * path.step_s));
@@ -124,10 +126,10 @@ TEST_CASE("the critical path adds up to the step, never goes back in time, and l
   for (unsigned seed = 1; seed <= 120; ++seed) {
     Draw draw(seed);
     PredictionRequest request = drawn_request(draw, seed % 2 == 0);
-    INFO("seed " << seed << ": " << request.strategy << " on " << request.cluster << " " << request.model
-                 << " " << to_text(request.scale));
+    INFO("seed " << seed << ": " << request.strategy << " on " << request.environment.cluster << " "
+                 << request.costs.model << " " << to_text(request.scale));
     Recording recording;
-    request.recording = &recording;
+    request.replay.recording = &recording;
     const Result result = predict(request);
     const CriticalPath path = critical_path(recording);
     check_path(path, recording);
@@ -135,8 +137,8 @@ TEST_CASE("the critical path adds up to the step, never goes back in time, and l
     CHECK(path.step_s == Approx(result.median_step_time_s()).epsilon(kEqual));
     CHECK(time_of(path, "host") <= kEqual * path.step_s);
     PredictionRequest other = request;
-    other.recording = nullptr;
-    other.exact = !request.exact;
+    other.replay.recording = nullptr;
+    other.environment.exact = !request.environment.exact;
     CHECK(predict(other).median_step_time_s() == Approx(path.step_s).epsilon(1e-6));
     double blamed = 0.0;
     for (const Standstill& one : standstills(recording)) {
@@ -147,15 +149,14 @@ TEST_CASE("the critical path adds up to the step, never goes back in time, and l
   }
 }
 
-TEST_CASE("the path of DDP on two hosts is what one can count: computing, then what the network adds",
-          "[explain]") {
+TEST_CASE("the path of DDP on two hosts is compute, then the exposed network time", "[explain]") {
   PredictionRequest request;
   request.strategy = "all_reduce";  // after the backward, one by one
-  request.model = "synthetic:layers=2,forward=1s,backward=2s,parameter=1GB";
-  request.cluster = "star:hosts=2,bandwidth=1GB/s,latency=0s";
+  request.costs.model = "synthetic:layers=2,forward=1s,backward=2s,parameter=1GB";
+  request.environment.cluster = "star:hosts=2,bandwidth=1GB/s,latency=0s";
   request.training.world_size = 2;
   Recording recording;
-  request.recording = &recording;
+  request.replay.recording = &recording;
   predict(request);
   const CriticalPath path = critical_path(recording);
   CHECK(time_of(path, "forward") == Approx(2.0));
@@ -167,13 +168,13 @@ TEST_CASE("the path of DDP on two hosts is what one can count: computing, then w
 TEST_CASE("copies hold the main thread where they are staged, and PCIe where they are not", "[explain]") {
   PredictionRequest request;
   request.strategy = "broadcast";
-  request.cluster = "h100x8-hgx";
+  request.environment.cluster = "h100x8-hgx";
   request.training.world_size = 8;
   request.training.options["method"] = "relay";
   for (const bool pinned : {false, true}) {
     if (pinned) request.training.options["pinned"] = "yes";
     Recording recording;
-    request.recording = &recording;
+    request.replay.recording = &recording;
     predict(request);
     const CriticalPath path = critical_path(recording);
     check_path(path, recording);
@@ -183,15 +184,15 @@ TEST_CASE("copies hold the main thread where they are staged, and PCIe where the
   }
 }
 
-TEST_CASE("who waits, and because of whom: a slow rank holds up all others", "[explain]") {
+TEST_CASE("a slow rank causes all waits of the others", "[explain]") {
   PredictionRequest request;
   request.strategy = "ddp";
-  request.model = "synthetic:layers=4,forward=10ms,backward=20ms,parameter=1MiB";
-  request.cluster = "star:hosts=4";
+  request.costs.model = "synthetic:layers=4,forward=10ms,backward=20ms,parameter=1MiB";
+  request.environment.cluster = "star:hosts=4";
   request.training.world_size = 4;
   request.scale = {{"rank2", 0.5}};
   Recording recording;
-  request.recording = &recording;
+  request.replay.recording = &recording;
   predict(request);
   const CriticalPath path = critical_path(recording);
   double slow = 0.0;

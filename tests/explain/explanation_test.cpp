@@ -7,8 +7,8 @@
 #include "sim/explain/difference.hpp"
 #include "sim/explain/report.hpp"
 
-/// The three best-known stories, and each of their sentences tried: what an explanation says that more of a resource gains is
-/// what a prediction says that has more of it.
+/// Three well-known bottlenecks. The gain that an explanation reports for a resource equals that of a
+/// prediction with more of it.
 namespace stepcast::explanation_test {
 namespace {
 
@@ -34,7 +34,7 @@ double part_of_path(const Explanation& explanation, const std::function<bool(con
   return sum / explanation.path.step_s;
 }
 
-/// Asking with the option of every gain gives its step.
+/// Predictions with the option of each gain have its step time.
 void check_gains(const PredictionRequest& request, const Explanation& explanation) {
   for (const Gain& gain : explanation.gains) {
     if (!gain.option.starts_with("--scale ")) continue;
@@ -49,13 +49,12 @@ void check_gains(const PredictionRequest& request, const Explanation& explanatio
 
 }  // namespace
 
-TEST_CASE(
-    "gather_scatter: the root's link is what it waits for, and a faster one of another rank gains nothing",
-    "[law]") {
+TEST_CASE("gather_scatter waits for the root's link, and a faster link of another rank gains nothing",
+          "[law]") {
   PredictionRequest request;
   request.strategy = "gather_scatter";
-  request.model = "synthetic:layers=8,forward=10ms,backward=20ms,parameter=16MiB";
-  request.cluster = "star:hosts=4,bandwidth=1GB/s";
+  request.costs.model = "synthetic:layers=8,forward=10ms,backward=20ms,parameter=16MiB";
+  request.environment.cluster = "star:hosts=4,bandwidth=1GB/s";
   request.training.world_size = 4;
   const Explanation explanation = explain(request, kMore);
   const double at_root =
@@ -76,11 +75,11 @@ TEST_CASE("a 6-2-2-2 pipeline: the first stage is the path, its speed gains most
           "[law]") {
   PredictionRequest request;
   request.strategy = "pipeline";
-  request.model = "synthetic:layers=12,forward=10ms,backward=20ms,parameter=16MiB,output=1MiB";
+  request.costs.model = "synthetic:layers=12,forward=10ms,backward=20ms,parameter=16MiB,output=1MiB";
   request.training.options["split"] = "6-2-2-2";
   request.training.micro_batches = 4;
-  request.batch = 8;
-  request.cluster = "star:hosts=4,bandwidth=1GB/s";
+  request.costs.batch = 8;
+  request.environment.cluster = "star:hosts=4,bandwidth=1GB/s";
   request.training.world_size = 4;
   const Explanation explanation = explain(request, kMore);
   const double first = part_of_path(explanation, [](const PathPart& part) { return part.rank == 0; });
@@ -100,11 +99,11 @@ TEST_CASE("a 6-2-2-2 pipeline: the first stage is the path, its speed gains most
 TEST_CASE("DDP over 10 Gb/s Ethernet: the network is the step, and a faster GPU gains nothing", "[law]") {
   PredictionRequest request;
   request.strategy = "ddp";
-  request.model = "gpt2-small";
-  request.device = "h100-sxm";
-  request.precision = Precision::parse("bf16");
-  request.batch = 8;
-  request.cluster = "h100-hosts:hosts=4,rate=10Gb/s";
+  request.costs.model = "gpt2-small";
+  request.costs.device = "h100-sxm";
+  request.costs.precision = Precision::parse("bf16");
+  request.costs.batch = 8;
+  request.environment.cluster = "h100-hosts:hosts=4,rate=10Gb/s";
   request.training.world_size = 4;
   const Explanation explanation = explain(request, kMore);
   const double network =
@@ -114,7 +113,7 @@ TEST_CASE("DDP over 10 Gb/s Ethernet: the network is the step, and a faster GPU 
   CHECK(gain_of(explanation, "network1") == Approx(network * (1.0 - 1.0 / kMore)).epsilon(0.02));
   CHECK(gain_of(explanation, "compute") < 0.005);
   // Where the network is fast, it is the other way round.
-  request.cluster = "h100-hosts:hosts=4,protocol=infiniband,rate=400Gb/s";
+  request.environment.cluster = "h100-hosts:hosts=4,protocol=infiniband,rate=400Gb/s";
   const Explanation fast = explain(request, kMore);
   CHECK(gain_of(fast, "network1") < 0.05);
   CHECK(gain_of(fast, "compute") + gain_of(fast, "memory") + gain_of(fast, "host") >
@@ -122,11 +121,10 @@ TEST_CASE("DDP over 10 Gb/s Ethernet: the network is the step, and a faster GPU 
   check_gains(request, fast);
 }
 
-TEST_CASE("what a prediction does not have is not spoken of, and refused where it is asked for",
-          "[explain]") {
+TEST_CASE("resources that a prediction lacks are left out, and rejected in --scale", "[explain]") {
   PredictionRequest request;
   request.strategy = "single";
-  request.model = "synthetic:layers=2,forward=10ms,backward=20ms";
+  request.costs.model = "synthetic:layers=2,forward=10ms,backward=20ms";
   const Explanation alone = explain(request, kMore);
   REQUIRE(alone.gains.size() == 1);
   CHECK(gain_of(alone, "compute") == Approx(1.0 - 1.0 / kMore));
@@ -142,13 +140,13 @@ TEST_CASE("what a prediction does not have is not spoken of, and refused where i
   CHECK(to_text(parse_scales("compute=1.1,network1=0.5")) == "compute=1.1,network1=0.5");
 }
 
-TEST_CASE("more micro-batches are tried where the batch can be divided so", "[explain]") {
+TEST_CASE("more micro-batches are tried if they divide the batch", "[explain]") {
   PredictionRequest request;
   request.strategy = "pipeline";
-  request.model = "synthetic:layers=8,forward=10ms,backward=20ms,output=1KiB";
+  request.costs.model = "synthetic:layers=8,forward=10ms,backward=20ms,output=1KiB";
   request.training.micro_batches = 2;
-  request.batch = 12;
-  request.cluster = "star:hosts=4";
+  request.costs.batch = 12;
+  request.environment.cluster = "star:hosts=4";
   request.training.world_size = 4;
   const Explanation explanation = explain(request, kMore);
   CHECK(gain_of(explanation, "micro-batches") > 0.1);
@@ -159,15 +157,14 @@ TEST_CASE("more micro-batches are tried where the batch can be divided so", "[ex
   CHECK(predict(request).median_step_time_s() == found->step_s);
 }
 
-TEST_CASE("the parts of the difference between a run and its forecast add up to it, the largest first",
-          "[explain]") {
+TEST_CASE("parts of the difference between a run and its forecast add up to it, largest first", "[explain]") {
   PredictionRequest request;
   request.strategy = "ddp";
-  request.model = "synthetic:layers=4,forward=10ms,backward=20ms,parameter=16MiB";
-  request.cluster = "star:hosts=4,bandwidth=1GB/s";
+  request.costs.model = "synthetic:layers=4,forward=10ms,backward=20ms,parameter=16MiB";
+  request.environment.cluster = "star:hosts=4,bandwidth=1GB/s";
   request.training.world_size = 4;
   const Result forecast = predict(request);
-  request.cluster = "star:hosts=4,bandwidth=500MB/s";
+  request.environment.cluster = "star:hosts=4,bandwidth=500MB/s";
   Result measured = predict(request);
   CHECK_THROWS_AS(step_differences(measured, forecast), InputError);  // none was measured
   measured.origin = Origin::kMeasured;

@@ -21,16 +21,16 @@
 #include <utility>
 #include <vector>
 
-/// Holds the numbers of `stepcast predict` still: runs every line of cases.txt and compares what comes out with
-/// golden.json, or writes it. It looks at the program from outside, as a user does, and reads of a file's layout no
-/// more than it must, so that code and files may be moved under it.
+/// Holds the numbers of `stepcast predict` still: runs every line of cases.txt and compares what comes out
+/// with golden.json, or writes it. It looks at the program from outside, as a user does, and reads of a
+/// file's layout no more than it must, so that code and files may be moved under it.
 namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// What the last digits depend on beside the sources of this repository: the same sources give the same bits at -O2
-/// and -O3, but not with another SimGrid or with fused multiply-adds.
+/// What the last digits depend on beside the sources of this repository: the same sources give the same bits
+/// at -O2 and -O3, but not with another SimGrid or with fused multiply-adds.
 constexpr const char* kMadeWith = "SimGrid " STEPCAST_SIMGRID_VERSION ", " STEPCAST_PROCESSOR;
 constexpr double kToleranceElsewhere = 1e-6;  // relative
 
@@ -63,7 +63,8 @@ struct Case {
   double seconds = 0.0;
 };
 
-// --- hashes and sums ------------------------------------------------------------------------------------------
+// --- hashes and sums
+// ------------------------------------------------------------------------------------------
 
 std::string digits(double value) {
   std::array<char, 40> text{};
@@ -105,7 +106,8 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
-// --- what is frozen of a prediction ---------------------------------------------------------------------------
+// --- what is frozen of a prediction
+// ---------------------------------------------------------------------------
 
 Json step_times(const Json& prediction) {
   const auto times = prediction.at("step_time_s").get<std::vector<std::vector<double>>>();
@@ -186,7 +188,7 @@ Json spans(const Json& all) {
 Json frozen_step(const Json& prediction) {
   Json result = {{"step_time_s", step_times(prediction)},
                  {"bytes_sent_per_rank", prediction.at("bytes_sent_per_rank_bytes")},
-                 {"trivial_step_time_s", prediction.at("trivial_step_time_s")},
+                 {"trivial_step_time_s", prediction.at("forecast").at("baseline_step_time_s")},
                  {"breakdown_s", breakdown(prediction.at("breakdown"))},
                  {"memory", memory(prediction.at("memory"))},
                  {"spans", spans(prediction.at("spans"))}};
@@ -209,7 +211,8 @@ Json frozen_bench(const Json& prediction) {
   return {{"rows", rows}, {"hash", hash.text()}};
 }
 
-// --- running --------------------------------------------------------------------------------------------------
+// --- running
+// --------------------------------------------------------------------------------------------------
 
 struct Output {
   int exit_code = 0;
@@ -262,10 +265,11 @@ void run_all(std::vector<Case>& cases, const Options& options) {
   for (std::thread& worker : workers) worker.join();
 }
 
-// --- files ----------------------------------------------------------------------------------------------------
+// --- files
+// ----------------------------------------------------------------------------------------------------
 
-/// A case per line: a name, then the options of `stepcast predict`. They go through a shell as they are, so they
-/// may hold nothing that a shell minds.
+/// A case per line: a name, then the options of `stepcast predict`. They go through a shell as they are, so
+/// they may hold nothing that a shell minds.
 std::vector<Case> read_cases(const fs::path& path, const std::string& only) {
   std::ifstream in(path);
   if (!in) throw std::runtime_error(path.string() + ": cannot be read");
@@ -311,7 +315,8 @@ void write_golden(const fs::path& path, const Json& cases) {
   if (!out.flush()) throw std::runtime_error(path.string() + ": cannot be written");
 }
 
-// --- comparing ------------------------------------------------------------------------------------------------
+// --- comparing
+// ------------------------------------------------------------------------------------------------
 
 struct Difference {
   std::string field, before, after;

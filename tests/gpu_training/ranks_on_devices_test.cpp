@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "runner/execute/device_queue.hpp"
+#include "runner/execute/device_stream.hpp"
 #include "runner/torch/engine.hpp"
 #include "schedule/operations.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -16,12 +16,12 @@
 #include "tests/runner/as_ranks.hpp"
 #include "tests/worlds.hpp"
 
-/// Ranks with a device each: LibTorch computes on this host in the place of the device's default stream, NCCL's backend
-/// communicates over the stand-in, whose streams are threads.
+/// Ranks with a device each: LibTorch computes on this host in the place of the device's default stream,
+/// NCCL's backend communicates over the stand-in, whose streams are threads.
 ///
-/// A kernel of LibTorch runs while it is issued, so that the default stream is ahead of whatever it does not wait for:
-/// where the runner forgets to let it wait, kernels read what has not arrived. That does not happen by luck, since every call
-/// starts late.
+/// A kernel of LibTorch runs while it is issued, so that the default stream is ahead of whatever it does not
+/// wait for: where the runner forgets to let it wait, kernels read what has not arrived. That does not happen
+/// by luck, since every call starts late.
 namespace stepcast::ranks_on_devices_test {
 using namespace worlds;
 namespace {
@@ -30,21 +30,21 @@ using namespace std::chrono_literals;
 using Values = std::vector<std::vector<double>>;
 
 /// The default stream of a stand-in's device, which LibTorch takes for this host.
-class HostQueue final : public DeviceQueue {
+class HostQueue final : public DeviceStream {
  public:
   explicit HostQueue(int number) : queue_(open_device("cuda", number)) {}
   [[nodiscard]] std::string device() const override { return queue_->device(); }
   [[nodiscard]] std::string torch_name() const override { return "cpu"; }
   [[nodiscard]] std::string bus() const override { return queue_->bus(); }
   void restart() override { queue_->restart(); }
-  std::size_t mark() override { return queue_->mark(); }
+  std::size_t record_event() override { return queue_->record_event(); }
   void drain() override { queue_->drain(); }
-  Clock::time_point passed(std::size_t mark) override { return queue_->passed(mark); }
+  Clock::time_point time_of(std::size_t mark) override { return queue_->time_of(mark); }
   void hold(std::chrono::milliseconds at_most) override { queue_->hold(at_most); }
   void release() override { queue_->release(); }
 
  private:
-  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<DeviceStream> queue_;
 };
 
 /// What the default stream waits for LibTorch's next kernel waits for.
@@ -52,7 +52,7 @@ class LateWork final : public Work {
  public:
   explicit LateWork(WorkPtr work) : work_(std::move(work)) {}
   void wait() override { work_->wait(); }
-  void precede(DeviceStream stream) override {
+  void precede(StreamHandle stream) override {
     work_->precede(stream);
     expect(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)) == cudaSuccess, "the stream goes on");
   }
@@ -152,7 +152,7 @@ Trained train(const std::string& strategy, const Model& model, const TrainingCon
       config.world_size,
       [&](RankSession& session) {
         RunOptions options = options_for(model, config.batch, float64);
-        std::unique_ptr<DeviceQueue> device;
+        std::unique_ptr<DeviceStream> device;
         if (on_devices) {
           device = std::make_unique<HostQueue>(session.ranks.local_rank);
           session.backend = std::make_unique<LateBackend>(std::move(session.backend));

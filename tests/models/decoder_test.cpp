@@ -145,12 +145,12 @@ TEST_CASE("what a configuration says and this project does not model is refused 
              Catch::Contains("'sliding_window' is 8") && Catch::Contains("sequence=16"));
   CHECK(with({{"sliding_window", 4096}}).empty());
   CHECK_THAT(with({{"logit_softcap", 30.0}}),
-             Catch::Contains("'logit_softcap' (30.0) is not known of mistral"));
+             Catch::Contains("'logit_softcap' (30.0) is not known for mistral"));
   CHECK_THAT(with({{"hidden_size", nullptr}}), Catch::Contains("'hidden_size' is missing"));
   CHECK_THAT(with({{"num_hidden_layers", "two"}}), Catch::Contains("expected a whole number, found \"two\""));
   CHECK_THAT(with({{"model_type", "mistrall"}}), Catch::Contains("did you mean 'mistral'"));
-  CHECK_THAT(model.refusal(good, ""), Catch::Contains("say how long sequences are"));
-  CHECK_THAT(model.refusal(good, ":sequnce=16"), Catch::Contains("say how long sequences are"));
+  CHECK_THAT(model.refusal(good, ""), Catch::Contains("the sequence length is missing"));
+  CHECK_THAT(model.refusal(good, ":sequnce=16"), Catch::Contains("the sequence length is missing"));
   CHECK_THAT(model.refusal({{"hidden_size", 3}}), Catch::Contains("'model_type' is missing"));
   CHECK_THAT(model.refusal({{"model_type", "gpt2"},
                             {"n_layer", 1},
@@ -178,7 +178,7 @@ TEST_CASE("memory of flash attention is linear in the sequence, that of stored p
   const auto saved = [](const std::string& more, int sequence) {
     return block(load_model("llama:layers=1,hidden=256,kv_heads=4,vocabulary=100,sequence=" +
                             std::to_string(sequence) + more))
-        .saved_size.count();
+        .saved.size.count();
   };
   CHECK(saved("", 256) == 2.0 * saved("", 128));
   CHECK(saved("", 1024) == 8.0 * saved("", 128));

@@ -3,7 +3,8 @@
 
 #include "models/model.hpp"
 
-/// What code that no compiler fuses moves and keeps: differences to fused kernels, counted by hand per element.
+/// What code that no compiler fuses moves and keeps: differences to fused kernels, counted by hand per
+/// element.
 namespace stepcast::eager_test {
 namespace {
 
@@ -34,10 +35,10 @@ Moved moved(const Model& model) {
 }
 
 const LayerCollective& context_gather(const Model& model) {
-  for (const LayerCollective& exchange : model.exchanges)
-    if (exchange.group == ExchangeGroup::kContext && !exchange.backward) return exchange;
+  for (const LayerCollective& exchange : model.collectives)
+    if (exchange.group == LayerCollectiveGroup::kContext && !exchange.backward) return exchange;
   FAIL("nothing is gathered");
-  return model.exchanges.front();
+  return model.collectives.front();
 }
 
 }  // namespace
@@ -64,10 +65,10 @@ TEST_CASE("eager RMSNorms and rotary positions move what ATen's kernels do, in f
 TEST_CASE("what an eager norm keeps is fp32 in every precision: x and x over its root mean square",
           "[models]") {
   const auto kept = [](const char* precision) { return block_of(",eager=1", precision).segments.at(1); };
-  CHECK(kept("bf16").float32_size.count() == Approx(2.0 * 8.0 * kSequence * kHidden));
-  CHECK(kept("fp32").float32_size == kept("bf16").float32_size);
-  CHECK((kept("bf16").saved_size - kept("bf16").float32_size).count() ==
-        Approx(0.5 * (kept("fp32").saved_size - kept("fp32").float32_size).count()));
+  CHECK(kept("bf16").saved.float32.count() == Approx(2.0 * 8.0 * kSequence * kHidden));
+  CHECK(kept("fp32").saved.float32 == kept("bf16").saved.float32);
+  CHECK((kept("bf16").saved.size - kept("bf16").saved.float32).count() ==
+        Approx(0.5 * (kept("fp32").saved.size - kept("fp32").saved.float32).count()));
 }
 
 TEST_CASE("keys and values that are copied for each query are as wide as queries where they are gathered",

@@ -113,18 +113,18 @@ TEST_CASE("a block of latent attention costs its products and half of the scores
   CHECK(block.forward == Flop(products + s * s * a * (n + r + w) + rest));
   CHECK(load_model(sizes + "64,flash=0").segments.at(1).forward ==
         Flop(products + 2 * s * s * a * (n + r + w) + rest));
-  CHECK(load_model(sizes + "128").segments.at(1).saved_size == 2.0 * block.saved_size);
-  // Both norms of the block with x and a number, latents twice and a number, q, k, what holds v, a number per head; the
-  // attention's output; gate, SiLU, up and their product.
+  CHECK(load_model(sizes + "128").segments.at(1).saved.size == 2.0 * block.saved.size);
+  // Both norms of the block with x and a number, latents twice and a number, q, k, what holds v, a number per
+  // head; the attention's output; gate, SiLU, up and their product.
   const double kept = 4 * h + 2 + 2 * (q + c) + r + 2 + 2 * a * (n + r) + a * (n + w) + a + a * w + 4 * f;
-  CHECK(block.saved_size == Bytes(4 * s * kept));
+  CHECK(block.saved.size == Bytes(4 * s * kept));
   const auto fused = std::find_if(block.work.begin(), block.work.end(),
                                   [](const LayerWork& work) { return work.attention.has_value(); });
   REQUIRE(fused != block.work.end());
   CHECK(fused->attention->head_size == n + r);
   CHECK(fused->attention->value_size == w);
-  // The backward computes the scores once more, but not what they weigh.
-  CHECK(fused->again == Flop(s * s * a * (n + r)));
+  // The backward recomputes the scores, but not the weighted values.
+  CHECK(fused->recomputed == Flop(s * s * a * (n + r)));
 }
 
 TEST_CASE("blocks before the first experts are dense, and none need be", "[models]") {

@@ -75,7 +75,7 @@ TEST_CASE("an override that is wrong is refused with what is right") {
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=many"), Contains("hidden") && Contains("many"));
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden="), Contains("key=value"));
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=3,"), Contains("key=value"));
-  CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=3,hidden=4"), Contains("stands twice"));
+  CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=3,hidden=4"), Contains("is set twice"));
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=0"), Contains("at least 1") && Contains("found 0"));
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=-5"), Contains("at least 1"));
   CHECK_THROWS_WITH(load_model("netflix-mlp:hidden=2ms"), Contains("expected a whole number"));
@@ -130,9 +130,9 @@ TEST_CASE("a model on tokens that does not fit together is refused with its plac
              Contains("mine.yaml:8") && Contains("sequence 9 is longer than positions 8"));
   CHECK_THAT(refusal(model("{kind: tokens, shape: [8], vocabulary: 51}", table, head)),
              Contains("mine.yaml:8") && Contains("vocabulary of 51, found 50"));
-  CHECK_THAT(refusal(model("{kind: features, shape: [8]}", table, head)), Contains("whose input are tokens"));
+  CHECK_THAT(refusal(model("{kind: features, shape: [8]}", table, head)), Contains("whose input is tokens"));
   CHECK_THAT(refusal(model(tokens, "      - gelu\n", "      - linear: {name: l, out: 50}\n")),
-             Contains("the first layer") && Contains("is an embedding"));
+             Contains("the first layer") && Contains("must be an embedding"));
   CHECK_THAT(refusal(model(tokens, table, "      - tied_linear: {to: v.weight}\n")),
              Contains("mine.yaml:11") && Contains("'v.weight'") && Contains("did you mean 'w.weight'"));
   CHECK_THAT(refusal(model(tokens, table, "      - linear: {name: l, out: 3}\n" + head)),
@@ -151,9 +151,9 @@ TEST_CASE("branches that do not fit are refused") {
 
 TEST_CASE("two layers cannot share parameter names, nor two segments theirs") {
   CHECK_THAT(refusal(with_layers("      - batch_norm: {name: b}\n      - batch_norm: {name: b}\n" + kHead)),
-             Contains("'b.weight' stands twice"));
+             Contains("two parameters have the name 'b.weight'"));
   CHECK_THAT(refusal(with_layers(kHead) + "  - name: only\n    layers: [relu]\n"),
-             Contains("'only' stands twice"));
+             Contains("two segments have the name 'only'"));
 }
 
 TEST_CASE("declared times and computed layers do not mix") {

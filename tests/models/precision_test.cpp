@@ -107,13 +107,13 @@ TEST_CASE("activations, boundaries and traffic halve with compute, and updates m
           "[models]") {
   const Model full = model_in("fp32"), half = model_in("bf16");
   for (std::size_t i = 0; i < full.segments.size(); ++i) {
-    CHECK(half.segments[i].saved_size == 0.5 * full.segments[i].saved_size);
+    CHECK(half.segments[i].saved.size == 0.5 * full.segments[i].saved.size);
     CHECK(half.segments[i].output_size == 0.5 * full.segments[i].output_size);
     CHECK(half.segments[i].forward == full.segments[i].forward);
   }
   CHECK(full.update_traffic(1.0) == Bytes(28.0));
   CHECK(half.update_traffic(1.0) == Bytes(2.0 + 8.0 + 2.0 + 16.0));
-  CHECK(model_in("tf32").segments[1].saved_size == full.segments[1].saved_size);
+  CHECK(model_in("tf32").segments[1].saved.size == full.segments[1].saved.size);
 }
 
 TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multiplies") {
@@ -133,15 +133,16 @@ TEST_CASE("float8 multiplies weights of blocks alone, and casts what it multipli
   const auto kernels = [](const LayerWork& work) { return 1.0 * work.forward_kernels; };
   for (const std::size_t end : {std::size_t{0}, low.segments.size() - 1}) {
     CHECK(sum(low, end, forward) == sum(half, end, forward));
-    CHECK(low.segments[end].saved_size == half.segments[end].saved_size);
+    CHECK(low.segments[end].saved.size == half.segments[end].saved.size);
   }
-  // Inputs of q, k and v at once, of the projection and of both layers behind it: 1 + 1 + 1 + 4; outputs 3 + 1 + 4 + 1.
+  // Inputs of q, k and v at once, of the projection and of both layers behind it: 1 + 1 + 1 + 4; outputs 3 +
+  // 1 + 4 + 1.
   CHECK(sum(low, 1, forward) - sum(half, 1, forward) == Approx(4 * s * 7 * h));
   CHECK(sum(low, 1, backward) - sum(half, 1, backward) == Approx(4 * s * 9 * h));
   CHECK(sum(low, 1, read) - sum(half, 1, read) == Approx(4 * weights));
   CHECK(sum(low, 1, kernels) - sum(half, 1, kernels) == Approx(4 + 6));
   // A byte less of inputs that nothing else keeps, which are the same.
-  CHECK((half.segments[1].saved_size - low.segments[1].saved_size).count() == Approx(s * 7 * h));
+  CHECK((half.segments[1].saved.size - low.segments[1].saved.size).count() == Approx(s * 7 * h));
   const Model gathered = in_precision(whole, Precision::parse("fp8,gather=fp8"), true);
   CHECK(sum(gathered, 1, read) == Approx(sum(half, 1, read)));
   double travels = 0.0, copies = 0.0;
@@ -163,9 +164,9 @@ TEST_CASE("with tensor parallelism inputs are gathered in float8, and sums stay 
       load_model("llama:layers=2,hidden=64,heads=4,vocabulary=128,sequence=32,tensor=2,sequence_parallel=1");
   const Model half = in_precision(whole, Precision::parse("bf16")),
               low = in_precision(whole, Precision::parse("fp8"));
-  for (std::size_t i = 0; i < half.exchanges.size(); ++i) {
-    const LayerCollective &before = half.exchanges[i], &after = low.exchanges[i];
-    const bool lower = before.kind == ExchangeKind::kAllGather && before.segment >= 0 &&
+  for (std::size_t i = 0; i < half.collectives.size(); ++i) {
+    const LayerCollective &before = half.collectives[i], &after = low.collectives[i];
+    const bool lower = before.kind == LayerCollectiveKind::kAllGather && before.segment >= 0 &&
                        half.segments[static_cast<std::size_t>(before.segment)].repeated;
     CHECK(after.per_sample.count() == (lower ? 0.5 : 1.0) * before.per_sample.count());
   }

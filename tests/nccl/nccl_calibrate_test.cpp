@@ -10,13 +10,14 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "runner/execute/device_queue.hpp"
+#include "runner/execute/device_stream.hpp"
 #include "sim/replay/prediction.hpp"
 #include "tests/nccl/stand_in.hpp"
 #include "tests/runner/as_ranks.hpp"
 #include "tests/temporary_folder.hpp"
 
-/// Calibrations of the stand-in's GPUs, whose collectives take what the threads of this machine need for them.
+/// Calibrations of the stand-in's GPUs, whose collectives take what the threads of this machine need for
+/// them.
 namespace stepcast::nccl_calibrate_test {
 namespace {
 
@@ -49,7 +50,8 @@ BenchSettings settings() {
 
 /// Of rank 0. \param on_sample of a rank
 NcclMeasured calibrate(
-    const std::string& device = "", const std::function<void(int rank)>& on_sample = [](int) {}) {
+    const std::string& device = "", const std::function<void(int rank)>& on_sample = [](int) {},
+    std::chrono::milliseconds timeout = 60s) {
   NcclMeasured result;
   as_sessions(2,
               [&](RankSession& session) {
@@ -60,32 +62,32 @@ NcclMeasured calibrate(
                     session, own, device, [&](const std::string&) { on_sample(session.ranks.rank); });
                 if (session.ranks.rank == 0) result = std::move(measured);
               },
-              {.backend = "nccl", .timeout = 2s, .ends_together = false});
+              {.backend = "nccl", .timeout = timeout, .ends_together = false});
   return result;
 }
 
 PredictionRequest question() {
   PredictionRequest request;
   request.strategy = "all_reduce";
-  request.model = "netflix-mlp";
-  request.device = "h100-sxm";
-  request.cluster = "h100x8-hgx";
+  request.costs.model = "netflix-mlp";
+  request.costs.device = "h100-sxm";
+  request.environment.cluster = "h100x8-hgx";
   request.training.world_size = 2;
-  request.batch = 65536;
-  request.steps = 1;
-  request.warmup_steps = 0;
+  request.costs.batch = 65536;
+  request.replay.steps = 1;
+  request.replay.warmup_steps = 0;
   return request;
 }
 
 }  // namespace
 
-TEST_CASE("calibrate fits NCCL's laws to its own collectives, and predict takes the file", "[nccl]") {
+TEST_CASE("calibrate fits NCCL's parameters to measured collectives, and predict reads the file", "[nccl]") {
   const Named named(kH100, kH100);
   const NcclMeasured measured = calibrate();
   Calibration calibration = measured.calibration;
-  calibration.context = make_run_context("stepcast.calibration/1", {"test"});
-  CHECK(calibration.backend == "nccl");
-  CHECK(calibration.world_size == 2);
+  calibration.context = make_run_context(kCalibrationSchema, {"test"});
+  CHECK(calibration.job.backend == "nccl");
+  CHECK(calibration.job.world_size == 2);
   CHECK(calibration.nccl.device == "h100-sxm");
   CHECK(calibration.nccl.least_gpus == 2);
   CHECK(calibration.nccl.smallest_bytes == 512.0);
@@ -103,23 +105,23 @@ TEST_CASE("calibrate fits NCCL's laws to its own collectives, and predict takes 
   CHECK(probes == std::set<std::string>(calibrated_collectives().begin(), calibrated_collectives().end()));
 
   // Import's fit of the same numbers is the same.
-  CHECK(nccl_calibration("h100-sxm", measured.samples).nccl.laws == calibration.nccl.laws);
+  CHECK(nccl_calibration("h100-sxm", measured.samples).nccl.parameters == calibration.nccl.parameters);
 
   const TemporaryFolder folder;
   const std::string path = folder.write("gpus.calibration.json", to_file_text(calibration));
-  CHECK(load_calibration(path).nccl.laws == calibration.nccl.laws);
+  CHECK(load_calibration(path).nccl.parameters == calibration.nccl.parameters);
   PredictionRequest request = question();
   const double before = predict(request).median_step_time_s();
-  request.calibration = path;
+  request.environment.calibration = path;
   const double after = predict(request).median_step_time_s();
   CHECK(std::isfinite(after));
-  CHECK(after > before);  // threads that wake each other up are slower than an H100
-  request.device = "a100-sxm";
-  request.cluster = "a100x8";
+  CHECK(after != before);
+  request.costs.device = "a100-sxm";
+  request.environment.cluster = "a100x8";
   CHECK_THROWS_WITH(predict(request), Catch::Contains("h100-sxm") && Catch::Contains("a100-sxm"));
 }
 
-TEST_CASE("GPUs that nobody knows, or of two kinds, are refused before anything is measured", "[nccl]") {
+TEST_CASE("unknown GPUs, or GPUs of two kinds, are errors before anything is measured", "[nccl]") {
   {
     const Named named("GPU X", "GPU X");
     CHECK_THROWS_WITH(calibrate(),
@@ -130,15 +132,17 @@ TEST_CASE("GPUs that nobody knows, or of two kinds, are refused before anything 
   CHECK_THROWS_WITH(calibrate(), Catch::Contains("rank 1 has a GPU 'GPU X', rank 0 '" + kH100 + "'"));
 }
 
-TEST_CASE("a rank that is lost while others calibrate is named with the operation", "[nccl]") {
+TEST_CASE("a rank that is lost during a calibration is named with the operation", "[nccl]") {
   const Named named(kH100, kH100);
-  CHECK_THROWS_WITH(calibrate("",
-                              [](int rank) {
-                                if (rank == 0) return;
-                                std::this_thread::sleep_for(4s);  // alive and silent
-                                throw RunError("rank 1 gives up");
-                              }),
-                    Catch::Contains("rank 0: all_reduce failed: rank 1 did not answer within 2.00 s"));
+  CHECK_THROWS_WITH(calibrate(
+                        "",
+                        [](int rank) {
+                          if (rank == 0) return;
+                          std::this_thread::sleep_for(6s);  // alive and silent
+                          throw RunError("rank 1 gives up");
+                        },
+                        3s),
+                    Catch::Contains("rank 0: all_reduce failed: rank 1 did not answer within 3.00 s"));
 }
 
 }  // namespace stepcast::nccl_calibrate_test

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-/// A stand-in for the few calls of the CUDA runtime and of NCCL that stepcast makes, for machines without GPUs: devices
-/// are host memory, a stream is a thread that takes one thing after the other, an event is a mark in it, and
-/// communicators connect threads of this process, one device each. Only the test program links it.
+/// A stand-in for the few calls of the CUDA runtime and of NCCL that stepcast makes, for machines without
+/// GPUs: devices are host memory, a stream is a thread that takes one thing after the other, an event is a
+/// mark in it, and communicators connect threads of this process, one device each. Only the test program
+/// links it.
 namespace stepcast::stand_in {
 
 /// How many devices there are, from now on.

@@ -6,7 +6,7 @@
 namespace stepcast::bounds_test {
 namespace {
 
-/// Of every kind: shared layers and sequences, ties, blocks with biases, several hosts, slow hosts, memory of processes.
+/// Shared layers and sequences, tied parameters, blocks with biases, several hosts, memory of processes.
 std::vector<PlanProblem> problems() {
   const Precision bf16 = Precision::parse("bf16"),
                   mixed = Precision::parse("bf16,reduction=bf16,gradients=fp32");
@@ -46,7 +46,7 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
   constexpr double kRounding = 1e-6;
   const std::vector<PlanProblem> all = problems();
   double tightness = 0.0, nearness = 0.0;
-  int asked = 0;
+  int count = 0;
   for (unsigned number = 0; number < all.size(); ++number) {
     const PlanProblem& problem = all[number];
     PlanModels models(problem);
@@ -73,14 +73,14 @@ TEST_CASE("no forecast is below its bounds of time and memory", "[plan]") {
       CHECK(bound.memory_bytes <= (1.0 + kRounding) * memory);
       CHECK(bound.memory_bytes > 0.5 * memory);
       tightness += bound.step_s / result.median_step_time_s();
-      ++asked;
+      ++count;
     }
   }
-  CHECK(asked > 150);
+  CHECK(count > 150);
   // Bounds that prune nothing would be lower bounds too.
-  INFO("bounds are " << tightness / asked << " of the forecasts in the mean of " << asked);
-  CHECK(tightness / asked > 0.75);
-  CHECK(nearness / asked > 1.0005);
+  INFO("bounds are " << tightness / count << " of the forecasts in the mean of " << count);
+  CHECK(tightness / count > 0.75);
+  CHECK(nearness / count > 1.0005);
 }
 
 }  // namespace stepcast::bounds_test

@@ -20,8 +20,8 @@ PlanProblem problem() {
 }  // namespace
 
 TEST_CASE("plans are enumerated once each, use all ranks and samples, and build", "[plan]") {
-  const PlanProblem asked = problem();
-  PlanModels models(asked);
+  const PlanProblem given = problem();
+  PlanModels models(given);
   std::set<OptionTexts> seen;
   std::set<std::string> strategies;
   std::size_t count = 0;
@@ -30,12 +30,12 @@ TEST_CASE("plans are enumerated once each, use all ranks and samples, and build"
     strategies.insert(plan.text("strategy"));
     CHECK(plan.number("pipeline") * plan.number("data") * plan.number("context") * plan.number("tensor") ==
           8);
-    const PredictionRequest request = request_of(asked, plan);
-    CHECK(*request.batch * plan.number("data") == 16);
+    const PredictionRequest request = request_of(given, plan);
+    CHECK(*request.costs.batch * plan.number("data") == 16);
     if (count++ % 16 != 0) return;
     TrainingConfig training = request.training;
-    training.batch = *request.batch;
-    INFO(command_of(asked, plan));
+    training.batch = *request.costs.batch;
+    INFO(command_of(given, plan));
     const Schedule schedule = build_schedule(request.strategy, *models.part(plan), training);
     CHECK(schedule.world_size == 8);
     CHECK(schedule.data_parallel == plan.number("data"));
@@ -44,7 +44,7 @@ TEST_CASE("plans are enumerated once each, use all ranks and samples, and build"
   CHECK(strategies == std::set<std::string>{"ddp", "fsdp", "pipeline", "single"});
 }
 
-TEST_CASE("a split counts what rides with the outer stages as blocks", "[plan]") {
+TEST_CASE("a split counts embedding and head as blocks", "[plan]") {
   CHECK(split_for(12, 4, 0, 0) == "3-3-3-3");
   CHECK(split_for(10, 4, 0, 0) == "3-3-2-2");
   CHECK(split_for(126, 16, 1, 1) == "7-14x8-7");  // Llama 3 405B
@@ -53,8 +53,8 @@ TEST_CASE("a split counts what rides with the outer stages as blocks", "[plan]")
 }
 
 TEST_CASE("variants of a plan differ from it in one dimension", "[plan]") {
-  const PlanProblem asked = problem();
-  PlanModels models(asked);
+  const PlanProblem given = problem();
+  PlanModels models(given);
   const Plan plan{{{"world-size", "8"},
                    {"pipeline", "4"},
                    {"context", "1"},
@@ -77,9 +77,9 @@ TEST_CASE("variants of a plan differ from it in one dimension", "[plan]") {
   CHECK(splits == std::set<std::string>{"2-2-1-1", "1-3-1-1", "1-2-1-2", "3-1-1-1", "2-1-2-1", "2-1-1-2"});
 }
 
-TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
-  const PlanProblem asked = problem();
-  PlanModels models(asked);
+TEST_CASE("plans as flags of Megatron-LM and configuration of torchtitan", "[plan]") {
+  const PlanProblem given = problem();
+  PlanModels models(given);
   const Plan plan{{{"world-size", "8"},
                    {"pipeline", "2"},
                    {"context", "1"},
@@ -93,49 +93,51 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
                    {"schedule", "1f1b"},
                    {"split", "4-2"},
                    {"bucket-cap", "100MiB"}}};
-  const LaunchText megatron = megatron_flags(models, plan);
+  const LaunchText megatron = launch_text("megatron-lm", models, plan);
   for (const char* line :
        {"--tensor-model-parallel-size 2\n", "--sequence-parallel\n", "--pipeline-model-parallel-size 2\n",
         "--pipeline-model-parallel-layout 'Et*4|t*2L'\n", "--context-parallel-size 1\n",
         "--micro-batch-size 2\n", "--global-batch-size 16\n", "--seq-length 1024\n", "--bf16\n",
         "--recompute-granularity full\n", "--recompute-method uniform\n", "--recompute-num-layers 2\n",
         "--ddp-bucket-size 26214400\n"})
-    CHECK_THAT(megatron.text, Catch::Contains(line));
+    CHECK_THAT(megatron.lines, Catch::Contains(line));
   CHECK(megatron.missing.empty());
-  const LaunchText torchtitan = torchtitan_toml(models, plan);
+  const LaunchText torchtitan = launch_text("torchtitan", models, plan);
   for (const char* line :
        {"[parallelism]\n", "tensor_parallel_degree = 2\n", "pipeline_parallel_degree = 2\n",
         "pipeline_parallel_schedule = \"1F1B\"\n", "pipeline_parallel_microbatch_size = 2\n",
         "local_batch_size = 8\n", "pipeline_parallel_split_points = [\"layers.4\"]\n",
         "[activation_checkpoint]\nmode = \"full\"\n"})
-    CHECK_THAT(torchtitan.text, Catch::Contains(line));
+    CHECK_THAT(torchtitan.lines, Catch::Contains(line));
   // Units of two blocks, replicas of a pipeline, the cap of buckets, inputs gathered again.
   CHECK(torchtitan.missing.size() == 4);
 
   Plan shared = plan;
   for (const char* zero : {"1", "2"}) {
     shared.values["zero"] = zero;
-    CHECK_THAT(megatron_flags(models, shared).text, Catch::Contains("--use-distributed-optimizer\n"));
-    CHECK(megatron_flags(models, shared).missing.size() == (shared.number("zero") == 1 ? 0 : 1));
-    CHECK(torchtitan_toml(models, shared).missing.size() == 5);
+    CHECK_THAT(launch_text("megatron-lm", models, shared).lines,
+               Catch::Contains("--use-distributed-optimizer\n"));
+    CHECK(launch_text("megatron-lm", models, shared).missing.size() == (shared.number("zero") == 1 ? 0 : 1));
+    CHECK(launch_text("torchtitan", models, shared).missing.size() == 5);
   }
 
   for (const bool ring : {false, true}) {
-    PlanProblem other = asked;
+    PlanProblem other = given;
     other.model += ring ? ",ring=1" : ",ring=0";
     PlanModels round(other);
     Plan parts = plan;
     parts.values["context"] = "2";
-    CHECK_THAT(megatron_flags(round, parts).text,
+    CHECK_THAT(launch_text("megatron-lm", round, parts).lines,
                Catch::Contains(ring ? "--cp-comm-type p2p\n" : "--cp-comm-type all_gather\n"));
-    CHECK_THAT(torchtitan_toml(round, parts).text, Catch::Contains(ring ? "\"alltoall\"" : "\"allgather\""));
+    CHECK_THAT(launch_text("torchtitan", round, parts).lines,
+               Catch::Contains(ring ? "\"alltoall\"" : "\"allgather\""));
   }
 
   Plan inside = plan;
   inside.values["rank-order"] = kStagesInside;
-  CHECK_THAT(megatron_flags(models, inside).text, Catch::Contains("--use-tp-pp-dp-mapping\n"));
-  CHECK(torchtitan_toml(models, inside).missing.size() == 5);
-  CHECK_THAT(command_of(asked, inside), Catch::Contains("--mesh data=2,pipeline=2,tensor=2"));
+  CHECK_THAT(launch_text("megatron-lm", models, inside).lines, Catch::Contains("--use-tp-pp-dp-mapping\n"));
+  CHECK(launch_text("torchtitan", models, inside).missing.size() == 5);
+  CHECK_THAT(command_of(given, inside), Catch::Contains("--mesh data=2,pipeline=2,tensor=2"));
 
   const Plan sharded{{{"world-size", "8"},
                       {"data", "4"},
@@ -144,11 +146,11 @@ TEST_CASE("plans in the words of Megatron and torchtitan", "[plan]") {
                       {"strategy", "fsdp"},
                       {"sharding", "full_shard"},
                       {"recompute", "full"}}};
-  CHECK_THAT(megatron_flags(models, sharded).text,
+  CHECK_THAT(launch_text("megatron-lm", models, sharded).lines,
              Catch::Contains("--data-parallel-sharding-strategy optim_grads_params\n"));
-  const LaunchText titan = torchtitan_toml(models, sharded);
-  CHECK_THAT(titan.text, Catch::Contains("data_parallel_shard_degree = 4\n") &&
-                             Catch::Contains("fsdp_reshard_after_forward = \"always\"\n"));
+  const LaunchText titan = launch_text("torchtitan", models, sharded);
+  CHECK_THAT(titan.lines, Catch::Contains("data_parallel_shard_degree = 4\n") &&
+                              Catch::Contains("fsdp_reshard_after_forward = \"always\"\n"));
   CHECK(titan.missing == std::vector<std::string>{"tensor parallelism without sequence parallelism"});
 }
 

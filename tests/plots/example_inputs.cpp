@@ -53,7 +53,7 @@ Result with_step(Result result, const ModelExample& model, double scale) {
     const auto add = [&](Stream stream, SpanKind kind, const char* name, double from, double to) {
       result.spans.push_back({rank, stream, kind, name, from, to});
     };
-    add(Stream::kHost, SpanKind::kInputAndHost, "input", 0.0, input);
+    add(Stream::kCompute, SpanKind::kInputAndHost, "input", 0.0, input);
     add(Stream::kCompute, SpanKind::kCompute, "forward/features", input, backward);
     add(Stream::kCompute, SpanKind::kCompute, "backward/features", backward, end);
     if (!alone) {
@@ -150,7 +150,7 @@ std::vector<ResultFile> results() {
       Result predicted =
           with_step(base(model, strategy, ranks), model, 0.92 + 0.03 * static_cast<double>(files.size() % 5));
       predicted.origin = Origin::kPredicted;
-      predicted.trivial_step_time_s = {{"ideal_scaling", model.compute_s},
+      predicted.forecast.baseline_step_time_s = {{"ideal_scaling", model.compute_s},
                                        {"alpha_beta", 1.3 * model.compute_s}};
       files.push_back(
           {std::string(strategy) + ".predicted.json", std::to_string(files.size()), std::move(predicted)});

@@ -16,11 +16,6 @@ Result pipeline(int stages, int micro_batches, const std::string& schedule);
 /// A measured and a predicted bench file of all collectives.
 std::vector<Bench> benches();
 
-/// A report of the lab: three models over links of four rates, up to 8 ranks and 1 s per step, three launches
-/// each; clusters with a slow host, an oversubscribed uplink and a straggler; real compute on 2 ranks.
-/// Calibrated with 2 hosts at 5 Gbit/s.
-LabReport lab_report();
-
-inline FigureInput figure_input() { return {results(), benches(), false, Bytes(0), {lab_report()}}; }
+inline FigureInput figure_input() { return {results(), benches(), false, Bytes(0)}; }
 
 }  // namespace stepcast::examples

@@ -120,8 +120,8 @@ TEST_CASE("the timeline draws a copy inside a backward lower than the backward",
                   {0, Stream::kCompute, SpanKind::kOptimizerAndCopies, "copy_in/bucket0", 0.4, 0.6}};
   input.results = {{"run.json", "a", result}};
   const std::string data = figure("timeline").draw(input).data;
-  CHECK_THAT(data, Catch::Contains("0 0 0 1000 -0.42 0.42 \"backward/a\""));
-  CHECK_THAT(data, Catch::Contains("400 0 400 600 0.05 0.42 \"copy_in/bucket0\""));
+  CHECK_THAT(data, Catch::Contains("500 0 0 1000 -0.42 0.42 \"backward/a\""));
+  CHECK_THAT(data, Catch::Contains("500 0.235 400 600 0.05 0.42 \"copy_in/bucket0\""));
 }
 
 }  // namespace stepcast::figure_test

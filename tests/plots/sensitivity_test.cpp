@@ -16,7 +16,7 @@ ResultFile prediction(const std::string& cluster, int ranks, double step_s) {
   result.configuration.world_size = result.configuration.data_parallel = ranks;
   result.configuration.batch = 128;
   result.step_time_s = {{step_s}};
-  result.trivial_step_time_s = {{"ideal_scaling", 1.0}};
+  result.forecast.baseline_step_time_s = {{"ideal_scaling", 1.0}};
   return {cluster + std::to_string(ranks) + ".json", cluster, std::move(result)};
 }
 
@@ -37,7 +37,8 @@ TEST_CASE("4 ranks whose step takes twice that of one rank are 2.00 times as fas
       {"slow", "1.00 s", "1.25 s", "1.60", "2.00 s", "2.00"},
       {"fast", "1.00 s", "-", "-", "1.00 s", "4.00"}};
   CHECK(drawing.table == expected);
-  CHECK_THAT(drawing.data, Catch::Contains(" 4 2 \"2.00\"") && Catch::Contains(" 2 1.6 \"1.60\""));
+  CHECK_THAT(drawing.data,
+             Catch::Contains("# slow: x y\n0 1.6\n1 2\n") && Catch::Contains("# fast: x y\n1 4\n"));
   CHECK_THAT(drawing.script, Catch::Contains("m, ddp, batch 128 per rank"));
 }
 
@@ -46,8 +47,8 @@ TEST_CASE("sensitivity refuses two predictions of one bar, too many clusters, an
   CHECK_THROWS_WITH(draw({prediction("a", 2, 1.0), prediction("a", 2, 2.0)}),
                     Catch::Contains("a2.json") && Catch::Contains("cluster a"));
   std::vector<ResultFile> many;
-  for (char name = 'a'; name < 'i'; ++name) many.push_back(prediction(std::string(1, name), 2, 1.0));
-  CHECK_THROWS_WITH(draw(many), Catch::Contains("8 clusters"));
+  for (char name = 'a'; name < 'l'; ++name) many.push_back(prediction(std::string(1, name), 2, 1.0));
+  CHECK_THROWS_WITH(draw(many), Catch::Contains("11 series"));
   ResultFile pipeline = prediction("a", 2, 1.0);
   pipeline.result.configuration.data_parallel = 1;
   CHECK_THROWS_AS(draw({pipeline}), InputError);

@@ -1,29 +1,14 @@
-#include "records/machine_state.hpp"
-
-#include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <csignal>
-#include <ctime>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "core/program.hpp"
 #include "records/bench.hpp"
 #include "records/calibration.hpp"
 #include "records/result.hpp"
 #include "records/trace.hpp"
+#include "records/watch.hpp"
 
 namespace stepcast::machine_state_test {
 namespace {
-
-double thread_cpu_s() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 constexpr double kTick = 0.01;
 
@@ -36,113 +21,132 @@ Result run_of(const std::vector<double>& step_time_s, int steps_per_entry, const
   return result;
 }
 
-/// Computes for 0.6 s on one core that another program keeps busy as well.
-struct Beside {
-  MachineState state;
-  double time_s = 0.0, ran_s = 0.0, waited_s = 0.0;
-};
-Beside beside_another_program() {
-  Beside all;
-  std::thread([&] {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(static_cast<std::size_t>(usable_cores().front()), &one);
-    ::sched_setaffinity(0, sizeof one, &one);
-    const pid_t other = ::fork();
-    if (other == 0)
-      while (true) static_cast<void>(probe_speed());
-    MachineWatch watch;
-    const double ran = thread_cpu_s(), waited = thread_waited_s();
-    while (watch.elapsed_s() < 0.6) static_cast<void>(probe_speed());
-    all.time_s = watch.elapsed_s();
-    all.ran_s = thread_cpu_s() - ran;
-    all.waited_s = thread_waited_s() - waited;
-    all.state = watch.sample();
-    ::kill(other, SIGKILL);
-    ::waitpid(other, nullptr, 0);
-  }).join();
-  return all;
+/// State of an interval of `wall_s` from its differences of counters.
+MachineState state_of(double wall_s, std::size_t cores, int threads, double idle_s, double own_s) {
+  return state_between({}, {.wall_s = wall_s, .own_s = own_s, .idle_s = idle_s}, {cores, threads, kTick});
+}
+
+/// Recorded on core 0 of a virtual machine during 0.6 s of computing, concurrently with another busy process
+/// on that core and builds on all others: /proc/stat, CPU time, schedstat of the only thread,
+/// CLOCK_MONOTONIC.
+CpuCounters recorded(const char* stat, double own_s, const char* schedstat, double wall_s) {
+  CpuCounters counters = parse_core_times(stat, {0}, 1.0 / kTick);
+  counters.own_s = own_s;
+  counters.queued_s = run_queue_delay_s(schedstat);
+  counters.wall_s = wall_s;
+  return counters;
+}
+CpuCounters recorded_begin() {
+  return recorded(
+      "cpu  121032 108159 22802 107287 406 0 105 78 0 0\ncpu0 59407 54024 10469 55950 26 0 14 33 0 0\n"
+      "cpu1 61625 54134 12332 51336 379 0 90 45 0 0\n",
+      0.036677132, "36677132 114250646 28\n", 1800.843098839);
+}
+CpuCounters recorded_end() {
+  return recorded(
+      "cpu  121080 108216 22818 107287 406 0 105 78 0 0\ncpu0 59433 54056 10471 55950 26 0 14 33 0 0\n"
+      "cpu1 61646 54159 12346 51336 379 0 90 45 0 0\n",
+      0.146859097, "146859097 605346544 58\n", 1801.44435444);
 }
 
 }  // namespace
 
-TEST_CASE(
-    "of /proc/stat idle time, waiting for disks and stolen time are summed over the cores that are named") {
+TEST_CASE("idle, interrupt and stolen time of /proc/stat are summed over the named cores") {
   const std::string stat =
       "cpu  900 0 900 900 900 0 0 900 0 0\ncpu0 1 2 3 400 50 6 7 80 0 0\ncpu1 1 1 1 100 0 0 0 20 0 0\n"
       "cpu2 0 0 0 7 0 0 0 0 0 0\nintr 1 2 3\ncpu3 1 1 1 9999 0 0 0 0\n";
-  const CoreTimes times = parse_core_times(stat, {0, 1, 3}, 100.0);
+  const CpuCounters times = parse_core_times(stat, {0, 1, 3}, 100.0);
   CHECK(times.idle_s == Approx(5.5));
   CHECK(times.interrupts_s == Approx(0.13));
   CHECK(times.stolen_s == Approx(1.0));
   CHECK(parse_core_times("cpu0 1 2 3 400", {0}, 100.0).idle_s == Approx(4.0));
 }
 
-TEST_CASE("others take what is neither idle nor ours, of the time that we could have used, less one tick") {
-  // One core for one second: we had 0.5 s, 0.2 s were idle, others had 0.3 s.
-  CHECK(taken_part(1.0, 1, 1, 0.2, 0.5, kTick) == Approx(0.29));
-  // On the other of two cores somebody computes all the time; a single thread of ours loses nothing.
-  CHECK(taken_part(1.0, 2, 1, 0.0, 1.0, kTick) == 0.0);
-  // Two threads of ours do.
-  CHECK(taken_part(1.0, 2, 2, 0.0, 1.0, kTick) == Approx(0.495));
-  // What is shorter than a tick cannot be seen.
-  CHECK(taken_part(0.009, 1, 1, 0.0, 0.002, kTick) == 0.0);
-  CHECK(taken_part(0.0, 1, 1, 0.0, 0.0, kTick) == 0.0);
+TEST_CASE("CPU time that is neither idle nor own is lost, less one tick, as far as the threads wanted it") {
+  // One core for one second: 0.5 s own, 0.2 s idle, 0.3 s of others.
+  CHECK(state_of(1.0, 1, 1, 0.2, 0.5).lost_fraction == Approx(0.29));
+  // Others use the second core all the time; one thread loses nothing, two do.
+  CHECK(state_of(1.0, 2, 1, 0.0, 1.0).lost_fraction == 0.0);
+  CHECK(state_of(1.0, 2, 2, 0.0, 1.0).lost_fraction == Approx(0.495));
+  // An interval below a tick shows nothing.
+  CHECK(state_of(0.009, 1, 1, 0.0, 0.002).lost_fraction == 0.0);
+  CHECK(state_of(0.0, 1, 1, 0.0, 0.0).lost_fraction == 0.0);
 }
 
-TEST_CASE("a program that computes on our core is seen to take a good part of it, and to keep us in line") {
-  const Beside all = beside_another_program();
-  CHECK(all.state.taken > 0.2);
-  CHECK(all.state.waited > 0.2);
-  CHECK(all.ran_s + all.waited_s == Approx(all.time_s).epsilon(0.05));
+TEST_CASE("stolen time is lost unless it is declared as own") {
+  const CpuCounters end{.wall_s = 1.0, .own_s = 0.5, .idle_s = 0.2, .stolen_s = 0.3};
+  CHECK(state_between({}, end, {1, 1, kTick}).stolen == Approx(0.3));
+  CHECK(state_between({}, end, {1, 1, kTick}).lost_fraction == Approx(0.29));
+  CHECK(state_between({}, end, {1, 1, kTick, true}).lost_fraction == 0.0);
 }
 
 TEST_CASE(
-    "samples below 0.85 of the best speed are disturbed, whether the probe was slow or others took time") {
+    "recorded counters of a shared core give lost time and run-queue delay that add up to the interval") {
+  const CpuCounters begin = recorded_begin(), end = recorded_end();
+  const MachineState state = state_between(begin, end, {1, 1, kTick});
+  const double wall_s = end.wall_s - begin.wall_s, own = (end.own_s - begin.own_s) / wall_s;
+  CHECK(state.queued_fraction == Approx(0.817).epsilon(1e-3));
+  CHECK(state.lost_fraction == Approx(1.0 - own - kTick / wall_s));
+  CHECK(state.queued_fraction + own == Approx(1.0).epsilon(1e-3));
+  CHECK(state.stolen == 0.0);
+}
+
+TEST_CASE("a watch reads counters of this machine, and its intervals follow each other") {
+  Watch watch;
+  const MachineState state = watch.end();
+  CHECK(state.probe_per_s > 0.0);
+  for (const double fraction : {state.lost_fraction, state.stolen, watch.end(false).lost_fraction}) {
+    CHECK(fraction >= 0.0);
+    CHECK(fraction <= 1.0);
+  }
+  CHECK(watch.elapsed_s() >= 0.0);
+}
+
+TEST_CASE("samples below 0.85 of the best speed have interference, by a slow probe or by lost CPU time") {
   const MachineLog log{{100.0, 84.0, 86.0, 100.0, 100.0}, {0.0, 0.0, 0.0, 0.2, 0.1}};
-  CHECK(undisturbed(log, 100.0) == std::vector<char>{1, 0, 1, 0, 1});
-  CHECK(least_disturbed(log, 100.0, 3) == undisturbed(log, 100.0));
-  CHECK(least_disturbed(log, 100.0, 4) == std::vector<char>{1, 1, 1, 0, 1});
-  CHECK(least_disturbed(log, 100.0, 9) == std::vector<char>{1, 1, 1, 1, 1});
+  CHECK(without_interference(log, 100.0) == std::vector<char>{1, 0, 1, 0, 1});
+  CHECK(least_interference(log, 100.0, 3) == without_interference(log, 100.0));
+  CHECK(least_interference(log, 100.0, 4) == std::vector<char>{1, 1, 1, 0, 1});
+  CHECK(least_interference(log, 100.0, 9) == std::vector<char>{1, 1, 1, 1, 1});
   CHECK(best_probe({10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 99}) == 10.0);
   CHECK(slowest_probe({0.0, 7.0, 5.0}) == 5.0);
 }
 
-TEST_CASE("what others took and no sample contains makes no sample a disturbed one") {
+TEST_CASE("lost CPU time that a sample does not contain is no interference") {
   MachineLog log;
   log.add(100.0, 0.5, 0.45);
   log.add(100.0, 0.5);
-  log.add(100.0, 0.1, 0.3);  // no more than was taken
+  log.add(100.0, 0.1, 0.3);  // limited to what was lost
   CHECK(log.speed(0) == Approx(95.0));
-  CHECK(undisturbed(log, 100.0) == std::vector<char>{1, 0, 1});
+  CHECK(without_interference(log, 100.0) == std::vector<char>{1, 0, 1});
   const MachineSpeed speed = speed_of({&log}, "cpu");
-  CHECK(speed.taken == Approx(1.1 / 3));
+  CHECK(speed.lost_fraction == Approx(1.1 / 3));
   CHECK(speed.speed() == Approx(100.0 * (1.0 - 1.1 / 3 + 0.55 / 3)));
-  CHECK(marked(log, {1, 0, 1}).apart == std::vector<double>{0.45, 0.1});
-  const MachineLog older{{100.0}, {0.5}};
+  CHECK(marked(log, {1, 0, 1}).excluded_fraction == std::vector<double>{0.45, 0.1});
+  const MachineLog more{{100.0}, {0.5}};
   MachineLog both = log;
-  both.append(older);
-  CHECK(both.apart == std::vector<double>{0.45, 0.0, 0.1, 0.0});
+  both.append(more);
+  CHECK(both.excluded_fraction == std::vector<double>{0.45, 0.0, 0.1, 0.0});
   CHECK(both.valid());
-  both.apart[1] = 0.6;
+  both.excluded_fraction[1] = 0.6;
   CHECK_FALSE(both.valid());
 }
 
-TEST_CASE("where a run told apart what others took, its undisturbed steps count") {
+TEST_CASE("step times without interference count if a run has them") {
   Result run = run_of({0.3, 0.5, 0.7}, 2, {{90.0, 90.0}, {0.4, 0.4}});
-  CHECK(run.undisturbed_step_time_s() == run.median_step_time_s());
-  run.machine.undisturbed_s = {0.3, 0.2, 0.25};
-  CHECK(run.undisturbed_step_time_s() == 0.25);
+  CHECK(run.step_time_without_interference_s() == run.median_step_time_s());
+  run.machine.without_interference_s = {0.3, 0.2, 0.25};
+  CHECK(run.step_time_without_interference_s() == 0.25);
   CHECK(*run.step_time_at_speed(100.0) == Approx(0.25 * 0.9));
   const nlohmann::json json = run;
-  CHECK(json.get<Result>().machine.undisturbed_s == run.machine.undisturbed_s);
+  CHECK(json.get<Result>().machine.without_interference_s == run.machine.without_interference_s);
   CHECK(run.problem().empty());
-  run.machine.undisturbed_s.pop_back();
-  CHECK_THAT(run.problem(), Catch::Contains("an undisturbed time for every step"));
+  run.machine.without_interference_s.pop_back();
+  CHECK_THAT(run.problem(), Catch::Contains("a step time without interference for every step"));
 }
 
-TEST_CASE("a step at another speed: the time that others took is taken off, the probe's ratio applied") {
-  // Entries of two steps; others took half of the second one's.
+TEST_CASE("a step normalised to another speed: lost time is subtracted, the ratio of probes applied") {
+  // Entries of two steps; half of the second one was lost.
   const Result run = run_of({0.3, 0.3, 0.5, 0.7, 0.3}, 2, {{90.0, 90.0, 45.0}, {0.0, 0.5, 0.0}});
   CHECK(*run.step_time_at_speed(100.0) == Approx(0.3 * 0.9));
   Result waits = run;
@@ -151,44 +155,30 @@ TEST_CASE("a step at another speed: the time that others took is taken off, the 
   CHECK_FALSE(Result{}.step_time_at_speed(100.0));
 }
 
-TEST_CASE("what is known of the machine survives a file; older files have none") {
+TEST_CASE("the machine's state survives a file and is checked when one is read") {
   Result run = run_of({0.5, 0.5}, 1, {{90.0, 80.0}, {0.0, 0.25}});
-  run.input_speeds["measuring"] = {"cpu", 100.0, 0.125};
-  nlohmann::json json = run;
-  const auto again = json.get<Result>();
-  CHECK(again.machine.steps == 1);
-  CHECK(again.machine.log.probe_per_s == run.machine.log.probe_per_s);
-  CHECK(again.machine.log.taken == run.machine.log.taken);
-  CHECK(again.input_speeds.at("measuring").speed() == Approx(87.5));
-  json.erase("machine");
-  json.erase("input_speeds");
-  CHECK_FALSE(json.get<Result>().machine_speed().known());
-  CHECK(again.problem().empty());
-  run.machine.log.taken[0] = 1.5;
+  run.forecast.input_speeds["measuring"] = {"cpu", 100.0, 0.125};
+  const auto read = nlohmann::json(run).get<Result>();
+  CHECK(read.machine.steps == 1);
+  CHECK(read.machine.log.probe_per_s == run.machine.log.probe_per_s);
+  CHECK(read.machine.log.lost_fraction == run.machine.log.lost_fraction);
+  CHECK(read.forecast.input_speeds.at("measuring").speed() == Approx(87.5));
+  run.machine.log.lost_fraction[0] = 1.5;
   CHECK_THAT(run.problem(), Catch::Contains("machine"));
 
   Calibration calibrated;
   calibrated.samples = {{.probe = "copy", .time_s = {1.0}, .cpu_s = {1.0}, .machine = {{50.0}, {0.1}}}};
-  json = calibrated;
-  CHECK(json.get<Calibration>().machine_speed().speed() == Approx(45.0));
-
-  Bench bench;
-  bench.rows = {{.collective = "gather", .time_s = {1.0}}};
-  json = bench;
-  json["rows"][0].erase("machine");
-  CHECK(json.get<Bench>().rows[0].machine.empty());
+  CHECK(nlohmann::json(calibrated).get<Calibration>().machine_speed().speed() == Approx(45.0));
+  CHECK_FALSE(Calibration{}.machine_speed().known());
 
   Trace trace;
   trace.entries.resize(1);
   trace.entries[0].step_s = {1.0};
   trace.entries[0].machine = {{50.0}, {0.1}};
-  trace.entries[0].disturbed = true;
-  json = trace;
-  CHECK(json.get<Trace>().entries[0].disturbed);
-  CHECK(json.get<Trace>().machine_speed().taken == Approx(0.1));
-  for (const char* key : {"machine", "disturbed"}) json["entries"][0].erase(key);
-  json.erase("set_aside");
-  CHECK_FALSE(json.get<Trace>().machine_speed().known());
+  trace.entries[0].with_interference = true;
+  const auto again = nlohmann::json(trace).get<Trace>();
+  CHECK(again.entries[0].with_interference);
+  CHECK(again.machine_speed().lost_fraction == Approx(0.1));
 }
 
 TEST_CASE("the marked steps of a trace entry keep all that belongs to them") {
@@ -207,7 +197,7 @@ TEST_CASE("the marked steps of a trace entry keep all that belongs to them") {
   CHECK(kept.machine.probe_per_s == std::vector<double>{10, 30});
   CHECK(kept.native_step_s.empty());
   CHECK(aside.input_s == std::vector<double>{2});
-  CHECK(aside.machine.taken == std::vector<double>{0.5});
+  CHECK(aside.machine.lost_fraction == std::vector<double>{0.5});
 }
 
 }  // namespace stepcast::machine_state_test

@@ -4,7 +4,8 @@
 #include "core/error.hpp"
 #include "records/result.hpp"
 
-/// Laws of timelines: every arrow has two ends inside slices, counters never fall below 0 and end where they began.
+/// Laws of timelines: every arrow has two ends inside slices, counters never fall below 0 and end where they
+/// began.
 namespace stepcast::perfetto_test {
 namespace {
 
@@ -17,7 +18,8 @@ Span message(int rank, const std::string& name, double from, double to, int peer
   return span;
 }
 
-/// Two messages of one tag from rank 0 to 1, one back that clocks say arrived before it left, one without its receive.
+/// Two messages of one tag from rank 0 to 1, one back that clocks say arrived before it left, one without its
+/// receive.
 Result messages() {
   Result result;
   result.configuration.label = "pipeline";
@@ -62,7 +64,7 @@ TEST_CASE("every arrow leads from a slice to one, forward in time", "[perfetto]"
   }
 }
 
-TEST_CASE("bytes in flight are those of sends and collectives under way", "[perfetto]") {
+TEST_CASE("bytes in flight are those of sends and collectives in progress", "[perfetto]") {
   const Result result = messages();
   std::map<int, std::vector<std::pair<double, double>>> counted;
   for (const Json& event : events_of({&result}))
@@ -73,7 +75,7 @@ TEST_CASE("bytes in flight are those of sends and collectives under way", "[perf
   CHECK(counted[1] == Samples{{5.0, 100.0}, {6.0, 0.0}, {7.0, 100.0}, {8.0, 0.0}});
 }
 
-TEST_CASE("a timeline shows the ranks that are asked for, and results side by side", "[perfetto]") {
+TEST_CASE("a timeline contains the requested ranks, and several results", "[perfetto]") {
   Result predicted = messages();
   predicted.origin = Origin::kPredicted;
   Result measured = messages();
@@ -89,8 +91,7 @@ TEST_CASE("a timeline shows the ranks that are asked for, and results side by si
                                             {3, "rank 1, measured: pipeline"}});
 }
 
-TEST_CASE("a timeline of steps that are asked for shows these, with their memory, and says which they are",
-          "[perfetto]") {
+TEST_CASE("a timeline of requested steps contains these, with their memory and numbers", "[perfetto]") {
   Result result = messages();
   result.memory = {{0, 1.0, {}, {0.0}, {1.0}}};
   for (const int step : {2, 3})
@@ -114,7 +115,7 @@ TEST_CASE("a timeline of steps that are asked for shows these, with their memory
   CHECK(live == std::vector<double>{5.0, 6.0});
 }
 
-TEST_CASE("a span's message survives a file, and what it does not have is not written", "[perfetto]") {
+TEST_CASE("a span's message survives a file, and absent members are not written", "[perfetto]") {
   const Json json = Json(messages()).at("spans");
   const std::vector<Span> again = Json(messages()).get<Result>().spans;
   CHECK(again[4].to == 0);

@@ -13,7 +13,8 @@
 #include "tests/runner/as_ranks.hpp"
 #include "tests/worlds.hpp"
 
-/// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo, by the library that stepcast-runner loads.
+/// The Schedule's training against PyTorch's own Reducer and ProcessGroupGloo, by the library that
+/// stepcast-runner loads.
 
 namespace stepcast::reference_engine_test {
 using namespace worlds;
@@ -22,7 +23,8 @@ namespace {
 
 constexpr int kRanks = 2;
 
-/// c10d's flight recorder (of LibTorch 2.11) notes groups in a map of the process without a lock, and ranks are threads here.
+/// c10d's flight recorder (of LibTorch 2.11) notes groups in a map of the process without a lock, and ranks
+/// are threads here.
 const int flight_recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
 struct Trained {

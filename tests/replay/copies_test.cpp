@@ -111,6 +111,31 @@ TEST_CASE(
         Approx(2.0));
 }
 
+TEST_CASE("ranks that offload to their own host concurrently with compute fold into one class") {
+  const bool pcie_switch = GENERATE(false, true);
+  const double bytes = GENERATE(20.0, 200.0);
+  CAPTURE(pcie_switch, bytes);
+  const Model model = fixed_model(2, 1.0, 1.0, 400.0);
+  TrainingConfig config;
+  config.world_size = 4;
+  Schedule schedule = build_schedule("all_reduce", model, config);
+  std::vector<Op>& ops = schedule.programs.front().ops;
+  const int forward = find(schedule.programs.front(), "forward/");
+  const auto last = static_cast<int>(ops.size());
+  ops.push_back(copy("offload", device(0), {}, bytes, {forward}));
+  ops.push_back(copy("reload", {}, device(0), bytes, {last}));
+  ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {last + 1}));
+  validate(schedule);
+  const Cluster cluster = node(4, pcie_switch);
+  ReplayInput input = free_launches(schedule, model, cluster);
+  const Result folded = replay(input);
+  input.exact = true;
+  const Result exact = replay(input);
+  CHECK(folded.forecast.operations < exact.forecast.operations);
+  CHECK(folded.median_step_time_s() == Approx(exact.median_step_time_s()).epsilon(1e-9));
+  CHECK(folded.bytes_sent_per_rank == exact.bytes_sent_per_rank);
+}
+
 TEST_CASE("copies to four devices at once take 2 s over links of their own, 8 s behind one PCIe switch") {
   std::vector<Op> ops;
   ops.reserve(4);
@@ -167,8 +192,8 @@ TEST_CASE("a second step of copies takes as long as the first one") {
   const Schedule schedule =
       driven_by_first(2, {copy("a", {}, device(0), 20.0), copy("b", device(0), device(1), 60.0, {0})});
   ReplayInput input = free_launches(schedule, model, cluster);
-  input.steps = 2;
-  input.warmup_steps = 1;
+  input.run.steps = 2;
+  input.run.warmup_steps = 1;
   const Result result = replay(input);
   CHECK(result.step_time_s[0][0] == Approx(2.5));
   CHECK(result.step_time_s[0][1] == Approx(2.5));
@@ -264,7 +289,7 @@ TEST_CASE("copies are refused where devices are missing, or stand in several hos
   const Schedule crowded =
       driven_by_first(4, {copy("a", {}, device(0), 20.0), copy("b", {}, device(1), 20.0)});
   CHECK_THROWS_WITH(replay(input_of(crowded, model, node(2))),
-                    Catch::Contains("ranks 0 and 1 sit on gpu0") && Catch::Contains("there are 2"));
+                    Catch::Contains("ranks 0 and 1 are on gpu0") && Catch::Contains("there are 2"));
 }
 
 }  // namespace stepcast::copies_test

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "core/error.hpp"
+#include "sim/replay/device_estimate.hpp"
+#include "sim/replay/device_notes.hpp"
 #include "sim/replay/prediction.hpp"
 
 namespace stepcast::device_scaling_test {
@@ -19,7 +21,7 @@ DeviceModel device(double peak, double memory, double launch_s = 0.0) {
   result.gpu = true;
   result.peak["float32"] = FlopPerSecond(peak);
   result.memory_bandwidth = BytesPerSecond(memory);
-  result.kernel_launch = Seconds(launch_s);
+  result.launch.kernel = Seconds(launch_s);
   return result;
 }
 
@@ -63,11 +65,11 @@ TraceEntry entry_of(const Model& model, int batch, double phase_s) {
 PredictionRequest estimate_of(const std::string& model, const std::string& device, int batch) {
   PredictionRequest request;
   request.strategy = "single";
-  request.model = model;
-  request.device = device;
-  request.batch = batch;
-  request.steps = 1;
-  request.warmup_steps = 1;
+  request.costs.model = model;
+  request.costs.device = device;
+  request.costs.batch = batch;
+  request.replay.steps = 1;
+  request.replay.warmup_steps = 1;
   return request;
 }
 
@@ -104,29 +106,30 @@ TEST_CASE("an optimizer moves the bytes of its parameters 3, 5 or 7 times, and n
 
 TEST_CASE("a step waits for the slowest of GPUs that are alike but for the spread of their rates") {
   DeviceModel gpu = device_model("h100-sxm");
-  REQUIRE(gpu.rate_spread == 0.0175);
-  gpu.rate_spread = 0.1;
-  gpu.compute_efficiency = 0.8;
-  gpu.attention_efficiency = 1.0;
-  const double memory = gpu.memory_efficiency;
+  REQUIRE(gpu.estimate.rate_spread == 0.0175);
+  gpu.estimate.rate_spread = 0.1;
+  gpu.estimate.compute_efficiency = 0.8;
+  gpu.estimate.attention_efficiency = 1.0;
+  const double memory = gpu.estimate.memory_efficiency;
   // The median of the largest of n standard normals: Phi(x)^n = 1/2, Phi from another program.
   for (const auto& [count, deviations] :
        std::map<int, double>{{1, 0.0}, {2, 0.5450}, {8, 1.3852}, {256, 2.7817}}) {
     INFO(count);
     const DeviceModel slowest = slowest_of(gpu, count);
-    CHECK(slowest.compute_efficiency == Approx(0.8 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
-    CHECK(slowest.attention_efficiency == Approx(1.0 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
-    CHECK(slowest.memory_efficiency == memory);
+    CHECK(slowest.estimate.compute_efficiency == Approx(0.8 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
+    CHECK(slowest.estimate.attention_efficiency == Approx(1.0 / (1.0 + 0.1 * deviations)).epsilon(1e-4));
+    CHECK(slowest.estimate.memory_efficiency == memory);
   }
-  CHECK(slowest_of(gpu, 100000).compute_efficiency < slowest_of(gpu, 10000).compute_efficiency);
+  CHECK(slowest_of(gpu, 100000).estimate.compute_efficiency <
+        slowest_of(gpu, 10000).estimate.compute_efficiency);
 }
 
 TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have no spread") {
   PredictionRequest request = estimate_of("gpt:layers=4,hidden=2048,heads=16,sequence=1024", "h100-sxm", 8);
   request.strategy = "ddp";
-  request.cluster = "h100x8-hgx";
+  request.environment.cluster = "h100x8-hgx";
   const auto compute = [&](const std::string& device, int ranks) {
-    request.device = device;
+    request.costs.device = device;
     request.training.world_size = ranks;
     return predict(request).breakdown.front().compute_s;
   };
@@ -135,10 +138,10 @@ TEST_CASE("eight GPUs wait for the slowest of them, one for none, and CPUs have 
   CHECK(slower < 1.0 + 0.0175 * 1.3852);  // what memory bounds is not slower
   CHECK(compute("h100-sxm", 1) == Approx(compute("h100-sxm:rate_spread=0", 1)));
   // A step of one rank alone, to which speed-ups are told, is that of a GPU like the others.
-  request.device = "h100-sxm";
+  request.costs.device = "h100-sxm";
   const auto alone = [&](int ranks) {
     request.training.world_size = ranks;
-    return predict(request).trivial_step_time_s.at("ideal_scaling");
+    return predict(request).forecast.baseline_step_time_s.at("ideal_scaling");
   };
   CHECK(alone(8) == Approx(alone(1)).epsilon(1e-9));
   for (const char* bad :
@@ -211,7 +214,7 @@ TEST_CASE("layers' work adds up to what the model says of a segment") {
       }
       CHECK(forward.count() == Approx(segment.forward.count()));
       CHECK(backward.count() == Approx(segment.backward.count()));
-      CHECK(traffic.count() == Approx(segment.forward_traffic.count()));
+      CHECK(traffic.count() == Approx(segment.traffic.forward.count()));
     }
   }
 }
@@ -273,17 +276,22 @@ TEST_CASE(
   for (const std::string& name : model_names()) {
     const Model model = load_model(name);
     if (model.has_fixed_times()) {
-      CHECK_THROWS_WITH(estimated(model, device_models()[0], 8, 1), Catch::Contains(name));
+      CHECK_THROWS_WITH(estimated_costs(model, device_models()[0], 8, 1), Catch::Contains(name));
       continue;
     }
     for (const DeviceModel& one : device_models()) {
       INFO(name << " on " << one.name);
-      const TraceEntry small = estimated(model, one, 8, 1).device;
-      const TraceEntry large = estimated(model, one, 64, 1).device;
-      for (const double time : large.zero_grad_s()) CHECK(time == 0.0);  // gradients are freed
-      CHECK(small.step_s[0] > 0.0);
-      CHECK(large.step_s[0] >= small.step_s[0]);
-      CHECK(large.step_s[0] <= 8.0 * small.step_s[0]);
+      const auto step = [&](int samples) {
+        const PhaseCosts costs = estimated_costs(model, one, samples, 1);
+        CHECK(costs.all_zero_grad.device_s == 0.0);  // gradients are freed
+        double time = costs.loss.device_s + costs.all_optimizer.device_s;
+        for (const double segment : costs.segment_times()) time += segment;
+        return time;
+      };
+      const double small = step(8), large = step(64);
+      CHECK(small > 0.0);
+      CHECK(large >= small);
+      CHECK(large <= 8.0 * small);
     }
   }
 }
@@ -291,17 +299,17 @@ TEST_CASE(
 TEST_CASE(
     "layers of a GPU without laws of its kernels take what their flop or bytes do, and the note says so") {
   const DeviceModel& device = device_model("mi300x");
-  REQUIRE_FALSE(device.has_laws());
+  REQUIRE_FALSE(device.has_kernels());
   Model model = load_model("gpt2-small");
   model.precision = Precision::parse("bf16");
-  const TraceEntry one = estimated(model, device, 64, 1).device;
+  const PhaseCosts one = estimated_costs(model, device, 64, 1);
   for (std::size_t i = 0; i < model.segments.size(); ++i) {
     double least = 0.0;
     for (const LayerWork& work : model.segments[i].work)
-      least += std::max(
-          64.0 * work.forward.count() / (device.compute_efficiency * 1307.4e12),
-          (64.0 * work.forward_traffic + work.forward_weights).count() / (device.memory_efficiency * 5.3e12));
-    CHECK(one.segments[i].forward_s[0] == Approx(least));
+      least += std::max(64.0 * work.forward.count() / (device.estimate.compute_efficiency * 1307.4e12),
+                        (64.0 * work.forward_traffic + work.forward_weights).count() /
+                            (device.estimate.memory_efficiency * 5.3e12));
+    CHECK(one.segments[i].forward.device_s == Approx(least));
   }
   CHECK_THAT(estimate_note(model.precision, device), Catch::Contains("51 %") && Catch::Contains("shapes"));
   CHECK_THAT(estimate_note(model.precision, device_model("h100-sxm")), !Catch::Contains("shapes"));
@@ -331,7 +339,7 @@ TEST_CASE("every row of device-errors.json still is what an estimate says") {
     INFO(row.device << ", " << row.model);
     PredictionRequest request = estimate_of(row.model, row.device, row.batch);
     request.strategy = row.strategy;
-    request.cluster = row.cluster;
+    request.environment.cluster = row.cluster;
     request.training.world_size = row.world_size;
     const Result result = predict(request);
     CHECK(result.median_step_time_s() == Approx(row.predicted_s).epsilon(0.005));
@@ -352,18 +360,18 @@ TEST_CASE("errors of estimates are read as percent, or as a factor where they ar
 
 TEST_CASE("devices that go with nothing are refused") {
   PredictionRequest request = estimate_of("resnet18-cifar", "h100-sxm", 128);
-  request.device = "p100-pcie-12gb";
-  request.precision = Precision::parse("bf16");
+  request.costs.device = "p100-pcie-12gb";
+  request.costs.precision = Precision::parse("bf16");
   CHECK_THROWS_WITH(predict(request), Catch::Contains("computes no bfloat16; it knows float16, float32"));
   request = estimate_of("synthetic", "", 1);
-  request.precision = Precision::parse("bf16");
+  request.costs.precision = Precision::parse("bf16");
   CHECK_THROWS_WITH(predict(request),
                     Catch::Contains("--precision bf16") && Catch::Contains("declared times"));
   request = estimate_of("resnet18-cifar", "h100-sxm", 128);
-  request.batch.reset();
+  request.costs.batch.reset();
   CHECK_THROWS_WITH(predict(request), Catch::Contains("--batch"));
   request = estimate_of("resnet18-cifar", "", 128);
-  request.trace_device = "h100-sxm";
+  request.costs.trace_device = "h100-sxm";
   CHECK_THROWS_WITH(predict(request), Catch::Contains("--trace-device"));
   request = estimate_of("resnet18-cifar", "h100-sxn", 128);
   CHECK_THROWS_WITH(predict(request), Catch::Contains("did you mean 'h100-sxm'"));

@@ -167,8 +167,8 @@ TEST_CASE("each call pays its overhead once") {
   CHECK(time_of(schedule, costs, one_host(4)) == Approx(without + 1e-3));
 }
 
-/// Where a lab's links let messages pass at once, what is left is how an engine orders two steps in flight, which
-/// aggregates only guess.
+/// Where a lab's links let messages pass at once, what is left is how an engine orders two steps in flight,
+/// which aggregates only guess.
 TEST_CASE("aggregate equals message level to 5 % with endpoint costs, in groups aggregated by themselves") {
   Calibration costs = calibration();
   for (const int ranks : {17, 32}) {

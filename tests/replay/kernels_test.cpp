@@ -13,30 +13,31 @@ KernelRates alone(const std::string& name) {
   const DeviceModel& device = device_model(name);
   const double memory = name == "a100-sxm" ? 0.800 : 0.825;  // with which the laws were fitted
   return {.peak = device.peak.at("bfloat16"),
-          .reached = device.laws.reached,
+          .reached = device.kernels.reached,
           .memory = memory * device.memory_bandwidth,
           .memory_peak = device.memory_bandwidth,
           .element = 2.0,
           .multiprocessors = device.multiprocessors,
-          .laws = &device.laws};
+          .parameters = &device.kernels};
 }
 
 PredictionRequest fsdp_of(const std::string& model, const std::string& device, int batch) {
   PredictionRequest request;
   request.strategy = "fsdp";
-  request.model = model;
-  request.device = device;
-  request.cluster = "h100x8-hgx";
-  request.precision = Precision::parse("bf16");
-  request.batch = batch;
+  request.costs.model = model;
+  request.costs.device = device;
+  request.environment.cluster = "h100x8-hgx";
+  request.costs.precision = Precision::parse("bf16");
+  request.costs.batch = batch;
   request.training.world_size = 8;
   return request;
 }
 
 }  // namespace
 
-// Values that whoever fitted the laws printed of them, at the clock of a rested GPU, and what they took it to have fallen by:
-// 1 - droop F / (F + f), F = 2 m n k; droop and f were 0.101 and 1.04e12 of A100, 0.142 and 3.29e12 of H100.
+// Values that whoever fitted the laws printed of them, at the clock of a rested GPU, and what they took it to
+// have fallen by: 1 - droop F / (F + f), F = 2 m n k; droop and f were 0.101 and 1.04e12 of A100, 0.142 and
+// 3.29e12 of H100.
 TEST_CASE("products of matrices take what their law says") {
   struct Known {
     const char* device;
@@ -60,9 +61,9 @@ TEST_CASE("a product in half precision is slower where rows are no multiple of 1
     PredictionRequest request = fsdp_of("gpt:hidden=768,heads=12,layers=12,vocabulary=" + vocabulary,
                                         "a100-sxm:kernel_launch=4us", 12);
     request.strategy = "single";
-    request.cluster = "a100x8";
+    request.environment.cluster = "a100x8";
     request.training.world_size = 1;
-    request.precision = Precision::parse(precision);
+    request.costs.precision = Precision::parse(precision);
     return predict(request).median_step_time_s();
   };
   const double padded = step("50304", "bf16");
@@ -81,7 +82,7 @@ TEST_CASE(
     const double flop = (causal ? 2.0 : 4.0) * 3.5 * 16 * s * s * 128;
     const Seconds both =
         attention_time(attention, true, 4, rates) + attention_time(attention, false, 4, rates);
-    return 4 * flop / (both.count() - 2 * rates.laws->start.count()) / 1e12;
+    return 4 * flop / (both.count() - 2 * rates.parameters->start.count()) / 1e12;
   };
   CHECK(flops(16384, true) ==
         Approx(189).epsilon(0.02));  // figures of FlashAttention 2, forward and backward

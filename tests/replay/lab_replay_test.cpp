@@ -42,7 +42,7 @@ TEST_CASE("replayed compute takes no core, copies do") {
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
   CHECK(step_s(input) == Approx(4.0));
-  input.compute_waits = true;
+  input.compute.waits = true;
   CHECK(step_s(input) == Approx(1.0));
   schedule.buckets = {{{0}, Bytes(4e9)}};
   CopyIn copy;
@@ -61,7 +61,7 @@ TEST_CASE("a straggler of the lab waits longer and copies as fast as the others"
   costs.cluster.shared_cores = 2;
   ReplayInput input = input_of(schedule, model, cluster);
   input.calibration = &costs;
-  input.compute_waits = true;
+  input.compute.waits = true;
   CHECK(step_s(input) == Approx(2.0));
   schedule.buckets = {{{0}, Bytes(4e9)}};
   CopyIn copy;
@@ -69,7 +69,7 @@ TEST_CASE("a straggler of the lab waits longer and copies as fast as the others"
   copy.tensor = 0;
   schedule.programs = {{{operation("copy", Stream::kCompute, copy)}}};
   CHECK(step_s(input) == Approx(1.0));
-  input.compute_waits = false;
+  input.compute.waits = false;
   CHECK(step_s(input) == Approx(2.0));
 }
 
@@ -94,7 +94,7 @@ Schedule messages(int count) {
 /// 50 us, or 2 ms for 1 MB; nothing else.
 Calibration slow_messages() {
   Calibration costs = calibration();
-  costs.backend = "";
+  costs.job.backend = "";
   PathCost path;
   path.path_class = kSameSwitch;
   path.latency = {{{0.0, 50e-6}, {1e6, 2e-3}}};

@@ -16,7 +16,7 @@ Result predicted(const std::string& strategy, const Model& model, const Training
   const Schedule schedule = build_schedule(strategy, model, config);
   const Cluster cluster = star(config.world_size, 1e9, 1e-6);
   ReplayInput input = input_of(schedule, model, cluster);
-  input.batch = config.batch;
+  input.compute.batch = config.batch;
   return replay(input);
 }
 
@@ -51,8 +51,9 @@ Result pipeline_of(const std::string& schedule_name, int ranks, int micro_batche
   const TraceEntry trace = trace_of(model, 1);
   const Cluster cluster = star(ranks, 1e9, 1e-9);
   ReplayInput input = input_of(schedule, model, cluster);
-  input.batch = config.batch;
-  input.trace = &trace;
+  input.compute.batch = config.batch;
+  const PhaseCosts costs = traced_costs(model, trace);
+  input.compute.phases = &costs;
   return replay(input);
 }
 
@@ -76,8 +77,9 @@ TEST_CASE("when a step is over, what is held is what was held before it, whateve
   const TraceEntry trace = trace_of(model, config.batch / micro_batches);
   const Cluster cluster = star(config.world_size, 1e9, 1e-6);
   ReplayInput input = input_of(schedule, model, cluster);
-  input.batch = config.batch;
-  input.trace = &trace;
+  input.compute.batch = config.batch;
+  const PhaseCosts costs = traced_costs(model, trace);
+  input.compute.phases = &costs;
   for (const MemoryUse& rank : replay(input).memory) {
     double parts = 0.0;
     for (const auto& [category, bytes] : rank.at_peak_bytes) parts += bytes;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "sim/collectives/nccl_reached.hpp"
-#include "sim/replay/place.hpp"
+#include "sim/replay/environment.hpp"
 #include "tests/collectives/nccl_reference.hpp"
 #include "tests/worlds.hpp"
 

@@ -227,16 +227,16 @@ TEST_CASE("groups above 16 ranks are aggregated unless asked otherwise, and the 
 }
 
 TEST_CASE("bytes sent by the busiest rank in a step equal the algorithm's closed form") {
-  for (const CollectiveKind kind : kCollectiveKinds) {
+  for (const auto& [kind, name] : kCollectiveKinds) {
     for (const Fidelity fidelity : {Fidelity::kMessage, Fidelity::kAggregate}) {
       for (const std::string backend : {"", "gloo"}) {
-        INFO(to_text(kind) << " " << backend);
+        INFO(name << " " << backend);
         const Schedule schedule = one_collective(kind, 5, 1'000'003.0 * 4.0);
         const Cluster cluster = star(5, 1e9, 1e-6, 2);
         const Calibration costs = calibration();
         ReplayInput input = input_of(schedule, kNoModel, cluster);
         input.fidelity = fidelity;
-        input.steps = 3;
+        input.run.steps = 3;
         if (!backend.empty()) input.calibration = &costs;
         double most = 0.0;
         for (int rank = 0; rank < 5; ++rank)

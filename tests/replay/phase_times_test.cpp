@@ -10,20 +10,20 @@
 namespace stepcast::phase_times_test {
 namespace {
 
-double sum(const TraceEntry& entry, std::vector<double> SegmentTrace::*phase) {
+double sum(const PhaseCosts& costs, PhaseCost SegmentCosts::*phase) {
   double total = 0.0;
-  for (const SegmentTrace& segment : entry.segments) total += (segment.*phase).front();
+  for (const SegmentCosts& segment : costs.segments) total += (segment.*phase).device_s;
   return total;
 }
 
 PredictionRequest request(const std::string& device, const std::string& phases) {
   PredictionRequest asked;
   asked.strategy = "single";
-  asked.model = "simple-cnn";
-  asked.device = device;
-  if (device.starts_with("h100")) asked.cluster = "h100x4-nvlink";
-  asked.batch = 16;
-  asked.phases = parse_phase_times(phases);
+  asked.costs.model = "simple-cnn";
+  asked.costs.device = device;
+  if (device.starts_with("h100")) asked.environment.cluster = "h100x4-nvlink";
+  asked.costs.batch = 16;
+  asked.costs.phases = parse_phase_times(phases);
   return asked;
 }
 
@@ -31,14 +31,14 @@ PredictionRequest request(const std::string& device, const std::string& phases) 
 
 TEST_CASE("known phases are shared by flop, and a rank alone takes their sum, in brief too") {
   const Model model = load_model("vgg11-bn-cifar");
-  TraceEntry entry = shares_by_flop(model, 64, 1);
-  apply(parse_phase_times("compute=0.9s,optimizer=30ms,host=70ms"), entry);
-  CHECK(sum(entry, &SegmentTrace::forward_s) == Approx(0.3));
-  CHECK(sum(entry, &SegmentTrace::backward_s) == Approx(0.6));
-  CHECK(sum(entry, &SegmentTrace::optimizer_s) == Approx(0.03));
-  CHECK(entry.step_s.front() == Approx(1.0));
+  PhaseCosts entry = flop_shares(model, 64);
+  apply(parse_phase_times("compute=0.9s,optimizer=30ms,host=70ms"), entry, true);
+  CHECK(sum(entry, &SegmentCosts::forward) == Approx(0.3));
+  CHECK(sum(entry, &SegmentCosts::backward) == Approx(0.6));
+  CHECK(sum(entry, &SegmentCosts::optimizer) == Approx(0.03));
+  CHECK(entry.host.device_s == Approx(0.07));
   const double flop = model.segments[0].forward / model.forward_flop();
-  CHECK(entry.segments[0].forward_s.front() == Approx(0.3 * flop));
+  CHECK(entry.segments[0].forward.device_s == Approx(0.3 * flop));
   PredictionRequest asked = request("", "forward=10ms,backward=20ms,input=5ms");
   const double step = predict(asked).median_step_time_s();
   CHECK(step == Approx(0.035));
@@ -49,7 +49,7 @@ TEST_CASE("known phases are shared by flop, and a rank alone takes their sum, in
     const Result brief = predict(asked);
     CHECK(brief.median_step_time_s() == Approx(step).epsilon(1e-9));
     CHECK(brief.spans.empty());
-    CHECK(brief.trivial_step_time_s.empty());
+    CHECK(brief.forecast.baseline_step_time_s.empty());
   }
   CHECK(known.models.contains("simple-cnn"));
 }
@@ -68,11 +68,11 @@ TEST_CASE("a stage's own time is added once to the segment that opens it") {
   config.world_size = 3;
   config.batch = 6;
   config.micro_batches = 2;
-  TraceEntry entry = shares_by_flop(model, 3, 1);
-  apply(parse_phase_times("compute=1s"), entry);
+  PhaseCosts entry = flop_shares(model, 3);
+  apply(parse_phase_times("compute=1s"), entry, true);
   add_stage_times(Seconds(0.3), build_schedule("pipeline", model, config), entry);
-  CHECK(sum(entry, &SegmentTrace::forward_s) == Approx(1.0 / 3.0 + 0.3));
-  CHECK(sum(entry, &SegmentTrace::backward_s) == Approx(2.0 / 3.0 + 0.6));
+  CHECK(sum(entry, &SegmentCosts::forward) == Approx(1.0 / 3.0 + 0.3));
+  CHECK(sum(entry, &SegmentCosts::backward) == Approx(2.0 / 3.0 + 0.6));
 }
 
 TEST_CASE("wrong phase times are refused with the valid names") {
@@ -86,16 +86,16 @@ TEST_CASE("wrong phase times are refused with the valid names") {
 
 TEST_CASE("settings of a device change the estimate: half the efficiency takes twice as long, memory grows") {
   PredictionRequest asked = request("xeon-gold-6148:compute_efficiency=0.2,memory_efficiency=0.2", "");
-  asked.phases = {};
+  asked.costs.phases = {};
   const Result fast = predict(asked);
-  asked.device = "xeon-gold-6148:compute_efficiency=0.1,memory_efficiency=0.1,process=100MiB";
+  asked.costs.device = "xeon-gold-6148:compute_efficiency=0.1,memory_efficiency=0.1,process=100MiB";
   const Result slow = predict(asked);
   CHECK(slow.median_step_time_s() == Approx(2.0 * fast.median_step_time_s()));
   CHECK(slow.memory[0].peak_bytes == Approx(fast.memory[0].peak_bytes + 100.0 * kMebi));
-  CHECK(slow.configuration.device == asked.device);
-  asked.device = "xeon-gold-6148:compute_eficiency=0.1";
+  CHECK(slow.configuration.device == asked.costs.device);
+  asked.costs.device = "xeon-gold-6148:compute_eficiency=0.1";
   CHECK_THROWS_WITH(predict(asked), Catch::Contains("'compute_efficiency'"));
-  asked.device = "xeon-gold-6148:compute_efficiency=1.1";
+  asked.costs.device = "xeon-gold-6148:compute_efficiency=1.1";
   CHECK_THROWS_WITH(predict(asked), Catch::Contains("'1.1'"));
 }
 

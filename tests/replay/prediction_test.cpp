@@ -16,10 +16,10 @@ namespace {
 double broadcast_s(const std::string& cluster, std::optional<BytesPerSecond> pcie) {
   PredictionRequest request;
   request.strategy = "broadcast";
-  request.cluster = cluster;
-  request.pcie = pcie;
+  request.environment.cluster = cluster;
+  request.environment.pcie = pcie;
   request.training.options = {{"method", "sequential"}, {"buffer", "1GB"}, {"pinned", "yes"}};
-  request.copies.launch = Seconds(0);
+  request.environment.copies.launch = Seconds(0);
   return predict(request).median_step_time_s();
 }
 
@@ -27,13 +27,13 @@ double broadcast_s(const std::string& cluster, std::optional<BytesPerSecond> pci
 double step_s(const std::string& cluster, int gpus) {
   PredictionRequest request;
   request.strategy = gpus == 1 ? "single" : "ddp";
-  request.model = "resnet18-cifar";
-  request.device = "h100-sxm";
-  request.cluster = cluster;
-  request.batch = 128;
+  request.costs.model = "resnet18-cifar";
+  request.costs.device = "h100-sxm";
+  request.environment.cluster = cluster;
+  request.costs.batch = 128;
   request.training.world_size = gpus;
-  request.steps = 1;
-  request.warmup_steps = 1;
+  request.replay.steps = 1;
+  request.replay.warmup_steps = 1;
   return predict(request).median_step_time_s();
 }
 
@@ -50,8 +50,8 @@ TEST_CASE("the rate of PCIe links is that of whole ones: what is degraded keeps 
         Approx(4.0 * broadcast_s("h100x4-nvlink", std::nullopt)).epsilon(1e-3));
 }
 
-/// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host `issue_s`; on a
-/// processor where `issue_s` is 0.
+/// A step on one GPU from a trace of netflix-mlp whose phases take the device `device_s` each and its host
+/// `issue_s`; on a processor where `issue_s` is 0.
 Result traced_step(const TemporaryFolder& folder, double device_s, double issue_s,
                    const std::string& precision = "bf16") {
   const Model model = load_model("netflix-mlp");
@@ -83,10 +83,10 @@ Result traced_step(const TemporaryFolder& folder, double device_s, double issue_
   trace.entries = {entry};
   PredictionRequest request;
   request.strategy = "single";
-  request.trace = folder.write("gpu.trace.json", nlohmann::json(trace).dump());
-  request.cluster = "laptop";
-  request.steps = 3;
-  request.precision = Precision::parse(precision);
+  request.costs.trace = folder.write("gpu.trace.json", nlohmann::json(trace).dump());
+  request.environment.cluster = "laptop";
+  request.replay.steps = 3;
+  request.costs.precision = Precision::parse(precision);
   return predict(request);
 }
 
@@ -118,33 +118,33 @@ TEST_CASE(
 TEST_CASE("a forecast over Gloo without a calibration says what it leaves out") {
   PredictionRequest request;
   request.strategy = "ddp";
-  request.model = "synthetic";
-  request.cluster = "star:hosts=2";
-  request.steps = 1;
-  request.warmup_steps = 0;
+  request.costs.model = "synthetic";
+  request.environment.cluster = "star:hosts=2";
+  request.replay.steps = 1;
+  request.replay.warmup_steps = 0;
   request.training.world_size = 2;
   CHECK_THAT(predict(request).notes.at("endpoints"), Catch::Contains("lower bound"));
   request.training.world_size = 1;
   CHECK_FALSE(predict(request).notes.contains("endpoints"));  // no messages
-  request.cluster = "h100x8-hgx";
+  request.environment.cluster = "h100x8-hgx";
   request.training.world_size = 2;
   CHECK_FALSE(predict(request).notes.contains("endpoints"));  // NCCL's times are its own
 }
 
 TEST_CASE(
-    "NCCL between hosts over Ethernet says that it sends by TCP; over RoCE, InfiniBand and inside one host "
+    "NCCL between hosts over Ethernet notes that it uses TCP; over RoCE, InfiniBand and inside one host "
     "it does not") {
   PredictionRequest request;
   request.strategy = "ddp";
-  request.model = "synthetic:layers=2";
-  request.steps = 1;
-  request.warmup_steps = 0;
+  request.costs.model = "synthetic:layers=2";
+  request.replay.steps = 1;
+  request.replay.warmup_steps = 0;
   request.training.world_size = 2;
-  request.cluster = "h100-hosts";
-  CHECK_THAT(predict(request).notes.at("ethernet"), Catch::Contains("by TCP"));
+  request.environment.cluster = "h100-hosts";
+  CHECK_THAT(predict(request).notes.at("ethernet"), Catch::Contains("TCP"));
   for (const char* other : {"h100-hosts:protocol=roce,rate=25Gb/s",
                             "h100-hosts:protocol=infiniband,rate=100Gb/s", "h100x8-hgx"}) {
-    request.cluster = other;
+    request.environment.cluster = other;
     CHECK_FALSE(predict(request).notes.contains("ethernet"));
   }
 }

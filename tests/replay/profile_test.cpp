@@ -16,12 +16,12 @@ constexpr const char* kProfile = R"({
 PredictionRequest request(const std::string& path, int samples) {
   PredictionRequest result;
   result.strategy = "ddp";
-  result.model = kModel;
-  result.trace = path;
-  result.cluster = "gh200x4";
+  result.costs.model = kModel;
+  result.costs.trace = path;
+  result.environment.cluster = "gh200x4";
   result.training.tensor = 2;
   result.training.world_size = 2;
-  result.batch = samples;
+  result.costs.batch = samples;
   result.brief = true;
   return result;
 }

@@ -105,7 +105,7 @@ TEST_CASE("collectives run one after the other without a calibration, and two at
   CHECK(span_of(one, 0, "b").start_s == Approx(1.0));
   CHECK(one.median_step_time_s() == Approx(3.0));
   Calibration two;
-  two.collectives_in_flight = 2;
+  two.job.collectives_in_flight = 2;
   input.calibration = &two;
   const Result both = replay(input);
   CHECK(span_of(both, 0, "b").start_s == 0.0);
@@ -117,15 +117,16 @@ TEST_CASE("collectives run one after the other without a calibration, and two at
 TEST_CASE("a hook runs inside its backward where the gradient is ready, and the rest of the backward waits") {
   const Model model = fixed_model(1, 0.0, 0.0, 1e9);
   const TraceEntry trace = trace_of(1, 0.0, 2.0 / 1.5, 0.25);  // median of 1 and 2 times: 1.5
-  Calibration costs;
-  costs.copy = {{{0.0, 0.0}, {1e9, 0.5}}};
+  Calibration endpoints;
+  endpoints.copy.cost = {{{0.0, 0.0}, {1e9, 0.5}}};
   const Cluster cluster = star(2, 1e9, 0.0);
   Schedule schedule = same_program(2, {backward(0), hook(0, 0), all_reduce("reduce", {1}),
                                        operation("wait", Stream::kCompute, Synchronize{}, {2})});
   schedule.buckets = {{{0}, Bytes(1e9)}};
   ReplayInput input = input_of(schedule, model, cluster);
-  input.trace = &trace;
-  input.calibration = &costs;
+  const PhaseCosts costs = traced_costs(model, trace);
+  input.compute.phases = &costs;
+  input.calibration = &endpoints;
   const Result result = replay(input);
   CHECK(span_of(result, 0, "copy_in/0").start_s == Approx(0.5));
   CHECK(span_of(result, 0, "copy_in/0").end_s == Approx(1.0));
@@ -139,8 +140,8 @@ TEST_CASE("a hook runs inside its backward where the gradient is ready, and the 
 TEST_CASE("on a GPU passes read and write their arrays in its memory, whatever is calibrated") {
   const Model model = fixed_model(1, 0.0, 0.0, 1e9);
   const Cluster cluster = star(2, 1e9, 0.0);
-  Calibration costs;
-  costs.copy = costs.reduce = {{{0.0, 0.0}, {1e9, 100.0}}};
+  Calibration endpoints;
+  endpoints.copy.cost = endpoints.reduce.cost = {{{0.0, 0.0}, {1e9, 100.0}}};
   const auto step_s = [&](const Action& action, double reduced = 4.0) {
     Schedule schedule = same_program(2, {operation("pass", Stream::kCompute, action)});
     schedule.buckets = {{{0}, Bytes(1e9)}};
@@ -151,8 +152,8 @@ TEST_CASE("on a GPU passes read and write their arrays in its memory, whatever i
     unit.reduced = reduced;
     schedule.units = {unit};
     ReplayInput input = input_of(schedule, model, cluster);
-    input.device_memory = BytesPerSecond(1e9);
-    input.calibration = &costs;
+    input.compute.device_memory = BytesPerSecond(1e9);
+    input.calibration = &endpoints;
     return replay(input).median_step_time_s();
   };
   CHECK(step_s(ScaleUnit{0, 0.5, false}) == Approx(2.0));       // 1 GB in and out
@@ -165,7 +166,7 @@ TEST_CASE("on a GPU passes read and write their arrays in its memory, whatever i
 
 TEST_CASE("a shift goes on beside its operation, which waits for what is left of it") {
   Model model = fixed_model(1, 0.0, 0.0, 4.0);
-  model.exchanges = {{"shift", ExchangeKind::kShift}, {"shift.end", ExchangeKind::kWait}};
+  model.collectives = {{"shift", LayerCollectiveKind::kShift}, {"shift.end", LayerCollectiveKind::kWait}};
   TraceEntry trace = trace_of(1, 4.0 / 1.5, 0.0, 1.0);  // median of 1 and 2 times: 1.5
   trace.exchange_fraction = {0.25, 0.75};               // of 4 s
   const Cluster cluster = star(2, 1e9, 0.0);
@@ -182,7 +183,8 @@ TEST_CASE("a shift goes on beside its operation, which waits for what is left of
     const Schedule schedule = same_program(2, {forward(0), call, wait});
     validate(schedule);
     ReplayInput input = input_of(schedule, model, cluster);
-    input.trace = &trace;
+    const PhaseCosts costs = traced_costs(model, trace);
+    input.compute.phases = &costs;
     const Result result = replay(input);
     const double left = std::max(0.0, seconds - 2.0);
     CHECK(span_of(result, 1, "shift").start_s == Approx(1.0));
@@ -225,8 +227,8 @@ TEST_CASE("skew carries over: a rank that is ahead begins its next step while ot
   cluster.hosts[1].speed = 0.5;
   const Schedule schedule = same_program(2, {forward(0)});
   ReplayInput input = input_of(schedule, model, cluster);
-  input.steps = 2;
-  input.warmup_steps = 1;
+  input.run.steps = 2;
+  input.run.warmup_steps = 1;
   const Result result = replay(input);
   CHECK(result.step_time_s[0] == std::vector<double>{1.0, 1.0});
   CHECK(result.step_time_s[1] == std::vector<double>{2.0, 2.0});
@@ -244,7 +246,7 @@ TEST_CASE("two ranks that compute on one core take twice as long") {
   ReplayInput input = input_of(schedule, model, one_host(2));
   const Cluster cluster = one_host(2);
   input.cluster = &cluster;
-  input.threads = 2;
+  input.compute.threads = 2;
   CHECK(replay(input).median_step_time_s() == Approx(2.0));
 }
 
@@ -255,9 +257,10 @@ TEST_CASE(
   const Cluster cluster = one_host(8);
   const Schedule schedule = same_program(8, {forward(0), forward(1)});
   ReplayInput input = input_of(schedule, model, cluster);
-  input.trace = &trace;
-  input.steps = 40;
-  input.resample = true;
+  const PhaseCosts costs = traced_costs(model, trace);
+  input.compute.phases = &costs;
+  input.run.steps = 40;
+  input.run.resample = true;
   const Result result = replay(input);
   int slow_of_one = 0;
   int slow_of_all = 0;
@@ -273,26 +276,27 @@ TEST_CASE(
   }
   CHECK(slow_of_one == 20);  // half of the measured steps are slow
   CHECK(slow_of_all > slow_of_one);
-  input.resample = false;
+  input.run.resample = false;
   CHECK(replay(input).step_time_s[3][5] == Approx(3.75));
 }
 
 TEST_CASE("equal inputs give equal outputs, and another seed other ones") {
   const Model model = fixed_model(2, 0.0, 0.0, 4.0);
   const TraceEntry trace = trace_of(2, 1.0, 0.5, 0.5);
-  const Calibration costs = calibration();
+  const Calibration endpoints = calibration();
   const Cluster cluster = one_host(2);
   TrainingConfig config;
   config.world_size = 2;
   const Schedule schedule = build_schedule("ddp", model, config);
   ReplayInput input = input_of(schedule, model, cluster);
-  input.trace = &trace;
-  input.calibration = &costs;
-  input.steps = 10;
-  input.resample = true;
+  const PhaseCosts costs = traced_costs(model, trace);
+  input.compute.phases = &costs;
+  input.calibration = &endpoints;
+  input.run.steps = 10;
+  input.run.resample = true;
   const Result first = replay(input);
   CHECK(replay(input).step_time_s == first.step_time_s);
-  input.seed = 1;
+  input.run.seed = 1;
   CHECK(replay(input).step_time_s != first.step_time_s);
 }
 
@@ -307,7 +311,8 @@ TEST_CASE("the parts of a breakdown sum to the step") {
     config.world_size = strategy.name == "single" ? 1 : 4;
     const Schedule schedule = build_schedule(strategy.name, model, config);
     ReplayInput input = input_of(schedule, model, cluster);
-    input.steps = 3;
+    input.run.steps = 3;
+    input.run.warmup_steps = 1;  // in the first step, ranks that end early wait for nobody
     const Result result = replay(input);
     for (const Breakdown& parts : result.breakdown)
       CHECK(parts.compute_s + parts.exposed_communication_s + parts.input_and_host_s +

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "sim/replay/fluid_network.hpp"
 #include "sim/replay/prediction.hpp"
 #include "tests/worlds.hpp"
 
@@ -44,8 +43,8 @@ void disturb(Cluster& cluster, Draw& draw) {
 
 /// What a replay of every rank and one of every class differ by, in the longest step of any rank.
 void check_equal(ReplayInput input, double tolerance = kEqual) {
-  input.steps = 1;
-  input.warmup_steps = 1;
+  input.run.steps = 1;
+  input.run.warmup_steps = 1;
   const Result folded = replay(input);
   input.exact = true;
   const Result exact = replay(input);
@@ -93,19 +92,18 @@ void check_gpus(Draw& draw) {
                            ":nodes=" + std::to_string(hosts);
   Cluster cluster = load_cluster(name);
   disturb(cluster, draw);
-  PlaceRequest request;
-  Place place;
-  place.cluster = cluster;
-  place.choose_backend(request);
+  PredictionEnvironment environment;
+  environment.cluster = cluster;
+  environment.backend = "nccl";
   const Model model = drawn_model(draw, 1e-4);
   TrainingConfig training;
   training.batch = 4;
   training.world_size = 8 * hosts;
   const Schedule schedule = drawn_schedule(draw, model, training);
-  ReplayInput input = place.replay_input(request, training.world_size);
+  ReplayInput input = environment.replay_input({}, training.world_size);
   input.schedule = &schedule;
   input.model = &model;
-  input.batch = training.batch;
+  input.compute.batch = training.batch;
   INFO(name << ", " << schedule.label << ", " << training.world_size << " ranks");
   check_equal(input);
 }
@@ -151,17 +149,17 @@ TEST_CASE("one rank per class is replayed as SimGrid replays all, message by mes
 TEST_CASE("where too many classes are left, the slowest of coarser ones decides", "[law]") {
   PredictionRequest request;
   request.strategy = "pipeline";
-  request.model = "synthetic:layers=8,forward=1ms,backward=2ms,output=16MiB";
-  request.cluster = "h100-fat-tree:nodes=64,k=14";
-  request.batch = 128;
+  request.costs.model = "synthetic:layers=8,forward=1ms,backward=2ms,output=16MiB";
+  request.environment.cluster = "h100-fat-tree:nodes=64,k=14";
+  request.costs.batch = 128;
   request.brief = true;
-  request.steps = request.warmup_steps = 1;
+  request.replay.steps = request.replay.warmup_steps = 1;
   request.training.world_size = 512;
   request.training.micro_batches = 128;
   request.training.options["mesh"] = "pipeline=4,data=128";
   const Result coarse = predict(request);
   CHECK_THAT(coarse.notes.at("ranks"), Catch::Contains("in 4 classes"));
-  request.exact = true;
+  request.environment.exact = true;
   const double exact = predict(request).median_step_time_s();
   CHECK(coarse.median_step_time_s() >= exact * (1.0 - kEqual));
   CHECK(coarse.median_step_time_s() <= exact * 1.02);
@@ -177,32 +175,32 @@ TEST_CASE("one rank per class is replayed as all ranks of a mesh are", "[law]") 
     const int context = draw.from(std::vector<int>{1, 2});
     PredictionRequest request;
     request.strategy = stages > 1 ? "pipeline" : draw.from(std::vector<std::string>{"ddp", "fsdp"});
-    request.model =
+    request.costs.model =
         draw.from(std::vector<std::string>{"llama:layers=4,hidden=1024,heads=16,kv_heads=8,feed_forward=2816",
                                            "gpt:layers=4,hidden=1024,heads=16,tied=0"});
-    request.device = "h100-sxm";
-    request.precision = Precision::parse("bf16");
-    request.batch = 4;
+    request.costs.device = "h100-sxm";
+    request.costs.precision = Precision::parse("bf16");
+    request.costs.batch = 4;
     request.brief = true;
-    request.steps = 2;
-    request.warmup_steps = 1;
+    request.replay.steps = 2;
+    request.replay.warmup_steps = 1;
     TrainingConfig& training = request.training;
     training.world_size = tensor * context * outer * stages;
     training.micro_batches = stages > 1 ? 4 : draw.from(std::vector<int>{1, 2});
     training.tensor = tensor;
     training.context = context;
-    if (context > 1 && seed % 2 == 0) request.model += ",ring=1";
+    if (context > 1 && seed % 2 == 0) request.costs.model += ",ring=1";
     if (stages > 1) {
       training.options["mesh"] =
           "pipeline=" + std::to_string(stages) + ",data=" + std::to_string(outer * context);
       if (draw.between(0, 1) == 0) training.options["schedule"] = "1f1b";
     }
-    request.cluster = draw.from(std::vector<std::string>{"h100-fat-tree", "h100-rails"}) +
-                      ":nodes=" + std::to_string((training.world_size + 7) / 8);
-    INFO("seed " << seed << ": " << request.strategy << " of " << request.model << ", tensor " << tensor
+    request.environment.cluster = draw.from(std::vector<std::string>{"h100-fat-tree", "h100-rails"}) +
+                                  ":nodes=" + std::to_string((training.world_size + 7) / 8);
+    INFO("seed " << seed << ": " << request.strategy << " of " << request.costs.model << ", tensor " << tensor
                  << ", context " << context << ", " << training.world_size << " ranks");
     const Result folded = predict(request);
-    request.exact = true;
+    request.environment.exact = true;
     const Result exact = predict(request);
     for (std::size_t rank = 0; rank < exact.step_time_s.size(); ++rank)
       CHECK(folded.step_time_s[rank].back() == Approx(exact.step_time_s[rank].back()).epsilon(kEqual));

@@ -46,15 +46,15 @@ TEST_CASE("devices compute what the model says, and what they compute again", "[
 TEST_CASE("a language model's forecast tells tokens per second, MFU and HFU", "[replay]") {
   PredictionRequest request;
   request.strategy = "single";
-  request.model = kLlama;
-  request.device = "h100-sxm";
-  request.cluster = "h100x8-hgx";
-  request.batch = 2;
-  request.precision = Precision::parse("bf16");
+  request.costs.model = kLlama;
+  request.costs.device = "h100-sxm";
+  request.environment.cluster = "h100x8-hgx";
+  request.costs.batch = 2;
+  request.costs.precision = Precision::parse("bf16");
   const Result result = predict(request);
   CHECK_THAT(result.notes.at("tokens"), Catch::Contains("per second"));
   CHECK_THAT(result.notes.at("mfu"), Catch::Contains("of 989 TFLOP/s in bfloat16; hfu"));
-  request.model = "simple-cnn";
+  request.costs.model = "simple-cnn";
   CHECK_FALSE(predict(request).notes.contains("mfu"));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runner/backend/session.hpp"
+#include "runner/execute/memory_account.hpp"
 
 namespace stepcast {
 
@@ -19,17 +20,20 @@ struct RankThreads {
   bool ends_together = true;  ///< with a barrier, which a rank that is lost does not reach
 };
 
-/// Runs `body` as `world_size` ranks, each a thread with a backend of its own, and throws what the first of them
-/// threw.
+/// Runs `body` as `world_size` ranks, each a thread with a backend of its own, and throws what the first of
+/// them threw.
 inline void as_sessions(int world_size, const std::function<void(RankSession&)>& body,
                         const RankThreads& how = {}) {
   const auto store = make_memory_store(how.timeout);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
+  // Never destroyed: a library may keep a tensor beyond the end of its thread.
+  auto& accounts = *new std::vector<MemoryAccount>(errors.size());  // NOLINT
   std::vector<std::thread> threads;
   threads.reserve(errors.size());
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
       try {
+        const AccountScope own(accounts[static_cast<std::size_t>(rank)]);
         RankContext ranks;
         ranks.rank = rank;
         ranks.local_rank = rank;

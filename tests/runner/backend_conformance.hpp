@@ -8,8 +8,8 @@
 
 #include "tests/runner/as_ranks.hpp"
 
-/// What every backend does, checked by each of the ranks that call it: by gloo, by nccl over the stand-in for its driver,
-/// and by nccl on GPUs. They throw, as Catch2 v2 assertions are not safe in threads.
+/// What every backend does, checked by each of the ranks that call it: by gloo, by nccl over the stand-in for
+/// its driver, and by nccl on GPUs. They throw, as Catch2 v2 assertions are not safe in threads.
 namespace stepcast {
 
 template <class T>
@@ -147,7 +147,8 @@ inline void check_all_collectives(Backend& backend) {
   }
 }
 
-/// Calls issued one after the other, none waited for in between, do not mix their data, and end after they begin.
+/// Calls issued one after the other, none waited for in between, do not mix their data, and end after they
+/// begin.
 inline void check_calls_in_flight(Backend& backend) {
   constexpr std::size_t kCalls = 20;
   constexpr std::size_t kCount = 10'000;

@@ -13,9 +13,9 @@ TEST_CASE("ranks divide the cores evenly and never share one") {
   CHECK(cores_of_rank({0, 1}, 0, 1) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("with more ranks than cores nobody is bound") { CHECK(cores_of_rank({0, 1}, 2, 3).empty()); }
+TEST_CASE("with more ranks than cores no rank is bound") { CHECK(cores_of_rank({0, 1}, 2, 3).empty()); }
 
-TEST_CASE("an unknown binding is answered with the known ones") {
+TEST_CASE("an unknown binding is an error that lists the valid ones") {
   CHECK_THROWS_WITH(bind_rank("cores", RankContext{}), Catch::Contains("did you mean 'core'?"));
 }
 

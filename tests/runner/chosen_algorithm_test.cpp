@@ -98,8 +98,8 @@ TEST_CASE("a group keeps the algorithm that was chosen for the whole job") {
            {.algorithms = choice});
 }
 
-// In the tree of sim/collectives 4 serves nobody; were it another one, in which 4 passes the array on to 5 and
-// 6, these two would wait for it until the connection times out.
+// In the tree of sim/collectives 4 serves nobody; were it another one, in which 4 passes the array on to 5
+// and 6, these two would wait for it until the connection times out.
 TEST_CASE(
     "Gloo's broadcast to 8 runs down the tree of the forecast: all others end while rank 4 stays away") {
   std::promise<void> others_done;

@@ -62,7 +62,7 @@ TEST_CASE("an offset of 3.2 s and a drift of 50 ppm are found within the bound o
 }
 
 TEST_CASE(
-    "the answer's place between question and its arrival does not matter: half a round trip bounds it") {
+    "half a round trip bounds the error, at whatever time between request and reply the clock was read") {
   double now = 0.0;
   const ClockOffset all_on_the_way_back = best_offset([&] { return now; },
                                                       [&] {
@@ -75,7 +75,7 @@ TEST_CASE(
   CHECK(all_on_the_way_back.error_s == Approx(0.5));
 }
 
-TEST_CASE("ranks over real connections learn rank 0's clock; ranks of one clock share the comparison") {
+TEST_CASE("ranks receive rank 0's clock over connections; ranks of one clock share the comparison") {
   const std::vector<HostIdentity> hosts{on_machine("a"), on_machine("b"), on_machine("b"), on_machine("a")};
   std::mutex mutex;
   std::vector<ClockLine> lines(4, ClockLine({}, {}));

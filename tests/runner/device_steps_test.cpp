@@ -6,13 +6,13 @@
 #include "sim/strategies/strategy.hpp"
 #include "tests/runner/as_ranks.hpp"
 
-/// Steps of a rank whose device is a stand-in: this host, which computes while it issues, by a clock that is three times as
-/// fast.
+/// Steps of a rank whose device is a stand-in: this host, which computes while it issues, by a clock that is
+/// three times as fast.
 namespace stepcast::device_steps_test {
 
 namespace {
 
-class SlowDevice final : public DeviceQueue {
+class SlowDevice final : public DeviceStream {
  public:
   static constexpr int kSlower = 3;
 
@@ -23,12 +23,12 @@ class SlowDevice final : public DeviceQueue {
     marks_.clear();
     origin_ = Clock::now();
   }
-  std::size_t mark() override {
+  std::size_t record_event() override {
     marks_.push_back(Clock::now());
     return marks_.size() - 1;
   }
   void drain() override { CHECK_FALSE(held_); }
-  Clock::time_point passed(std::size_t mark) override {
+  Clock::time_point time_of(std::size_t mark) override {
     return origin_ + kSlower * (marks_.at(mark) - origin_);
   }
   void hold(std::chrono::milliseconds /*at_most*/) override {
@@ -62,18 +62,17 @@ TEST_CASE("on a device a measured step has what it computes and what its host is
   CHECK(trace.precision == "fp32");
   REQUIRE(trace.entries.size() == 2);  // one pace
   std::size_t steps = 0;
-  for (const auto* entries : {&trace.entries, &trace.set_aside})
+  for (const auto* entries : {&trace.entries, &trace.rejected})
     for (const TraceEntry& entry : *entries) steps += entry.steps();
   CHECK(steps == 14);
   const int phases = 2 + 4 * static_cast<int>(model.segments.size());
   CHECK(device.holds == phases * 14);
   for (const TraceEntry& entry : trace.entries) {
     REQUIRE(entry.pace == StepContext::kContinuous);
-    const TraceEntry issue = entry.issue().value();
     CHECK(entry.native_step_s.size() == entry.steps());
     for (std::size_t i = 0; i < model.segments.size(); ++i) {
       CHECK(median(entry.segments[i].backward_s) ==
-            Approx(SlowDevice::kSlower * median(issue.segments[i].backward_s)).epsilon(0.2));
+            Approx(SlowDevice::kSlower * median(entry.segments[i].backward_issue_s)).epsilon(0.2));
       CHECK(entry.segments[i].grad_ready_fraction.size() == model.segments[i].parameters.size());
     }
     // fc1 leaves relu's output.

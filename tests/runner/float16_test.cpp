@@ -106,8 +106,8 @@ std::vector<Half> values_of(const Format& format, int rank, std::size_t count) {
   return halves;
 }
 
-/// Each of n - 1 additions rounds by half a unit in the last place of a partial sum: at most 2^-11 of the sum of magnitudes
-/// in float16, 2^-8 in bfloat16.
+/// Each of n - 1 additions rounds by half a unit in the last place of a partial sum: at most 2^-11 of the sum
+/// of magnitudes in float16, 2^-8 in bfloat16.
 void expect_sums(const Format& format, const std::vector<Half>& sums, std::size_t first, int ranks,
                  const std::string& what) {
   for (std::size_t i = 0; i < sums.size(); ++i) {

@@ -28,14 +28,14 @@ TEST_CASE("namespaces of one machine are hosts of their own that share cores and
   CHECK(hosts[2].ranks == std::vector<int>{3});
 }
 
-TEST_CASE("ranks are named with their hosts where there are several") {
+TEST_CASE("ranks are named with their hosts if there are several") {
   CHECK(ranks_in_words({1}, {kA, kA}) == "rank 1");
   CHECK(ranks_in_words({0, 1}, {}) == "ranks 0, 1");
   CHECK(ranks_in_words({3}, {kA, kB, kA, kC}) == "rank 3 on host c");
   CHECK(ranks_in_words({0, 1, 2}, {kA, kB, kA, kC}) == "ranks 0, 2 on host a and rank 1 on host b");
 }
 
-TEST_CASE("every rank learns every rank's host, under the name that the lab gave it") {
+TEST_CASE("every rank receives every rank's host, under the lab's name for it") {
   ::setenv("STEPCAST_HOST_NAME", "virtual7", 1);  // NOLINT(concurrency-mt-unsafe)
   as_sessions(3, [](RankSession& session) {
     const std::vector<HostIdentity> hosts = hosts_of_ranks(*session.control);

@@ -39,7 +39,7 @@ std::set<int> ranks_of(const ProbeSettings& settings, const std::string& path_cl
 
 }  // namespace
 
-TEST_CASE("messages are measured between hosts that are not slow, where there are two of them") {
+TEST_CASE("messages are measured between hosts that are not slow, if there are two of them") {
   const ProbeSettings settings = chosen(survey_of({false, false, false, true}, {true, false, false, false}));
   CHECK(ranks_of(settings, kSameHost) == std::set<int>{2, 3});
   CHECK(ranks_of(settings, kSameSwitch) == std::set<int>{2, 4});

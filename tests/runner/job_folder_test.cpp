@@ -46,7 +46,7 @@ class OwnTmp {
 
 }  // namespace
 
-TEST_CASE("a job's folder goes with it, and the next job removes that of a killed one but no living one's") {
+TEST_CASE("a job removes its folder, and the next job that of a killed one, but not that of a running one") {
   const OwnTmp tmp;
   const fs::path killed = tmp.path() / "stepcast-job-killed";
   fs::create_directories(killed);
@@ -76,7 +76,7 @@ TEST_CASE("a job's folder goes with it, and the next job removes that of a kille
 }
 
 TEST_CASE(
-    "a store in a folder keeps the last value of a key, and a key that nobody sets ends the wait with its "
+    "a store in a folder keeps the last value of a key, and a key that is not set ends the wait with its "
     "name") {
   const OwnTmp tmp;
   const JobFolder folder;
@@ -87,7 +87,7 @@ TEST_CASE(
   CHECK(reader->has("joined/1"));
   writer->set("joined/1", {'o', 'k'});
   CHECK(reader->get("joined/1") == std::vector<char>{'o', 'k'});
-  CHECK_THROWS_WITH(reader->get("host/3"), Catch::Contains("nobody set 'host/3'"));
+  CHECK_THROWS_WITH(reader->get("host/3"), Catch::Contains("no rank set 'host/3'"));
 }
 
 }  // namespace stepcast::job_folder_test

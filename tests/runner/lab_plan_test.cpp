@@ -43,7 +43,7 @@ TEST_CASE("degraded links and stragglers reach the lab") {
   CHECK(straggler.hosts[1].speed == Approx(0.6667));
 }
 
-TEST_CASE("the lab refuses what it cannot build and says why") {
+TEST_CASE("a cluster that the lab cannot build is an error with the reason") {
   CHECK_THROWS_WITH(plan_lab(load_cluster("h100x8-hgx"), "t"),
                     Contains("cannot build") && Contains("PCIe switch"));
   CHECK_THROWS_WITH(plan_lab(load_cluster("h100-fat-tree"), "t"), Contains("cannot build"));
@@ -52,14 +52,14 @@ TEST_CASE("the lab refuses what it cannot build and says why") {
   CHECK_THROWS_AS(plan_lab(load_cluster("lab-star"), ""), UsageError);
 }
 
-TEST_CASE("two ways between two hosts are refused, which bridges would send frames round on") {
+TEST_CASE("two ways between two hosts are an error, because bridges would forward frames in loops") {
   Cluster cluster = load_cluster("lab-star:hosts=2");
   cluster.links.push_back(cluster.links.front());
   cluster.links.back().name = "second";
   CHECK_THROWS_WITH(plan_lab(cluster, "t"), Contains("'second' is a second way"));
 }
 
-TEST_CASE("ranks of a lab fill host after host and know where rank 0 is") {
+TEST_CASE("ranks of a lab fill host after host and have rank 0's address") {
   const LabPlan plan = plan_lab(load_cluster("lab-star:hosts=3"), "t");
   const std::vector<RankStart> ranks = lab_ranks(plan.hosts, 2);
   REQUIRE(ranks.size() == 6);

@@ -161,7 +161,7 @@ TEST_CASE(
     std::vector<int> order;
     whole.net.set_gradient_hook([&](int tensor) { order.push_back(tensor); });
     whole.net.loss(whole.net.forward(batch.input), batch.target).backward();
-    CHECK(order == whole.model.ready_order);
+    CHECK(order == whole.model.ready_order());
     SegmentedPass pass(parts.net);
     pass.begin(batch.input);
     for (std::size_t i = 0; i < parts.net.segments(); ++i) pass.forward(i);

@@ -140,10 +140,10 @@ TEST_CASE("a bench on two ranks prints nccl-tests' columns once and counts no wr
   CHECK_THAT(out, Catch::Contains("algbw (GB/s)") && Catch::Contains("busbw (GB/s)") &&
                       Catch::Contains("#wrong") && Catch::Contains("Out of bounds values : 0 OK"));
   CHECK(out.find("algbw") == out.rfind("algbw"));
-  CHECK_THAT(scratch.text("bench.json"), Catch::Contains("stepcast.bench/1"));
+  CHECK_THAT(scratch.text("bench.json"), Catch::Contains("stepcast.bench/2"));
 }
 
-TEST_CASE("a killed rank ends the job with exit code 1 and is named, and nobody is left", "[launch]") {
+TEST_CASE("a killed rank ends the job with exit code 1 and is named, and no rank is left", "[launch]") {
   const Scratch scratch;
   const Program bench(scratch, kLongBench);
   const std::vector<pid_t> ranks = bench.ranks();
@@ -177,7 +177,7 @@ TEST_CASE("ranks do not outlive a program that is killed", "[launch]") {
   for (const pid_t rank : ranks) CHECK(gone(rank));
 }
 
-TEST_CASE("a rank that nobody joins gives up after its timeout and names who is missing", "[launch]") {
+TEST_CASE("a single rank of a job ends after its timeout and names the missing ranks", "[launch]") {
   const Scratch scratch;
   const Program lonely(scratch, {"bench", "--rank", "0", "--world-size", "3", "--master-addr", "127.0.0.1",
                                  "--master-port", "29731", "--timeout", "1s"});
@@ -185,7 +185,7 @@ TEST_CASE("a rank that nobody joins gives up after its timeout and names who is 
   CHECK_THAT(scratch.text("err"), Catch::Contains("did not join") && Catch::Contains("1, 2"));
 }
 
-TEST_CASE("bench refuses what cannot work before any rank starts", "[launch]") {
+TEST_CASE("impossible options of bench are errors before any rank starts", "[launch]") {
   const Scratch scratch;
   std::ofstream(scratch.file("old.json")) << "old";
   CHECK(Program(scratch, {"bench", "--nproc", "2", "-o", scratch.file("old.json")}).wait() == 3);

@@ -17,11 +17,11 @@ Environment environment(std::map<std::string, std::string> variables) {
 
 }  // namespace
 
-TEST_CASE("without flags and variables nobody is a rank yet", "[launch]") {
+TEST_CASE("without flags and variables a process has no rank", "[launch]") {
   CHECK_FALSE(discover_ranks({}, environment({})).has_value());
 }
 
-TEST_CASE("torchrun's variables give rank, size, place and local rank", "[launch]") {
+TEST_CASE("torchrun's variables give rank, size, address and local rank", "[launch]") {
   const auto ranks = discover_ranks({}, environment({{"RANK", "5"},
                                                      {"WORLD_SIZE", "8"},
                                                      {"LOCAL_RANK", "1"},
@@ -38,7 +38,7 @@ TEST_CASE("torchrun's variables give rank, size, place and local rank", "[launch
   CHECK(ranks->source == "torchrun");
 }
 
-TEST_CASE("flags win over torchrun, torchrun over Slurm, Slurm over Open MPI, Open MPI over PMI",
+TEST_CASE("flags override torchrun, torchrun over Slurm, Slurm over Open MPI, Open MPI over PMI",
           "[launch]") {
   std::map<std::string, std::string> variables = {
       {"MASTER_ADDR", "node0"},     {"RANK", "1"},     {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "2"},
@@ -82,7 +82,8 @@ TEST_CASE("a launcher's job of one rank leaves --nproc free to start ranks", "[l
   CHECK_FALSE(discover_ranks({}, environment({{"SLURM_NTASKS", "8"}})).has_value());
 }
 
-TEST_CASE("a partial or contradictory set says what is missing and where the rest came from", "[launch]") {
+TEST_CASE("a partial or contradictory set is an error that names what is missing and the origin of the rest",
+          "[launch]") {
   const auto message = [](const RankFlags& flags, const std::map<std::string, std::string>& variables) {
     try {
       discover_ranks(flags, environment(variables));

@@ -3,8 +3,9 @@
 #include <set>
 
 #include "models/model.hpp"
+#include "runner/engine/merge_launches.hpp"
 #include "runner/torch/engine.hpp"
-#include "runner/torch/numbers.hpp"
+#include "runner/torch/training_dtypes.hpp"
 #include "sim/strategies/pipeline_layout.hpp"
 
 namespace stepcast::measure_test {
@@ -46,15 +47,15 @@ TEST_CASE("the phases of every measured step add up to the step") {
     CHECK(entry.native_step_s.size() == (entry.pace == StepContext::kContinuous ? entry.steps() : 0));
     REQUIRE(entry.segments.size() == model.segments.size());
     for (std::size_t step = 0; step < entry.steps(); ++step) {
-      double sum = entry.input_s[step] + entry.zero_grad_s()[step] + entry.loss_s[step] +
-                   entry.optimizer_s()[step] + entry.host_s[step];
+      double sum = entry.input_s[step] + entry.sum(&SegmentTrace::zero_grad_s)[step] + entry.loss_s[step] +
+                   entry.sum(&SegmentTrace::optimizer_s)[step] + entry.host_s[step];
       for (const SegmentTrace& segment : entry.segments)
         sum += segment.forward_s[step] + segment.backward_s[step];
       CHECK(sum == Approx(entry.step_s[step]).epsilon(1e-9));
     }
   }
   std::size_t all = 0;
-  for (const auto* entries : {&trace.entries, &trace.set_aside})
+  for (const auto* entries : {&trace.entries, &trace.rejected})
     for (const TraceEntry& entry : *entries) all += entry.steps();
   CHECK(all == 28);
   CHECK(trace.problem().empty());
@@ -64,7 +65,7 @@ TEST_CASE("the phases of every measured step add up to the step") {
 }
 
 TEST_CASE(
-    "gradients become ready inside their segment's backward, in order; saved bytes hold what is known") {
+    "gradients become ready inside their segment's backward, in order; saved bytes are the known ones") {
   MeasureOptions options;
   options.batches = {16};
   options.steps = 5;
@@ -99,14 +100,10 @@ TEST_CASE("the estimated saved bytes of transformer blocks are those observed") 
       const Model model = recomputing(whole, part);
       const Trace trace = measure_trace(model, options);
       CHECK(trace.recompute == to_text(part));
-      // What dropout is drawn with again: where the generator stood.
-      const bool draws = part != RecomputedPart::kNothing && whole.segments[1].mask_size > Bytes(0);
-      const Bytes state(draws ? state_of(Numbers().generator(1)).nbytes() : 0);
-      CHECK(Bytes(trace.entries.front().segments[1].saved_bytes) ==
-            2.0 * model.segments[1].saved_size + state);
+      CHECK(trace.entries.front().segments[1].saved_bytes == (2.0 * model.segments[1].saved.size).count());
     }
-    CHECK(recomputing(whole, RecomputedPart::kCoreAttention).segments[1].saved_size <
-          whole.segments[1].saved_size);
+    CHECK(recomputing(whole, RecomputedPart::kCoreAttention).segments[1].saved.size <
+          whole.segments[1].saved.size);
   }
 }
 
@@ -175,19 +172,20 @@ TEST_CASE("a stage alone has the layers, bytes and gradients that it has in the 
         for (const double time : one.backward_s) CHECK(time > 0.0);
       }
       for (std::size_t step = 0; step < of_stages.steps(); ++step) {
-        double sum = of_stages.input_s[step] + of_stages.zero_grad_s()[step] + of_stages.loss_s[step] +
-                     of_stages.optimizer_s()[step] + of_stages.host_s[step];
+        double sum = of_stages.input_s[step] + of_stages.sum(&SegmentTrace::zero_grad_s)[step] +
+                     of_stages.loss_s[step] + of_stages.sum(&SegmentTrace::optimizer_s)[step] +
+                     of_stages.host_s[step];
         for (const SegmentTrace& segment : of_stages.segments)
           sum += segment.forward_s[step] + segment.backward_s[step];
         CHECK(sum == Approx(of_stages.step_s[step]).epsilon(1e-9));
       }
     }
-    for (std::size_t i = 0; i < model.exchanges.size(); ++i)
+    for (std::size_t i = 0; i < model.collectives.size(); ++i)
       CHECK(joined.entries.front().exchange_fraction[i] > 0.0);
   }
 }
 
-TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
+TEST_CASE("collectives of tensor and context parallelism lie inside their phases, in order", "[tensor]") {
   MeasureOptions options;
   options.batches = {2};
   options.steps = 3;
@@ -198,29 +196,28 @@ TEST_CASE("exchanges stand inside their phases, in their order", "[tensor]") {
         "2"}) {
     const Model model = load_model(name);
     const TraceEntry entry = measure_trace(model, options).entries.front();
-    REQUIRE(entry.exchange_fraction.size() == model.exchanges.size());
-    for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
-      const LayerCollective& exchange = model.exchanges[i];
+    REQUIRE(entry.exchange_fraction.size() == model.collectives.size());
+    for (std::size_t i = 0; i < model.collectives.size(); ++i) {
+      const LayerCollective& exchange = model.collectives[i];
       INFO(exchange.name << (exchange.backward ? ", backward" : ""));
       CHECK(entry.exchange_fraction[i] > 0.0);
       CHECK(entry.exchange_fraction[i] <= 1.0);
-      if (i == 0 || model.exchanges[i - 1].segment != exchange.segment) continue;
-      if (model.exchanges[i - 1].backward != exchange.backward) continue;
+      if (i == 0 || model.collectives[i - 1].segment != exchange.segment) continue;
+      if (model.collectives[i - 1].backward != exchange.backward) continue;
       CHECK(entry.exchange_fraction[i - 1] <= entry.exchange_fraction[i]);
     }
   }
 }
 
-TEST_CASE("gradients around all-to-alls of experts become ready in the order that the model says",
-          "[expert]") {
+TEST_CASE("gradients around all-to-alls of experts become ready in the model's order", "[expert]") {
   MeasureOptions options;
   options.batches = {2};
   options.steps = 5;
   const Model model = load_model(
       "moe:hidden=64,heads=2,layers=2,sequence=32,vocabulary=50,experts=4,capacity=125,shared=64,expert=2");
   const TraceEntry entry = measure_trace(model, options).entries.front();
-  for (std::size_t i = 0; i < model.exchanges.size(); ++i) {
-    const LayerCollective& exchange = model.exchanges[i];
+  for (std::size_t i = 0; i < model.collectives.size(); ++i) {
+    const LayerCollective& exchange = model.collectives[i];
     if (!exchange.backward) continue;
     INFO(exchange.name);
     const std::vector<double>& ready =
@@ -231,8 +228,7 @@ TEST_CASE("gradients around all-to-alls of experts become ready in the order tha
   }
 }
 
-TEST_CASE(
-    "merged launches keep every sample, say which launch it is from, and are sorted by threads and batch") {
+TEST_CASE("merged launches keep every sample with its launch, and are sorted by threads and batch") {
   const Trace merged =
       merge_launches({one_step(2, 8, 1.0, 0.2), one_step(1, 8, 2.0, 0.3), one_step(2, 8, 3.0, 0.4)});
   REQUIRE(merged.entries.size() == 2);

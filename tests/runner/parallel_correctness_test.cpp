@@ -57,8 +57,8 @@ Values train_natively(const Model& model, int batch) {
   return values;
 }
 
-/// The parameters that each rank holds in the end; those of others are empty. In float64, or in the model's precision with
-/// the losses of the steps in `losses`.
+/// The parameters that each rank holds in the end; those of others are empty. In float64, or in the model's
+/// precision with the losses of the steps in `losses`.
 std::vector<Values> train_on_ranks(const std::string& strategy, const Model& model,
                                    const TrainingConfig& config, std::vector<double>* losses = nullptr) {
   const Schedule schedule = build_schedule(strategy, model, config);

@@ -43,7 +43,7 @@ std::vector<std::string> distinct(const std::vector<std::string>& classes) {
 
 }  // namespace
 
-TEST_CASE("in a tournament every two players meet once and nobody plays twice in a round") {
+TEST_CASE("in a tournament every two players meet once, and no player plays twice in a round") {
   for (const int players : {1, 2, 3, 4, 5, 8, 13}) {
     std::multiset<std::pair<int, int>> met;
     for (const std::vector<RankPair>& round : tournament(players)) {
@@ -70,7 +70,7 @@ TEST_CASE("equal hosts are one class, same_switch, whatever the noise") {
   }
 }
 
-TEST_CASE("two racks are told apart by latency, or by bandwidth across an oversubscribed uplink") {
+TEST_CASE("two racks are distinguished by latency, or by bandwidth across an oversubscribed uplink") {
   const auto far = [](int a, int b) { return one_rack(a, b) ? 50e-6 : 120e-6; };
   const auto narrow = [](int a, int b) { return one_rack(a, b) ? 1e9 : 4e8; };
   for (const auto& pairs : {probed(6, far, gigabyte), probed(6, same, narrow), probed(6, far, narrow)}) {
@@ -81,7 +81,7 @@ TEST_CASE("two racks are told apart by latency, or by bandwidth across an oversu
   }
 }
 
-TEST_CASE("one pair that was disturbed does not make a class: being at one switch is transitive") {
+TEST_CASE("one pair with interference does not make a class: sharing a switch is transitive") {
   const auto pairs = probed(
       6, [](int a, int b) { return a == 1 && b == 4 ? 300e-6 : 50e-6; }, gigabyte);
   CHECK(distinct(measured_classes(6, pairs, kNoneOf6)) == std::vector<std::string>{kSameSwitch});
@@ -105,13 +105,13 @@ TEST_CASE("a host whose link is slow is found, and its pairs make no class of th
   CHECK(ring_order(4, pairs, classes, found).size() == 3);
 }
 
-TEST_CASE("of two hosts none is called slow; of three one may be") {
+TEST_CASE("of two hosts none is slow; of three one may be") {
   CHECK(slow_networks(2, probed(2, same, gigabyte), {}) == std::vector<bool>{false, false});
   const auto pairs = probed(3, same, [](int /*a*/, int b) { return b == 2 ? 4e8 : 1e9; });
   CHECK(slow_networks(3, pairs, {}) == std::vector<bool>{false, false, true});
 }
 
-TEST_CASE("a host alone in its rack is far, not slow, when the cluster says so") {
+TEST_CASE("a host alone in its rack is far, not slow, if the cluster contains the rack") {
   const auto pairs = probed(4, same, [](int /*a*/, int b) { return b == 3 ? 4e8 : 1e9; });
   std::vector<std::string> classes;
   classes.reserve(pairs.size());
@@ -120,7 +120,7 @@ TEST_CASE("a host alone in its rack is far, not slow, when the cluster says so")
   CHECK(slow_networks(4, pairs, {})[3]);
 }
 
-TEST_CASE("a processor below 0.9 of the others' median is slow") {
+TEST_CASE("a CPU below 0.9 of the others' median is slow") {
   CHECK(slow_processors({100.0, 98.0, 88.0, 103.0}) == std::vector<bool>{false, false, true, false});
   CHECK(slow_processors({100.0, 95.0, 92.0, 103.0}) == std::vector<bool>(4, false));
   CHECK(slow_processors({100.0}) == std::vector<bool>{false});
@@ -148,7 +148,7 @@ TEST_CASE("the ring visits every rack in turn, so that every message crosses swi
         std::vector<int>{0, 1, 2, 3, 4, 5});
 }
 
-TEST_CASE("a cluster file says who is at one switch, and must have the job's hosts") {
+TEST_CASE("a cluster file determines which hosts share a switch, and must have the job's hosts") {
   Cluster cluster;
   cluster.path = "racks.yaml";
   for (int i = 0; i < 4; ++i) cluster.add_host({"node" + std::to_string(i), 2, Bytes(0), 1.0});

@@ -118,7 +118,7 @@ TEST_CASE("waits on idle cores are as precise", "[wait][.machine]") {
   check_precise();
 }
 
-TEST_CASE("a thread has the policy again that it had before its waits", "[wait]") {
+TEST_CASE("a thread has its former policy after its waits", "[wait]") {
   const sched_param no_priority{};
   int before = -1;
   int after = -1;
@@ -132,7 +132,7 @@ TEST_CASE("a thread has the policy again that it had before its waits", "[wait]"
   CHECK(after == SCHED_BATCH);
 }
 
-TEST_CASE("an instant that is over is not waited for", "[wait]") {
+TEST_CASE("a wait for a past time returns at once", "[wait]") {
   PreciseWait wait;
   const Clock::time_point before = Clock::now();
   wait.until(before - std::chrono::hours(1));

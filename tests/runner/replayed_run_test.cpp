@@ -28,7 +28,7 @@ constexpr double kRounding = 1e-7;  ///< s: times are cut to whole nanoseconds, 
 /// Rank 0's Result.
 Result replay_on_ranks(const Model& model, const Schedule& schedule, const TraceEntry& trace,
                        const ReplayedRunOptions& options) {
-  const StepTimes times(model, &trace, nullptr);
+  const PhaseCosts times = traced_costs(model, trace);
   Result first;
   as_sessions(schedule.world_size, [&](RankSession& session) {
     Result own = run_replayed(model, schedule, session, times, options);
@@ -79,7 +79,7 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("single", model, training(1, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
-  const StepTimes times(model, &trace, nullptr);
+  const PhaseCosts times = traced_costs(model, trace);
   as_ranks(1, [&](Backend& backend) {
     for (const double speed : {1.0, 0.5}) {
       ReplayedProgram program(schedule, model, backend, times, speed);
@@ -97,11 +97,34 @@ TEST_CASE("a replayed step of one rank waits for the sum of the trace's medians,
   CHECK(length(span_named(result, 0, "forward/" + model.segments.front().name)) >= forward - kRounding);
 }
 
+TEST_CASE("a copy to the host overlaps replayed compute, and what comes after it waits for it",
+          "[replayed]") {
+  const Model model = load_model("simple-cnn");
+  Schedule schedule = build_schedule("single", model, training(1, 8));
+  std::vector<Op>& ops = schedule.programs.front().ops;
+  const int first = find(schedule.programs.front(), "forward/");
+  const MemoryLocation device{MemoryLocation::Kind::kDevice, 0};
+  ops.insert(ops.begin() + first + 1,
+             operation("offload", Stream::kCopy, Copy{device, {}, Bytes(64e6), true}, {first}));
+  for (std::size_t i = static_cast<std::size_t>(first) + 2; i < ops.size(); ++i)
+    for (int& before : ops[i].after) before += before > first ? 1 : 0;
+  ops.push_back(operation("wait", Stream::kCompute, Synchronize{}, {first + 1}));
+  validate(schedule);
+  const TraceEntry trace = even_trace(model, 8, kMillisecond);
+  const Result result = replay_on_ranks(model, schedule, trace, few_steps());
+  const Span &copy = span_named(result, 0, "offload"), &forward = span_named(result, 0, ops[first].name),
+             &next = span_named(result, 0, ops[first + 2].name), &wait = span_named(result, 0, "wait");
+  CHECK(copy.start_s >= forward.end_s);
+  CHECK(next.start_s < copy.end_s);
+  CHECK(wait.end_s >= copy.end_s);
+  CHECK(length(copy) > 0.0);
+}
+
 TEST_CASE("ranks that share layers exchange in the middle of what they replay", "[replayed][tensor]") {
   const Model model = load_model("llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,tensor=2");
   const Schedule schedule = build_schedule("single", model, training(2, 8));
   TraceEntry trace = even_trace(model, 8, kMillisecond);
-  trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
+  trace.exchange_fraction.assign(model.collectives.size(), 0.5);
   const Result result = replay_on_ranks(model, schedule, trace, few_steps());
   for (const int rank : {0, 1}) {
     const Span& forward = span_named(result, rank, "forward/layer1");
@@ -129,7 +152,7 @@ TEST_CASE("a straggler takes longer than the trace by its speed, others wait for
   const Model model = load_model("simple-cnn");
   const Schedule schedule = build_schedule("ddp", model, training(2, 8));
   const TraceEntry trace = even_trace(model, 8, kMillisecond);
-  const StepTimes times(model, &trace, nullptr);
+  const PhaseCosts times = traced_costs(model, trace);
   constexpr int kSteps = 10;
   Result result;
   as_sessions(2, [&](RankSession& session) {
@@ -140,7 +163,8 @@ TEST_CASE("a straggler takes longer than the trace by its speed, others wait for
   });
   const double slow_step = 2.0 * step_of(trace);
   for (const double step : result.step_time_s[1]) CHECK(step >= slow_step - kRounding);
-  // Rank 0 ends its last step after rank 1's last gradient, kSteps backwards of the slow rank after a barrier.
+  // Rank 0 ends its last step after rank 1's last gradient, kSteps backwards of the slow rank after a
+  // barrier.
   double all = 0.0;
   for (const double step : result.step_time_s[0]) all += step;
   CHECK(all >= 0.8 * kSteps * slow_step);
@@ -183,7 +207,7 @@ TEST_CASE("ranks that share experts or sequences send what the schedule says, wi
         "llama:hidden=32,heads=2,layers=2,sequence=16,vocabulary=64,context=4,ring=1"}) {
     const Model model = load_model(name);
     TraceEntry trace = even_trace(model, 8, 0.2 * kMillisecond);
-    trace.exchange_fraction.assign(model.exchanges.size(), 0.5);
+    trace.exchange_fraction.assign(model.collectives.size(), 0.5);
     for (const char* strategy : {"ddp", "fsdp"}) {
       INFO(strategy << " of " << name);
       const Schedule schedule = build_schedule(strategy, model, training(ranks_of(strategy, 4), 8));
@@ -221,7 +245,7 @@ TEST_CASE("every strategy that trains runs replayed and sends as many bytes as w
 TEST_CASE("after a replayed step all ranks hold the mean of what they had as gradients", "[replayed]") {
   const Model model = load_model("simple-cnn");
   const TraceEntry trace = even_trace(model, 8, 0.1 * kMillisecond);
-  const StepTimes times(model, &trace, nullptr);
+  const PhaseCosts times = traced_costs(model, trace);
   for (const std::string strategy : {"ddp", "ddp fp16", "all_reduce", "gather_scatter"})
     for (const int ranks : {2, 3}) {
       INFO(strategy << " on " << ranks);
@@ -304,7 +328,7 @@ TEST_CASE("micro-batches that follow another one take their times from the accum
   const Schedule schedule = build_schedule("single", model, config);
   const TraceEntry first = even_trace(model, 4, kMillisecond);
   const TraceEntry next = even_trace(model, 4, 5.0 * kMillisecond);
-  const StepTimes times(model, &first, &next);
+  const PhaseCosts times = traced_costs(model, first, &next);
   Result result;
   as_sessions(
       1, [&](RankSession& session) { result = run_replayed(model, schedule, session, times, few_steps()); });
@@ -316,7 +340,7 @@ TEST_CASE("micro-batches that follow another one take their times from the accum
 TEST_CASE("a model that declares its times runs replayed without a trace", "[replayed]") {
   const Model model = load_model("synthetic:layers=4,backward=2ms,parameter=64KiB");
   const Schedule schedule = build_schedule("ddp", model, training(2, 1));
-  const StepTimes times = step_times_of(model, schedule, "", 1, 1);
+  const PhaseCosts times = step_times_of(model, schedule, "", 1, 1);
   as_sessions(2, [&](RankSession& session) {
     const Result result = run_replayed(model, schedule, session, times, few_steps());
     expect(session.ranks.rank != 0 || result.median_step_time_s() >= 8 * kMillisecond - kRounding,

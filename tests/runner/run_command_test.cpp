@@ -169,8 +169,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   refused("--model netflix-mlp --batch 8 --compute replayed" + trace, 3, "is a trace of 'simple-cnn'");
   refused("--model simple-cnn --batch 32 --compute replayed" + trace, 3, "batch 32 lies outside");
   refused("--model simple-cnn --batch 8 --threads 2 --compute replayed" + trace, 3, "2 threads");
-  refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data means nothing");
-  refused("--model simple-cnn --batch 8 --resample", 2, "--resample goes with");
+  refused("--model simple-cnn --batch 8 --data x --compute replayed" + trace, 2, "--data has no effect with --compute replayed");
+  refused("--model simple-cnn --batch 8 --resample", 2, "--resample has no effect with --compute real");
   refused("--model simple-cnn --batch 8 --engine reference --compute replayed" + trace, 2,
           "--engine reference runs without one");
   refused("--model simple-cnn --batch 8 --compute-speed 0 --compute replayed" + trace, 2,
@@ -178,8 +178,8 @@ TEST_CASE("what replayed compute cannot do is refused before any rank starts", "
   CHECK_FALSE(std::filesystem::exists(folder.file("a.json")));
 }
 
-/// Steps of these launches one after the other, of each as many as were asked for; on a disturbed machine more are taken, and
-/// kept.
+/// Steps of these launches one after the other, of each as many as were asked for; on a disturbed machine
+/// more are taken, and kept.
 void check_launches(const std::vector<int>& found, int launches, int steps) {
   CHECK(std::is_sorted(found.begin(), found.end()));
   CHECK(found.back() == launches - 1);
@@ -269,7 +269,7 @@ TEST_CASE("stages are measured one at a time into one file, of one split, and it
              Catch::Contains("a.json: batch 2, 1 thread: was not measured of segments layer3 and pooler"));
   const Outcome overlapping = call(measure + "2/2 --split 2-2");
   CHECK(overlapping.code == 3);
-  CHECK_THAT(overlapping.text, Catch::Contains("holds segments layer2 to layer2 in one") &&
+  CHECK_THAT(overlapping.text, Catch::Contains("contains segments layer2 to layer2 in one") &&
                                    Catch::Contains("layer2 to pooler cannot be added"));
   CHECK(call(measure + "whole").code == 3);
   CHECK(load_trace(folder.file("a.json")).entries.size() == 4);
@@ -288,8 +288,9 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   };
   refused("run --strategy dpd --model simple-cnn", 2, "did you mean 'ddp'");
   refused("run --strategy single --model netflix-mlp --device cudo", 2, "did you mean 'cuda'");
-  refused("run --strategy single --model netflix-mlp --precision fp16", 5, "goes with --device cuda");
-  refused("measure --model netflix-mlp --precision bf16,master=none", 5, "only reduction=bf16 may differ");
+  refused("run --strategy single --model netflix-mlp --precision fp16", 5, "requires --device cuda");
+  refused("measure --model netflix-mlp --precision bf16,master=none", 5,
+          "reduction=bf16 as the only part that may differ");
   refused("run --strategy ddp --model netflix-mlp --nproc 2 --precision bf16 --engine reference", 5,
           "does not sum bfloat16");
   refused("measure --model netflix-mlp --precision fp8 --device cuda", 5,
@@ -298,10 +299,10 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   for (const char* stage : {"5/4", "0/4", "4", "1/2/4", "1/0", "a/b", "/", ""})
     refused(bert + "'" + stage + "'", 2,
             "--stage takes I/N, the I-th of N stages, from 1/N to N/N; got " + std::string(stage));
-  refused(bert + "1/3 --split 6-2-2-2", 2, "--split 6-2-2-2 has 4 stages, but 3 are due");
+  refused(bert + "1/3 --split 6-2-2-2", 2, "--split 6-2-2-2 has 4 stages, but 3 are needed");
   refused(bert + "1/4 --split 6-2-2-1", 2, "is 11 blocks, bert-base has 12; even is 3-3-3-3");
-  refused(bert + "1/4 --split balanced", 2, "here they are only made; say the blocks, such as 3-3-3-3");
-  refused("measure --model bert-base --split 6-2-2-2", 2, "--split goes with --stage");
+  refused(bert + "1/4 --split balanced", 2, "do not exist yet; give the blocks, for example 3-3-3-3");
+  refused("measure --model bert-base --split 6-2-2-2", 2, "--split requires --stage");
   refused("measure --model netflix-mlp --stage 1/4", 2, "netflix-mlp has 2 blocks, too few for 4 stages");
   refused("measure --model synthetic --stage 1/2", 3, "declares its times");
   refused("run --strategy ddp --model simple-cn", 3, "simple-cnn");
@@ -310,16 +311,16 @@ TEST_CASE("a person's mistakes are refused before any rank starts, and nothing i
   refused("run --strategy ddp --model simple-cnn --steps 0", 2, "--steps");
   refused("run --strategy ddp --model simple-cnn --bucket-cap 25", 2, "25MiB");
   refused("run --strategy ddp --model simple-cnn --data " + folder.path.string(), 3, "data_batch_");
-  refused("run --strategy broadcast --nproc 4", 2, "it goes with --device cuda");
+  refused("run --strategy broadcast --nproc 4", 2, "requires --device cuda");
   refused("run --strategy broadcast --device cuda --model simple-cnn", 2,
-          "means nothing to strategy 'broadcast'");
-  refused("calibrate --device h100-sxm --nproc 2", 2, "--device goes with --backend nccl");
-  refused("bench --beside-compute --nproc 2", 2, "--beside-compute goes with --backend nccl");
+          "--model has no effect with strategy 'broadcast'");
+  refused("calibrate --device h100-sxm --nproc 2", 2, "--device requires --backend nccl");
+  refused("bench --beside-compute --nproc 2", 2, "--beside-compute requires --backend nccl");
   const std::string reference = "run --engine reference --model simple-cnn --nproc 2 --strategy ";
   refused(reference + "fsdp", 2, "all_reduce and gather_scatter");
   refused(reference + "ddp --warmup 1", 2, "--warmup 2");
   refused("run --engine refrence --strategy ddp --model simple-cnn", 2, "did you mean 'reference'");
-  refused("bench --copies --nproc 2", 2, "--copies goes without --nproc");
+  refused("bench --copies --nproc 2", 2, "--nproc has no effect with --copies");
   refused("measure --model simple-cnn --batch 16,x", 2, "got 16,x");
   CHECK(std::filesystem::is_empty(folder.path));
 }

@@ -8,7 +8,7 @@
 
 namespace stepcast::scheduling_test {
 
-TEST_CASE("the scheduling of a rank is that of every thread that it starts") {
+TEST_CASE("threads inherit the scheduling of their rank") {
   const sched_param no_priority{};
   CHECK(set_scheduling("batch") == "batch");
   CHECK(std::async(std::launch::async, [] { return ::sched_getscheduler(0); }).get() == SCHED_BATCH);
@@ -17,7 +17,7 @@ TEST_CASE("the scheduling of a rank is that of every thread that it starts") {
   CHECK(::sched_getscheduler(0) == SCHED_OTHER);
 }
 
-TEST_CASE("an unknown scheduling is answered with the known ones") {
+TEST_CASE("an unknown scheduling is an error that lists the valid ones") {
   CHECK_THROWS_WITH(set_scheduling("bach"), Catch::Contains("did you mean 'batch'?"));
 }
 

@@ -39,7 +39,7 @@ struct Shell {
 
 }  // namespace
 
-TEST_CASE("the job script is valid shell and hands every word over as it was typed") {
+TEST_CASE("the job script is valid shell and contains every word as it was typed") {
   SlurmJob job;
   job.name = "stepcast-calibrate";
   job.nodes = 4;
@@ -54,7 +54,7 @@ TEST_CASE("the job script is valid shell and hands every word over as it was typ
              Catch::EndsWith("stepcast\ncalibrate\n--max\n16MiB\n-o\nmy cluster's $HOME.json\n"));
 }
 
-TEST_CASE("options of the job itself are taken out of the command line") {
+TEST_CASE("options of the job itself are removed from the command line") {
   CHECK(without_options(
             {"stepcast", "calibrate", "--nodes", "4", "--nproc=2", "--print-sbatch", "--max", "1MiB"},
             {"--nodes", "--nproc"},

@@ -17,7 +17,8 @@
 #include "tests/runner/as_ranks.hpp"
 #include "tests/worlds.hpp"
 
-/// Ranks that share a model's layers, its sequences or its experts against whole-graph training of the whole model in one process.
+/// Ranks that share a model's layers, its sequences or its experts against whole-graph training of the whole
+/// model in one process.
 
 namespace stepcast::tensor_parallel_test {
 using namespace worlds;
@@ -61,7 +62,7 @@ std::string name_in_whole(const Parameter& parameter, const Model& model, int pa
   const std::string before = ".experts.";
   const std::size_t place = parameter.name.find(before) + before.size();
   const std::size_t end = parameter.name.find('.', place);
-  const std::int64_t own = model.settings.at("experts") / model.expert;
+  const std::int64_t own = model.settings.at("experts") / model.parallel.expert;
   const std::int64_t number = std::stoi(parameter.name.substr(place, end - place)) + part * own;
   return parameter.name.substr(0, place) + std::to_string(number) + parameter.name.substr(end);
 }
@@ -104,12 +105,13 @@ void check_training(const std::string& whole, const std::string& settings, const
       const std::vector<double>& own = states[static_cast<std::size_t>(rank)][i];
       if (own.empty()) continue;
       const std::string name =
-          name_in_whole(model.parameters[i], model, schedule.data_index_of(rank) % model.expert);
+          name_in_whole(model.parameters[i], model, schedule.data_index_of(rank) % model.parallel.expert);
       INFO(name);
       held.insert(name);
       torch::Tensor part = expected.at(name);
       if (const std::int64_t dimension = model.parameters[i].shared_dimension; dimension >= 0)
-        part = part.chunk(model.tensor, dimension)[static_cast<std::size_t>(rank % model.tensor)];
+        part = part.chunk(model.parallel.tensor,
+                          dimension)[static_cast<std::size_t>(rank % model.parallel.tensor)];
       const torch::Tensor flat = part.contiguous().flatten();
       REQUIRE(static_cast<std::size_t>(flat.numel()) == own.size());
       const torch::Tensor found = torch::tensor(own, torch::kFloat64);
@@ -209,7 +211,8 @@ TEST_CASE("ranks whose keys and values go round a ring train as one process does
 }
 
 TEST_CASE("ranks that share experts train as one process does: DDP, FSDP, pipelines, recomputed") {
-  // With 200 % of an even share each of two experts in four has a place for every token; with 100 % some find none.
+  // With 200 % of an even share each of two experts in four has a place for every token; with 100 % some find
+  // none.
   for (const auto& [whole, settings] :
        {std::pair{kMoe, ",capacity=200,expert=2"}, {kMoe + ",capacity=100", ",expert=2"}}) {
     for (const char* strategy : {"ddp", "fsdp", "all_reduce", "gather_scatter"})

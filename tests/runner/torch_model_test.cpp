@@ -137,7 +137,7 @@ TEST_CASE(
     CHECK(pass.loss(batch.target).item<double>() == expected.item<double>());
     for (std::size_t i = model.segments.size(); i-- > 0;) pass.backward(i);
 
-    CHECK(order == model.ready_order);
+    CHECK(order == model.ready_order());
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       INFO(model.parameters[i].name);
       CHECK(torch::equal(segmented.parameters()[i].grad(), whole.parameters()[i].grad()));
@@ -147,9 +147,9 @@ TEST_CASE(
 
 TEST_CASE("in bf16 the optimizer updates float32 copies, from which the parameters are rounded") {
   const Model model = load_model("netflix-mlp");
-  Numbers numbers(torch::kBFloat16);
-  numbers.master = true;
-  TorchModel half(model, numbers, kSeed);
+  TrainingDtypes dtypes(torch::kBFloat16);
+  dtypes.master = true;
+  TorchModel half(model, dtypes, kSeed);
   TorchModel full(model, torch::kFloat32, kSeed);
   const torch::Tensor start = full.parameters()[0].detach().clone();
   const Dataset data = Dataset::synthetic(model, kSeed);
@@ -170,25 +170,24 @@ TEST_CASE("in bf16 the optimizer updates float32 copies, from which the paramete
   CHECK(apart.norm().item<double>() < 0.3 * moved.norm().item<double>());
   const MemoryBytes bytes = half.resident_bytes();
   const auto count = static_cast<double>(model.parameter_count());
-  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] == 2.0 * count);
-  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] == 2.0 * count);
-  CHECK(bytes[static_cast<std::size_t>(MemoryCategory::kOptimizerState)] ==
-        4.0 * (1.0 + model.optimizer.states()) * count);
+  CHECK(bytes[MemoryCategory::kParameters] == 2.0 * count);
+  CHECK(bytes[MemoryCategory::kGradients] == 2.0 * count);
+  CHECK(bytes[MemoryCategory::kOptimizerState] == 4.0 * (1.0 + model.optimizer.states()) * count);
 }
 
 TEST_CASE("a policy that is not trained in is refused, and processors train in fp32 and bf16") {
   using Catch::Contains;
-  CHECK(Numbers::of({}, nullptr).dtype == torch::kFloat32);
-  const Numbers numbers = Numbers::of(Precision::parse("bf16"), nullptr);
-  CHECK(numbers.dtype == torch::kBFloat16);
-  CHECK(numbers.reduced == torch::kFloat32);
-  CHECK(numbers.master);
-  CHECK(Numbers::of(Precision::parse("bf16,reduction=bf16"), nullptr).reduced == torch::kBFloat16);
+  CHECK(TrainingDtypes::of({}, nullptr).dtype == torch::kFloat32);
+  const TrainingDtypes dtypes = TrainingDtypes::of(Precision::parse("bf16"), nullptr);
+  CHECK(dtypes.dtype == torch::kBFloat16);
+  CHECK(dtypes.reduced == torch::kFloat32);
+  CHECK(dtypes.master);
+  CHECK(TrainingDtypes::of(Precision::parse("bf16,reduction=bf16"), nullptr).reduced == torch::kBFloat16);
   for (const char* text : {"fp16", "tf32"})
-    CHECK_THROWS_WITH(Numbers::of(Precision::parse(text), nullptr), Contains("--device cuda"));
+    CHECK_THROWS_WITH(TrainingDtypes::of(Precision::parse(text), nullptr), Contains("--device cuda"));
   for (const char* text : {"bf16,reduction=fp16", "bf16,master=none", "fp32,parameters=bf16"})
-    CHECK_THROWS_WITH(Numbers::of(Precision::parse(text), nullptr),
-                      Contains("only reduction=bf16 may differ"));
+    CHECK_THROWS_WITH(TrainingDtypes::of(Precision::parse(text), nullptr),
+                      Contains("reduction=bf16 as the only part that may differ"));
 }
 
 TEST_CASE("gradients stay where they are, so that their addresses can be handed to a backend") {
@@ -238,15 +237,15 @@ TEST_CASE("every class of the synthetic images is drawn, and equal seeds give eq
       Dataset::synthetic(model, kSeed).batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32).input));
 }
 
-TEST_CASE("features have classes where the loss wants them") {
+TEST_CASE("features have classes if the loss is cross_entropy") {
   Model model = load_model("netflix-mlp");
   CHECK(Dataset::synthetic(model, kSeed).batch(0, 0, 1, 4, torch::kFloat32).target.sizes() ==
         torch::IntArrayRef({4, 1}));
-  model.loss = "cross_entropy";
-  model.classes = 5;
+  model.loss.kind = "cross_entropy";
+  model.loss.classes = 5;
   const Dataset data = Dataset::synthetic(model, kSeed);
   const Batch all = data.batch(0, 0, 1, static_cast<int>(data.size()), torch::kFloat32);
-  const torch::Tensor per_class = torch::bincount(all.target, {}, model.classes);
+  const torch::Tensor per_class = torch::bincount(all.target, {}, model.loss.classes);
   CHECK(per_class.size(0) == 5);
   CHECK(per_class.min().item<std::int64_t>() > data.size() / 20);
 }

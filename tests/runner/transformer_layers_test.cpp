@@ -63,7 +63,7 @@ TEST_CASE("in a whole graph gradients of transformers become ready in the declar
     std::vector<int> order;
     torch_model.set_gradient_hook([&](int tensor) { order.push_back(tensor); });
     torch_model.loss(torch_model.forward(batch.input), batch.target).backward();
-    CHECK(order == model.ready_order);
+    CHECK(order == model.ready_order());
   }
 }
 

@@ -105,7 +105,7 @@ TEST_CASE("a send without its receive is refused") {
   schedule.program_of_rank = {0, 1};
   CHECK_NOTHROW(validate(schedule));
   schedule.program_of_rank = {0, 2};
-  CHECK_THROWS_WITH(validate(schedule), Catch::Contains("from rank 0 to rank 1"));
+  CHECK_THROWS_WITH(validate(schedule), Catch::Contains("between rank 0 and rank 1 do not pair up"));
 }
 
 }  // namespace stepcast::schedule_test

@@ -100,17 +100,18 @@ TEST_CASE("expert parallelism: four all-to-alls of each layer and micro-batch, a
 TEST_CASE("all-to-alls stand around the experts: behind the shared one, before the router") {
   const Model model = load_model(moe(",expert=2"));
   const Segment& layer = model.segments[1];
-  REQUIRE(layer.exchanges.size() == 4);
+  REQUIRE(layer.collectives.size() == 4);
   std::vector<std::string> before;  // of the gradients right before those of the backward
-  for (const int index : layer.exchanges)
-    if (const LayerCollective& exchange = model.exchanges[static_cast<std::size_t>(index)]; exchange.backward)
+  for (const int index : layer.collectives)
+    if (const LayerCollective& exchange = model.collectives[static_cast<std::size_t>(index)];
+        exchange.backward)
       before.push_back(model
                            .parameters[static_cast<std::size_t>(
                                layer.parameters[static_cast<std::size_t>(exchange.ready - 1)])]
                            .name);
   CHECK(before == std::vector<std::string>{"model.layers.0.mlp.shared_experts.gate_proj.weight",
                                            "model.layers.0.mlp.experts.0.gate_proj.weight"});
-  CHECK(model.exchanges[0].work < model.exchanges[1].work);
+  CHECK(model.collectives[0].work < model.collectives[1].work);
   // Free places are computed too.
   const auto flop = [](const std::string& settings) {
     return load_model(moe(settings)).forward_flop().count();
@@ -125,7 +126,7 @@ TEST_CASE("each rank keeps its part of the experts and all of the rest, and comp
   CHECK(count_of(half, false) == count_of(whole, false));
   CHECK(count_of(whole, true) == kLayers * 4 * 3 * 64 * 96);
   CHECK(half.forward_flop() == whole.forward_flop());
-  CHECK(half.segments[1].saved_size == whole.segments[1].saved_size);
+  CHECK(half.segments[1].saved.size == whole.segments[1].saved.size);
   const auto resident = [](const Schedule& schedule, MemoryCategory category) {
     double sum = 0.0;
     for (const MemoryChange& change : schedule.program(0).resident)
@@ -244,8 +245,8 @@ TEST_CASE("--mesh expert=N; what cannot be shared is refused") {
     CHECK_THROWS_WITH(shared(settings, "ddp", ranks), Catch::Contains(words));
   };
   refused(",expert=3", 3, "experts 4 cannot be divided among 3 ranks");
-  refused(",expert=2", 3, "expert 2 does not divide the 3 ranks that train beside each other");
-  refused(",expert=4", 2, "expert 4 does not divide the 2 ranks that train beside each other");
+  refused(",expert=2", 3, "expert 2 does not divide the 3 data-parallel ranks");
+  refused(",expert=4", 2, "expert 4 does not divide the 2 data-parallel ranks");
   CHECK_THROWS_WITH(shared(",expert=2", "single", 1), Catch::Contains("expert 2 does not divide the 1"));
   CHECK_THROWS_WITH(shared(",expert=2", "pipeline", 2, {{"split", "2-1"}}),
                     Catch::Contains("expert 2 does not divide the 1"));

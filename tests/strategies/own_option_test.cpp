@@ -5,7 +5,7 @@
 #include "sim/cli/result_summary.hpp"
 #include "sim/cli/training_options.hpp"
 #include "sim/evidence/compare.hpp"
-#include "sim/evidence/lab_report.hpp"
+#include "sim/evidence/compare.hpp"
 #include "sim/replay/prediction.hpp"
 #include "sim/strategies/local_step.hpp"
 #include "sim/strategies/strategy.hpp"
@@ -67,12 +67,12 @@ const Registration<Strategy> kOwnOption{
 Result predicted(const OptionTexts& options, int world_size = 2) {
   PredictionRequest request;
   request.strategy = "own_option";
-  request.model = "synthetic";
-  request.cluster = "star:hosts=2,bandwidth=1GB/s";
+  request.costs.model = "synthetic";
+  request.environment.cluster = "star:hosts=2,bandwidth=1GB/s";
   request.training.world_size = world_size;
   request.training.options = options;
-  request.steps = 2;
-  request.warmup_steps = 0;
+  request.replay.steps = 2;
+  request.replay.warmup_steps = 0;
   return predict(request);
 }
 
@@ -118,11 +118,7 @@ TEST_CASE("a Result says the resolved options, and two values of one are two cas
   CHECK(label_of(cases[0].configuration) == "own_option");
   CHECK_THAT(describe(cases[1].configuration),
              Catch::Contains("synthetic own_option, refresh 3, world size 2"));
-  LabReport report;
-  for (const Case& one : cases) {
-    report.cases.push_back(one);
-  }
-  CHECK_THAT(to_text(report), Catch::Contains("own_option, refresh 3 "));
+  CHECK_THAT(cases_text(cases, {"strategy", "error"}), Catch::Contains("own_option, refresh 3 "));
 }
 
 TEST_CASE("a wrong option or value is refused with the option, the value and what is right") {
@@ -138,7 +134,7 @@ TEST_CASE("a wrong option or value is refused with the option, the value and wha
   CHECK_THROWS_WITH(refused("own_option", {{"tensors", "last"}}),
                     Catch::Contains("--tensors") && Catch::Contains("last-first"));
   CHECK_THROWS_WITH(refused("ddp", {{"refresh", "1"}}),
-                    "--refresh means nothing to strategy 'ddp'; own_option takes it");
+                    "--refresh has no effect with strategy 'ddp'; own_option takes it");
   CHECK_THROWS_WITH(refused("single", {{"bucket-cap", "1MiB"}}), Catch::Contains("ddp and pipeline take it"));
   CHECK_THROWS_WITH(refused("ddp", {{"bucket-cpa", "1MiB"}}), Catch::Contains("did you mean '--bucket-cap'"));
   CHECK_THROWS_WITH(refused("ddp", {{"bucket-cap", "25"}}),

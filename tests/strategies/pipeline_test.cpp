@@ -226,10 +226,11 @@ TEST_CASE("a split that does not fit is refused with what would fit") {
   const auto refusal = [&](const std::string& split, int parts) {
     return error_of<UsageError>([&] { return split_model(model, split, parts, {}); });
   };
-  CHECK(refusal("2-2-2-2", 4) ==
-        "--split 2-2-2-2 is 8 blocks, bert-base has 12; even is 3-3-3-3; for shares say ratio:2-2-2-2, for 8 "
-        "blocks "
-        "bert-base:layers=8");
+  CHECK(
+      refusal("2-2-2-2", 4) ==
+      "--split 2-2-2-2 is 8 blocks, bert-base has 12; even is 3-3-3-3; for shares give ratio:2-2-2-2, for 8 "
+      "blocks "
+      "bert-base:layers=8");
   CHECK_THAT(refusal("6-6", 4), Contains("has 2 stages, but 4"));
   CHECK_THAT(refusal("3-3-x-3", 4), Contains("'x'"));
   CHECK_THAT(refusal("3--3-6", 4), Contains("''"));
@@ -346,9 +347,9 @@ TEST_CASE(
   CHECK(build_schedule("pipeline", model, config).options == plain);
   config.options = {{"bucket-cap", "5MiB"}};
   CHECK_THROWS_WITH(build_schedule("pipeline", model, config),
-                    Contains("--bucket-cap means nothing to a pipeline that"));
+                    Contains("--bucket-cap has no effect in a pipeline that"));
   config.options = {{"checkpoint", "always"}, {"forward-only", "yes"}};
-  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--checkpoint means nothing"));
+  CHECK_THROWS_WITH(build_schedule("pipeline", model, config), Contains("--checkpoint has no effect"));
   config.options = {{"schedule", "gpipe"}, {"forward-only", "yes"}};
   const OptionTexts forward = build_schedule("pipeline", model, config).options;
   config.options.erase("schedule");

@@ -38,7 +38,7 @@ Activations activations(const Schedule& schedule, const Model& model) {
         result.left += change.size.count();
         if (change.segment >= 0)
           result.left += change.saved * samples *
-                         model.segments[static_cast<std::size_t>(change.segment)].saved_size.count();
+                         model.segments[static_cast<std::size_t>(change.segment)].saved.size.count();
         result.peak = std::max(result.peak, result.left);
       }
   return result;
@@ -50,14 +50,14 @@ TEST_CASE("recomputed blocks keep one input for each unit, and one unit whole at
   constexpr int kBlocks = 6;
   const Model model = load_model("gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=64");
   const auto bytes = [](Bytes per_sample) { return kRecomputeBatch * per_sample.count(); };
-  const double embedding = bytes(model.segments.front().saved_size),
-               block = bytes(model.segments[1].saved_size);
-  const double head = bytes(model.segments.back().saved_size), output = bytes(model.segments[1].output_size);
+  const double embedding = bytes(model.segments.front().saved.size),
+               block = bytes(model.segments[1].saved.size);
+  const double head = bytes(model.segments.back().saved.size), output = bytes(model.segments[1].output_size);
   for (const int blocks : {1, 2, 3}) {
     INFO("every " << blocks);
     const Activations found = activations(recomputing(model, "single", 1, blocks), model);
-    // The first unit's input is the embedding's output; beside the last unit lie its output's gradient and, as it
-    // computes its first backward, that of its input.
+    // The first unit's input is the embedding's output; beside the last unit lie its output's gradient and,
+    // as it computes its first backward, that of its input.
     const double inputs = (kBlocks / blocks - 1) * output;
     const double at_loss = embedding + inputs + output + head + bytes(model.segments.back().output_size);
     const double at_unit = embedding + inputs + blocks * block + output;
@@ -125,12 +125,12 @@ TEST_CASE(
   constexpr double statistics = 2 * 2 * 2 * s;  // mean and deviation of two norms
   const Segment all = half(name, RecomputedPart::kNothing).segments[1];
   const Segment some = half(name, RecomputedPart::kCoreAttention).segments[1];
-  CHECK(all.saved_size.count() == Approx(34 * s * h + 5 * a * s * s + statistics));
-  CHECK(some.saved_size.count() == Approx(34 * s * h + statistics));
-  CHECK(some.recomputed_size.count() == Approx(5 * a * s * s));
-  CHECK(some.mask_size.count() == Approx(2 * s * h));
+  CHECK(all.saved.size.count() == Approx(34 * s * h + 5 * a * s * s + statistics));
+  CHECK(some.saved.size.count() == Approx(34 * s * h + statistics));
+  CHECK(some.recomputed.saved.size.count() == Approx(5 * a * s * s));
+  CHECK(some.saved.masks.count() == Approx(2 * s * h));
   Flop again;
-  for (const LayerWork& work : some.recomputed) again += work.forward;
+  for (const LayerWork& work : some.recomputed.work) again += work.forward;
   CHECK(again.count() == Approx(4 * s * s * h));  // q k^T and p v
   CHECK(some.forward == all.forward);
 }
@@ -140,8 +140,8 @@ TEST_CASE("per-op with dropout runs again to the end, since masks are drawn anew
   const auto last_again = [&](const std::string& dropout) {
     const Segment some = half(name + ",dropout=" + dropout, RecomputedPart::kOperations).segments[1];
     double flop = 0.0;  // of the products
-    for (const LayerWork& work : some.recomputed)
-      for (const Gemm& one : work.products) flop += one.rows * one.columns * one.depth;
+    for (const LayerWork& work : some.recomputed.work)
+      for (const Gemm& one : work.gemms) flop += one.rows * one.columns * one.depth;
     return flop;
   };
   // Key and projection; with dropout behind it the last product too, of which every sixth is not kept.
@@ -153,8 +153,8 @@ TEST_CASE("with fused attention selective recomputation gives up one number per 
   const std::string name = "llama:layers=2,hidden=64,heads=4,sequence=128,vocabulary=128";
   const Segment all = half(name, RecomputedPart::kNothing).segments[1];
   const Segment some = half(name, RecomputedPart::kCoreAttention).segments[1];
-  CHECK((all.saved_size - some.saved_size).count() == Approx(2 * 4 * 128));
-  CHECK(some.recomputed.size() == 1);
+  CHECK((all.saved.size - some.saved.size).count() == Approx(2 * 4 * 128));
+  CHECK(some.recomputed.work.size() == 1);
 }
 
 TEST_CASE("per-op keeps every second product, and attention, of a block") {
@@ -163,16 +163,17 @@ TEST_CASE("per-op keeps every second product, and attention, of a block") {
   constexpr double s = 128, h = 64, w = 32, f = 160, a = 4;
   const Segment all = half(name, RecomputedPart::kNothing).segments[1];
   const Segment some = half(name, RecomputedPart::kOperations).segments[1];
-  // q, value, attention with its numbers, gate, down, and the sum that the block gives; key, output and up run again.
-  CHECK(some.saved_size.count() == Approx(2 * s * (h + w + h + a + f + h + h)));
+  // q, value, attention with its numbers, gate, down, and the sum that the block gives; key, output and up
+  // run again.
+  CHECK(some.saved.size.count() == Approx(2 * s * (h + w + h + a + f + h + h)));
   double products = 0.0;
-  for (const LayerWork& work : some.recomputed)
-    for (const Gemm& one : work.products) products += one.rows * one.columns * one.depth;
+  for (const LayerWork& work : some.recomputed.work)
+    for (const Gemm& one : work.gemms) products += one.rows * one.columns * one.depth;
   CHECK(products == Approx(s * (h * w + h * h + h * f)));
-  CHECK(std::none_of(some.recomputed.begin(), some.recomputed.end(),
+  CHECK(std::none_of(some.recomputed.work.begin(), some.recomputed.work.end(),
                      [](const LayerWork& work) { return work.attention.has_value(); }));
-  CHECK(some.saved_size < 0.6 * all.saved_size);
-  CHECK(some.saved_size + some.recomputed_size >= all.saved_size);
+  CHECK(some.saved.size < 0.6 * all.saved.size);
+  CHECK(some.saved.size + some.recomputed.saved.size >= all.saved.size);
 }
 
 TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers again what ranks had gathered") {
@@ -191,9 +192,9 @@ TEST_CASE("what is recomputed of a block leaves nothing behind, and gathers agai
       RecomputedPart::kOperations);
   const auto gathers = [&](bool backward) {
     int count = 0;
-    for (const int index : shared.segments[1].exchanges) {
-      const LayerCollective& exchange = shared.exchanges[static_cast<std::size_t>(index)];
-      count += exchange.backward == backward && exchange.kind == ExchangeKind::kAllGather ? 1 : 0;
+    for (const int index : shared.segments[1].collectives) {
+      const LayerCollective& exchange = shared.collectives[static_cast<std::size_t>(index)];
+      count += exchange.backward == backward && exchange.kind == LayerCollectiveKind::kAllGather ? 1 : 0;
     }
     return count;
   };

@@ -107,9 +107,9 @@ TEST_CASE(
     CHECK(program.ops.back().name.starts_with("optimizer") == has_optimizer);
     const bool has_ends = program.segments.front() == 0 ||
                           program.segments.back() + 1 == static_cast<int>(model.segments.size());
-    CHECK((find(program, "load_input") >= 0) == (model.input_kind != "none" && has_ends));
+    CHECK((find(program, "load_input") >= 0) == (model.input.kind != "none" && has_ends));
     const bool has_last = program.segments.back() + 1 == static_cast<int>(model.segments.size());
-    CHECK((find(program, "loss") >= 0) == (model.loss != "none" && has_last));
+    CHECK((find(program, "loss") >= 0) == (model.loss.kind != "none" && has_last));
   }
   CHECK(static_cast<int>(done.size()) == schedule.data_parallel);
   for (const auto& [batch, segments] : done)
@@ -198,7 +198,7 @@ TEST_CASE("DDP's buckets are those of PyTorch after its rebuild") {
     for (const int tensor : schedule.buckets[b].tensors) {
       CAPTURE(model.parameters[static_cast<std::size_t>(tensor)].name);
       CHECK(rows[static_cast<std::size_t>(tensor)][3] == std::to_string(b));
-      CHECK(tensor == model.ready_order[placed]);
+      CHECK(tensor == model.ready_order()[placed]);
       ++placed;
     }
   }
@@ -276,7 +276,7 @@ TEST_CASE(
     launched.push_back(array->bucket);
     CHECK(op.after.size() == schedule.buckets[static_cast<std::size_t>(array->bucket)].tensors.size());
   }
-  CHECK(hooks == model.ready_order);
+  CHECK(hooks == model.ready_order());
   std::vector<int> in_order(schedule.buckets.size());
   std::iota(in_order.begin(), in_order.end(), 0);
   CHECK(launched == in_order);

@@ -96,7 +96,7 @@ TEST_CASE("gathered again in the backward, inputs do not stay, and a layer's mes
   CHECK(messages(again) == 10 * kMicroBatches * kBlock);
   // Of attention's input and that of the two layers behind it, the own quarter stays, not the whole.
   const double whole = 4.0 * kSequence * kHidden;
-  CHECK(load_model(llama(4, 1)).segments[1].saved_size - load_model(again).segments[1].saved_size ==
+  CHECK(load_model(llama(4, 1)).segments[1].saved.size - load_model(again).segments[1].saved.size ==
         Bytes(2.0 * whole - 2.0 * whole / 4.0));
   CHECK_THROWS_WITH(load_model(llama(4, 0) + ",gather_again=1"), Catch::Contains("sequence_parallel=1"));
 }
@@ -110,7 +110,7 @@ TEST_CASE("recomputing a layer puts its forward together again") {
 
 TEST_CASE("t ranks hold the whole model together, and what all of them have") {
   const Model whole = load_model(llama(1, 0)), half = load_model(llama(2, 0));
-  CHECK(whole.exchanges.empty());
+  CHECK(whole.collectives.empty());
   std::int64_t norms = 0;
   for (const Parameter& parameter : half.parameters)
     if (parameter.shared_dimension < 0) norms += parameter.numel();
@@ -119,7 +119,7 @@ TEST_CASE("t ranks hold the whole model together, and what all of them have") {
   // Outside the shared layers activations are whole, or parts of the sequence.
   CHECK(half.segments[1].output_size == whole.segments[1].output_size);
   CHECK(load_model(llama(2, 1)).segments[1].output_size == 0.5 * whole.segments[1].output_size);
-  CHECK(load_model(llama(2, 1)).segments[1].saved_size < half.segments[1].saved_size);
+  CHECK(load_model(llama(2, 1)).segments[1].saved.size < half.segments[1].saved.size);
 }
 
 TEST_CASE("any strategy composes: neighbours share, and each of them averages with its likes") {
@@ -198,21 +198,21 @@ TEST_CASE("a shift is waited for behind the step of the ring beside which it goe
   Flop flop{}, again{}, again_gathered{};
   for (const LayerWork& work : block.work) {
     flop += work.forward;
-    again += work.again;
+    again += work.recomputed;
   }
-  for (const LayerWork& work : other.work) again_gathered += work.again;
+  for (const LayerWork& work : other.work) again_gathered += work.recomputed;
   CHECK(flop.count() == Approx(block.forward.count()));
   CHECK(again.count() == Approx(again_gathered.count()));
   // Of keys and values one part of four stays.
   const double width = 64.0, own = 4.0 * kSequence / 4.0;
-  CHECK(other.saved_size - block.saved_size == Bytes(3.0 * 2.0 * own * width));
+  CHECK(other.saved.size - block.saved.size == Bytes(3.0 * 2.0 * own * width));
   const auto steps_beside = [&](bool backward) {
     std::vector<int> steps;
-    for (std::size_t i = 0; i < block.exchanges.size(); ++i) {
-      const LayerCollective& shift = ring.exchanges[static_cast<std::size_t>(block.exchanges[i])];
-      if (shift.kind != ExchangeKind::kShift || shift.backward != backward) continue;
-      const LayerCollective& wait = ring.exchanges[static_cast<std::size_t>(block.exchanges[i + 1])];
-      CHECK(wait.kind == ExchangeKind::kWait);
+    for (std::size_t i = 0; i < block.collectives.size(); ++i) {
+      const LayerCollective& shift = ring.collectives[static_cast<std::size_t>(block.collectives[i])];
+      if (shift.kind != LayerCollectiveKind::kShift || shift.backward != backward) continue;
+      const LayerCollective& wait = ring.collectives[static_cast<std::size_t>(block.collectives[i + 1])];
+      CHECK(wait.kind == LayerCollectiveKind::kWait);
       CHECK(std::abs(wait.work - shift.work) == 1);
       const int beside = std::min(wait.work, shift.work);
       CHECK(block.work[static_cast<std::size_t>(beside)].attention);
@@ -283,12 +283,12 @@ TEST_CASE("what cannot be shared is refused") {
   refused("gpt:vocabulary=50257,tensor=2", "vocabulary 50257 cannot be divided among 2 ranks");
   refused("gpt:sequence=33,tensor=2,sequence_parallel=1", "sequence 33 cannot be divided among 2 ranks");
   refused("bert-base:tensor=2", "tensor");
-  refused("gpt:context=2,ring=1,flash=0", "a ring stores no probabilities: it needs flash=1");
+  refused("gpt:context=2,ring=1,flash=0", "ring attention stores no probabilities: it needs flash=1");
   refused("gpt:context=2,ring=1,dropout=10", "and no dropout of them");
-  refused("gpt:context=2,ring=1,sequence=10", "two equal chunks to each rank; 5 positions of a rank are odd");
-  CHECK(load_model("gpt:ring=1,flash=0").exchanges.empty());  // one rank has no ring
+  refused("gpt:context=2,ring=1,sequence=10", "two equal chunks; 5 positions per rank are odd");
+  CHECK(load_model("gpt:ring=1,flash=0").collectives.empty());  // one rank has no ring
   CHECK_THROWS_WITH(recomputing(load_model("gpt:context=2,ring=1"), RecomputedPart::kCoreAttention),
-                    Catch::Contains("attends around a ring, of which no part runs again alone"));
+                    Catch::Contains("uses ring attention, which only full recomputes"));
   CHECK_THROWS_WITH(shared(llama(2, 0), "ddp", 3),
                     Catch::Contains("world size 3 cannot be divided among the 2 ranks"));
 }

@@ -186,8 +186,8 @@ TEST_CASE("shards of a stage are refused with what they do not go with") {
   };
   check({{"mesh", "pipeline=2,data=2,shard=2"}}, "give data or shard");
   check({{"mesh", "pipeline=4,shard=2"}, {"forward-only", "yes"}}, "--forward-only is not supported");
-  check({{"mesh", "pipeline=4,shard=2"}, {"zero", "1"}}, "--zero means nothing with --mesh shard");
-  check({{"mesh", "pipeline=4,shard=2"}, {"bucket-cap", "1MiB"}}, "--bucket-cap means nothing");
+  check({{"mesh", "pipeline=4,shard=2"}, {"zero", "1"}}, "--zero has no effect with --mesh shard");
+  check({{"mesh", "pipeline=4,shard=2"}, {"bucket-cap", "1MiB"}}, "--bucket-cap has no effect");
 }
 
 TEST_CASE("sharing the optimizer is refused where it means nothing, with what would be understood") {

@@ -14,7 +14,7 @@ Result four_ranks() {
   result.configuration.world_size = result.configuration.data_parallel = 4;
   result.configuration.batch = 32;
   result.step_time_s.assign(4, {0.5});
-  result.trivial_step_time_s = {{"ideal_scaling", 0.4}};
+  result.forecast.baseline_step_time_s = {{"ideal_scaling", 0.4}};
   result.breakdown.assign(4, {0.3, 0.1, 0.05, 0.02, 0.05, 0.03});
   result.memory = {{0, 60e9, {}, {}, {}}, {1, 70e9, {}, {}, {}}};
   return result;
@@ -102,8 +102,8 @@ TEST_CASE("Amdahl's law is the least squares of relative errors, and both of its
   REQUIRE(fit);
   CHECK(fit->serial_fraction() == Approx(16.0 / 53.0));
   CHECK(fit->time_s(1.0) == Approx(2.0));
-  // Without one rank: sums of squares 70/9, 61/18 and 35/18, of firsts 14/3 and 7/3: serial 42/131, parallel 84/131 of
-  // ten ranks.
+  // Without one rank: sums of squares 70/9, 61/18 and 35/18, of firsts 14/3 and 7/3: serial 42/131, parallel
+  // 84/131 of ten ranks.
   const auto both = fit_amdahl({{10.0, 1.0}, {20.0, 0.6}, {40.0, 0.5}});
   REQUIRE(both);
   CHECK(both->serial_s == Approx(42.0 / 131.0));

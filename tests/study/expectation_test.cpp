@@ -21,8 +21,11 @@ struct Answers {
   }
   [[nodiscard]] std::string verdict(const std::string& text) const {
     const Judgement verdict =
-        judge(expectation_of(YamlNode::parse(text, "study.yaml"), {}, kColumns), points, rows);
-    return (verdict.met ? "met: " : "missed: ") + verdict.text;
+        judge(expectation_of(YamlNode::parse(text, "study.yaml"), {"way", "rate"}, kColumns), points, rows);
+    return (verdict.verdict == ExpectationVerdict::kMet      ? "met: "
+            : verdict.verdict == ExpectationVerdict::kMissed ? "missed: "
+                                                  : "left out: ") +
+           verdict.text;
   }
 };
 
@@ -73,17 +76,39 @@ TEST_CASE("what has no answer meets no expectation", "[study]") {
   none.add("a", {});
   CHECK(none.verdict("{column: step_time_s, in_order_of: measured_s, at_least: 0.8}") ==
         "missed: no pair of points differs");
-  CHECK(none.verdict("{column: step_time_s, of: median, at_most: 0.8}") == "missed: no point is there");
+  CHECK(none.verdict("{column: step_time_s, of: median, at_most: 0.8}") == "missed: no point has a value");
+  CHECK(none.verdict("{column: absolute_error, of: median, at_most: 0.8}") == "left out: no point");
 }
 
-TEST_CASE("expectations that say nothing are refused", "[study]") {
+TEST_CASE("pairs are limited to points with the same values, and a change is between two points", "[study]") {
+  Answers all = four();
+  for (std::size_t i = 0; i < 4; ++i) {
+    all.points[i].name = all.points[i].key;
+    all.points[i].assigned.set("rate", i < 2 ? "1Gb/s" : "2Gb/s");
+  }
+  CHECK(all.verdict("{column: step_time_s, in_order_of: measured_s, at_least: 1, same: [rate]}") ==
+        "missed: 0 of 1 pair; first not c before d");
+  CHECK(all.verdict("{column: step_time_s, in_order_of: measured_s, at_least: 1, same: [rate], "
+                    "where: {rate: 1Gb/s}}") == "left out: no point");
+  CHECK(all.verdict("{change: more, from: a, to: c, at_most: 0.5}") ==
+        "met: predicted +100.0 %, measured +150.0 % (launches +126.2 % to +176.3 %)");
+  CHECK(all.verdict("{change: more, from: a, to: c, at_most: 0.3}") ==
+        "missed: predicted +100.0 %, measured +150.0 % (launches +126.2 % to +176.3 %)");
+  CHECK(all.verdict("{change: nearly none, from: a, to: b, at_most: 0.1}") ==
+        "met: predicted +10.0 %, measured +4.0 % (launches -5.9 % to +14.9 %)");
+  CHECK(all.verdict("{change: more, from: a, to: z, at_most: 0.3}") == "left out: no point");
+}
+
+TEST_CASE("expectations without a bound are refused", "[study]") {
   const Answers all = four();
   using Catch::Contains;
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s}"), Contains("at_least, at_most, both, or below"));
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, below: overlap_eror}"), Contains("'overlap_error'"));
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, in_order_of: measured_s}"), Contains("at_least"));
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, in_order_of: measured_s, of: median, at_least: 1}"),
-                    Contains("of: means nothing"));
+                    Contains("of: has no effect"));
+  CHECK_THROWS_WITH(all.verdict("{column: step_time_s, at_least: 2, same: [rate]}"),
+                    Contains("same: has no effect"));
   CHECK_THROWS_WITH(all.verdict("{column: step_time_s, at_least: 2, at_most: 1}"),
                     Contains("nothing is at least 2.000 and at most 1.000"));
 }

@@ -110,11 +110,12 @@ struct Bench {
       }
       return rows;
     };
+    calls.forecast_options = {"cluster", "world-size"};
     calls.on_progress = [](int done, int total, const std::string&) { CHECK(done <= total); };
     calls.on_first = [&](const std::vector<const StudyPoint*>& points) {
       asked.push_back("first " + std::to_string(points.size()));
     };
-    StudyExperiment experiment(study, folder.path(), calls);
+    StudyExperiment experiment(study, folder.path(), "study", calls);
     self = &experiment;
     return experiment.run();
   }
@@ -148,8 +149,13 @@ TEST_CASE("the trainings of the lab's study are those of the reference, in its o
       all << " # " << parse_bytes_per_second(value(one, "rate"), "rate").count() << " B/s, "
           << value(one, "distance") << "\n";
     }
-  for (const StudyChange& change : lab.parts->changes)
-    all << "change " << change.name << ": " << change.plain << " to " << change.changed << "\n";
+  std::set<std::string> names;
+  for (const StudyPoint& one : lab.points) names.insert(one.name);
+  for (const Expectation& change : lab.expectations) {
+    if (change.from.empty()) continue;
+    all << change.text << ": " << change.from << " to " << change.to << "\n";
+    CHECK((names.contains(change.from) && names.contains(change.to)));
+  }
   CHECK(all.str() == read_file(STEPCAST_SOURCE_DIR "/tests/study/lab-matrix.txt"));
 }
 
@@ -300,7 +306,7 @@ TEST_CASE("runs of one question need one point, and files have names of their ow
   const std::string sizes = "points: [{grid: {strategy: ddp, engine: schedule, world-size: [2, 4]}}]\n";
   CHECK(refusal("{strategy}.{world-size}", sizes).empty());
   CHECK_THAT(refusal("{strategy}", sizes), Catch::Contains("two points are called 'ddp'"));
-  CHECK_THAT(refusal("{engine}", engines), Catch::Contains("asks what another point asks"));
+  CHECK_THAT(refusal("{engine}", engines), Catch::Contains("has the options of another point"));
 }
 
 TEST_CASE("a study that runs goes on where it stopped, and a run that fails is its point's error",

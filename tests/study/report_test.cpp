@@ -47,7 +47,7 @@ Example example() {
   it.report.verdicts = {"met:    efficiency at least 0.5", "MISSED: efficiency < 0.9"};
   it.report.problems = {"third.svg: x > y"};
   it.report.context.command_line = "stepcast study 'it.yaml' -o x";
-  it.report.context.git_revision = "abc123";
+  it.report.context.stepcast.git_revision = "abc123";
   return it;
 }
 

@@ -87,7 +87,7 @@ skip:
   CHECK(reasons == std::map<std::string, std::size_t>{
                        {"one rank is one rank", 4},
                        {"world-size 2 is not a multiple of 4", 4},
-                       {"differ from others in options that mean nothing to their strategy", 1}});
+                       {"differ from others in options that have no effect with their strategy", 1}});
   CHECK(study.points.size() == 7);
   const std::vector<std::string> all = keys(study);
   CHECK(std::set<std::string>(all.begin(), all.end()).size() == all.size());
@@ -148,10 +148,10 @@ TEST_CASE("what no answer could be is refused before any is asked", "[study]") {
   CHECK_THAT(expectation("where: {batch: \"> 1s\"}, column: step_time_s, at_most: 1"),
              Catch::Contains("expect[0].where: '1' cannot be compared"));
   CHECK_THAT(expectation("column: measured_s, at_most: 1"),
-             Catch::Contains("expect[0].column: 'measured_s' is of studies that run"));
+             Catch::Contains("expect[0].column: 'measured_s' requires a study that runs"));
   CHECK_THAT(expectation("column: step_time_s, below: measured_s"), Catch::Contains("expect[0].below"));
   CHECK_THAT(refusal(start + grid + "plot: [{file: a.svg, x: batch, y: measured_s}]\n"),
-             Catch::Contains("plot[0].y: 'measured_s' is of studies that run"));
+             Catch::Contains("plot[0].y: 'measured_s' requires a study that runs"));
   CHECK_THAT(refusal(start + grid + "plot: [{file: a.svg, x: batch, y: step_time_s, where: {batch: 3}}]\n"),
              Catch::Contains("plot[0].where: no point has these values"));
 }
@@ -278,7 +278,7 @@ TEST_CASE("shards divide the points, and answers of another program are refused"
   CHECK(rows.size() == 10);
   for (const auto& [key, row] : rows) CHECK(row.error.empty());
   CHECK_THROWS_WITH(answer_study(study, {.folder = folder.path(), .jobs = 1}, "{\"other\":1}\n", square),
-                    Catch::Contains("--force begins anew"));
+                    Catch::Contains("--force starts again"));
   const auto anew =
       answer_study(study, {.folder = folder.path(), .jobs = 1, .force = true}, "{\"other\":1}\n", square);
   CHECK(anew.size() == 10);

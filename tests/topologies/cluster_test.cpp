@@ -122,7 +122,7 @@ TEST_CASE("a host without devices and NICs is one node, whose sockets nothing jo
   CHECK_THAT(message_of(head + ", smp: {bandwidht: 6GB/s}}\n"),
              Contains(":2: hosts.smp: unknown key 'bandwidht'") && Contains("bandwidth"));
   CHECK_THAT(message_of(head + ", smp: {bandwidth: 6GB/s}}\n"),
-             Contains(":2: hosts.smp: means nothing without devices or nics"));
+             Contains(":2: hosts.smp: has no effect without devices or nics"));
   CHECK_THAT(message_of("name: t\nhosts: {sockets: two}\n"), Contains("hosts.sockets"));
   CHECK(cluster_of(head + ", smp: {bandwidth: 6GB/s}, nics: {count: 1}}\n").links[0].bandwidth.count() ==
         Approx(6e9));

@@ -58,8 +58,7 @@ TEST_CASE("a bandwidth between sockets of a processor that NCCL does not know is
   const Imported imported = import_text(text);
   CHECK(rate(imported.cluster, "socket0-socket1") == Approx(22.0));
   REQUIRE(imported.notes.size() == 2);
-  CHECK_THAT(imported.notes[1],
-             Equals("between sockets 22.0 GB/s is assumed; --smp-bandwidth says otherwise"));
+  CHECK_THAT(imported.notes[1], Equals("between sockets 22.0 GB/s is assumed; --smp-bandwidth changes it"));
   CHECK(import_text(text, {"h100-sxm", BytesPerSecond(30e9)}).notes.empty());
 }
 
@@ -78,7 +77,7 @@ TEST_CASE("C2C links of a processor with its GPU are a link of their rate to the
 TEST_CASE("a mistake in NCCL's file is named with line, column and what was expected") {
   const std::string good = reference_text("hopper-nvswitch.xml");
   CHECK_THAT(complaint(replaced(good, "</nic>", "</nik>")),
-             StartsWith("topo.txt:13:") && Contains("this is no XML"));
+             StartsWith("topo.txt:13:") && Contains("this is not XML"));
   CHECK_THAT(complaint("<graphs version=\"1\"/>"), StartsWith("topo.txt:1:1: <graphs>: expected <system>"));
   CHECK_THAT(complaint("<system/>"), StartsWith("topo.txt:1:1: <system>: expected at least one <cpu>"));
   CHECK_THAT(complaint("<system>\n <cpu numaid=\"0\"/></system>"),
@@ -98,7 +97,7 @@ TEST_CASE("a mistake in NCCL's file is named with line, column and what was expe
   CHECK_THAT(complaint(replaced(good, "ffffffff\"", "fffgffff\"")),
              StartsWith("topo.txt:2:3: <cpu>: found 'g' in affinity"));
   CHECK_THAT(complaint(replaced(good, "sm=\"90\"", "sm=\"12\"")),
-             StartsWith("topo.txt:5:9: nothing here tells which GPU"));
+             StartsWith("topo.txt:5:9: the file does not determine the GPU"));
   CHECK_THAT(complaint(good, {"v100-sxm"}),
              StartsWith("topo.txt:5:9: <gpu>: found 18 NVLinks, expected at most the 6"));
   CHECK_THAT(complaint(replaced(reference_text("volta-direct.xml"), "count=\"2\"", "count=\"1\"")),

@@ -23,8 +23,7 @@ TEST_CASE("SOC is SYS: three GPUs on two sockets, from an old driver's one colum
   CHECK(rate(cluster, "socket0-socket1") == Approx(6.0));
   CHECK(cluster.node(part(cluster, "gpu0")).device == "p100-pcie-12gb");
   REQUIRE(imported.notes.size() == 2);
-  CHECK_THAT(imported.notes[0],
-             Equals("between sockets 6.00 GB/s is assumed; --smp-bandwidth says otherwise"));
+  CHECK_THAT(imported.notes[0], Equals("between sockets 6.00 GB/s is assumed; --smp-bandwidth changes it"));
   CHECK_THAT(imported.notes[1], Contains("p100-pcie-12gb") && Contains("SOC") && Contains("--device"));
 }
 
@@ -122,7 +121,7 @@ TEST_CASE("a matrix in which both are near a third part but far from each other 
       "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tPIX\nGPU2\tSYS\tPIX\tX\n", {"a100-sxm"});
   REQUIRE(imported.notes.size() == 1);
   CHECK_THAT(imported.notes[0],
-             StartsWith("topo.txt:2:12: GPU0 and GPU2 are SYS") && Contains("taken for PIX"));
+             StartsWith("topo.txt:2:12: GPU0 and GPU2 are SYS") && Contains("assumed to be PIX"));
 }
 
 TEST_CASE("a mistake in a matrix is named with line, column and what was expected") {
@@ -160,7 +159,7 @@ TEST_CASE("a matrix that ends early, or has no header or no GPU, says so") {
   CHECK_THAT(complaint("\tGPU0\nGPU0\tX\t7\n"),
              StartsWith("topo.txt:2:8: found '7', expected the end of the row"));
   CHECK_THAT(complaint("hello\n"),
-             StartsWith("topo.txt:1:1: found no format that is known; expected one of: nvidia-smi"));
+             StartsWith("topo.txt:1:1: the format is not known; expected one of: nvidia-smi"));
   CHECK_THROWS_AS(import_cluster("hello", "x", "nvidia-smi", {}), InputError);
   CHECK_THROWS_AS(import_cluster("hello", "x", "nvidia-sim", {}), UsageError);
 }
@@ -168,8 +167,7 @@ TEST_CASE("a matrix that ends early, or has no header or no GPU, says so") {
 TEST_CASE("which GPU it is must be said where nothing tells, and must have the NVLinks that are there") {
   CHECK_THAT(
       complaint(" GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"),
-      StartsWith(
-          "topo.txt:2:1: nothing here tells which GPU this is; expected --device with one of: h100-sxm"));
+      StartsWith("topo.txt:2:1: the file does not determine the GPU; set --device to one of: h100-sxm"));
   CHECK_THAT(complaint(reference_text("hopper-nvswitch.txt"), {"a100-sxm"}),
              Equals("topo.txt:2:10: found 'NV18', expected at most the 12 NVLinks of device a100-sxm"));
   CHECK_THAT(complaint(reference_text("ampere-pairs.txt"), {"p100-pcie-12gb"}),

@@ -269,7 +269,7 @@ TEST_CASE("mistakes in a network are named with their place and what is valid") 
   CHECK_THAT(about("leaf_spine, ports_per_leaf: 4, spines: 2, uplink: 5GB/s, oversubscription: 2"),
              Contains("stands beside 'oversubscription'; expected one of both"));
   CHECK_THAT(about("rails, hosts_per_pod: 8"),
-             Contains("network.hosts_per_pod: 20 hosts make 3 pods, which nothing joins") &&
+             Contains("network.hosts_per_pod: 20 hosts make 3 pods without a link between them") &&
                  Contains("hosts_per_pod of at least 20"));
   CHECK_THAT(about("rails, oversubscription: 2"),
              Contains("there are no spines; expected 'spines' of at least 1"));

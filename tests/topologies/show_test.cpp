@@ -11,8 +11,8 @@ using Catch::Matchers::Equals;
 
 TEST_CASE("the tree of a host shows what hangs where, and how fast it is joined") {
   CHECK_THAT(tree_text(import_reference("ampere-pairs.txt").cluster),
-             Equals("ampere-pairs: Imported from nvidia-smi topo -m; cores are the processors that its "
-                    "affinities name; it does not tell the rates of the NICs.\n"
+             Equals("ampere-pairs: Imported from nvidia-smi topo -m; cores are the processors in its "
+                    "affinities; the rates of the NICs are unknown.\n"
                     "node: 64 cores, 4 a100-sxm, 2 NICs\n"
                     "  socket0\n"
                     "    gpu2  PCIe 24.0 GB/s\n"

@@ -139,7 +139,7 @@ TEST_CASE("mistakes in a host whose parts are listed are named with their place"
   CHECK_THAT(message_of(head + "      - {name: g, kind: nic, device: h100-sxm}\n"),
              Contains("only a node of the kind"));
   CHECK_THAT(message_of(head + "      - {name: s, kind: nic}\n"), Contains("'s'"));
-  CHECK_THAT(message_of(head + "    pcie: {switches: 1}\n"), Contains("stands beside 'nodes'"));
+  CHECK_THAT(message_of(head + "    pcie: {switches: 1}\n"), Contains("cannot be combined with 'nodes'"));
   CHECK_THAT(message_of(head + "    links: [{between: [s, t], bandwidth: 1GB/s, latency: 0}]\n"),
              Contains("'t'"));
   CHECK_THAT(message_of(head + "    links: [{between: [s, s], bandwidth: 1GB/s, latency: 0}]\n"),

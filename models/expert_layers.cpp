@@ -1,0 +1,123 @@
+#include <algorithm>
+
+#include "models/layer_kinds.hpp"
+
+/// Mixture of experts; E experts, K of them active for a token, f wide; shared ones f_s.
+namespace stepcast {
+namespace {
+
+Shape experts_output(const Layer& layer) {
+  const std::int64_t experts = size(layer, "experts"), active = size(layer, "active");
+  const std::int64_t groups = size(layer, "groups"), chosen = size(layer, "chosen_groups");
+  if (active > experts)
+    throw InputError("active " + std::to_string(active) + " is more than there are experts, " +
+                     std::to_string(experts));
+  expect_divisible("experts", experts, size(layer, "ranks"));
+  if (experts % groups != 0 || (groups > 1 && experts / groups < 2))
+    throw InputError("experts " + std::to_string(experts) + " cannot be divided into " +
+                     std::to_string(groups) + " groups of two or more");
+  if (chosen > groups || active > chosen * (experts / groups))
+    throw InputError("active " + std::to_string(active) + " experts cannot be among " +
+                     std::to_string(chosen) + " of " + std::to_string(groups) + " groups");
+  return layer.input;
+}
+
+/// Added to the scores for the choice alone, and moved by no gradient (DeepSeek-V3); softmax has no buffers.
+std::vector<LayerTensor> experts_buffers(const Layer& layer) {
+  if (!flag(layer, "sigmoid")) return {};
+  return {{layer.texts.at("router") + ".e_score_correction_bias", {size(layer, "experts")}}};
+}
+
+std::vector<LayerTensor> experts_parameters(const Layer& layer) {
+  const std::int64_t hidden = layer.input[1], ranks = size(layer, "ranks");
+  std::vector<LayerTensor> result{{layer.texts.at("router") + ".weight", {size(layer, "experts"), hidden}}};
+  const auto add_feed_forward = [&](const std::string& prefix, std::int64_t width, bool expert) {
+    for (const char* part : {"gate", "up", "down"})
+      result.push_back(
+          {.suffix = prefix + layer.texts.at(part) + ".weight",
+           .shape = std::string_view(part) == "down" ? Shape{hidden, width} : Shape{width, hidden},
+           .expert = expert});
+  };
+  for (std::int64_t i = 0; i < size(layer, "experts") / ranks; ++i)
+    add_feed_forward("experts." + std::to_string(i) + ".", size(layer, "feed_forward"), ranks > 1);
+  if (flag(layer, "shared")) add_feed_forward("shared_experts.", size(layer, "shared"), false);
+  return result;
+}
+
+/// Sum over the K experts e of a token of g_e(x) down_e(silu(gate_e(x)) * up_e(x)), and the shared ones.
+///
+///     flop = 2 s h E + 6 s h (K f + f_s)
+///
+/// Traffic in elements, forward: the router s (h + 3 E), with `sigmoid` 4 s E more (the function, and the
+/// bias of the choice) and with `groups` 4 s E (the best two of each group, and masking the others); per
+/// token and active expert its copy in and out 4 h, three GEMMs 3 (h + f), SiLU and gate 5 f, weighting 3 h.
+/// Backward twice that. Saved: x, the router's probabilities, and per token and active expert x, y and four
+/// times f. All experts' weights are read, which holds for batches with more tokens than experts.
+///
+/// With a capacity of C tokens, K is C E/s. Each of r ranks has E/r experts and as many tokens, from all r,
+/// as it would have of its own alone. With several experts, rows that arrive rank by rank are sorted by
+/// expert and back, 4 h each.
+void add_experts(const Layer& layer, LayerCost& cost) {
+  const auto s = static_cast<double>(layer.input[0]);
+  const auto h = static_cast<double>(layer.input[1]);
+  const double experts = number(layer, "experts"), own = experts / number(layer, "ranks");
+  const double active = static_cast<double>(expert_rows(layer)) / s;
+  const double routed = number(layer, "feed_forward"), shared = number(layer, "shared");
+  const bool sigmoid = flag(layer, "sigmoid"), groups = size(layer, "groups") > 1;
+  const double wide = active * routed + shared;
+  const double inputs = active + (shared > 0.0 ? 1.0 : 0.0);
+  const double sorted = own < experts && own > 1.0 ? 4.0 : 0.0;
+  const double copied = s * active * (4.0 + 3.0 + sorted) * h;
+  const double routes = (sigmoid ? 4.0 : 0.0) + (groups ? 4.0 : 0.0);
+  const double around = s * (h + (3.0 + routes) * experts + inputs * 3.0 * h + wide * (3.0 + 5.0)) + copied;
+  LayerWork& work = cost.work;
+  work.forward = Flop(2.0 * s * h * experts + 6.0 * s * h * wide);
+  work.forward_traffic = float32_bytes(around);
+  work.backward_traffic = float32_bytes(2.0 * around);
+  cost.memory_bound.forward_traffic = float32_bytes(copied);
+  cost.memory_bound.backward_traffic = float32_bytes(2.0 * copied);
+  cost.saved_extra = float32_bytes(s * (experts + active * 2.0 * h + 4.0 * wide));
+  work.forward_kernels =
+      4 + static_cast<int>(own) * 8 + (shared > 0.0 ? 6 : 0) + (sigmoid ? 2 : 0) + (groups ? 5 : 0);
+  work.gemms.push_back({.rows = s, .columns = experts, .depth = h, .chooses = true});
+  const auto add_feed_forward = [&](double rows, double width, double times) {
+    work.gemms.push_back({rows, width, h, 0.0, 2.0 * times});
+    work.gemms.push_back({rows, h, width, 0.0, times});
+  };
+  add_feed_forward(s * active / own, routed, own);
+  if (shared > 0.0) add_feed_forward(s, shared, 1.0);
+}
+
+}  // namespace
+
+std::int64_t expert_capacity(const Layer& layer) {
+  constexpr std::int64_t kPercent = 100;
+  const std::int64_t s = layer.input[0], experts = kPercent * size(layer, "experts");
+  const std::int64_t shares = size(layer, "capacity") * s * size(layer, "active");
+  return std::min(s, (shares + experts - 1) / experts);
+}
+
+std::int64_t expert_rows(const Layer& layer) {
+  const std::int64_t capacity = expert_capacity(layer);
+  return capacity > 0 ? size(layer, "experts") * capacity : layer.input[0] * size(layer, "active");
+}
+
+std::vector<LayerKind> expert_kinds() {
+  return {{.name = "experts",
+           .attributes = {Attribute::count("experts"), Attribute::count("active"),
+                          Attribute::count("feed_forward"), Attribute::count_or("shared", 0),
+                          Attribute::count_or("capacity", 0), Attribute::count_or("ranks", 1, 1),
+                          Attribute::flag("sigmoid"), Attribute::count_or("groups", 1, 1),
+                          Attribute::count_like("chosen_groups", "groups"), Attribute::name("router", "gate"),
+                          Attribute::name("gate", "gate_proj"), Attribute::name("up", "up_proj"),
+                          Attribute::name("down", "down_proj")},
+           .input = kSequence,
+           .output = experts_output,
+           .parameters = experts_parameters,
+           .buffers = experts_buffers,
+           .saves_input = true,
+           .adjust = add_experts,
+           .ready_order = ReadyOrder::kReversed}};
+}
+
+}  // namespace stepcast

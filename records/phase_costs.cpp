@@ -1,0 +1,213 @@
+#include "records/phase_costs.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "core/error.hpp"
+#include "core/overloaded.hpp"
+#include "core/statistics.hpp"
+#include "schedule/operations.hpp"
+
+namespace stepcast {
+namespace {
+
+double median_or_zero(const std::vector<double>& samples) { return samples.empty() ? 0.0 : median(samples); }
+
+/// \param launches launch overhead by measured step; empty: the phase is not launched asynchronously
+PhaseCost measured(const std::vector<double>& samples, const std::vector<double>& launches = {}) {
+  return {samples, median_or_zero(samples), median_or_zero(launches)};
+}
+
+/// Sum of one phase over the segments, without samples.
+PhaseCost sum_of(const std::vector<SegmentCosts>& segments, PhaseCost SegmentCosts::*phase) {
+  PhaseCost sum;
+  for (const SegmentCosts& segment : segments) {
+    sum.device_s += (segment.*phase).device_s;
+    sum.launch_s += (segment.*phase).launch_s;
+  }
+  return sum;
+}
+
+}  // namespace
+
+const PhaseCost& SegmentCosts::operator[](Phase phase) const {
+  if (is_backward(phase)) return backward;
+  if (phase == Phase::kZeroGrad) return zero_grad;
+  return phase == Phase::kOptimizer ? optimizer : forward;
+}
+
+PhaseCosts::PhaseCosts(const Model& model)
+    : segments(model.segments.size()),
+      ready_fraction(model.parameters.size(), 1.0),
+      exchange_fraction(model.collectives.size(), 1.0) {
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    segments[i].weight_fraction = segments[i].weight_launch_fraction = model.segments[i].weight_part(i > 0);
+}
+
+int PhaseCosts::row(double quantile) const {
+  if (quantile < 0.0 || rows.empty()) return -1;
+  const auto index = static_cast<std::size_t>(quantile * static_cast<double>(rows.size()));
+  return rows[std::min(index, rows.size() - 1)];
+}
+
+/// Sum of `value(cost)` over the phases of an operation. \param weights fraction that halves of a backward
+/// split it by
+double PhaseCosts::total(const Schedule& schedule, const Op& op, double SegmentCosts::*weights,
+                         const auto& value) const {
+  const auto unit_sum = [&](int index, PhaseCost SegmentCosts::*phase) {
+    const FsdpUnit& unit = schedule.units[static_cast<std::size_t>(index)];
+    double sum = 0.0;
+    for (const int segment : unit.segments) sum += value(segments[static_cast<std::size_t>(segment)].*phase);
+    return unit.part * sum;
+  };
+  const auto compute = [&](const Compute& which) {
+    if (which.phase == Phase::kLoss) return value(loss);
+    if (which.segment < 0) return value(which.phase == Phase::kZeroGrad ? all_zero_grad : all_optimizer);
+    const SegmentCosts& segment = segments[static_cast<std::size_t>(which.segment)];
+    const double whole = value(segment[which.phase]);
+    if (which.phase == Phase::kBackwardInput) return (1.0 - segment.*weights) * whole;
+    return which.phase == Phase::kBackwardWeight ? segment.*weights * whole : whole;
+  };
+  return std::visit(Overloaded{
+                        [&](const LoadInput&) { return schedule.micro_batches * value(input); },
+                        [&](const Compute& which) { return compute(which); },
+                        [&](const UnitMemory& memory) {
+                          return memory.what == UnitMemory::What::kZeroGradients
+                                     ? unit_sum(memory.unit, &SegmentCosts::zero_grad)
+                                     : 0.0;
+                        },
+                        [&](const UpdateUnit& update) {
+                          return unit_sum(update.unit, &SegmentCosts::optimizer) /
+                                 schedule.units[static_cast<std::size_t>(update.unit)].shards;
+                        },
+                        [](const OneOf<CopyIn, CopyOut, Combine, ScaleUnit, Collective, Send, Recv, Copy,
+                                       Synchronize> auto&) { return 0.0; },
+                    },
+                    op.action);
+}
+
+double PhaseCosts::seconds(const Schedule& schedule, const Op& op, double quantile, bool follows) const {
+  const PhaseCosts& from = follows && following ? *following : *this;
+  return from.total(schedule, op, &SegmentCosts::weight_fraction,
+                    [at = from.row(quantile)](const PhaseCost& cost) { return cost.at(at); });
+}
+
+double PhaseCosts::launch_s(const Schedule& schedule, const Op& op) const {
+  return total(schedule, op, &SegmentCosts::weight_launch_fraction,
+               [](const PhaseCost& cost) { return cost.launch_s; });
+}
+
+double PhaseCosts::bytes(const MemoryChange& change) const {
+  if (change.segment < 0) return change.size.count();
+  return change.size.count() + change.saved * segments[static_cast<std::size_t>(change.segment)].saved_bytes;
+}
+
+double PhaseCosts::workspace_bytes(const std::vector<FsdpUnit>& units, const Op& op) const {
+  if (rows.empty()) return 0.0;
+  double most = 0.0;
+  if (const auto* update = std::get_if<UpdateUnit>(&op.action)) {
+    const FsdpUnit& unit = units[static_cast<std::size_t>(update->unit)];
+    for (const int segment : unit.segments)
+      most += segments[static_cast<std::size_t>(segment)].optimizer_peak_bytes / unit.shards;
+    return most;
+  }
+  const auto* compute = std::get_if<Compute>(&op.action);
+  if (compute == nullptr) return 0.0;
+  if (compute->phase == Phase::kLoss) {
+    double kept = 0.0;
+    for (const MemoryChange& change : op.memory) kept += change.at_end ? 0.0 : bytes(change);
+    return std::max(0.0, loss_peak_bytes - kept);
+  }
+  const auto peak = [phase = compute->phase](const SegmentCosts& segment) {
+    if (is_backward(phase)) return segment.backward_peak_bytes;
+    if (phase == Phase::kOptimizer) return segment.optimizer_peak_bytes;
+    return phase == Phase::kZeroGrad ? 0.0 : segment.forward_peak_bytes - segment.saved_bytes;
+  };
+  if (compute->segment >= 0) return std::max(0.0, peak(segments[static_cast<std::size_t>(compute->segment)]));
+  for (const SegmentCosts& segment : segments) most = std::max(most, peak(segment));
+  return most;
+}
+
+std::vector<double> PhaseCosts::segment_times() const {
+  std::vector<double> times;
+  for (const SegmentCosts& segment : segments)
+    times.push_back(segment.forward.device_s + segment.backward.device_s);
+  return times;
+}
+
+void PhaseCosts::sum_segments() {
+  all_zero_grad = sum_of(segments, &SegmentCosts::zero_grad);
+  all_optimizer = sum_of(segments, &SegmentCosts::optimizer);
+}
+
+std::vector<char> followers(const Program& program) {
+  std::vector<char> result;
+  std::set<std::pair<Phase, int>> ran;
+  for (const Op& op : program.ops) {
+    const auto* compute = std::get_if<Compute>(&op.action);
+    result.push_back(compute != nullptr && !ran.emplace(compute->phase, compute->segment).second ? 1 : 0);
+  }
+  return result;
+}
+
+PhaseCosts traced_costs(const Model& model, const TraceEntry& entry, const TraceEntry* accumulating) {
+  if (entry.segments.size() != model.segments.size())
+    throw InputError("the trace has " + std::to_string(entry.segments.size()) + " segments, model '" +
+                     model.specification + "' has " + std::to_string(model.segments.size()));
+  PhaseCosts costs(model);
+  costs.rows.resize(entry.steps());
+  std::iota(costs.rows.begin(), costs.rows.end(), 0);
+  std::sort(costs.rows.begin(), costs.rows.end(), [&](int a, int b) {
+    return entry.step_s[static_cast<std::size_t>(a)] < entry.step_s[static_cast<std::size_t>(b)];
+  });
+  costs.asynchronous = !entry.loss_issue_s.empty();
+  costs.input = measured(entry.input_s, entry.input_issue_s);
+  costs.loss = measured(entry.loss_s, entry.loss_issue_s);
+  costs.host = measured(entry.host_s);
+  costs.loss_peak_bytes = entry.loss_peak_bytes;
+  if (entry.exchange_fraction.size() == costs.exchange_fraction.size())
+    costs.exchange_fraction = entry.exchange_fraction;
+  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
+    const SegmentTrace& from = entry.segments[i];
+    SegmentCosts& to = costs.segments[i];
+    to.forward = measured(from.forward_s, from.forward_issue_s);
+    to.backward = measured(from.backward_s, from.backward_issue_s);
+    to.zero_grad = measured(from.zero_grad_s, from.zero_grad_issue_s);
+    to.optimizer = measured(from.optimizer_s, from.optimizer_issue_s);
+    if (i > 0) to.weight_fraction = to.weight_launch_fraction = from.weight_part.value_or(to.weight_fraction);
+    to.saved_bytes = from.saved_bytes;
+    to.forward_peak_bytes = from.forward_peak_bytes;
+    to.backward_peak_bytes = from.backward_peak_bytes;
+    to.optimizer_peak_bytes = from.optimizer_peak_bytes;
+    const std::vector<int>& tensors = model.segments[i].parameters;
+    for (std::size_t k = 0; k < std::min(tensors.size(), from.grad_ready_fraction.size()); ++k)
+      costs.ready_fraction[static_cast<std::size_t>(tensors[k])] =
+          std::clamp(from.grad_ready_fraction[k], 0.0, 1.0);
+  }
+  costs.all_zero_grad =
+      measured(entry.sum(&SegmentTrace::zero_grad_s), entry.sum(&SegmentTrace::zero_grad_issue_s));
+  costs.all_optimizer =
+      measured(entry.sum(&SegmentTrace::optimizer_s), entry.sum(&SegmentTrace::optimizer_issue_s));
+  if (accumulating != nullptr)
+    costs.following = std::make_shared<PhaseCosts>(traced_costs(model, *accumulating));
+  return costs;
+}
+
+PhaseCosts declared_costs(const Model& model, double samples) {
+  PhaseCosts costs(model);
+  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
+    const Segment& from = model.segments[i];
+    SegmentCosts& to = costs.segments[i];
+    const FixedTimes fixed = from.fixed.value_or(FixedTimes{});
+    to.forward.device_s = fixed.forward.count();
+    to.backward.device_s = fixed.backward.count();
+    to.saved_bytes = samples * from.saved.size.count();
+  }
+  return costs;
+}
+
+}  // namespace stepcast

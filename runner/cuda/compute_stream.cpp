@@ -1,0 +1,123 @@
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "runner/cuda/cuda_runtime.hpp"
+#include "runner/execute/device_stream.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Gate that blocks the stream of a device until it is opened.
+class QueueGate {
+ public:
+  void close() {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+  }
+  void open() {
+    {
+      const std::scoped_lock lock(mutex_);
+      closed_ = false;
+    }
+    changed_.notify_all();
+  }
+  void wait(std::chrono::milliseconds at_most) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, at_most, [this] { return !closed_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+};
+
+/// Default stream of a GPU, which LibTorch uses too. Events are reused from step to step.
+class ComputeStream final : public DeviceStream {
+ public:
+  /// \param number among the GPUs that CUDA_VISIBLE_DEVICES leaves
+  explicit ComputeStream(int number) : number_(number) {
+    const int count = count_cuda_devices("--device cuda: ");
+    if (number >= count)
+      throw UsageError("--device cuda: rank " + std::to_string(number) +
+                       " of this host has no GPU: there are " + std::to_string(count) + ", one per rank");
+    require_cuda(cudaSetDevice(number), "cudaSetDevice");
+  }
+  ~ComputeStream() override { gate_.open(); }
+
+  [[nodiscard]] std::string device() const override { return cuda_device_name(number_); }
+
+  [[nodiscard]] std::string torch_name() const override { return "cuda:" + std::to_string(number_); }
+
+  [[nodiscard]] std::string bus() const override {
+    std::array<char, 32> text{};
+    require_cuda(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), number_),
+                 "cudaDeviceGetPCIBusId");
+    return text.data();
+  }
+
+  void restart() override {
+    drain();
+    const std::scoped_lock lock(mutex_);
+    marks_ = 0;
+    origin_ = compare_cuda_clocks(nullptr);
+  }
+
+  std::size_t record_event() override {
+    const std::scoped_lock lock(mutex_);
+    if (marks_ == events_.size())
+      events_.push_back(record_cuda_event(nullptr));
+    else
+      require_cuda(cudaEventRecord(events_[marks_].get(), nullptr), "cudaEventRecord");
+    return marks_++;
+  }
+
+  void drain() override { require_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); }
+
+  Clock::time_point time_of(std::size_t mark) override {
+    constexpr double kMilli = 1e-3;
+    float milliseconds = 0.0F;
+    require_cuda(cudaEventElapsedTime(&milliseconds, origin_.event.get(), events_.at(mark).get()),
+                 "cudaEventElapsedTime");
+    return origin_.time + std::chrono::duration_cast<Clock::duration>(
+                              std::chrono::duration<double>(kMilli * static_cast<double>(milliseconds)));
+  }
+
+  void hold(std::chrono::milliseconds at_most) override {
+    gate_.close();
+    at_most_ = at_most;
+    const auto stand = [](void* queue) {
+      auto* self = static_cast<ComputeStream*>(queue);
+      self->gate_.wait(self->at_most_);
+    };
+    require_cuda(cudaLaunchHostFunc(nullptr, stand, this), "cudaLaunchHostFunc");
+  }
+
+  void release() override { gate_.open(); }
+
+ private:
+  int number_;
+  std::mutex mutex_;
+  CudaInstant origin_;
+  std::vector<CudaEvent> events_;
+  std::size_t marks_ = 0;
+  QueueGate gate_;
+  std::chrono::milliseconds at_most_{0};
+};
+
+const Registration<DeviceStreamFactory> kCuda{
+    device_streams(),
+    {.name = "cuda",
+     .description = "NVIDIA GPUs by the CUDA runtime",
+     .value = {.make = [](int number) -> std::unique_ptr<DeviceStream> {
+                 return std::make_unique<ComputeStream>(number);
+               },
+               .library = cuda_version()}}};
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "core/error.hpp"
+
+/// Streams and events of the CUDA runtime.
+namespace stepcast {
+
+/// \throws RunError that names the failed call
+inline void require_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw RunError(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+/// `CUDA 13.0`, that this was compiled with: CUDART_VERSION is 1000 major + 10 minor.
+inline std::string cuda_version() {
+  return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+}
+
+/// Number of GPUs that CUDA_VISIBLE_DEVICES leaves, at least one. \param requested_by begins the error:
+/// `--device cuda: ` \throws CapabilityError if there are none
+inline int count_cuda_devices(const std::string& requested_by) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0)
+    throw CapabilityError(requested_by + "this machine has no GPU that CUDA finds" +
+                          (status == cudaSuccess ? "" : std::string(": ") + cudaGetErrorString(status)));
+  return count;
+}
+
+/// `NVIDIA H100 80GB HBM3`
+inline std::string cuda_device_name(int device) {
+  cudaDeviceProp properties{};
+  require_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return static_cast<const char*>(properties.name);
+}
+
+struct DestroyCudaStream {
+  void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
+};
+using CudaStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyCudaStream>;
+
+/// Stream that does not wait for the default stream. \pre the device is set
+inline CudaStream make_cuda_stream() {
+  cudaStream_t stream = nullptr;
+  require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return CudaStream(stream);
+}
+
+struct DestroyCudaEvent {
+  void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
+};
+using CudaEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
+
+/// Event that `stream` reaches when all work before it is done. It keeps the time.
+inline CudaEvent record_cuda_event(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  require_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+  CudaEvent owner(event, DestroyCudaEvent());
+  require_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+  return owner;
+}
+
+/// An event and its time on the clock of the host.
+struct CudaInstant {
+  CudaEvent event;
+  std::chrono::steady_clock::time_point time;
+};
+
+/// Compares the clock of a device with that of the host. Polls an event, since waking up from a wait takes
+/// longer. The event happened between two polls; of several tries the one with the closest polls counts,
+/// since the host may do something else between them. \pre the stream is idle
+inline CudaInstant compare_cuda_clocks(cudaStream_t stream) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTries = 10;
+  constexpr std::chrono::microseconds kClose{20};
+  CudaInstant best;
+  Clock::duration closest = Clock::duration::max();
+  for (int tries = 0; tries < kTries && closest > kClose; ++tries) {
+    Clock::time_point before = Clock::now(), look = before;
+    const CudaEvent event = record_cuda_event(stream);
+    cudaError_t status = cudaEventQuery(event.get());
+    for (; status == cudaErrorNotReady; status = cudaEventQuery(event.get()))
+      before = std::exchange(look, Clock::now());
+    require_cuda(status, "cudaEventQuery");
+    const Clock::time_point after = Clock::now();
+    if (after - before >= closest) continue;
+    closest = after - before;
+    best = {event, after};
+  }
+  return best;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,60 @@
+#include "runner/execute/rank_watch.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/program.hpp"
+
+namespace stepcast {
+namespace {
+
+bool contains(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+std::vector<int> all_ranks(const RankSession& session) {
+  std::vector<int> ranks(static_cast<std::size_t>(session.ranks.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+RankWatch::RankWatch(RankSession& session, int threads_per_rank) : session_(session) {
+  const std::vector<int> cores = usable_cores();
+  std::vector<double> mine{static_cast<double>(::getpid())};
+  mine.insert(mine.end(), cores.begin(), cores.end());
+  const auto all = session.control->all_gather_numbers("cores", mine);
+  const std::vector<HostIdentity>& hosts = session.place.hosts;
+  const auto own = static_cast<std::size_t>(session.ranks.rank);
+  std::vector<int> processes;  // of ranks that share cores with this one
+  int sharing = 1;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (rank != own && !hosts.empty() && !hosts[rank].same_machine(hosts[own])) continue;
+    on_machine_.push_back(static_cast<int>(rank));
+    const bool shares = std::any_of(all[rank].begin() + 1, all[rank].end(),
+                                    [&](double core) { return contains(cores, static_cast<int>(core)); });
+    if (rank == own || !shares) continue;
+    ++sharing;
+    const auto process = static_cast<int>(all[rank].front());
+    if (process != ::getpid() && !contains(processes, process)) processes.push_back(process);
+  }
+  crowded_ = static_cast<std::size_t>(sharing) > cores.size();
+  watch_ = Watch(threads_per_rank * sharing, processes);
+}
+
+MachineState RankWatch::end(const std::vector<int>& ranks) {
+  MachineState state = watch_.end(false);
+  std::vector<int> here = ranks;
+  std::erase_if(here, [&](int rank) { return !contains(on_machine_, rank); });
+  const auto turn = static_cast<std::size_t>(turn_++);
+  session_.backend->barrier();
+  if (!here.empty() && here[turn % here.size()] == session_.ranks.rank) state.probe_per_s = probe_speed();
+  session_.backend->barrier();
+  watch_.begin();
+  return state;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,167 @@
+#include "runner/measure/bench_case.hpp"
+
+#include <algorithm>
+
+#include "core/units.hpp"
+#include "runner/backend/message_walk.hpp"
+#include "runner/backend/ping_pong.hpp"
+
+namespace stepcast {
+/// A collective: how it is called, and the elements that it must give.
+struct BenchKind {
+  /// The arrays of one call: whole ones and this rank's part of each.
+  struct Arrays {
+    Array in, in_part, out, out_part;
+  };
+  /// Numbers on which the elements of a result depend.
+  struct Place {
+    std::size_t world, rank, part;
+  };
+  const char* name;
+  bool in_parts;        ///< the message consists of a part per rank
+  bool in_place;        ///< the result is in the input array
+  bool result_is_part;  ///< the result is one part
+  int result_ranks;     ///< ranks that have a result, from 0 on; 0: all
+  WorkPtr (*issue)(Backend& backend, const Arrays& arrays);
+  float (*expected)(const Place& place, std::size_t i);
+};
+
+namespace {
+
+/// Small whole numbers, so that sums over ranks are exact in float.
+float known_value(std::size_t rank, std::size_t i) {
+  constexpr std::size_t kPeriod = 13;
+  return static_cast<float>((rank + 1) * (i % kPeriod + 1));
+}
+float known_sum(std::size_t world, std::size_t i) {
+  return known_value(0, i) * static_cast<float>(world * (world + 1)) / 2.0F;
+}
+
+std::vector<Array> parts_of(const Backend& backend, const Array& whole, std::size_t part) {
+  std::vector<Array> parts;
+  for (int r = 0; backend.rank() == 0 && r < backend.world_size(); ++r)
+    parts.push_back(
+        {static_cast<float*>(whole.data) + static_cast<std::size_t>(r) * part, part, DataType::kFloat32});
+  return parts;
+}
+
+float own_value(const BenchKind::Place& p, std::size_t i) { return known_value(i / p.part, i % p.part); }
+float root_value(const BenchKind::Place& /*p*/, std::size_t i) { return known_value(0, i); }
+
+const std::vector<BenchKind>& kinds() {
+  using A = BenchKind::Arrays;
+  using Place = BenchKind::Place;
+  static const std::vector<BenchKind> kKinds{
+      {"send_recv", false, false, false, 2, nullptr,
+       [](const Place& p, std::size_t i) { return known_value(1 - p.rank, i); }},
+      {"all_reduce", false, true, false, 0, [](Backend& b, const A& a) { return b.all_reduce(a.in); },
+       [](const Place& p, std::size_t i) { return known_sum(p.world, i); }},
+      {"broadcast", false, true, false, 0, [](Backend& b, const A& a) { return b.broadcast(a.in, 0); },
+       root_value},
+      {"gather", true, false, false, 1, [](Backend& b, const A& a) { return b.gather(a.in_part, a.out, 0); },
+       own_value},
+      {"scatter", true, false, true, 0,
+       [](Backend& b, const A& a) { return b.scatter(parts_of(b, a.in, a.in_part.count), a.out_part, 0); },
+       [](const Place& p, std::size_t i) { return known_value(0, p.rank * p.part + i); }},
+      {"all_gather", true, false, false, 0,
+       [](Backend& b, const A& a) { return b.all_gather(a.in_part, a.out); }, own_value},
+      {"reduce_scatter", true, false, true, 0,
+       [](Backend& b, const A& a) { return b.reduce_scatter(a.in, a.out_part); },
+       [](const Place& p, std::size_t i) { return known_sum(p.world, p.rank * p.part + i); }},
+      {"all_to_all", true, false, false, 0, [](Backend& b, const A& a) { return b.all_to_all(a.in, a.out); },
+       [](const Place& p, std::size_t i) { return known_value(i / p.part, p.rank * p.part + i % p.part); }},
+  };
+  return kKinds;
+}
+
+const BenchKind& bench_kind(const std::string& name) {
+  return *std::find_if(kinds().begin(), kinds().end(),
+                       [&](const BenchKind& kind) { return kind.name == name; });
+}
+
+}  // namespace
+
+BenchArrays bench_arrays(Backend& backend, std::size_t largest) {
+  const std::size_t rounding = sizeof(float) * static_cast<std::size_t>(backend.world_size());
+  const std::size_t region = MessageWalk::region_bytes(largest + rounding);
+  return {backend.memory(region), backend.memory(region)};
+}
+
+BenchCase::BenchCase(Backend& backend, const BenchArrays& arrays, const std::string& collective,
+                     std::size_t bytes)
+    : backend_(backend),
+      in_(arrays.in.get()),
+      out_(arrays.out.get()),
+      kind_(bench_kind(collective)),
+      world_(static_cast<std::size_t>(backend.world_size())) {
+  const std::size_t parts = kind_.in_parts ? world_ : 1;
+  const std::size_t unit = sizeof(float) * parts;
+  count_ = std::max<std::size_t>(1, (bytes + unit - 1) / unit) * parts;
+  part_ = count_ / world_;
+}
+
+std::string BenchCase::name() const {
+  return std::string(kind_.name) + " " + to_text(Bytes(static_cast<double>(bytes())));
+}
+
+int BenchCase::iterations(int requested) const {
+  constexpr double kFew = 8.0, kMany = 100.0;
+  if (requested > 0) return requested;
+  return static_cast<int>(std::clamp(32.0 * kMebi / static_cast<double>(bytes()), kFew, kMany));
+}
+
+bool BenchCase::is_ping_pong() const { return kind_.issue == nullptr; }
+
+std::vector<int> BenchCase::ranks() const {
+  return is_ping_pong() ? std::vector<int>{0, 1} : std::vector<int>{};
+}
+
+void BenchCase::call(int times) {
+  MessageWalk in(in_, count_, DataType::kFloat32), out(out_, count_, DataType::kFloat32);
+  if (is_ping_pong()) return ping_pong(backend_, {0, 1}, in, out, times);
+  for (int i = 0; i < times; ++i) issue(in.next(), out.next())->wait();
+}
+
+std::vector<WorkPtr> BenchCase::issue(int times) {
+  MessageWalk in(in_, count_, DataType::kFloat32), out(out_, count_, DataType::kFloat32);
+  std::vector<WorkPtr> works;
+  for (int i = 0; i < times; ++i) works.push_back(issue(in.next(), out.next()));
+  return works;
+}
+
+WorkPtr BenchCase::issue(const Array& in, const Array& out) {
+  return kind_.issue(backend_,
+                     {in, {in.data, part_, DataType::kFloat32}, out, {out.data, part_, DataType::kFloat32}});
+}
+
+double BenchCase::check() {
+  clear();
+  std::vector<float> values(count_);
+  for (std::size_t i = 0; i < count_; ++i) values[i] = known_value(rank(), i);
+  backend_.copy(in_, values.data(), bytes());
+  call(1);
+  if (kind_.result_ranks > 0 && backend_.rank() >= kind_.result_ranks) return 0.0;
+  values.resize(kind_.result_is_part ? part_ : count_);
+  backend_.copy(values.data(), kind_.in_place ? in_ : out_, values.size() * sizeof(float));
+  double wrong = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    wrong += values[i] == kind_.expected({world_, rank(), part_}, i) ? 0.0 : 1.0;
+  return wrong;
+}
+
+void BenchCase::clear() {
+  for (void* const array : {in_, out_}) backend_.clear(array, MessageWalk::region_bytes(bytes()));
+}
+
+Cost BenchCase::queued_calls(int times, DeviceStream& device) {
+  std::vector<WorkPtr> works;
+  Cost cost = cost_of(times, process_cpu_s, [&] {
+    issue_blocked(device, [&] { works = issue(times + 1); });
+    for (const WorkPtr& work : works) work->wait();
+  });
+  const std::chrono::duration<double> took = works.back()->ended() - works.front()->ended();
+  cost.time_s = took.count() / times;
+  return cost;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,133 @@
+#include "models/layer.hpp"
+#include "runner/torch/attention_functions.hpp"
+#include "runner/torch/layer_builder.hpp"
+#include "runner/torch/ring_attention.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Gathers keys and values side by side, [batch, heads, positions, 2 head], of all parts of the sequence.
+LayerFunction gather_parts(LayerBuilder& builder, const Layer& layer, std::int64_t head) {
+  return [head, gather = builder.collective(layer.name + ".context")](const torch::Tensor& own) {
+    const torch::Tensor flat = own.transpose(1, 2).flatten(2);  // collectives take positions second
+    return gather(flat).unflatten(2, {-1, 2 * head}).transpose(1, 2);
+  };
+}
+
+AttentionFunction ring_of(LayerBuilder& builder, const Layer& layer) {
+  RingForm form{.rank = builder.part().context,
+                .positions = layer.input.at(0),
+                .causal = layer.sizes.at("causal") != 0,
+                .model = &builder.target()};
+  for (const bool backward : {false, true})
+    for (std::int64_t step = 0; step + (backward ? 0 : 1) < layer.sizes.at("context"); ++step) {
+      const std::string name = layer.name + ".context." + std::to_string(step);
+      (backward ? form.backward : form.forward)
+          .push_back(
+              {builder.collective_index(name, backward), builder.collective_index(name + ".end", backward)});
+    }
+  return ring_attention(form, builder.options());
+}
+
+/// Part of attention that `--recompute selective` recomputes. \param percent of the probabilities that are
+/// dropped
+AttentionFunction core_attention(LayerBuilder& builder, AttentionForm form, std::int64_t percent) {
+  form.drop = dropout(percent, builder.masks());
+  AttentionFunction attend = attention(form, builder.options());
+  if (builder.model().recomputed_part != RecomputedPart::kCoreAttention) return attend;
+  return recomputed_attention(std::move(attend), percent > 0 ? std::optional(builder.masks()) : std::nullopt);
+}
+
+/// softmax(q k^T / sqrt(d)) v per head, over [batch, sequence, hidden]. q, k and v are computed in this
+/// order, by three projections or by one that gives all, so that gradients of value become ready first and
+/// those of query last. Probabilities are stored, `flash` or not, except by LibTorch 2 on a GPU.
+LayerFunction build_attention(LayerBuilder& builder, const Layer& layer) {
+  const auto flag = [&](const char* name) { return layer.sizes.at(name) != 0; };
+  const bool fused = flag("fused");
+  std::vector<LayerFunction> projections;
+  for (const std::string& part :
+       fused ? std::vector<std::string>{"c_attn"}
+             : std::vector<std::string>{layer.texts.at("query"), layer.texts.at("key"),
+                                        layer.texts.at("value")})
+    projections.push_back(builder.projection(full_name(layer, part), flag("bias")));
+  const std::int64_t sequence = layer.input.at(0);
+  const std::int64_t heads = layer.sizes.at("heads"), head = layer.output.at(1) / heads;
+  const std::int64_t sharing = heads / layer.sizes.at("kv_heads");
+  const LayerFunction same = [](const torch::Tensor& x) { return x; };
+  const LayerFunction q_norm = flag("norms") ? builder.rms_norm(full_name(layer, "q_norm")) : same;
+  const LayerFunction k_norm = flag("norms") ? builder.rms_norm(full_name(layer, "k_norm")) : same;
+  const std::int64_t ranks = layer.sizes.at("context");
+  const std::vector<std::int64_t> positions = builder.model().positions(builder.part().context, sequence);
+  const LayerFunction rotate = flag("rotary") ? rotation(positions, head, builder.options()) : same;
+  const bool ring = builder.model().parallel.ring;
+  const LayerFunction gather = ranks > 1 && !ring ? gather_parts(builder, layer, head) : LayerFunction();
+  const AttentionFunction weigh =
+      ring ? ring_of(builder, layer)
+           : core_attention(builder,
+                            {.queries = sequence,
+                             .keys = ranks * sequence,
+                             .sharing = sharing,
+                             .first = positions.front(),
+                             .causal = flag("causal"),
+                             .fuses = flag("flash") && ranks == 1 && layer.sizes.at("dropout") == 0},
+                            layer.sizes.at("dropout"));
+  return [=](const torch::Tensor& x) {
+    std::vector<torch::Tensor> parts;
+    for (const LayerFunction& project : projections) parts.push_back(project(x));
+    if (fused) parts = parts.front().chunk(3, -1);
+    // [batch, sequence, heads * head] to [batch, heads, sequence, head]
+    const auto by_head = [&](std::size_t part) {
+      return parts[part].view({x.size(0), x.size(1), -1, head}).transpose(1, 2);
+    };
+    const torch::Tensor queries = rotate(q_norm(by_head(0)));
+    torch::Tensor keys = rotate(k_norm(by_head(1)));
+    torch::Tensor values = by_head(2);
+    if (gather) {
+      const std::vector<torch::Tensor> both = gather(torch::cat({keys, values}, -1)).chunk(2, -1);
+      keys = both[0];
+      values = both[1];
+    }
+    return weigh(queries, keys, values);
+  };
+}
+
+/// Multi-head latent attention as in transformers: per head [k_n, k_r], with the rotary part k_r shared by
+/// all heads. Queries are computed before keys and values, so that gradients of those become ready first.
+LayerFunction build_latent_attention(LayerBuilder& builder, const Layer& layer) {
+  const auto size = [&](const char* key) { return layer.sizes.at(key); };
+  const std::int64_t sequence = layer.input.at(0), heads = size("heads");
+  const std::int64_t nope = size("nope"), rope = size("rope"), value = size("value"), rank = size("kv_rank");
+  const auto part = [&](const char* name) { return builder.projection(full_name(layer, name)); };
+  const auto norm = [&](const char* name) { return builder.rms_norm(full_name(layer, name)); };
+  std::vector<LayerFunction> queries;
+  if (size("q_rank") > 0)
+    queries = {part("q_a_proj"), norm("q_a_layernorm"), part("q_b_proj")};
+  else
+    queries = {part("q_proj")};
+  const LayerFunction down = part("kv_a_proj_with_mqa"), latent_norm = norm("kv_a_layernorm"),
+                      up = part("kv_b_proj");
+  const LayerFunction rotate = rotation(builder.model().positions(0, sequence), rope, builder.options());
+  const AttentionFunction weigh = core_attention(
+      builder, {.queries = sequence, .keys = sequence, .causal = true, .fuses = size("flash") != 0}, 0);
+  return [=](const torch::Tensor& x) {
+    const auto by_head = [&](const torch::Tensor& all) {
+      return all.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+    };
+    const std::vector<torch::Tensor> q = by_head(run(queries, x)).split_with_sizes({nope, rope}, -1);
+    const std::vector<torch::Tensor> latent = down(x).split_with_sizes({rank, rope}, -1);
+    const torch::Tensor turned = rotate(latent[1].unsqueeze(1)).expand({-1, heads, -1, -1});
+    const std::vector<torch::Tensor> kv =
+        by_head(up(latent_norm(latent[0]))).split_with_sizes({nope, value}, -1);
+    return weigh(torch::cat({q[0], rotate(q[1])}, -1), torch::cat({kv[0], turned}, -1), kv[1]);
+  };
+}
+
+}  // namespace
+
+const LayerTable& attention_layers() {
+  static const LayerTable kTable{{"self_attention", &build_attention},
+                                 {"latent_attention", &build_latent_attention}};
+  return kTable;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,116 @@
+#include "runner/torch/collective_functions.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "runner/torch/tensor_memory.hpp"
+
+namespace stepcast {
+namespace {
+
+using Context = torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+/// One collective of the model in the forward and one in the backward; -1: the identity.
+struct CollectivePair : torch::autograd::Function<CollectivePair> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
+                               int forward, int backward) {
+    context->saved_data["model"] =
+        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    context->saved_data["backward"] = backward;
+    return forward < 0 ? own.view_as(own) : model->collective(forward, own);
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
+    const auto exchange = static_cast<int>(context->saved_data["backward"].toInt());
+    const torch::Tensor& gradient = gradients.front();
+    return {exchange < 0 ? gradient : model->collective(exchange, gradient), {}, {}, {}};
+  }
+};
+
+/// Collectives that free the input of the layers before them, and gather it again before their backward.
+struct RegatheringCollectives : torch::autograd::Function<RegatheringCollectives> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& own, const TorchModel* model,
+                               int forward, int backward, int regather, const torch::Tensor& whole,
+                               const torch::Tensor& part) {
+    context->saved_data["model"] =
+        reinterpret_cast<std::int64_t>(model);  // NOLINT: saved_data holds no pointers
+    context->saved_data["backward"] = backward;
+    context->saved_data["regather"] = regather;
+    context->saved_data["whole"] = whole;
+    context->save_for_backward({part});
+    free_memory(whole);
+    return model->collective(forward, own);
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const auto* model = reinterpret_cast<const TorchModel*>(context->saved_data["model"].toInt());  // NOLINT
+    torch::Tensor gradient =
+        model->collective(static_cast<int>(context->saved_data["backward"].toInt()), gradients.front());
+    torch::Tensor whole = context->saved_data["whole"].toTensor();
+    const torch::Tensor gathered = model->collective(
+        static_cast<int>(context->saved_data["regather"].toInt()), context->get_saved_variables().front());
+    take_memory(whole, MemoryCategory::kActivations);
+    whole.copy_(gathered);
+    return {std::move(gradient), {}, {}, {}, {}, {}, {}};
+  }
+};
+
+/// Three collectives, as in Megatron's vocabulary-parallel cross entropy: the largest output, the output of
+/// the target, and the sum of the exponentials.
+struct SharedCrossEntropy : torch::autograd::Function<SharedCrossEntropy> {
+  static torch::Tensor forward(Context* context, const torch::Tensor& output, const torch::Tensor& target,
+                               const TorchModel* model, int share) {
+    const auto first = static_cast<int>(model->model().collectives.size()) - 3;
+    const torch::Tensor shifted = output - model->collective(first, output.amax(1)).unsqueeze(1);
+    const torch::Tensor own = target - share * output.size(1);
+    const torch::Tensor foreign = own.lt(0).logical_or(own.ge(output.size(1)));
+    const torch::Tensor place = own.masked_fill(foreign, 0).unsqueeze(1);
+    const torch::Tensor wanted =
+        model->collective(first + 1, shifted.gather(1, place).squeeze(1).masked_fill(foreign, 0.0));
+    const torch::Tensor powers = shifted.exp();
+    const torch::Tensor sum = model->collective(first + 2, powers.sum(1));
+    context->save_for_backward({powers.div_(sum.unsqueeze(1)), place, foreign});
+    return (sum.log() - wanted).mean();
+  }
+  static tensor_list backward(Context* context, const tensor_list& gradients) {
+    const tensor_list saved = context->get_saved_variables();
+    const torch::Tensor one =
+        torch::ones_like(saved[1], saved[0].options()).masked_fill(saved[2].unsqueeze(1), 0.0);
+    const torch::Tensor gradient = saved[0].scatter_add(1, saved[1], -one);
+    return {gradient * (gradients.front() / static_cast<double>(gradient.size(0))), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+torch::Tensor apply_collectives(const TorchModel& model, const torch::Tensor& own, int forward,
+                                int backward) {
+  return CollectivePair::apply(own, &model, forward, backward);
+}
+
+torch::Tensor apply_regathering(const TorchModel& model, const torch::Tensor& own, int forward, int backward,
+                                int regather, const FreedInput& input) {
+  return RegatheringCollectives::apply(own, &model, forward, backward, regather, input.whole, input.own);
+}
+
+torch::Tensor shared_cross_entropy(const TorchModel& model, const torch::Tensor& output,
+                                   const torch::Tensor& target, int share) {
+  return SharedCrossEntropy::apply(output, target, &model, share);
+}
+
+torch::Tensor collective_alone(const Model& model, int index, const torch::Tensor& own) {
+  const LayerCollective& exchange = model.collectives.at(static_cast<std::size_t>(index));
+  const int ranks = model.ranks_of(exchange);
+  if (exchange.kind == LayerCollectiveKind::kAllGather)
+    return torch::cat(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks), own), 1);
+  if (exchange.kind == LayerCollectiveKind::kShift) return own.clone();
+  if (exchange.kind == LayerCollectiveKind::kReduceScatter)
+    return own.narrow(1, 0, own.size(1) / ranks).clone();
+  return own;
+}
+
+bool runs_collective(const torch::autograd::Node& node) {
+  return dynamic_cast<const torch::autograd::CppNode<CollectivePair>*>(&node) != nullptr;
+}
+
+}  // namespace stepcast

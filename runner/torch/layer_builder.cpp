@@ -1,0 +1,165 @@
+#include "runner/torch/layer_builder.hpp"
+
+#include <array>
+#include <cmath>
+#include <stdexcept>
+
+#include "core/error.hpp"
+#include "models/layer.hpp"
+#include "runner/execute/memory_account.hpp"
+
+namespace stepcast {
+namespace {
+
+const std::map<std::string, LayerFunction>& layers_without_tensors() {
+  static const std::map<std::string, LayerFunction> kTable{
+      {"relu", [](const torch::Tensor& x) { return torch::relu(x); }},
+      {"gelu", [](const torch::Tensor& x) { return torch::gelu(x); }},
+      {"silu", [](const torch::Tensor& x) { return torch::silu(x); }},
+      {"tanh", [](const torch::Tensor& x) { return torch::tanh(x); }},
+      {"flatten", [](const torch::Tensor& x) { return x.flatten(1); }},
+      {"first_token", [](const torch::Tensor& x) { return x.select(1, 0); }}};
+  return kTable;
+}
+
+}  // namespace
+
+LayerBuilder::LayerBuilder(TorchModel& target, unsigned seed)
+    : target_(target), generator_(target.dtypes_.generator(seed)) {
+  const Model& model = target.model_;
+  target.parameters_.resize(model.parameters.size());
+  target.buffers_.resize(model.buffers.size());
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) parameter_index_[model.parameters[i].name] = i;
+  for (std::size_t i = 0; i < model.buffers.size(); ++i) buffer_index_[model.buffers[i].name] = i;
+  for (std::size_t i = 0; i < model.collectives.size(); ++i)
+    collective_index_[{model.collectives[i].name, model.collectives[i].backward}] = static_cast<int>(i);
+  make_buffers();
+}
+
+std::vector<LayerFunction> LayerBuilder::chain(const std::vector<Layer>& layers) {
+  std::vector<LayerFunction> functions;
+  for (const Layer& layer : layers) functions.push_back(build(layer));
+  return functions;
+}
+
+LayerFunction LayerBuilder::build(const Layer& layer) {
+  const auto& functions = layers_without_tensors();
+  if (const auto found = functions.find(layer.kind); found != functions.end()) return found->second;
+  for (const LayerTable* table : {&image_layers(), &token_layers(), &expert_layers(), &attention_layers()})
+    if (const auto found = table->find(layer.kind); found != table->end()) return found->second(*this, layer);
+  throw InputError(model().path + ": layer " + layer.name + ": the runner has no kind '" + layer.kind + "'");
+}
+
+void LayerBuilder::check_complete() const {
+  for (const auto& [name, index] : parameter_index_)
+    if (!made_.contains(index)) throw std::logic_error("no layer owns parameter " + name);
+}
+
+/// Buffers are parts of one array per dtype, so that broadcasting them is one call without copies.
+void LayerBuilder::make_buffers() {
+  const MemoryScope scope(MemoryCategory::kParameters);
+  std::array<std::int64_t, 2> elements{};
+  for (const Buffer& buffer : model().buffers) elements[buffer.is_integer ? 1 : 0] += numel(buffer.shape);
+  const std::array<torch::ScalarType, 2> types{target_.dtype(), torch::kInt64};
+  for (std::size_t group = 0; group < 2; ++group)
+    if (elements[group] > 0)
+      target_.flat_buffers_[group] = torch::zeros({elements[group]}, on_device(types[group]));
+  std::array<std::int64_t, 2> offset{};
+  for (std::size_t i = 0; i < model().buffers.size(); ++i) {
+    const Buffer& buffer = model().buffers[i];
+    const std::size_t group = buffer.is_integer ? 1 : 0;
+    target_.buffers_[i] = target_.flat_buffers_[group]
+                              .narrow(0, offset[group], numel(buffer.shape))
+                              .view(torch::IntArrayRef(buffer.shape));
+    offset[group] += numel(buffer.shape);
+  }
+}
+
+torch::Tensor LayerBuilder::parameter(const std::string& name) {
+  const std::size_t index = parameter_index_.at(name);
+  const MemoryScope parameters(MemoryCategory::kParameters);
+  torch::Tensor value =
+      torch::zeros(torch::IntArrayRef(model().parameters[index].shape), options()).requires_grad_();
+  const MemoryScope gradients(MemoryCategory::kGradients);
+  value.mutable_grad() = torch::zeros_like(value);
+  target_.parameters_[index] = value;
+  made_.insert(index);
+  return value;
+}
+
+torch::Tensor LayerBuilder::normal(const std::string& name) {
+  constexpr double kDeviation = 0.02;
+  const torch::NoGradGuard no_grad;
+  torch::Tensor value = parameter(name);
+  const std::int64_t dimension = model().parameters[parameter_index_.at(name)].shared_dimension;
+  std::vector<std::int64_t> shape = value.sizes().vec();
+  if (dimension >= 0) shape[static_cast<std::size_t>(dimension)] *= model().parallel.tensor;
+  const torch::Tensor drawn =
+      torch::empty(shape, on_device(torch::kFloat64)).normal_(0.0, kDeviation, generator_);
+  value.copy_(dimension < 0
+                  ? drawn
+                  : drawn.narrow(dimension, part().share * value.size(dimension), value.size(dimension)));
+  return value;
+}
+
+std::pair<torch::Tensor, torch::Tensor> LayerBuilder::weights(const Layer& layer) {
+  const bool tokens = model().input.kind == "tokens";
+  torch::Tensor weight = tokens ? normal(layer.name + ".weight") : parameter(layer.name + ".weight");
+  torch::Tensor bias = layer.sizes.at("bias") != 0 ? parameter(layer.name + ".bias") : torch::Tensor();
+  if (tokens) return {weight, bias};
+  const torch::NoGradGuard no_grad;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
+  const auto draw = [&](torch::Tensor& tensor) {
+    tensor.copy_(torch::empty_like(tensor, on_device(torch::kFloat64)).uniform_(-bound, bound, generator_));
+  };
+  draw(weight);
+  if (bias.defined()) draw(bias);
+  return {weight, bias};
+}
+
+int LayerBuilder::collective_index(const std::string& name, bool backward) const {
+  const auto found = collective_index_.find({name, backward});
+  return found == collective_index_.end() ? -1 : found->second;
+}
+
+LayerFunction LayerBuilder::collective(const std::string& name) {
+  const int forward = collective_index(name, false), backward = collective_index(name, true);
+  if (forward < 0 && backward < 0) return [](const torch::Tensor& x) { return x; };
+  return [model = &target_, forward, backward](const torch::Tensor& x) {
+    return apply_collectives(*model, x, forward, backward);
+  };
+}
+
+std::function<torch::Tensor()> LayerBuilder::summed(const std::string& name, const torch::Tensor& parameter) {
+  return [parameter, sum = collective(name)] { return sum(parameter); };
+}
+
+LayerFunction LayerBuilder::projection(const std::string& name, bool has_bias) {
+  const torch::Tensor weight = normal(name + ".weight");
+  const torch::Tensor bias = has_bias ? parameter(name + ".bias") : torch::Tensor();
+  return [weight, bias](const torch::Tensor& x) { return torch::linear(x, weight, bias); };
+}
+
+LayerFunction LayerBuilder::rms_norm(const std::string& name) {
+  constexpr double kEpsilon = 1e-5;
+  const torch::NoGradGuard no_grad;
+  torch::Tensor weight = parameter(name + ".weight");
+  weight.fill_(1.0);
+  return [weight = summed(name + ".weight", weight)](const torch::Tensor& x) {
+    return x * torch::rsqrt(x.square().mean(-1, true) + kEpsilon) * weight();
+  };
+}
+
+torch::Tensor run(const std::vector<LayerFunction>& layers, torch::Tensor value) {
+  for (const LayerFunction& layer : layers) value = layer(value);
+  return value;
+}
+
+LayerFunction dropout(std::int64_t percent, const at::Generator& generator) {
+  if (percent == 0) return [](const torch::Tensor& x) { return x; };
+  return [kept = 1.0 - static_cast<double>(percent) / 100.0, generator](const torch::Tensor& x) {
+    return x * torch::empty_like(x).bernoulli_(kept, generator).div_(kept);
+  };
+}
+
+}  // namespace stepcast

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runner/torch/data.hpp"
+#include "runner/torch/engine.hpp"
+#include "runner/torch/segmented_pass.hpp"
+#include "runner/torch/torch_model.hpp"
+
+namespace stepcast {
+
+/// Inputs of a measured step.
+struct Arrival {
+  torch::Tensor input, target;
+  torch::Tensor gradient;  ///< of the last segment's output, if another stage has the loss
+};
+
+/// Measured part of a model, and its inputs.
+class MeasuredPart {
+ public:
+  /// \param batch largest measured batch size
+  MeasuredPart(const Model& model, const MeasureOptions& options, const TrainingDtypes& dtypes, int batch)
+      : segments_(options.segments), dtypes_(dtypes) {
+    if (segments_.empty()) {
+      segments_.resize(model.segments.size());
+      std::iota(segments_.begin(), segments_.end(), 0);
+    }
+    has_input_ = segments_.front() == 0;
+    has_loss_ = segments_.back() + 1 == static_cast<int>(model.segments.size());
+    if (has_input_ || has_loss_) {
+      data_ = Dataset::open(model, options.data_folder, options.seed);
+      data_->to(dtypes.device);
+    }
+    const at::Generator generator = dtypes.generator(options.seed);
+    const auto normal = [&](const Shape& shape) {
+      std::vector<std::int64_t> sizes{batch};
+      sizes.insert(sizes.end(), shape.begin(), shape.end());
+      return torch::empty(sizes, dtypes.options()).normal_(0.0, 1.0, generator);
+    };
+    const auto segment = [&](int index) -> const Segment& {
+      return model.segments[static_cast<std::size_t>(index)];
+    };
+    if (!has_input_) input_ = normal(segment(segments_.front()).layers.front().input);
+    if (!has_loss_) gradient_ = normal(segment(segments_.back()).output);
+    if (!has_loss_) gradient_.div_(static_cast<double>(gradient_.numel()));
+  }
+
+  [[nodiscard]] const std::vector<int>& segments() const { return segments_; }
+  [[nodiscard]] std::size_t first() const { return static_cast<std::size_t>(segments_.front()); }
+  [[nodiscard]] std::size_t end() const { return static_cast<std::size_t>(segments_.back()) + 1; }
+  [[nodiscard]] bool has_input() const { return has_input_; }
+  [[nodiscard]] bool has_loss() const { return has_loss_; }
+
+  [[nodiscard]] Arrival arrival(std::int64_t step, int batch) const {
+    Arrival result;
+    if (data_) {
+      const Batch drawn = data_->batch(step, 0, 1, batch, dtypes_.dtype);
+      if (has_input_) result.input = drawn.input;
+      if (has_loss_) result.target = drawn.target;
+    }
+    if (!has_input_) result.input = input_.narrow(0, 0, batch).clone();
+    if (!has_loss_) result.gradient = gradient_.narrow(0, 0, batch).clone();
+    return result;
+  }
+
+  /// Runs the loss. A part without it sends its output to the next stage and receives the gradient.
+  torch::Tensor loss(SegmentedPass& pass, Arrival& arrival) const {
+    if (has_loss_) return pass.loss(arrival.target);
+    static_cast<void>(pass.take_output(end() - 1));
+    pass.receive_gradient(end() - 1, std::move(arrival.gradient));
+    return {};
+  }
+  void backward(SegmentedPass& pass, std::size_t segment) const {
+    pass.backward(segment);
+    if (segment == first() && !has_input_) static_cast<void>(pass.take_input_gradient(segment));
+  }
+
+ private:
+  std::vector<int> segments_;
+  TrainingDtypes dtypes_;
+  bool has_input_ = true, has_loss_ = true;
+  std::optional<Dataset> data_;
+  torch::Tensor input_, gradient_;
+};
+
+/// Runs one more step, untimed, and observes its memory: bytes that the forward of each segment leaves, its
+/// output included, and the peak of each phase above what it found. \param foreign live bytes that do not
+/// belong to the model: data sets, and inputs from other stages
+void observe_memory(TorchModel& model, const MeasuredPart& part, std::int64_t step, double foreign,
+                    TraceEntry& entry);
+
+}  // namespace stepcast

@@ -1,0 +1,124 @@
+#include "sim/evidence/measured_collectives.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+namespace {
+
+/// alpha + S / beta with the least sum of squared relative errors; neither below 0.
+struct RelativeLine {
+  double alpha = 0.0, slope = 0.0;
+  [[nodiscard]] double at(double bytes) const { return alpha + slope * bytes; }
+};
+
+RelativeLine fitted_line(const std::vector<const MeasuredCollective*>& rows) {
+  double w = 0.0, wx = 0.0, wy = 0.0, wxx = 0.0, wxy = 0.0;
+  for (const MeasuredCollective* row : rows) {
+    const double x = row->sample.message.count(), y = row->sample.time.count(), weight = 1.0 / (y * y);
+    w += weight;
+    wx += weight * x;
+    wy += weight * y;
+    wxx += weight * x * x;
+    wxy += weight * x * y;
+  }
+  const double determinant = w * wxx - wx * wx;
+  if (!(determinant > 0.0)) return {wy / w, 0.0};
+  const RelativeLine line{(wy * wxx - wx * wxy) / determinant, (w * wxy - wx * wy) / determinant};
+  if (line.alpha < 0.0) return {0.0, wxy / wxx};
+  if (line.slope < 0.0) return {wy / w, 0.0};
+  return line;
+}
+
+Seconds sheet_time(const DeviceModel& device, const NcclSample& sample) {
+  // GB/s of 16 lanes by generation, before protocol.
+  constexpr std::array<double, 7> kPcie{0.0, 4.0, 8.0, 15.75, 31.5, 63.0, 121.0};
+  const double rate =
+      device.links.nvlinks > 0
+          ? device.links.nvlinks * device.links.nvlink_raw.count()
+          : 1e9 * kPcie.at(static_cast<std::size_t>(std::clamp(device.links.pcie_generation, 1, 6)));
+  const double part =
+      (sample.kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (sample.gpus - 1.0) / sample.gpus;
+  return device.launch.kernel + Seconds(part * sample.message.count() / rate);
+}
+
+using CollectiveGroup = std::tuple<std::string, CollectiveKind, int>;
+
+template <class Row>
+std::map<CollectiveGroup, std::vector<Row*>> grouped_collectives(std::vector<MeasuredCollective>& rows) {
+  std::map<CollectiveGroup, std::vector<Row*>> groups;
+  for (MeasuredCollective& row : rows) groups[{row.device, row.sample.kind, row.sample.gpus}].push_back(&row);
+  return groups;
+}
+
+}  // namespace
+
+std::vector<MeasuredCollective> measured_collectives(const std::string& path) {
+  std::vector<MeasuredCollective> rows;
+  CollectiveForecasts forecasts;
+  for (NcclSample& sample : read_nccl_samples(path)) {
+    MeasuredCollective row;
+    row.device = device_of(sample);
+    row.forecast = forecasts.of(row.device, sample);
+    row.sheet = sheet_time(device_model(row.device), sample);
+    row.sample = std::move(sample);
+    rows.push_back(std::move(row));
+  }
+  for (auto& [group, members] : grouped_collectives<MeasuredCollective>(rows)) {
+    const RelativeLine line = fitted_line({members.begin(), members.end()});
+    for (MeasuredCollective* row : members) row->fitted = Seconds(line.at(row->sample.message.count()));
+  }
+  return rows;
+}
+
+std::vector<CollectiveErrors> collective_errors(const std::vector<MeasuredCollective>& rows) {
+  std::vector<ForecastError> errors[3];
+  for (const MeasuredCollective& row : rows) {
+    const std::string group =
+        row.device + " " + to_text(row.sample.kind) + " " + std::to_string(row.sample.gpus);
+    const Seconds forecasts[] = {row.forecast, row.fitted, row.sheet};
+    for (std::size_t i = 0; i < 3; ++i)
+      errors[i].push_back({forecasts[i] / row.sample.time - 1.0, row.sample.where, group});
+  }
+  const auto forecast = errors_by_group(errors[0]), fitted = errors_by_group(errors[1]),
+             sheet = errors_by_group(errors[2]);
+  std::vector<CollectiveErrors> result;
+  for (std::size_t i = 0; i < forecast.size(); ++i)
+    result.push_back({forecast[i].first, forecast[i].second, fitted[i].second, sheet[i].second});
+  std::ranges::sort(result, {}, &CollectiveErrors::group);
+  return result;
+}
+
+SetAccuracy accuracy_of(const std::string& set, const std::vector<MeasuredCollective>& rows) {
+  std::vector<ForecastError> errors;
+  for (const MeasuredCollective& row : rows) errors.push_back({row.forecast / row.sample.time - 1.0});
+  SetAccuracy accuracy{
+      .set = set, .title = "NCCL collectives on 2 to 8 H100, A100 and L40S of one node", .rows = rows.size()};
+  accuracy.add(summary_of(errors));
+  return accuracy;
+}
+
+std::string measured_collectives_text(const std::vector<MeasuredCollective>& rows) {
+  constexpr double kGoal = 0.1;
+  Table table(
+      {"device, collective, GPUs", "rows", "error", "worst", "alpha-beta, fitted here", "data sheet"});
+  std::size_t within = 0;
+  const std::vector<CollectiveErrors> groups = collective_errors(rows);
+  for (const CollectiveErrors& group : groups) {
+    table.add({group.group, std::to_string(group.forecast.count),
+               percent_text(group.forecast.geometric_mean()),
+               percent_text(std::expm1(group.forecast.log.worst)),
+               percent_text(group.fitted.geometric_mean()), percent_text(group.sheet.geometric_mean())});
+    within += group.forecast.geometric_mean() <= kGoal ? 1 : 0;
+  }
+  const double log_mean = accuracy_of("", rows).percent["log_mean"] / 100.0;
+  return table.text() + counted(rows.size(), "row") + ": geometric mean of max(f/m, m/f) - 1 " +
+         percent_text(std::expm1(log_mean)) + "; " + std::to_string(within) + " of " +
+         std::to_string(groups.size()) + " groups within 10 %\n";
+}
+
+}  // namespace stepcast

@@ -1,0 +1,122 @@
+#include "sim/evidence/quantities.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "core/error.hpp"
+
+namespace stepcast {
+namespace {
+
+double total(const Result& result, const RowScope& scope) {
+  return result.median_step_time_s() * scope.steps;
+}
+
+std::vector<double> total_time(const Result& result, const RowScope& scope) {
+  if (scope.steps <= 0.0) return {};
+  return {total(result, scope)};
+}
+
+std::vector<double> step_time(const Result& result, const RowScope&) { return {result.median_step_time_s()}; }
+
+std::vector<double> speedup(const Result& result, const RowScope& scope) {
+  if (scope.steps <= 0.0 || scope.alone_total <= 0.0) return {};
+  return {scope.alone_total / total(result, scope)};
+}
+
+std::vector<double> peaks(const Result& result, const RowScope&) {
+  std::vector<double> megabytes;
+  for (const MemoryUse& rank : result.memory) megabytes.push_back(rank.peak_bytes / kPublishedMegabyte);
+  return megabytes;
+}
+
+/// The value, if the forecast has memory.
+std::vector<double> of_memory(const Result& result, double value) {
+  return result.memory.empty() ? std::vector<double>{} : std::vector{value};
+}
+
+}  // namespace
+
+const std::vector<RowQuantity>& row_quantities() {
+  static const std::vector<RowQuantity> kAll{
+      {"throughput_samples_per_s", true, false,
+       [](const Result& result, const RowScope&) -> std::vector<double> {
+         if (result.configuration.data_parallel == 0) return {};
+         return {result.throughput_samples_per_s()};
+       }},
+      {"total_time_s", true, true, total_time},
+      {"epoch_time_s", true, true, total_time},
+      {"mean_iteration_s", true, false, step_time},
+      {"time_s", true, false, step_time},
+      {"step_time_s", true, false, step_time},
+      {"compute_time_s", false, true,
+       [](const Result& result, const RowScope& scope) -> std::vector<double> {
+         if (scope.steps <= 0.0 || result.breakdown.empty()) return {};
+         return {result.breakdown.front().compute_s * scope.steps};
+       }},
+      {"communication_time_s", false, true,
+       [](const Result& result, const RowScope& scope) -> std::vector<double> {
+         // No model has the cost of calls without a partner.
+         if (scope.steps <= 0.0 || result.breakdown.empty() || scope.world_size < 2) return {};
+         return {result.breakdown.front().exposed_communication_s * scope.steps};
+       }},
+      {"speedup", false, true, speedup},
+      {"efficiency", false, true,
+       [](const Result& result, const RowScope& scope) {
+         std::vector<double> values = speedup(result, scope);
+         for (double& value : values) value /= scope.world_size;
+         return values;
+       }},
+      {"peak_memory_mb_per_rank", false, false, peaks},
+      {"mean_peak_memory_mb", false, false,
+       [](const Result& result, const RowScope& scope) {
+         return result.memory.empty() ? std::vector<double>{} : std::vector{mean_of(peaks(result, scope))};
+       }},
+      {"stage_time_cv", false, false,
+       [](const Result& result, const RowScope&) { return of_memory(result, result.stage_time_cv()); }},
+      {"memory_cv", false, false,
+       [](const Result& result, const RowScope&) { return of_memory(result, result.memory_cv()); }},
+      {"bubble_fraction", false, false,
+       [](const Result& result, const RowScope&) { return of_memory(result, result.bubble_fraction()); }},
+      {kPeakMemory, true, false,
+       [](const Result& result, const RowScope&) {
+         double largest = 0.0;
+         for (const MemoryUse& rank : result.memory) largest = std::max(largest, rank.peak_bytes);
+         return of_memory(result, largest);
+       }},
+      {kLastRankMemory, true, false, [](const Result& result, const RowScope&) {
+         return of_memory(result, result.memory.empty() ? 0.0 : result.memory.back().peak_bytes);
+       }}};
+  return kAll;
+}
+
+const RowQuantity& quantity_named(const std::string& name) {
+  std::vector<std::string> known;
+  for (const RowQuantity& quantity : row_quantities()) {
+    if (quantity.name == name) return quantity;
+    known.emplace_back(quantity.name);
+  }
+  throw InputError(unknown_name("quantity", name, known));
+}
+
+RowValues row_values(const Result& result, const RowScope& scope) {
+  RowValues values;
+  for (const RowQuantity& quantity : row_quantities())
+    if (std::vector<double> found = quantity.value(result, scope); !found.empty())
+      values[quantity.name] = std::move(found);
+  return values;
+}
+
+nlohmann::json json_of(const RowValues& values) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [quantity, numbers] : values)
+    json[quantity] = numbers.size() == 1 ? nlohmann::json(numbers.front()) : nlohmann::json(numbers);
+  return json;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace stepcast

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "records/result.hpp"
+
+/// Quantities of a step that sources publish, computed from a Result.
+namespace stepcast {
+
+/// MB in the sources is 2^20 bytes: torch's max_memory_allocated() divided by 1024^2. The published peaks
+/// agree: four ranks differ by 0.50 MB, half a MiB, while 500,000 bytes are no multiple of the allocator's
+/// 512 bytes.
+inline constexpr double kPublishedMegabyte = 1024.0 * 1024.0;
+
+/// Quantities that tables contain.
+inline constexpr const char *kStepTime = "step_time_s", *kPeakMemory = "peak_memory_bytes",
+                            *kLastRankMemory = "last_rank_memory_bytes";
+
+/// Inputs of quantities other than the Result.
+struct RowScope {
+  double steps = 0.0;        ///< of all epochs; 0: not known
+  double alone_total = 0.0;  ///< seconds of the same work on one rank; 0: not known
+  int world_size = 1;
+};
+
+struct RowQuantity {
+  const char* name;
+  bool leads = false;  ///< rows may be judged by it; the first measured one counts
+  bool of_epoch = false;
+  /// A value, or one per rank; empty if it does not apply.
+  std::vector<double> (*value)(const Result& result, const RowScope& scope) = nullptr;
+};
+
+/// Ordered: a row is judged by the first measured one that leads.
+const std::vector<RowQuantity>& row_quantities();
+/// \throws InputError with the nearest name
+const RowQuantity& quantity_named(const std::string& name);
+
+using RowValues = std::map<std::string, std::vector<double>>;
+/// Every quantity that has a value.
+RowValues row_values(const Result& result, const RowScope& scope);
+
+/// By quantity a number, or a list of several values.
+nlohmann::json json_of(const RowValues& values);
+
+double mean_of(const std::vector<double>& values);
+
+}  // namespace stepcast

@@ -1,0 +1,424 @@
+#include "sim/evidence/row_forecast.hpp"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/statistics.hpp"
+#include "core/table.hpp"
+#include "sim/evidence/row_baselines.hpp"
+#include "sim/evidence/row_model.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kNotDetermined = 0.8;  // posterior over prior standard deviation
+constexpr std::size_t kPolished = 3;    // best combinations of choices that are polished before one is taken
+constexpr std::size_t kMostNamed = 6;   // values of a choice that are listed one by one
+constexpr double kSlopeStep = 0.1;      // standard deviations
+constexpr int kDescents = 2;
+
+using Rows = std::vector<std::size_t>;
+using RowPredictions = std::vector<std::map<std::string, PredictedValue>>;
+
+/// Widens the ranges of a row to these values.
+void widen(std::map<std::string, PredictedValue>& row, const std::string& quantity,
+           const std::vector<double>& low, const std::vector<double>& high) {
+  const auto found = row.find(quantity);
+  if (found == row.end()) return;
+  PredictedValue& value = found->second;
+  for (std::size_t i = 0; i < std::min(low.size(), value.low.size()); ++i) {
+    value.low[i] = std::min(value.low[i], low[i]);
+    value.high[i] = std::max(value.high[i], high[i]);
+  }
+}
+
+/// Covariance of the parameters' deviations after the fit.
+Eigen::MatrixXd covariance_of(const Fit& found, std::size_t parameters) {
+  const auto count = static_cast<Eigen::Index>(parameters);
+  Eigen::MatrixXd curvature = Eigen::MatrixXd::Identity(count, count);
+  for (const std::vector<double>& row : found.slopes) {
+    const auto slope = Eigen::Map<const Eigen::VectorXd>(row.data(), count);
+    curvature += slope * slope.transpose();
+  }
+  return curvature.inverse();
+}
+
+double squared(const std::vector<double>& values) {
+  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
+}
+
+class SetFit {
+ public:
+  SetFit(const RowSet& set, const AskPrediction& ask, const ForecastOptions& options)
+      : set_(set), ask_(ask), options_(options), model_(set, ask, options.jobs) {}
+
+  SetForecast run() {
+    SetForecast result;
+    result.rows.resize(set_.rows.size());
+    const Rows rows = possible_rows(result);
+    if (set_.folds > 0)
+      cross_validate(rows, result);
+    else if (set_.free.empty() && set_.open.empty())
+      fill(rows, {middle(), first_choices(), {}}, result);
+    else
+      fit_known(rows, result);
+    if (set_.table) add_table_baselines(set_, rows, result);
+    result.forecasts = model_.forecasts();
+    return result;
+  }
+
+  /// The most probable forecast of one row, with parameters fitted to these.
+  double central(std::size_t row, const Rows& fitted) {
+    const ChosenFit best = accepted_fits(fitted).front();
+    return mean_of(model_.at(row, at(best)).at(set_.rows[row].leading()));
+  }
+
+ private:
+  /// What rows are forecast with.
+  struct Settings {
+    std::vector<double> deviations;
+    Chosen chosen;
+    RowPredictions ranges;
+  };
+
+  [[nodiscard]] std::vector<double> middle() const { return std::vector<double>(set_.free.size(), 0.0); }
+  [[nodiscard]] Chosen first_choices() const { return Chosen(set_.open.size(), 0); }
+  [[nodiscard]] Assignment at(const ChosenFit& one) const {
+    return model_.parameters(one.fit.deviations, one.chosen);
+  }
+
+  /// Rows that are not left out and can be forecast in the middle of all ranges.
+  Rows possible_rows(SetForecast& result) {
+    Rows rows;
+    const Assignment parameters = model_.parameters(middle(), first_choices());
+    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
+      if (!set_.rows[i].left_out.empty()) continue;
+      try {
+        if (set_.table) static_cast<void>(model_.at(i, parameters));
+        rows.push_back(i);
+      } catch (const Error& error) {
+        result.rows[i].refusal = error.what();
+      }
+    }
+    return rows;
+  }
+
+  void fill(const Rows& rows, const Settings& settings, SetForecast& result, int fold = -1) {
+    const auto values = model_.at(rows, model_.parameters(settings.deviations, settings.chosen));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      RowForecast& row = result.rows[rows[i]];
+      row.fold = fold;
+      for (const auto& [quantity, numbers] : *values[i]) row.values[quantity] = {numbers, numbers, numbers};
+    }
+  }
+
+  // Fits.
+
+  /// Fits of all combinations of discrete parameters that the rows allow, the best first.
+  std::vector<ChosenFit> accepted_fits(const Rows& rows) {
+    std::vector<OpenChoice> choices;
+    for (const OpenValue& open : set_.open) choices.push_back(open.choice);
+    std::vector<ChosenFit> accepted = search(choices, [&](const Chosen& chosen, const NearFit* near) {
+      const Residuals residuals = model_.residuals(rows, chosen);
+      if (set_.table) return quick_fit(residuals);
+      std::vector<std::vector<double>> starts = fixed_starts(set_.free.size());
+      if (near == nullptr) return fit(residuals, starts);
+      starts.resize(near->fit.slopes.empty() ? 1 : 0);
+      starts.insert(starts.begin(), near->fit.deviations);
+      return fit(residuals, starts, near);
+    });
+    if (!set_.open.empty())
+      for (std::size_t i = 0; i < std::min(kPolished, accepted.size()); ++i)
+        accepted[i].fit = polished(model_.residuals(rows, accepted[i].chosen), accepted[i].fit);
+    std::ranges::stable_sort(accepted, {}, [](const ChosenFit& one) { return one.fit.objective; });
+    return accepted;
+  }
+
+  /// Tables have many rows and smooth steps: a descent with slopes measured at its start, and another from
+  /// its end.
+  Fit quick_fit(const Residuals& residuals) const {
+    Fit found{middle(), 0.0, {}, {}};
+    for (int round = 0; round < kDescents; ++round) {
+      const NearFit from{{found.deviations, 0.0, slopes_at(residuals, found.deviations), {}}};
+      found = fit(residuals, {found.deviations}, &from);
+    }
+    return found;
+  }
+
+  static std::vector<std::vector<double>> slopes_at(const Residuals& residuals,
+                                                    const std::vector<double>& deviations) {
+    const std::vector<double> here = residuals(deviations);
+    std::vector<std::vector<double>> slopes(here.size());
+    for (std::size_t j = 0; j < deviations.size(); ++j) {
+      std::vector<double> moved = deviations;
+      moved[j] += kSlopeStep;
+      const std::vector<double> there = residuals(moved);
+      for (std::size_t i = 0; i < here.size(); ++i) slopes[i].push_back((there[i] - here[i]) / kSlopeStep);
+    }
+    return slopes;
+  }
+
+  void add_parameters(const Fit& found, SetForecast& result) const {
+    const Eigen::MatrixXd covariance = covariance_of(found, set_.free.size());
+    for (std::size_t j = 0; j < set_.free.size(); ++j) {
+      const FreeValue& one = set_.free[j];
+      const double value = one.parameter.at(found.deviations[j]), spread = 2.0 * found.left[j];
+      result.parameters.push_back(
+          {one.parameter.name, one.unit, one.source, value, one.parameter.at(found.deviations[j] - spread),
+           one.parameter.at(found.deviations[j] + spread), found.left[j], value, value});
+      std::vector<double>& row = result.correlation.emplace_back();
+      for (std::size_t k = 0; k < set_.free.size(); ++k)
+        row.push_back(covariance(static_cast<Eigen::Index>(j), static_cast<Eigen::Index>(k)) /
+                      (found.left[j] * found.left[k]));
+    }
+  }
+
+  void fit_known(const Rows& rows, SetForecast& result) {
+    Rows known;
+    for (const std::size_t row : rows)
+      if (set_.rows[row].role == RowRole::kFit) known.push_back(row);
+    if (known.empty()) throw InputError(set_.path + ": has no row that the parameters could be fitted to");
+    const std::vector<ChosenFit> accepted = accepted_fits(known);
+    const ChosenFit& best = accepted.front();
+    add_parameters(best.fit, result);
+    fill(rows, {best.fit.deviations, best.chosen, {}}, result);
+    for (const std::size_t row : known) result.rows[row].fitted = true;
+    for (std::size_t i = 0; i < set_.open.size(); ++i)
+      result.chosen[set_.open[i].choice.name] = set_.open[i].choice.values[best.chosen[i]];
+    result.accepted = accepted.size();
+    result.objective = best.fit.objective;
+    if (!set_.table) add_ranges(known, accepted, result);
+  }
+
+  void cross_validate(const Rows& rows, SetForecast& result) {
+    const auto folds = static_cast<std::size_t>(set_.folds);
+    if (rows.size() < 2 * folds)
+      throw InputError(set_.path + ": " + std::to_string(rows.size()) + " rows are too few for " +
+                       std::to_string(folds) + " folds");
+    Rows drawn = rows;
+    std::mt19937 random(options_.seed);
+    for (std::size_t i = drawn.size() - 1; i > 0; --i) std::swap(drawn[i], drawn[random() % (i + 1)]);
+    const ChosenFit whole = accepted_fits(rows).front();
+    add_parameters(whole.fit, result);
+    for (std::size_t fold = 0; fold < folds; ++fold) {
+      Rows held, rest;
+      for (std::size_t i = 0; i < drawn.size(); ++i) (i % folds == fold ? held : rest).push_back(drawn[i]);
+      NearFit near;  // how rows change with parameters, not what was measured of them
+      for (const std::size_t row : rest)
+        near.fit.slopes.push_back(
+            whole.fit.slopes[static_cast<std::size_t>(std::ranges::find(rows, row) - rows.begin())]);
+      const Fit found = fit(model_.residuals(rest, whole.chosen), {middle()}, &near);
+      for (std::size_t j = 0; j < result.parameters.size(); ++j) {
+        const double value = set_.free[j].parameter.at(found.deviations[j]);
+        result.parameters[j].least = std::min(result.parameters[j].least, value);
+        result.parameters[j].most = std::max(result.parameters[j].most, value);
+      }
+      fill(held, {found.deviations, whole.chosen, {}}, result, static_cast<int>(fold));
+    }
+  }
+
+  // Ranges of rows in a file.
+
+  void add_ranges(const Rows& known, const std::vector<ChosenFit>& accepted, SetForecast& result) {
+    std::vector<RowPredictions> each;
+    std::set<Chosen> followed;
+    for (const ChosenFit& one : accepted) {
+      const bool first = followed.insert(names_chosen(one.chosen)).second;
+      each.push_back(ranges(known, accepted.front(), one, first));
+    }
+    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
+      result.rows[i].values = each.front()[i];
+      for (const RowPredictions& other : each)
+        for (const auto& [quantity, value] : other[i])
+          widen(result.rows[i].values, quantity, value.low, value.high);
+    }
+    result.left_out_error = left_out_error(known);
+    const double factor = std::exp(result.left_out_error);
+    for (std::size_t i = 0; i < set_.rows.size(); ++i) {
+      if (const double value = model_.alpha_beta(i, at(accepted.front())); value > 0.0)
+        result.rows[i].baselines["alpha_beta"] = value;
+      for (auto& [quantity, value] : result.rows[i].values) {
+        if (result.rows[i].fitted || !quantity_named(quantity).leads) continue;
+        for (double& low : value.low) low /= factor;
+        for (double& high : value.high) high *= factor;
+      }
+    }
+    for (const FittedParameter& one : result.parameters)
+      if (one.left > kNotDetermined)
+        result.unidentified.push_back("not determined by the rows to fit: " + one.name + ", " +
+                                      short_number(one.low) + " to " + short_number(one.high) + " " +
+                                      one.unit + " (" + one.source + ")");
+    for (std::size_t c = 0; c < set_.open.size(); ++c)
+      if (std::string line = effect_of(c, accepted, each); !line.empty())
+        result.unidentified.push_back(std::move(line));
+  }
+
+  /// The chosen names; numbers do not count.
+  [[nodiscard]] Chosen names_chosen(const Chosen& chosen) const {
+    Chosen names;
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (!set_.open[i].choice.ordered) names.push_back(chosen[i]);
+    return names;
+  }
+
+  /// Forecasts of one combination, with what its parameters leave open if it is the first of its names.
+  RowPredictions ranges(const Rows& known, const ChosenFit& best, const ChosenFit& given, bool first) {
+    ChosenFit one = given;
+    const Residuals residuals = model_.residuals(known, one.chosen);
+    if (first && !set_.open.empty()) one.fit = polished(residuals, one.fit);
+    RowPredictions rows(set_.rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (const auto& [quantity, values] : model_.at(i, at(one)))
+        rows[i][quantity] = {values, values, values};
+    const std::vector<double> left = model_.residuals(known, best.chosen)(best.fit.deviations);
+    const double unexplained = std::max(1.0, squared(left) / static_cast<double>(left.size()));
+    const double limit = kAccepted * unexplained - (one.fit.objective - best.fit.objective);
+    if (!first || limit <= 0.0 || set_.free.empty()) return rows;
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> posterior(covariance_of(one.fit, set_.free.size()));
+    const Eigen::MatrixXd axes = std::sqrt(limit) * posterior.eigenvectors() *
+                                 posterior.eigenvalues().cwiseMax(0.0).cwiseSqrt().asDiagonal();
+    for (std::size_t i = 0; i < rows.size(); ++i) add_spread(i, one, axes, rows[i]);
+    return rows;
+  }
+
+  /// Widens every quantity of a row to the ends of all axes of the posterior at once.
+  void add_spread(std::size_t row, const ChosenFit& one, const Eigen::MatrixXd& axes,
+                  std::map<std::string, PredictedValue>& values) {
+    std::vector<std::pair<RowValues, RowValues>> moved;  // by parameter: up and down
+    for (std::size_t j = 0; j < set_.free.size(); ++j) {
+      ChosenFit up = one, down = one;
+      up.fit.deviations[j] += kSlopeStep;
+      down.fit.deviations[j] -= kSlopeStep;
+      moved.emplace_back(model_.at(row, at(up)), model_.at(row, at(down)));
+    }
+    for (auto& [quantity, value] : values)
+      for (std::size_t i = 0; i < value.central.size(); ++i) {
+        Eigen::VectorXd slope = Eigen::VectorXd::Zero(axes.rows());
+        for (std::size_t j = 0; j < moved.size(); ++j) {
+          const double up = moved[j].first.at(quantity)[i], down = moved[j].second.at(quantity)[i];
+          if (up > 0.0 && down > 0.0)
+            slope(static_cast<Eigen::Index>(j)) = std::log(up / down) / (2.0 * kSlopeStep);
+        }
+        const double spread = std::exp((axes.transpose() * slope).lpNorm<1>());
+        value.low[i] = value.central[i] / spread;
+        value.high[i] = value.central[i] * spread;
+      }
+  }
+
+  /// Root mean square of ln(forecast / measured) over the rows to fit, each forecast from the others; 0 of
+  /// fewer than three, which leave too little.
+  [[nodiscard]] double left_out_error(const Rows& known) const {
+    constexpr std::size_t kFewest = 3;
+    if (known.size() < kFewest) return 0.0;
+    double squares = 0.0;
+    for (const std::size_t row : known) {
+      Rows others = known;
+      std::erase(others, row);
+      const double forecast = SetFit(set_, ask_, options_).central(row, others);
+      squares += std::pow(std::log(forecast / *set_.rows[row].agreed(set_.rows[row].leading())), 2);
+    }
+    return std::sqrt(squares / static_cast<double>(known.size()));
+  }
+
+  /// `unidentified: schedule; with gpipe: ...; with 1f1b: ...`; empty if one value is left.
+  [[nodiscard]] std::string effect_of(std::size_t choice, const std::vector<ChosenFit>& accepted,
+                                      const std::vector<RowPredictions>& each) const {
+    const OpenChoice& open = set_.open[choice].choice;
+    std::map<std::size_t, Rows> with;  // combinations by value
+    for (std::size_t i = 0; i < accepted.size(); ++i) with[accepted[i].chosen[choice]].push_back(i);
+    if (with.size() < 2) return "";
+    std::string text = "unidentified: " + open.name;
+    if (with.size() > kMostNamed) {
+      const std::size_t first = with.begin()->first, last = with.rbegin()->first;
+      text += ", " + open.values[first] + " to " + open.values[last];
+      std::erase_if(with, [&](const auto& one) {
+        return one.first != first && one.first != last && one.first != accepted.front().chosen[choice];
+      });
+    }
+    for (const auto& [value, combinations] : with) {
+      text += "; with " + open.values[value] + ":";
+      for (std::size_t row = 0; row < set_.rows.size(); ++row) {
+        if (set_.rows[row].role == RowRole::kFit) continue;
+        const std::string quantity = set_.rows[row].leading();
+        double low = INFINITY, high = 0.0;
+        for (const std::size_t i : combinations) {
+          low = std::min(low, mean_of(each[i][row].at(quantity).low));
+          high = std::max(high, mean_of(each[i][row].at(quantity).high));
+        }
+        text += std::string(text.back() == ':' ? " " : " | ") + set_.rows[row].name + " " +
+                range_text({{low}, {low}, {high}}) + " (" + quantity + ")";
+      }
+    }
+    return text;
+  }
+
+  const RowSet& set_;
+  const AskPrediction& ask_;
+  ForecastOptions options_;
+  RowModel model_;
+};
+
+}  // namespace
+
+double RowForecast::central(const std::string& quantity) const {
+  const auto found = values.find(quantity);
+  return found == values.end() ? 0.0 : mean_of(found->second.central);
+}
+
+SetForecast forecast(const RowSet& set, const AskPrediction& ask, const ForecastOptions& options) {
+  return SetFit(set, ask, options).run();
+}
+
+std::optional<double> relative_error(const Row& row, const std::string& quantity,
+                                     const PredictedValue& value) {
+  const std::optional<double> measured = row.agreed(quantity);
+  return measured ? std::optional(mean_of(value.central) / *measured - 1.0) : std::nullopt;
+}
+
+std::string range_text(const PredictedValue& value) {
+  std::string text;
+  for (std::size_t i = 0; i < value.low.size(); ++i) {
+    const std::string low = short_number(value.low[i]), high = short_number(value.high[i]);
+    text.append(i == 0 ? "" : " | ").append(low);
+    if (low != high) text.append(" to ").append(high);
+  }
+  return text;
+}
+
+std::vector<std::string> assumptions(const RowSet& set, const SetForecast& forecast) {
+  std::vector<std::string> lines;
+  for (std::size_t j = 0; j < forecast.parameters.size(); ++j) {
+    const FittedParameter& one = forecast.parameters[j];
+    if (one.left > kNotDetermined) continue;
+    const FreeParameter& before = set.free[j].parameter;
+    lines.push_back("fitted: " + one.name + " " + short_number(one.value) + " " + one.unit + " (" +
+                    short_number(one.low) + " to " + short_number(one.high) + " " + one.unit +
+                    "; before any row " + short_number(before.low) + " to " + short_number(before.high) +
+                    ": " + one.source + ")");
+  }
+  for (const OpenValue& open : set.open)
+    if (const auto found = forecast.chosen.find(open.choice.name); found != forecast.chosen.end())
+      lines.push_back("chosen: " + open.choice.name + " " + found->second + " (" + open.source + ")");
+  lines.push_back("measurements have a standard deviation of " + percent_text(set.uncertainty.sigma) + ": " +
+                  set.uncertainty.because);
+  for (const Row& row : set.rows)
+    if (row.uncertainty.sigma > 0.0)
+      lines.push_back(row.name + " has one of " + percent_text(row.uncertainty.sigma) + ": " +
+                      row.uncertainty.because);
+  if (forecast.left_out_error > 0.0)
+    lines.push_back("ranges are wider by " + percent_text(forecast.left_out_error) +
+                    ", the root mean square error of rows to fit that are forecast from the others");
+  if (forecast.accepted > 1)
+    lines.push_back("ranges cover " + counted(forecast.accepted, "combination") +
+                    " of choices that the rows to fit allow, and the parameters of the best ones");
+  lines.insert(lines.end(), set.assumed.begin(), set.assumed.end());
+  return lines;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,135 @@
+#include "sim/evidence/row_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "core/processes.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr double kImpossible = 3.0;  // residual, as a logarithm, of a row that parameters make impossible
+
+double word(const std::vector<std::string>& words, const std::string& option, double otherwise) {
+  const auto found = std::ranges::find(words, "--" + option);
+  return found == words.end()
+             ? otherwise
+             : number_with_unit(*std::next(found)).value_or(NumberWithUnit{otherwise, ""}).number;
+}
+
+/// Steps of a rank, as DistributedSampler assigns samples: epochs ceil(ceil(samples / ranks) / batch).
+double steps_of(const RowSet& set, const Row& row, const std::vector<std::string>& words) {
+  if (row.steps) return *row.steps;
+  if (!set.epoch.samples) return 0.0;
+  const double ranks = word(words, "world-size", 1.0), batch = word(words, "batch", 1.0);
+  return set.epoch.epochs * std::ceil(std::ceil(*set.epoch.samples / ranks) / batch);
+}
+
+}  // namespace
+
+RowModel::RowModel(const RowSet& set, const AskPrediction& ask, int jobs)
+    : set_(set), ask_(ask), jobs_(std::max(1, jobs)) {}
+
+Assignment RowModel::parameters(const std::vector<double>& deviations, const Chosen& chosen) const {
+  Assignment result;
+  for (std::size_t j = 0; j < deviations.size(); ++j)
+    result.set(set_.free[j].parameter.name,
+               to_text(NumberWithUnit{set_.free[j].parameter.at(deviations[j]), set_.free[j].unit}));
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    result.set(set_.open[i].choice.name, set_.open[i].choice.values[chosen[i]]);
+  return result;
+}
+
+Result RowModel::result_of(std::size_t row, const Words& words, bool brief) const {
+  try {
+    return ask_(words, brief);
+  } catch (const Error& error) {
+    if (set_.table) throw;
+    throw InputError(set_.rows[row].where + ": " + error.what());
+  }
+}
+
+RowScope RowModel::scope_of(std::size_t row, const Words& words) const {
+  RowScope scope{steps_of(set_, set_.rows[row], words), 0.0,
+                 static_cast<int>(word(words, "world-size", 1.0))};
+  for (const Row& other : set_.rows)
+    for (const char* quantity : {"total_time_s", "epoch_time_s"})
+      if (const std::string* strategy = set_.option(other, "strategy");
+          other.role == RowRole::kFit && strategy != nullptr && *strategy == "single")
+        scope.alone_total = other.agreed(quantity).value_or(scope.alone_total);
+  return scope;
+}
+
+RowValues RowModel::values_of(std::size_t row, const Words& words) const {
+  return row_values(result_of(row, words, true), scope_of(row, words));
+}
+
+const RowValues& RowModel::at(std::size_t row, const Assignment& parameters) {
+  const Words words = words_of(set_, set_.rows[row], parameters);
+  const auto found = known_.find(words);
+  return found != known_.end() ? found->second : known_.emplace(words, values_of(row, words)).first->second;
+}
+
+std::vector<const RowValues*> RowModel::at(const std::vector<std::size_t>& rows,
+                                           const Assignment& parameters) {
+  std::vector<Words> words;
+  std::vector<std::size_t> missing;
+  for (const std::size_t row : rows) {
+    words.push_back(words_of(set_, set_.rows[row], parameters));
+    if (!known_.contains(words.back())) missing.push_back(words.size() - 1);
+  }
+  const auto compute = [&](std::size_t i) -> RowValues {
+    try {
+      return values_of(rows[i], words[i]);
+    } catch (const Error&) {
+      if (!set_.table) throw;
+      return {};
+    }
+  };
+  if (missing.size() < 2 * static_cast<std::size_t>(jobs_) || jobs_ == 1) {
+    for (const std::size_t i : missing) known_[words[i]] = compute(i);
+  } else {
+    const auto texts = parallel_map(
+        missing.size(), jobs_, [&](std::size_t i) { return nlohmann::json(compute(missing[i])).dump(); });
+    for (std::size_t i = 0; i < missing.size(); ++i)
+      known_[words[missing[i]]] = nlohmann::json::parse(texts[i]).get<RowValues>();
+  }
+  std::vector<const RowValues*> values;
+  for (const Words& one : words) values.push_back(&known_.at(one));
+  return values;
+}
+
+double RowModel::alpha_beta(std::size_t row, const Assignment& parameters) {
+  const Words words = words_of(set_, set_.rows[row], parameters);
+  const Result result = result_of(row, words, false);
+  const auto found = result.forecast.baseline_step_time_s.find("alpha_beta");
+  if (found == result.forecast.baseline_step_time_s.end()) return 0.0;
+  Result baseline;
+  baseline.configuration = result.configuration;
+  baseline.step_time_s = {{found->second}};
+  const auto values = quantity_named(set_.rows[row].leading()).value(baseline, scope_of(row, words));
+  return values.empty() ? 0.0 : mean_of(values);
+}
+
+Residuals RowModel::residuals(const std::vector<std::size_t>& rows, const Chosen& chosen) {
+  return [this, rows, chosen](const std::vector<double>& deviations) {
+    const std::vector<const RowValues*> values = at(rows, parameters(deviations, chosen));
+    std::vector<double> all;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Row& row = set_.rows[rows[i]];
+      const double sigma = row.uncertainty.sigma > 0.0 ? row.uncertainty.sigma : set_.uncertainty.sigma;
+      for (const std::string& quantity : row.fitted_by) {
+        const auto found = values[i]->find(quantity);
+        if (found == values[i]->end() && !set_.table)
+          throw InputError(row.where + ": the forecast has no '" + quantity + "' to fit");
+        all.push_back((found == values[i]->end() ? kImpossible
+                                                 : std::log(mean_of(found->second) / *row.agreed(quantity))) /
+                      sigma);
+      }
+    }
+    return all;
+  };
+}
+
+}  // namespace stepcast

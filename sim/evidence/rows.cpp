@@ -1,0 +1,135 @@
+#include "sim/evidence/rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/number.hpp"
+#include "core/statistics.hpp"
+#include "sim/evidence/row_reader.hpp"
+
+namespace stepcast {
+namespace {
+
+constexpr const char* kMeasured = "studies/measured";
+constexpr const char* kPublished = "studies/published";
+
+double mean_without(const std::vector<double>& values, const std::vector<int>& left_out) {
+  double total = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (std::ranges::find(left_out, static_cast<int>(i)) == left_out.end()) total += values[i];
+  return total / static_cast<double>(values.size() - left_out.size());
+}
+
+/// Whether `text` is one name in braces that has no value: a column that is empty in this row.
+bool is_empty_column(const std::string& text, const Assignment& names) {
+  if (!text.starts_with('{') || text.find('}') != text.size() - 1) return false;
+  const std::string name = text.substr(1, text.size() - 2);
+  return name.find_first_of("*/+") == std::string::npos && names.find(name) == nullptr;
+}
+
+/// Values of everything that an option of the row may contain.
+Assignment names_for(const RowSet& set, const Row& row, const Assignment& options, const Assignment& fitted) {
+  Assignment names = set.table ? fitted : row.values;
+  names.add_missing(set.table ? row.values : fitted);
+  names.add_missing({{"shipped", home_folder().string()}});
+  for (const auto& [name, value] : options.values())
+    if (value.find('{') == std::string::npos && names.find(name) == nullptr) names.set(name, value);
+  return names;
+}
+
+}  // namespace
+
+std::optional<double> Row::number(const std::string& quantity) const {
+  const auto found = measured.find(quantity);
+  return found == measured.end() ? std::nullopt : std::optional(mean_of(found->second));
+}
+
+std::vector<int> Row::ranks_left_out(const std::string& quantity) const {
+  constexpr std::size_t kFewest = 3;  // of two that differ, either may be right
+  const auto found = measured.find(quantity);
+  if (quantity != "step_time_s" || found == measured.end() || found->second.size() < kFewest) return {};
+  const double middle = median(found->second);
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < found->second.size(); ++i)
+    if (std::abs(found->second[i] - middle) > kRanksAgree * middle) ranks.push_back(static_cast<int>(i));
+  return ranks.size() < found->second.size() ? ranks : std::vector<int>{};
+}
+
+std::optional<double> Row::agreed(const std::string& quantity) const {
+  const auto found = measured.find(quantity);
+  if (found == measured.end()) return std::nullopt;
+  return mean_without(found->second, ranks_left_out(quantity));
+}
+
+std::string Row::leading() const {
+  for (const RowQuantity& quantity : row_quantities())
+    if (quantity.leads && measured.contains(quantity.name)) return quantity.name;
+  return "step_time_s";
+}
+
+const std::string* RowSet::option(const Row& row, const std::string& name) const {
+  const std::string* own = row.options.find(name);
+  return own != nullptr ? own : predict.find(name);
+}
+
+RowSet read_rows(const std::string& path, const std::string& rows) {
+  if (path.ends_with(".csv")) return read_option_table(path);
+  return RowReader(path, rows).read();
+}
+
+std::vector<std::string> measured_ids() {
+  std::vector<std::string> ids = resource_names(kMeasured, ".yaml");
+  std::erase_if(ids, [](const std::string& id) { return id == "accuracy" || id == "blind"; });
+  return ids;
+}
+
+std::string measured_path(const std::string& id) { return find_resource(kMeasured, id, ".yaml").string(); }
+
+std::vector<RowSet> load_published(const std::string& more) {
+  std::vector<RowSet> sets;
+  for (const std::string& name : resource_names(kPublished, ".yaml"))
+    sets.push_back(read_rows((home_folder() / kPublished / (name + ".yaml")).string()));
+  if (more.empty()) return sets;
+  RowSet one = read_rows(more);
+  const auto same = std::ranges::find(sets, one.id, &RowSet::id);
+  if (same == sets.end())
+    sets.push_back(std::move(one));
+  else
+    *same = std::move(one);
+  return sets;
+}
+
+std::vector<std::string> words_of(const RowSet& set, const Row& row, const Assignment& fitted) {
+  Assignment options = row.options;
+  options.add_missing(set.predict);
+  const Assignment names = names_for(set, row, options, fitted);
+  std::vector<std::string> words;
+  for (const auto& [option, text] : options.values()) {
+    if (set.table && is_empty_column(text, names)) continue;
+    const auto fail = [&](const std::string& problem) {
+      throw InputError(row.where + ": option '" + option + "': " + problem);
+    };
+    Expansion filled;
+    try {
+      filled = expand(text, names);
+    } catch (const InputError& error) {
+      fail(error.what());
+    }
+    if (!filled.problem.empty()) fail(filled.problem);
+    if (filled.text.empty() || filled.text == "unset") continue;  // unset: other than the set's other rows
+    words.push_back("--" + option);
+    const auto beside = std::filesystem::path(set.path).parent_path() / filled.text;
+    if (option == "trace" && std::filesystem::exists(beside)) filled.text = beside.string();
+    if (filled.text != "on") words.push_back(filled.text);  // a switch has no value
+  }
+  // Nothing is drawn, and if steps drain the first takes as long as any other.
+  if (!set.table) words.insert(words.end(), {"--steps", "1", "--warmup", "0", "--resample", "no"});
+  return words;
+}
+
+}  // namespace stepcast

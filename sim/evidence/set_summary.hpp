@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "sim/evidence/accuracy.hpp"
+#include "sim/evidence/row_forecast.hpp"
+
+/// Errors of a table's forecasts.
+namespace stepcast {
+
+/// Errors of the rows to which no parameter was fitted; of all rows if nothing is fitted.
+struct SetSummary {
+  std::size_t rows = 0;
+  Errors errors{};               ///< of the step; of the memory in tables without steps
+  Errors nearest{}, constant{};  ///< of the baselines, for rows that have them
+  Errors memory{};
+  std::size_t groups = 0;  ///< of two rows or more
+  std::size_t ranked =
+      0;  ///< groups whose plan forecast as the fastest is within 3 % of the fastest measured
+  std::map<std::string, std::size_t> left_out{};  ///< rows by reason
+};
+/// \param part of the set; empty: all of it
+SetSummary summary_of(const RowSet& set, const SetForecast& forecast, const std::string& part = "");
+
+/// Whether rows have measured steps; else they have memory alone.
+bool has_steps(const RowSet& set);
+/// Quantity of a row's measured memory; empty if there is none.
+std::string memory_quantity(const Row& row);
+
+SetAccuracy accuracy_of(const RowSet& set, const SetForecast& forecast);
+nlohmann::json json_of(const RowSet& set, const SetForecast& forecast);
+nlohmann::json json_of(const FittedParameter& parameter);
+
+}  // namespace stepcast

@@ -1,0 +1,56 @@
+#include "sim/plan/link_times.hpp"
+
+#include <algorithm>
+
+#include "sim/collectives/nccl_reached.hpp"
+#include "sim/collectives/nccl_tuning.hpp"
+
+namespace stepcast {
+
+LinkTimes::LinkTimes(const Cluster& cluster, bool links) : places_(cluster.places()) {
+  if (links && cluster.has_devices()) graphs_ = std::make_unique<NcclGraphs>(cluster);
+}
+
+const NcclGraph* LinkTimes::graph(StridedRanks ranks) {
+  if (!graphs_ || ranks.count < 2) return nullptr;
+  std::vector<int> group;
+  for (int i = 0; i < ranks.count; ++i)
+    group.push_back(places_[static_cast<std::size_t>(ranks.first + i * ranks.stride)]);
+  return &graphs_->of(group);
+}
+
+double LinkTimes::collective_s(CollectiveKind kind, Bytes message, StridedRanks ranks) {
+  const auto [found, is_new] = collectives_.try_emplace({kind, message.count(), ranks}, 0.0);
+  if (is_new && message > Bytes(0))
+    if (const NcclGraph* search = graph(ranks))
+      found->second =
+          nccl_reached(*search, kind, message, nccl_choice(*search, kind, message)).time(message).count();
+  return found->second;
+}
+
+double LinkTimes::pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks) {
+  const NcclGraph* search = graph(ranks);
+  if (search == nullptr || all <= Bytes(0)) return 0.0;
+  BytesPerSecond best;
+  for (const NcclCost& cost : nccl_costs(*search, kind, all))
+    best = std::max(best, nccl_reached(*search, kind, all, cost).algbw);
+  return (all / best).count();
+}
+
+double LinkTimes::message_s(int from, int to, Bytes message) {
+  if (!graphs_) return 0.0;
+  const int here = places_[static_cast<std::size_t>(from)], there = places_[static_cast<std::size_t>(to)];
+  const auto [found, is_new] = messages_.try_emplace({{here, there}, message.count()}, 0.0);
+  if (is_new) found->second = nccl_point_to_point(graphs_->pair(here, there), message).time(message).count();
+  return found->second;
+}
+
+double LinkTimes::all_to_all_s(Bytes message, StridedRanks ranks) {
+  double longest = 0.0;
+  for (int peer = 1; peer < ranks.count; ++peer)
+    longest = std::max(
+        longest, message_s(ranks.first, ranks.first + peer * ranks.stride, (1.0 / ranks.count) * message));
+  return longest;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <compare>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "schedule/schedule.hpp"
+#include "sim/collectives/nccl_graph.hpp"
+#include "topologies/cluster.hpp"
+
+namespace stepcast {
+
+/// Ranks first, first + stride, ...
+struct StridedRanks {
+  int first = 0, count = 1, stride = 1;
+  auto operator<=>(const StridedRanks&) const = default;
+};
+
+/// Times of NCCL's collectives and messages that have their links to themselves; no replay is faster.
+/// All are 0 s for clusters without GPUs.
+class LinkTimes {
+ public:
+  /// \param links false: communication costs nothing, and ranks may outnumber the places of the cluster
+  LinkTimes(const Cluster& cluster, bool links);
+  [[nodiscard]] bool cost_nothing() const { return graphs_ == nullptr; }
+  double collective_s(CollectiveKind kind, Bytes message, StridedRanks ranks);
+  /// Least time of the same bytes in collectives of any size that run one after the other.
+  double pieces_s(CollectiveKind kind, Bytes all, StridedRanks ranks);
+  double message_s(int from, int to, Bytes message);
+  /// Longest message of an all-to-all from the first rank.
+  double all_to_all_s(Bytes message, StridedRanks ranks);
+
+ private:
+  const NcclGraph* graph(StridedRanks ranks);
+
+  std::vector<int> places_;
+  std::unique_ptr<NcclGraphs> graphs_;
+  std::map<std::tuple<CollectiveKind, double, StridedRanks>, double> collectives_;
+  std::map<std::pair<std::pair<int, int>, double>, double> messages_;
+};
+
+}  // namespace stepcast

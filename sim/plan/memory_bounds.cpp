@@ -1,0 +1,256 @@
+#include "sim/plan/memory_bounds.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "sim/replay/costs.hpp"
+#include "sim/strategies/fsdp_units.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Memory of operations that run one after the other, from `live` bytes on.
+struct MemoryWalk {
+  const PhaseCosts& costs;
+  double live = 0.0, peak = 0.0;
+
+  /// \param other bytes that are held while the operation runs
+  void run(const Op& op, double other = 0.0) {
+    change(op, false);
+    peak = std::max(peak, live + costs.workspace_bytes({}, op) + other);
+    change(op, true);
+  }
+
+ private:
+  void change(const Op& op, bool at_end) {
+    for (const MemoryChange& one : op.memory)
+      if (one.at_end == at_end) live += costs.bytes(one);
+  }
+};
+
+double input_bytes(const PlanView& view) {
+  return 1.0 * view.samples * view.shape.micro_batches * view.model.input_bytes().count();
+}
+
+/// The operations of one micro-batch, and the messages at their ends.
+struct LocalProgram {
+  Program program{};
+  double input = 0.0, output = 0.0;  ///< bytes
+  bool is_last = false;
+  bool frees_output = false;  ///< after it is sent
+};
+
+LocalProgram local_program(const PlanView& view, SegmentRange range) {
+  const TrainingConfig config{.batch = view.samples, .recompute = view.recompute};
+  std::vector<int> segments(static_cast<std::size_t>(range.second - range.first + 1));
+  std::iota(segments.begin(), segments.end(), range.first);
+  LocalStep step(view.model, config, segments);
+  LocalProgram result{.is_last = range.second == whole_range(view.model).second};
+  for (const int segment : segments) step.forward(segment, 0);
+  if (result.is_last) step.loss(0);
+  if (range.first > 0) result.input = step.output_bytes(range.first - 1).count();
+  result.output = step.output_bytes(range.second).count();
+  result.frees_output = !result.is_last && step.recomputes(range.second);
+  const Phase phase = view.splits_backward() ? Phase::kBackwardInput : Phase::kBackward;
+  for (int segment = range.second; segment >= range.first; --segment)
+    if (step.has(phase, segment)) step.backward(segment, 0, {}, phase);
+  result.program = step.take();
+  return result;
+}
+
+bool runs_after_forward(const Op& op) {
+  const Phase phase = std::get<Compute>(op.action).phase;
+  return phase == Phase::kRecompute || is_backward(phase);
+}
+
+}  // namespace
+
+MemoryBounds::MemoryBounds(PlanModels& models) : models_(models) {}
+
+double MemoryBounds::peak_bytes(const PlanView& view) {
+  return view.is_sharded() ? sharded_bytes(view) : pipelined_bytes(view);
+}
+
+const SegmentBytes& MemoryBounds::segment_bytes(const Model& model) {
+  const auto [found, is_new] = segment_bytes_.try_emplace(&model);
+  SegmentBytes& all = found->second;
+  if (!is_new) return all;
+  for (const Segment& segment : model.segments) {
+    double size = 0.0, gathered = 0.0, gradient = 0.0, reduced = 0.0, dense = 0.0, count = 0.0, last = 0.0;
+    double smallest = std::numeric_limits<double>::infinity();
+    for (const int tensor : segment.parameters) {
+      const Parameter& parameter = model.parameters[static_cast<std::size_t>(tensor)];
+      size += (parameter.size + parameter.copies).count();
+      gathered += parameter.gathered().count();
+      gradient += parameter.gradient.count();
+      reduced += parameter.reduced.count();
+      count += static_cast<double>(parameter.numel());
+      last = parameter.expert ? 0.0 : parameter.reduced.count();
+      dense += last;
+      smallest = std::min(smallest, parameter.gathered().count());
+    }
+    all.size.add(size);
+    all.gathered.add(gathered);
+    all.gradient.add(gradient);
+    all.reduced.add(reduced);
+    all.dense.add(dense);
+    all.count.add(count);
+    all.last.push_back(last);
+    all.smallest.push_back(segment.parameters.empty() ? 0.0 : smallest);
+  }
+  return all;
+}
+
+const std::vector<FsdpUnit>& MemoryBounds::units(const PlanView& view) {
+  const bool sharded = view.plan.text("sharding") != "no_shard";
+  const int shards = view.replicas() / view.plan.copies();
+  const auto [found, is_new] = units_.try_emplace({&view.model, shards, sharded});
+  if (is_new)
+    found->second =
+        make_fsdp_units(view.model, repeats_blocks(view.model) ? "block" : "layer", shards, 0, sharded);
+  return found->second;
+}
+
+double MemoryBounds::resident_bytes(const PlanView& view, SegmentRange range) {
+  const Model& model = view.model;
+  const SegmentBytes& held = segment_bytes(model);
+  const int sharers = view.sharers();
+  double bytes = held.size.of(range);
+  if (sharers > 1) {
+    const double copy = model.precision.master == "none" ? held.size.of(range) : 0.0;
+    bytes += (copy + std::min(held.gradient.of(range), held.reduced.of(range))) / sharers;
+  } else if (view.replicas() > 1 && !view.is_sharded()) {
+    bytes += held.reduced.of(range);
+  }
+  if (model.optimizer.kind != "none")
+    bytes += (view.zero == 2 ? 0.0 : held.gradient.of(range)) +
+             model.optimizer_bytes(held.count.of(range) / sharers).count();
+  const bool has_ends = range.first == 0 || range.second == whole_range(model).second;
+  if (has_ends) bytes += input_bytes(view);
+  return bytes;
+}
+
+double MemoryBounds::passing_gradients(const PlanView& view, SegmentRange range) {
+  double most = 0.0;
+  for (int segment = range.first; view.zero == 2 && segment <= range.second; ++segment)
+    most = std::max(most, segment_bytes(view.model).gradient.of({segment, segment}));
+  return most;
+}
+
+const MemoryBounds::Activations& MemoryBounds::activations(const PlanView& view, SegmentRange range) {
+  const auto [found, is_new] =
+      activations_.try_emplace({&view.model, view.samples, view.recompute, range, view.splits_backward()});
+  if (is_new) found->second = walked(view, range);
+  return found->second;
+}
+
+MemoryBounds::Activations MemoryBounds::walked(const PlanView& view, SegmentRange range) {
+  const LocalProgram local = local_program(view, range);
+  const std::vector<Op>& ops = local.program.ops;
+  const auto backward = std::find_if(ops.begin(), ops.end(), runs_after_forward);
+  MemoryWalk walk{.costs = view.costs, .live = local.input};
+  Activations result;
+  for (auto op = ops.begin(); op != backward; ++op) walk.run(*op);
+  result.forward_peak = walk.peak;
+  if (local.frees_output) walk.live -= local.output;
+  result.kept = walk.live;
+  if (!local.is_last) walk.live += local.output;  // gradient that the next stage sends
+  walk.peak = walk.live;
+  for (auto op = backward; op != ops.end(); ++op) walk.run(*op);
+  result.backward_peak = walk.peak;
+  if (view.splits_backward()) result.waiting = walk.live - local.input;  // its gradient is sent
+  return result;
+}
+
+double MemoryBounds::pipelined_bytes(const PlanView& view) {
+  const PipelineShape& shape = view.shape;
+  const auto& chunks = view.chunks;
+  double bound = 0.0;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    double resident = process_bytes(), live = 0.0,
+           most = passing_gradients(view, chunks[static_cast<std::size_t>(rank)]);
+    for (auto chunk = static_cast<std::size_t>(rank); chunk < chunks.size();
+         chunk += static_cast<std::size_t>(shape.ranks))
+      resident += resident_bytes(view, chunks[chunk]);
+    for (const PipelineAction& action : first_actions(shape, rank)) {
+      const Activations& held = activations(view, chunks[static_cast<std::size_t>(action.chunk)]);
+      const bool forward = action.phase == Phase::kForward;
+      if (action.phase != Phase::kBackwardWeight)
+        most = std::max(most, live + (forward ? held.forward_peak : held.backward_peak - held.kept));
+      live += forward ? held.kept : -held.kept;
+      if (action.phase == Phase::kBackwardInput) live += held.waiting;
+      if (action.phase == Phase::kBackwardWeight) live += held.kept - held.waiting;
+    }
+    bound = std::max(bound, resident + most);
+  }
+  return bound;
+}
+
+const std::vector<PipelineAction>& MemoryBounds::first_actions(const PipelineShape& shape, int rank) {
+  const auto [found, is_new] =
+      actions_.try_emplace({shape.schedule, shape.ranks, shape.micro_batches, shape.virtual_stages, rank});
+  if (!is_new) return found->second;
+  std::vector<PipelineAction> all = pipeline_order(shape, rank, false);
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const auto& one) { return one.phase != Phase::kForward; });
+  const std::ptrdiff_t round = 2L * shape.ranks * shape.virtual_stages;
+  all.erase(first + std::min(round, all.end() - first), all.end());
+  all.shrink_to_fit();
+  return found->second = std::move(all);
+}
+
+double MemoryBounds::sharded_bytes(const PlanView& view) {
+  const std::vector<FsdpUnit>& all = units(view);
+  if (!all.front().sharded) {
+    const SegmentRange range = view.chunks.front();
+    const Activations& held = activations(view, range);
+    return process_bytes() + resident_bytes(view, range) + std::max(held.forward_peak, held.backward_peak);
+  }
+  double bytes = process_bytes() + input_bytes(view);
+  for (const FsdpUnit& unit : all)
+    for (const MemoryChange& held : resident_shard(view.model, unit)) bytes += held.size.count();
+  const bool keeps = view.plan.text("sharding") == "shard_grad_op",
+             accumulates = view.shape.micro_batches > 1;
+  const auto [found, is_new] = sharded_peaks_.try_emplace(
+      {&view.model, view.samples, view.recompute, all.front().shards, keeps, accumulates}, 0.0);
+  if (is_new) found->second = sharded_peak(view);
+  return bytes + found->second;
+}
+
+double MemoryBounds::sharded_peak(const PlanView& view) {
+  struct Held {
+    double parameters = 0.0, gradients = 0.0;  ///< of one unit with its experts
+    double parameters_before = 0.0;            ///< of the units before it, without the root
+  };
+  const bool keeps = view.plan.text("sharding") == "shard_grad_op",
+             accumulates = view.shape.micro_batches > 1;
+  std::vector<Held> held(view.model.segments.size());
+  Held root, sum;
+  for (const FsdpUnit& unit : units(view)) {
+    if (unit.alone()) continue;
+    const bool is_root = unit.name == "root" || unit.name == std::string("root") + kExpertUnits;
+    Held& own = is_root ? root : held[static_cast<std::size_t>(unit.segments.front())];
+    own.parameters += unit.size().count();
+    own.gradients += unit.gradients().count();
+  }
+  for (Held& own : held) {
+    own.parameters_before = sum.parameters;
+    sum.parameters += own.parameters;
+    sum.gradients += own.gradients;
+  }
+  MemoryWalk walk{.costs = view.costs};
+  for (const Op& op : local_program(view, whole_range(view.model)).program.ops) {
+    const auto& compute = std::get<Compute>(op.action);
+    const bool backward = compute.phase == Phase::kBackward || compute.phase == Phase::kRecompute;
+    const Held& own = compute.segment < 0 ? held.back() : held[static_cast<std::size_t>(compute.segment)];
+    const double gathered = root.parameters + (keeps ? own.parameters_before : own.parameters);
+    const double graded = accumulates ? sum.gradients + root.gradients
+                          : backward  ? root.gradients + own.gradients
+                                      : 0.0;
+    walk.run(op, gathered + graded);
+  }
+  return walk.peak;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/plan/plan_view.hpp"
+#include "sim/strategies/local_step.hpp"
+
+namespace stepcast {
+
+/// Bytes of the parameters of each segment: held, gathered, of gradients, and reduced.
+struct SegmentBytes {
+  SegmentSums size, gathered, gradient, reduced;
+  SegmentSums dense;             ///< reduced among all replicas: without shared experts
+  SegmentSums count;             ///< of elements
+  std::vector<double> last;      ///< reduced of a segment's last parameter; 0: none, or an expert
+  std::vector<double> smallest;  ///< gathered of a segment's smallest parameter; 0: none
+};
+
+/// Lower bounds of the peak memory of a plan's ranks.
+class MemoryBounds {
+ public:
+  explicit MemoryBounds(PlanModels& models);
+  MemoryBounds(const MemoryBounds&) = delete;
+  MemoryBounds& operator=(const MemoryBounds&) = delete;
+
+  /// Peak memory of the rank that holds most.
+  double peak_bytes(const PlanView& view);
+  const SegmentBytes& segment_bytes(const Model& model);
+  /// Units of FSDP, the root first.
+  const std::vector<FsdpUnit>& units(const PlanView& view);
+
+ private:
+  /// Memory of consecutive segments for one micro-batch, above what they hold all the time.
+  struct Activations {
+    double forward_peak = 0.0;   ///< above the memory before the forward
+    double kept = 0.0;           ///< between forward and backward
+    double waiting = 0.0;        ///< between the halves of a backward; 0 if it has none
+    double backward_peak = 0.0;  ///< above the memory before the backward
+  };
+
+  double pipelined_bytes(const PlanView& view);
+  double sharded_bytes(const PlanView& view);
+  /// Peak of activations, gathered units and whole gradients of FSDP.
+  double sharded_peak(const PlanView& view);
+  const Activations& activations(const PlanView& view, SegmentRange range);
+  Activations walked(const PlanView& view, SegmentRange range);
+  /// Parameters, gradients, optimizer states and buckets of segments on one rank.
+  double resident_bytes(const PlanView& view, SegmentRange range);
+  /// Largest whole gradients of a segment if they do not stay (ZeRO 2); else 0.
+  double passing_gradients(const PlanView& view, SegmentRange range);
+  [[nodiscard]] double process_bytes() const { return models_.device().estimate.process.count(); }
+  /// Actions of a pipeline rank up to one round after its first backward: later ones hold no more.
+  const std::vector<PipelineAction>& first_actions(const PipelineShape& shape, int rank);
+
+  PlanModels& models_;
+  std::map<std::tuple<const Model*, int, int, SegmentRange, bool>, Activations> activations_;
+  std::map<std::tuple<const Model*, int, int, int, bool, bool>, double> sharded_peaks_;
+  std::map<const Model*, SegmentBytes> segment_bytes_;
+  std::map<std::tuple<const Model*, int, bool>, std::vector<FsdpUnit>> units_;
+  std::map<std::tuple<std::string, int, int, int, int>, std::vector<PipelineAction>> actions_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,184 @@
+#include "sim/replay/device_estimate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "models/layer.hpp"
+#include "sim/replay/device_scaling.hpp"
+#include "sim/replay/kernels.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Arrays of a cross entropy in fp32, each as large as the outputs: log-softmax and the gradients of its
+/// output and of its input. If ranks share the classes: log-softmax, zeros with the targets, their sum with
+/// the softmax, and its product with the gradient (`_nll_loss_and_log_softmax_backward` in
+/// torch/distributed/tensor/parallel/loss.py); in place one.
+constexpr double kLossCopies = 3.0, kSharedLossCopies = 4.0, kLossCopiesInPlace = 1.0;
+
+bool multiplies_in_float8(const Model& model) { return model.precision.products == "fp8"; }
+
+/// Time of one layer's forward, its backward, or the weight gradients of its backward.
+using LayerTime = std::function<KernelTime(const LayerWork&, Phase)>;
+
+/// Layer times at the efficiencies of the device: kernels by their shapes if its parameters are known, else
+/// rooflines.
+LayerTime layer_time_of(const DeviceModel& device, const Model& model, double samples, int threads) {
+  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
+  if (multiplies_in_float8(model)) rates.float8 = rates_of(device, device_dtype("fp8"), threads).peak;
+  if (device.has_kernels()) {
+    const KernelRates kernels{.peak = rates.peak,
+                              .reached = device.estimate.compute_efficiency,
+                              .attention = device.estimate.attention_efficiency,
+                              .memory = device.estimate.memory_efficiency * rates.memory,
+                              .memory_peak = rates.memory,
+                              .element = bytes_of(model.precision.compute),
+                              .multiprocessors = device.multiprocessors,
+                              .parameters = &device.kernels};
+    std::optional<KernelRates> float8;
+    if (multiplies_in_float8(model)) {
+      float8 = kernels;
+      float8->peak = rates.float8;
+      float8->reached *= device.kernels.float8;
+      float8->output = kernels.element;
+      float8->element = bytes_of("fp8");
+    }
+    return [samples, times = std::make_shared<KernelTimes>(kernels, float8)](const LayerWork& work,
+                                                                             Phase phase) {
+      return phase == Phase::kBackwardWeight ? KernelTime{times->of_weights(work, samples)}
+                                             : times->of(work, phase == Phase::kForward, samples);
+    };
+  }
+  rates.peak = device.estimate.compute_efficiency * rates.peak;
+  rates.float8 = device.estimate.compute_efficiency * rates.float8;
+  rates.memory = device.estimate.memory_efficiency * rates.memory;
+  DeviceRates free_of_memory = rates;
+  free_of_memory.memory = BytesPerSecond(std::numeric_limits<double>::infinity());
+  return [=](const LayerWork& work, Phase phase) {
+    const Seconds time = layer_roofline(work, phase == Phase::kForward, samples, rates);
+    const Flop weights = work.weight_gradients(), all = work.backward + work.recomputed;
+    const double part = phase != Phase::kBackwardWeight ? 1.0 : all > Flop(0) ? weights / all : 0.0;
+    const bool bound = time > layer_roofline(work, phase == Phase::kForward, samples, free_of_memory);
+    return KernelTime{part * time, (bound ? part : 0.0) * time};
+  };
+}
+
+KernelTime layers_time(const Segment& segment, Phase phase, const LayerTime& time) {
+  KernelTime total;
+  for (const LayerWork& work : segment.work) total += time(work, phase);
+  if (phase == Phase::kBackward)
+    total += recomputed_time(segment, [&](const LayerWork& work) { return time(work, Phase::kForward); });
+  return total;
+}
+
+/// Part of its phase that has passed when each collective of the model starts.
+std::vector<double> exchange_fractions(const Model& model, const LayerTime& layer_time) {
+  constexpr double kForwardOfLoss = 0.5;
+  std::vector<double> fractions;
+  for (const LayerCollective& exchange : model.collectives) {
+    if (exchange.segment < 0) {
+      fractions.push_back(kForwardOfLoss);
+      continue;
+    }
+    const Segment& segment = model.segments[exchange.segment];
+    Seconds before(0);  // collectives of a backward follow its recomputation
+    if (exchange.backward)
+      before = recomputed_time(segment, [&](const LayerWork& work) {
+                 return layer_time(work, Phase::kForward);
+               }).all;
+    Seconds all = before;
+    const std::vector<LayerWork>& works = segment.work;
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const Seconds time = layer_time(works[i], exchange.backward ? Phase::kBackward : Phase::kForward).all;
+      const bool is_earlier = static_cast<int>(i) < exchange.work;
+      all += time;
+      if (is_earlier != exchange.backward) before += time;
+    }
+    fractions.push_back(all > Seconds(0) ? before / all : 1.0);
+  }
+  return fractions;
+}
+
+}  // namespace
+
+DeviceModel slowest_of(DeviceModel device, int count) {
+  if (device.estimate.rate_spread == 0.0) return device;
+  constexpr double kFar = 10.0;  // standard deviations, more than the slowest of any number of GPUs is off
+  constexpr int kHalvings = 60;
+  const double each = std::pow(0.5, 1.0 / count);
+  double low = 0.0, high = kFar;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double x = std::midpoint(low, high);
+    (0.5 * std::erfc(-x / std::numbers::sqrt2) < each ? low : high) = x;
+  }
+  const double slower = 1.0 + device.estimate.rate_spread * low;
+  device.estimate.compute_efficiency /= slower;
+  device.estimate.attention_efficiency /= slower;
+  return device;
+}
+
+double loss_bytes(const Model& model, int samples) {
+  if (model.loss.kind != "cross_entropy") return 0.0;
+  const double copies = model.loss.in_place      ? kLossCopiesInPlace
+                        : model.shares_classes() ? kSharedLossCopies
+                                                 : kLossCopies;
+  return copies * kFloat32Bytes * samples * static_cast<double>(numel(model.segments.back().output));
+}
+
+PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads) {
+  check_describes_work(model);
+  DeviceRates rates = rates_of(device, device_dtype(model.precision.compute), threads);
+  rates.memory = device.estimate.memory_efficiency * rates.memory;
+  const LayerTime layer = layer_time_of(device, model, samples, threads);
+  const auto cost = [&](int segment, Phase phase) {
+    KernelTime time;
+    if (phase == Phase::kForward || phase == Phase::kBackward)
+      time = layers_time(model.segments[segment], phase, layer);
+    else
+      time.all = time.memory = roofline_time(model, segment, phase, samples, rates);
+    PhaseCost result{.device_s = time.all.count()};
+    if (!device.gpu) return result;
+    const bool eager = phase == Phase::kForward || phase == Phase::kLoss;
+    const Seconds each = device.launch.kernel + (eager ? device.launch.operation : Seconds(0));
+    const double recomputed = phase == Phase::kBackward ? recomputed_kernels(model.segments[segment]) : 0.0;
+    result.launch_s =
+        kernels_of(model, segment, phase) * each.count() + recomputed * device.launch.operation.count();
+    return result;
+  };
+  PhaseCosts costs(model);
+  costs.rows = {0};
+  costs.asynchronous = device.gpu;
+  costs.loss = cost(-1, Phase::kLoss);
+  costs.loss_peak_bytes = loss_bytes(model, samples);
+  costs.exchange_fraction = exchange_fractions(model, layer);
+  const double activations = device.estimate.activations * samples;
+  for (std::size_t i = 0; i < costs.segments.size(); ++i) {
+    const Segment& segment = model.segments[i];
+    const auto index = static_cast<int>(i);
+    SegmentCosts& to = costs.segments[i];
+    to.forward = cost(index, Phase::kForward);
+    to.backward = cost(index, Phase::kBackward);
+    to.optimizer = cost(index, Phase::kOptimizer);
+    to.saved_bytes = to.forward_peak_bytes = activations * segment.saved.size.count();
+    if (model.recomputed_part == RecomputedPart::kCoreAttention)  // which has no weights
+      to.backward_peak_bytes = activations * segment.recomputed.saved.size.count();
+    if (i == 0) continue;  // its backward has no gradient of the input
+    const double weights = layers_time(segment, Phase::kBackwardWeight, layer).all.count();
+    to.weight_fraction = to.backward.device_s > 0.0 ? weights / to.backward.device_s : 0.0;
+    if (!device.gpu) continue;
+    double gemms = 0.0;
+    for (const LayerWork& work : segment.work) gemms += work.weight_gemms();
+    const double kernels = kernels_of(model, index, Phase::kBackward);
+    to.weight_launch_fraction = kernels > 0 ? gemms / kernels : 0.0;
+  }
+  costs.sum_segments();
+  return costs;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "models/model.hpp"
+#include "records/phase_costs.hpp"
+#include "topologies/devices.hpp"
+
+namespace stepcast {
+
+/// Phase costs of one step from the table of layers alone, at the efficiencies of the device.
+///
+/// - Gradients are ready at the end of their segment. Saved bytes are the model's own times the device's
+///   `activations`.
+/// - Host, input and loading cost nothing. Nor does zero_grad: PyTorch 2 frees gradients (set_to_none), and
+///   the next backward writes them again.
+/// - Launch overhead of a GPU: kernel_launch per kernel, and operation_issue per kernel of the forward and
+///   the loss (the framework's own work; autograd runs the backward without it).
+/// - CPUs have neither launch overhead nor a memory-bound part.
+///
+/// \throws InputError as `moved`
+PhaseCosts estimated_costs(const Model& model, const DeviceModel& device, int samples, int threads);
+
+/// The slowest of `count` devices that differ in their rates: efficiencies of GEMMs and attention over 1 +
+/// rate_spread x, with x the median of the largest of `count` standard normals, Phi(x)^count = 1/2 (x = 0 for
+/// 1 GPU, 1.38 for 8, 2.78 for 256). Memory bandwidth is taken to be the same for all.
+DeviceModel slowest_of(DeviceModel device, int count);
+
+/// Bytes that a cross entropy of these samples holds; 0 for another loss.
+double loss_bytes(const Model& model, int samples);
+
+}  // namespace stepcast

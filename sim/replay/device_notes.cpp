@@ -1,0 +1,88 @@
+#include "sim/replay/device_notes.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "core/load.hpp"
+#include "core/table.hpp"
+#include "models/layer.hpp"
+
+namespace stepcast {
+namespace {
+
+std::filesystem::path device_error_file() {
+  return home_folder() / "calibration" / "data" / "device-errors.json";
+}
+
+}  // namespace
+
+STEPCAST_JSON_REQUIRED(DeviceError, device, model, strategy, cluster, world_size, batch, predicted_s,
+                       measured_s, source, remark)
+
+std::string estimate_note(const Precision& precision, const DeviceModel& device) {
+  return "ESTIMATE, nothing was measured: " + device_dtype(precision.compute) +
+         (precision.products == "none" ? "" : ", products of blocks in " + device_dtype(precision.products)) +
+         " at " + percent_text(device.estimate.compute_efficiency, 0) + " of the peak rate, " +
+         percent_text(device.estimate.memory_efficiency, 0) +
+         " of the memory bandwidth, kernel launches; no host time, no loading" +
+         (device.gpu && !device.has_kernels()
+              ? "; shapes of kernels are not heeded, nobody measured them here"
+              : "");
+}
+
+std::vector<DeviceError> device_errors() {
+  const nlohmann::json json = load_json(device_error_file(), "stepcast.device-errors/1");
+  try {
+    return json.at("rows").get<std::vector<DeviceError>>();
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError(device_error_file().string() + ": " + json_complaint(error));
+  }
+}
+
+std::string known_errors_note(const DeviceModel& device) {
+  std::string text;
+  for (const DeviceError& row : device_errors()) {
+    if (row.device != device.name) continue;
+    const double ratio = row.predicted_s / row.measured_s;
+    text.append(text.empty() ? "" : "; ");
+    text += ratio < 0.5 ? std::to_string(std::lround(1.0 / ratio)) + " times too fast"
+                        : signed_percent_text(ratio - 1.0);
+    text.append(" for ").append(row.model);
+    text.append(row.world_size > 1 ? ", " + row.strategy + " on " + std::to_string(row.world_size) : "");
+    text.append(row.remark.empty() ? "" : ", " + row.remark).append(" (").append(row.source).append(")");
+  }
+  return text.empty() ? "not known: no estimate for " + device.name + " was ever held against a measurement"
+                      : text;
+}
+
+std::string fitted_note(const FittedTo& fitted, int ranks) {
+  const std::string known =
+      fitted.least_ranks == fitted.most_ranks
+          ? std::to_string(fitted.most_ranks)
+          : std::to_string(fitted.least_ranks) + " to " + std::to_string(fitted.most_ranks);
+  std::string text = "to " + std::to_string(fitted.rows) + " steps of " + known +
+                     " ranks, cross-validated error " + percent_text(fitted.error);
+  if (ranks > fitted.most_ranks || ranks < fitted.least_ranks)
+    text += "; EXTRAPOLATED: " + std::to_string(ranks) + " ranks are beyond them";
+  return text;
+}
+
+std::string memory_warning(const Result& result, const DeviceModel& device) {
+  if (device.memory <= Bytes(0)) return "";
+  const auto largest =
+      std::max_element(result.memory.begin(), result.memory.end(),
+                       [](const MemoryUse& a, const MemoryUse& b) { return a.peak_bytes < b.peak_bytes; });
+  if (largest == result.memory.end()) return "";
+  constexpr double kReserve = 0.1;  // what allocators round and fragment, and NCCL and libraries hold
+  const double left = 1.0 - largest->peak_bytes / device.memory.count();
+  if (left >= kReserve) return "";
+  return "rank " + std::to_string(largest->rank) + " needs " + to_text(Bytes(largest->peak_bytes)) + ", " +
+         device.name + " holds " + to_text(device.memory) +
+         (left < 0.0 ? ": the step does not fit"
+                     : ": the step fits barely, allocators and NCCL take about " + percent_text(kReserve, 0) +
+                           " more");
+}
+
+}  // namespace stepcast

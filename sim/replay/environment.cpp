@@ -1,0 +1,182 @@
+#include "sim/replay/environment.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/table.hpp"
+
+namespace stepcast {
+namespace {
+
+/// Shipped clusters whose nodes for ranks are all `device`, or without devices if it is "". A cluster with a
+/// setting `device` fits with that setting.
+std::string fitting_clusters(const std::string& device, bool any_device = false) {
+  const auto fits = [&](const std::string& specification) {
+    try {
+      const Cluster cluster = load_cluster(specification);
+      const std::vector<int> places = cluster.places();
+      return std::all_of(places.begin(), places.end(), [&](int place) {
+        const std::string& here = cluster.node(place).device;
+        return any_device ? !here.empty() : here == device;
+      });
+    } catch (const InputError&) {  // there is no such setting
+      return false;
+    }
+  };
+  std::string names;
+  for (const std::string& name : resource_names("topologies", ".yaml")) {
+    std::string found = name;
+    if (!fits(found)) found += ":device=" + device;
+    if (found == name || (!device.empty() && fits(found))) names += (names.empty() ? "" : ", ") + found;
+  }
+  return names.empty() ? "none of the shipped clusters fits; describe it in a file" : "these fit: " + names;
+}
+
+Cluster one_host(int cores, const std::string& whose) {
+  Cluster cluster;
+  cluster.name = "host";
+  cluster.specification = whose + " with " + std::to_string(cores) + (cores == 1 ? " core" : " cores");
+  Host host;
+  host.name = cluster.name;
+  host.cores = cores;
+  cluster.add_host(std::move(host));
+  return cluster;
+}
+
+/// The machine that a calibration was measured on.
+Cluster calibrated_machine(const Calibration& calibration, const std::string& path) {
+  const std::string missing = "--cluster is missing; " + path + " was calibrated ";
+  if (calibration.cluster.shared_cores > 0)
+    throw UsageError(missing + "in a lab; name the lab's cluster, as lab-star:hosts=2");
+  if (calibration.job.hosts.size() > 1 || calibration.job.world_size > calibration.job.ranks_on_machine)
+    throw UsageError(missing + "on several hosts, and does not say what wires join them; " +
+                     fitting_clusters(""));
+  if (calibration.context.cores < 1)
+    throw UsageError(missing + "on a machine whose cores it does not say (key 'context.cores'); " +
+                     fitting_clusters(""));
+  return one_host(calibration.context.cores, "the calibrated machine");
+}
+
+}  // namespace
+
+Cluster implied_cluster(const ClusterHints& hints, const Calibration* calibration,
+                        const std::string& calibration_path) {
+  const DeviceModel* traced = hints.trace == nullptr ? nullptr : reported_device(hints.trace->device);
+  const DeviceModel* device = hints.device != nullptr ? hints.device : traced;
+  const std::string missing = "--cluster is missing; ";
+  if (hints.needs_devices)
+    throw UsageError(missing + "copies run between the GPUs of one; " + fitting_clusters("", true));
+  if (device != nullptr && device->gpu && (hints.device != nullptr || hints.world_size > 1))
+    throw UsageError(missing + "device '" + device->name + "' is a GPU, and the links between GPUs decide; " +
+                     fitting_clusters(device->name));
+  if (hints.world_size > 1 && calibration != nullptr)
+    return calibrated_machine(*calibration, calibration_path);
+  if (hints.world_size > 1)
+    throw UsageError(missing + std::to_string(hints.world_size) +
+                     " ranks need one, or the --calibration of the machine that they share; " +
+                     fitting_clusters(""));
+  if (hints.device != nullptr) return one_host(hints.device->multiprocessors, hints.device->name);
+  if (hints.trace != nullptr && hints.trace->context.cores > 0)
+    return one_host(hints.trace->context.cores, "the traced machine");
+  if (calibration != nullptr && calibration->context.cores > 0)
+    return one_host(calibration->context.cores, "the calibrated machine");
+  return one_host(hints.threads, "a host");
+}
+
+std::string backend_for(const std::string& requested, const Calibration* calibration,
+                        const Cluster& cluster) {
+  if (!requested.empty() && requested != "gloo" && requested != "nccl")
+    throw UsageError(unknown_name("backend", requested, {"gloo", "nccl"}));
+  if (calibration == nullptr) {
+    if (!requested.empty()) return requested;
+    return cluster.has_devices() ? "nccl" : "";
+  }
+  if (!requested.empty() && requested != calibration->job.backend)
+    throw UsageError("--backend " + requested + " cannot be combined with a calibration of " +
+                     calibration->job.backend);
+  if (requested.empty() && calibration->job.backend != "nccl" && cluster.has_devices())
+    throw UsageError("cluster '" + cluster.specification + "' has GPUs, whose ranks use NCCL, but the " +
+                     "calibration is of " + calibration->job.backend + "; omit it, or set --backend " +
+                     calibration->job.backend);
+  return calibration->job.backend;
+}
+
+namespace {
+
+/// All that an environment depends on; "" if hints imply its cluster.
+std::string key_of(const EnvironmentRequest& request, const ResourceScales& scales, bool scaled_device) {
+  if (request.cluster.empty()) return "";
+  const auto rate = [](const auto& given) { return given ? std::to_string(given->count()) : ""; };
+  return joined(std::vector<std::string>{request.cluster, request.calibration, request.backend,
+                                         request.algorithms, rate(request.pcie), rate(request.nvlink),
+                                         to_text(scales), scaled_device ? "scaled device" : ""},
+                "\n");
+}
+
+}  // namespace
+
+std::shared_ptr<PredictionEnvironment> resolve_environment(const EnvironmentRequest& request,
+                                                           const ClusterHints& hints,
+                                                           const ResourceScales& scales, bool scaled_device,
+                                                           KnownInputs* known) {
+  const std::string key = known == nullptr ? "" : key_of(request, scales, scaled_device);
+  if (!key.empty())
+    if (const auto found = known->environments.find(key); found != known->environments.end())
+      return found->second;
+  auto result = std::make_shared<PredictionEnvironment>();
+  if (!request.calibration.empty()) result->calibration = load_calibration(request.calibration);
+  result->cluster = request.cluster.empty() ? implied_cluster(hints, result->costs(), request.calibration)
+                                            : load_cluster(request.cluster);
+  scale_environment(scales, result->cluster, result->calibration, scaled_device);
+  for (Link& link : result->cluster.links) {
+    if (request.pcie && link.kind == LinkKind::kPcie)
+      link.bandwidth = link.scale * link.remaining * *request.pcie;
+    if (request.nvlink && link.kind == LinkKind::kNvLink)
+      link.bandwidth = link.scale * link.remaining * *request.nvlink;
+  }
+  result->backend = backend_for(request.backend, result->costs(), result->cluster);
+  result->algorithms = parse_algorithms(request.algorithms, result->backend);
+  if (!key.empty()) known->environments.emplace(key, result);
+  return result;
+}
+
+ReplayInput PredictionEnvironment::replay_input(const EnvironmentRequest& request, int world_size) {
+  if (backend == "nccl" && !nccl_graphs) {
+    nccl_parameters = calibrated_nccl(costs(), cluster);
+    nccl_graphs.emplace(cluster, nccl_parameters ? &*nccl_parameters : nullptr);
+  }
+  ReplayInput input;
+  input.cluster = &cluster;
+  input.node_of_rank = place_ranks(cluster, world_size);
+  input.calibration = costs();
+  input.backend = backend;
+  input.algorithms = algorithms;
+  input.nccl_graphs = nccl_graphs ? &*nccl_graphs : nullptr;
+  input.fidelity = request.fidelity;
+  input.exact = request.exact;
+  input.simgrid = request.simgrid;
+  input.copies = request.copies;
+  return input;
+}
+
+std::map<std::string, std::string> PredictionEnvironment::communication_notes(
+    const std::vector<int>& node_of_rank) const {
+  std::map<std::string, std::string> notes;
+  if (!calibration && backend != "nccl" && node_of_rank.size() > 1)
+    notes["endpoints"] =
+        "free: without a calibration, sending and receiving cost nothing and only the wire is charged, so "
+        "the forecast is a lower bound";
+  std::set<int> hosts;
+  for (const int node : node_of_rank) hosts.insert(cluster.node(node).host);
+  const bool ethernet = std::any_of(cluster.links.begin(), cluster.links.end(),
+                                    [](const Link& link) { return link.kind == LinkKind::kEthernet; });
+  if (backend == "nccl" && ethernet && hosts.size() > 1)
+    notes["ethernet"] =
+        "between hosts NCCL uses TCP: 20 us more per message, through the host's memory, one thread per "
+        "connection; protocol=roce sets RDMA over Ethernet";
+  return notes;
+}
+
+}  // namespace stepcast

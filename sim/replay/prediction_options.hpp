@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/replay/prediction.hpp"
+#include "sim/strategies/options.hpp"
+
+/// Options of a forecast: one table for `predict`, `plan` and studies.
+namespace stepcast {
+
+/// Which commands understand an option.
+enum class OptionUse : std::uint8_t {
+  kTraining,  ///< of the training: `run` has it too, declared with the strategies' own options
+  kRun,       ///< `run` has it too, with the same meaning
+  kForecast,  ///< of forecasts alone
+};
+
+enum class OptionValue : std::uint8_t { kText, kWhole, kYesNo, kFlag, kList };
+
+/// One option of `predict`.
+struct PredictionOption {
+  std::string name;  ///< without dashes
+  OptionUse use = OptionUse::kForecast;
+  OptionValue value = OptionValue::kText;
+  std::string standard{};  ///< default, as the help shows it; "": none
+  std::string help{};
+  /// Stores a given value; unset for the options of the training. \throws UsageError
+  std::function<void(PredictionRequest&, const std::string& value)> set = nullptr;
+};
+
+/// All options of a forecast but for those of strategies, in the order of the help.
+const std::vector<PredictionOption>& prediction_options();
+
+/// Request from the given options, by name without dashes; strategies' own are understood too.
+/// \throws UsageError for an unknown option, with the nearest, or a value that is not valid
+PredictionRequest prediction_request(const OptionTexts& options);
+
+/// Environment that the given options name; others are skipped. \throws UsageError
+EnvironmentRequest environment_request(const OptionTexts& options);
+
+}  // namespace stepcast

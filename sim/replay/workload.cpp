@@ -1,0 +1,286 @@
+#include "sim/replay/workload.hpp"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/table.hpp"
+#include "sim/replay/device_estimate.hpp"
+#include "sim/replay/device_notes.hpp"
+#include "sim/replay/device_scaling.hpp"
+#include "sim/replay/profile.hpp"
+#include "sim/strategies/tensor_parallel.hpp"
+
+namespace stepcast {
+namespace {
+
+/// The requested value, or the only one measured.
+int choose(const std::optional<int>& requested, const std::set<int>& measured, const std::string& option,
+           const std::string& path) {
+  if (requested) return *requested;
+  if (measured.size() == 1) return *measured.begin();
+  throw UsageError("--" + option + " is missing; " + path + " contains " + joined(measured));
+}
+
+Precision traced_precision(const Trace& trace, const std::string& path) {
+  try {
+    return Precision::parse(trace.precision);
+  } catch (const InputError& error) {
+    throw InputError(path + ": key 'precision': " + error.what());
+  }
+}
+
+/// Result of `read`, whose errors name the file.
+auto of_file(const std::string& path, const auto& read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    throw InputError(path + ": " + error.what());
+  }
+}
+
+/// Resolves one workload.
+class WorkloadResolver {
+ public:
+  WorkloadResolver(const CostRequest& request, const TrainingConfig& training, const ResourceScales& scales,
+                   bool brief, KnownInputs* known)
+      : request_(request), training_(training), scales_(scales), brief_(brief), known_(known) {
+    result_.batch = request.batch.value_or(1);
+    result_.threads = request.threads.value_or(1);
+  }
+
+  Workload run() {
+    check_sources();
+    choose_device();
+    if (!request_.model.empty())
+      result_.model =
+          recomputing(known_model(shared_by(request_.model, training_)), training_.recomputed_part);
+    if (!request_.trace.empty()) {
+      read_trace();
+      return std::move(result_);
+    }
+    if (result_.device != nullptr) estimate();
+    if (!request_.phases.empty()) apply_phases();
+    if (result_.costs) return std::move(result_);
+    if (!result_.model.has_fixed_times())
+      throw UsageError("--trace is missing; '" + result_.model.specification +
+                       "' does not declare its times (stepcast measure makes a trace, --device an estimate)");
+    result_.model = declared_for(result_.model, result_.batch, training_.micro_batches);
+    return std::move(result_);
+  }
+
+ private:
+  void check_sources() const {
+    const bool traced = !request_.trace.empty();
+    if (request_.model.empty() && !traced)
+      throw UsageError("give --trace, or --model with declared times or with --device");
+    if (request_.device.empty() && !request_.trace_device.empty())
+      throw UsageError("--trace-device requires --device, which the trace is moved to");
+    if (!traced && !request_.trace_device.empty())
+      throw UsageError("--trace-device requires --trace; without a trace, --device is estimated");
+    if (request_.precision != Precision{} && !traced && request_.device.empty())
+      throw UsageError("--precision " + to_text(request_.precision) +
+                       " requires --device, or a trace that was measured in it: declared times have none");
+    if (traced && !request_.phases.empty())
+      throw UsageError("--phase-times cannot be combined with --trace, which contains the phases");
+    if (!traced && !request_.batch && (!request_.device.empty() || !request_.phases.empty()))
+      throw UsageError("--batch is missing; without a trace there is no default");
+  }
+
+  void choose_device() {
+    if (request_.device.empty()) return;
+    result_.device = &device_model(request_.device);
+    if (!request_.trace.empty() && result_.device->estimate.is_set)
+      throw UsageError(
+          "--device " + request_.device +
+          ": efficiencies, activations and rate_spread apply to estimates, and cannot be combined "
+          "with --trace");
+    if (!request_.phases.empty() || scales_.empty()) return;
+    result_.scaled =
+        std::make_shared<const DeviceModel>(scaled_device(scales_, *result_.device, request_.trace.empty()));
+    result_.device = result_.scaled.get();
+  }
+
+  Model known_model(const std::string& specification) {
+    if (known_ == nullptr) return load_model(specification);
+    const auto found = known_->models.find(specification);
+    if (found != known_->models.end()) return found->second;
+    return known_->models.emplace(specification, load_model(specification)).first->second;
+  }
+
+  [[nodiscard]] int samples() const { return std::max(1, result_.batch / training_.micro_batches); }
+
+  void estimate() {
+    const DeviceModel& device = *result_.device;
+    result_.model = in_precision(std::move(result_.model), request_.precision, device.gpu);
+    const DeviceModel slowest = slowest_of(device, training_.world_size);
+    result_.costs = estimated_costs(result_.model, slowest, samples(), result_.threads);
+    const double fastest = device.estimate.compute_efficiency, own = slowest.estimate.compute_efficiency;
+    if (!brief_ && own != fastest)
+      result_.nominal = estimated_costs(result_.model, device, samples(), result_.threads);
+    if (device.gpu) result_.threads = 1;  // a device counts as one core
+    if (brief_) return;
+    result_.notes["estimate"] = estimate_note(request_.precision, device);
+    if (result_.nominal && request_.phases.empty())
+      result_.notes["slowest GPU"] = "of " + std::to_string(training_.world_size) +
+                                     ": GEMMs and attention take " + percent_text(fastest / own - 1.0, 1) +
+                                     " longer than at the nominal rate; --device " + device.name +
+                                     ":rate_spread=0 turns this off";
+    result_.notes["known errors"] = known_errors_note(device);
+    if (device.estimate.fitted)
+      result_.notes["fitted"] = fitted_note(*device.estimate.fitted, training_.world_size);
+  }
+
+  /// Known phases take the place of the estimate's, or share out their time by the flop of the layers.
+  void apply_phases() {
+    if (result_.model.has_fixed_times())
+      throw UsageError("--phase-times does not apply to '" + result_.model.specification +
+                       "', which declares its times");
+    const bool shares = !result_.costs;
+    if (shares) result_.costs = flop_shares(result_.model, samples());
+    apply(request_.phases, *result_.costs, shares);
+    if (result_.nominal) apply(request_.phases, *result_.nominal, shares);
+    result_.notes["phase times"] = to_text(request_.phases);
+  }
+
+  void read_trace() {
+    const std::string& path = request_.trace;
+    const bool profile = is_profile(path);
+    const RecomputedPart part = training_.recomputed_part;
+    if (part == RecomputedPart::kOperations || (profile && part != RecomputedPart::kNothing))
+      throw UsageError("--recompute " + to_text(part) + ": " + path +
+                       " times whole blocks; parts of them are forecast with --device and without --trace");
+    if (profile && request_.model.empty())
+      throw UsageError("--model is missing; " + path + " is a profile, which does not name its model");
+    if (profile) result_.model = in_precision(std::move(result_.model), {}, true);
+    const Trace& trace =
+        result_.traced.emplace(profile ? trace_of_profile(path, result_.model) : load_trace(path));
+    if (request_.model.empty()) result_.model = recomputing(load_model(trace.model), part);
+    check_mesh(trace);
+    const Trace whole = of_file(path, [&] { return of_whole_model(trace, result_.model); });
+    choose_entry(trace);
+    take_precision(trace);
+    take_costs(whole);
+    result_.lineage.push_back(make_ancestor("trace", path));
+  }
+
+  void check_mesh(const Trace& trace) const {
+    for (const auto& [name, requested, traced] :
+         {std::tuple{"tensor", training_.tensor, result_.model.parallel.tensor},
+          {"context", training_.context, result_.model.parallel.context},
+          {"expert", training_.expert, result_.model.parallel.expert}})
+      if (requested > 1 && requested != traced)
+        throw InputError(request_.trace + ": is a trace of '" + trace.model + "', not of one of " +
+                         std::to_string(requested) + " ranks of --mesh " + name + "; stepcast measure --" +
+                         name + " " + std::to_string(requested) + " makes one");
+  }
+
+  /// Threads and batch that were requested, or the only ones measured.
+  void choose_entry(const Trace& trace) {
+    std::set<int> batches, threads;
+    for (const TraceEntry& entry : trace.entries) threads.insert(entry.threads);
+    result_.threads = choose(request_.threads, threads, "threads", request_.trace);
+    for (const TraceEntry& entry : trace.entries)
+      if (entry.threads == result_.threads) batches.insert(entry.batch);
+    if (!request_.batch)
+      result_.batch = training_.micro_batches * choose({}, batches, "batch", request_.trace);
+  }
+
+  void take_precision(const Trace& trace) {
+    const Precision precision = traced_precision(trace, request_.trace);
+    if (request_.precision != Precision{} && request_.precision != precision)
+      throw UsageError("--precision " + to_text(request_.precision) + ": " + request_.trace +
+                       " was measured in " + to_text(precision));
+    if (trace.has_exchanges) {
+      result_.model.collectives.clear();
+      for (Segment& segment : result_.model.segments) segment.collectives.clear();
+    }
+    const bool launches = !trace.entries.front().loss_issue_s.empty();
+    if (launches || precision != Precision{})
+      result_.model = in_precision(std::move(result_.model), precision, launches);
+  }
+
+  /// Moved to the device, if one is named. On a GPU the step context does not matter: a wait makes steps
+  /// slower by cold caches and branch predictors of a core.
+  void take_costs(const Trace& whole) {
+    const DeviceModel* traced = result_.device == nullptr ? nullptr : device_of(*result_.traced);
+    const auto at = [&](StepContext context) {
+      TraceEntry entry = of_file(request_.trace, [&] {
+        return whole.at(samples(), result_.threads, request_.extrapolate, context);
+      });
+      return traced == nullptr ? entry : moved(entry, result_.model, whole.dtype, *traced, *result_.device);
+    };
+    const TraceEntry alone = at(StepContext::kContinuous);
+    if (result_.device != nullptr && result_.device->gpu) {
+      result_.costs = traced_costs(result_.model, alone);
+      result_.threads = 1;
+      return;
+    }
+    std::optional<TraceEntry> accumulating;
+    if (whole.has(StepContext::kAccumulating)) accumulating = at(StepContext::kAccumulating);
+    const TraceEntry* following = accumulating ? &*accumulating : nullptr;
+    result_.costs = traced_costs(result_.model, at(StepContext::kWaiting), following);
+    result_.continuous = traced_costs(result_.model, alone, following);
+  }
+
+  /// The device that the trace is moved from. A profile does not name its device: it is the requested one,
+  /// unscaled.
+  const DeviceModel* device_of(const Trace& trace) {
+    const bool profile = trace.device.empty();
+    const DeviceModel& traced =
+        profile ? device_model(request_.device) : traced_device(trace, request_.trace, request_.trace_device);
+    result_.notes["device"] =
+        result_.device->name +
+        (profile ? ", as profiled" : ", scaled layer by layer from what was measured on " + traced.name);
+    return &traced;
+  }
+
+  const CostRequest& request_;
+  const TrainingConfig& training_;
+  const ResourceScales& scales_;
+  const bool brief_;
+  KnownInputs* known_;
+  Workload result_{};
+};
+
+}  // namespace
+
+void Workload::add_stage_times(Seconds stage, const Schedule& schedule) {
+  for (std::optional<PhaseCosts>* each : {&costs, &continuous, &nominal})
+    if (*each) stepcast::add_stage_times(stage, schedule, **each);
+}
+
+Workload resolve_workload(const CostRequest& request, const TrainingConfig& training,
+                          const ResourceScales& scales, bool brief, KnownInputs* known) {
+  return WorkloadResolver(request, training, scales, brief, known).run();
+}
+
+Workload resolve_no_workload(const CostRequest& request, const std::string& strategy) {
+  for (const auto& [option, given] :
+       {std::pair{"model", !request.model.empty()}, std::pair{"trace", !request.trace.empty()},
+        std::pair{"device", !request.device.empty()}, std::pair{"batch", request.batch.has_value()},
+        std::pair{"phase-times", !request.phases.empty()},
+        std::pair{"precision", request.precision != Precision{}}})
+    if (given)
+      throw UsageError(std::string("--") + option + " has no effect with strategy '" + strategy +
+                       "', which trains no model");
+  Workload result{.threads = request.threads.value_or(1)};
+  result.model.name = result.model.specification = "no model";
+  return result;
+}
+
+void check_threads(const Workload& workload, const CostRequest& request, const Cluster& cluster) {
+  const DeviceModel& device = *workload.device;
+  if (device.gpu && request.threads && request.trace.empty())
+    throw UsageError("--threads has no effect on device '" + device.name + "', a GPU");
+  if (device.gpu) return;
+  int cores = device.multiprocessors;
+  for (const Host& host : cluster.hosts) cores = std::min(cores, host.cores);
+  if (workload.threads > cores)
+    throw UsageError("--threads " + std::to_string(workload.threads) + ": device '" + device.name +
+                     "' on a host of cluster '" + cluster.name + "' has " + std::to_string(cores) + " cores");
+}
+
+}  // namespace stepcast

@@ -1,0 +1,77 @@
+#include "sim/strategies/fsdp_units.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace stepcast {
+
+FsdpUnit make_unit(const Model& model, const std::string& name, const std::vector<int>& tensors, int ranks,
+                   int group) {
+  FsdpUnit unit;
+  unit.name = name;
+  unit.tensors = tensors;
+  unit.shards = ranks;
+  unit.group = group;
+  unit.sharded = true;
+  unit.gradient = bytes_of(model.precision.gradients);
+  unit.reduced = bytes_of(model.precision.reduction);
+  std::int64_t all = 0;  // parameters of its segments
+  Bytes gathered;
+  for (const int tensor : tensors) {
+    const Parameter& parameter = model.parameters[tensor];
+    unit.elements += parameter.numel();
+    gathered += parameter.gathered();
+    if (std::ranges::find(unit.segments, parameter.segment) != unit.segments.end()) continue;
+    unit.segments.push_back(parameter.segment);
+    for (const int other : model.segments[parameter.segment].parameters)
+      all += model.parameters[other].numel();
+  }
+  unit.part = static_cast<double>(unit.elements) / static_cast<double>(all);
+  unit.parameter = gathered.count() / static_cast<double>(unit.elements);
+  unit.elements = (unit.elements + ranks - 1) / ranks * ranks;
+  return unit;
+}
+
+std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wrap, int ranks, int group,
+                                      bool sharded) {
+  std::vector<std::pair<std::string, std::vector<int>>> wrapped{{"root", {}}};  // names and segments
+  for (int i = 0; i < static_cast<int>(model.segments.size()); ++i) {
+    const Segment& segment = model.segments[i];
+    const bool own = wrap == "layer" || (wrap == "block" && segment.repeated);
+    if (own && !segment.parameters.empty())
+      wrapped.push_back({segment.name, {i}});
+    else
+      wrapped.front().second.push_back(i);
+  }
+  std::vector<FsdpUnit> units;
+  for (const auto& [name, segments] : wrapped) {
+    std::vector<int> dense, experts;
+    for (int i = 0; i < static_cast<int>(model.parameters.size()); ++i)
+      if (std::ranges::find(segments, model.parameters[i].segment) != segments.end())
+        (model.parameters[i].expert ? experts : dense).push_back(i);
+    const auto add = [&](const std::string& unit, const std::vector<int>& tensors, int shards) {
+      if (tensors.empty()) return;
+      units.push_back(make_unit(model, unit, tensors, shards, group));
+      units.back().segments = segments;
+      units.back().sharded = sharded;
+    };
+    add(name, dense, ranks);
+    add(name + kExpertUnits, experts, ranks / model.parallel.expert);
+  }
+  return units;
+}
+
+std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit) {
+  const double own = static_cast<double>(unit.elements) / unit.shards;
+  std::vector<MemoryChange> held;
+  // In mixed precision the shard is the master copy; an all-gather casts it to the precision of compute.
+  if (model.precision.master == "none" || unit.alone())
+    held.push_back({.category = MemoryCategory::kParameters, .size = Bytes(unit.parameter * own)});
+  held.push_back({.category = MemoryCategory::kGradients,
+                  .size = unit.alone() ? unit.gradients() : unit.gradient_shard()});
+  held.push_back({.category = MemoryCategory::kOptimizerState, .size = model.optimizer_bytes(own)});
+  return held;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+#include "schedule/schedule.hpp"
+
+/// Units of FSDP: parameters that are gathered, freed and reduced together.
+namespace stepcast {
+
+/// Suffix of the unit of experts, which follows the unit of the same segments.
+inline constexpr const char* kExpertUnits = " experts";
+
+/// Returns a sharded unit of these parameters. Its flat array is padded to a multiple of the ranks.
+/// \param ranks that share one copy \param group their process group \pre there is a parameter
+FsdpUnit make_unit(const Model& model, const std::string& name, const std::vector<int>& tensors, int ranks,
+                   int group);
+
+/// Returns the model's units: first the root, which has all segments that no other unit wraps, then one unit
+/// per wrapped segment with parameters. Experts that ranks share have a unit after that of their segment,
+/// sharded over the ranks that have the same experts. Flat arrays are padded to a multiple of the shards.
+/// Units without parameters are left out.
+/// \param wrap `block`, `layer` or `root` \param ranks that share one copy \param group their process group
+std::vector<FsdpUnit> make_fsdp_units(const Model& model, const std::string& wrap, int ranks, int group,
+                                      bool sharded);
+
+/// Memory of a sharded unit between steps, per rank: parameters, gradients and optimizer state.
+std::vector<MemoryChange> resident_shard(const Model& model, const FsdpUnit& unit);
+
+}  // namespace stepcast

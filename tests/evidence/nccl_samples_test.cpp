@@ -1,0 +1,147 @@
+#include "sim/evidence/nccl_samples.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "calibration/nccl_calibration.hpp"
+#include "core/error.hpp"
+#include "sim/evidence/measured_collectives.hpp"
+#include "tests/temporary_folder.hpp"
+
+/// Files of others, written by hand in their form, and what is made of them.
+namespace stepcast::nccl_samples_test {
+namespace {
+
+using Catch::Contains;
+
+/// Reads a file of that content.
+std::vector<NcclSample> read(const std::string& content, const std::string& kind = "") {
+  const TemporaryFolder folder;
+  return read_nccl_samples(folder.write("measured", content), kind);
+}
+
+const std::string kText = R"(# Collective test starting: reduce_scatter_perf
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 2048 step: 2(factor)
+# Using devices
+#  Rank  0 Group  0 Pid    101 on     node-a device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid    101 on     node-a device  1 [0000:2b:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+        1024           128     float     sum      -1     7.50    0.14    0.07       0     7.25    0.14    0.07       0
+        2048           256     float     sum      -1     8.00    0.26    0.13       0     7.75    0.26    0.13       0
+# Out of bounds values : 0 OK
+)";
+
+TEST_CASE("nccl-tests' table says collective, GPUs, dtype, size and the time out of place") {
+  const std::vector<NcclSample> samples = read(kText);
+  REQUIRE(samples.size() == 2);
+  CHECK(samples[1].kind == CollectiveKind::kReduceScatter);
+  CHECK(samples[1].gpus == 2);
+  CHECK(samples[1].hosts == 1);
+  CHECK(samples[1].dtype == "float");
+  CHECK(samples[1].message == Bytes(2048));
+  CHECK(samples[1].time.count() == Approx(8e-6));
+  CHECK(samples[1].device == "NVIDIA H100 80GB HBM3");
+}
+
+TEST_CASE("a table that does not name its test needs --collective, one without ranks is refused, by line") {
+  const std::string unnamed = kText.substr(kText.find('\n') + 1);
+  CHECK_THROWS_WITH(read(unnamed), Contains(":6") && Contains("--collective"));
+  CHECK(read(unnamed, "all_gather").front().kind == CollectiveKind::kAllGather);
+  CHECK_THROWS_WITH(read("# Collective test starting: all_gather_perf\n 8 2 float none -1 5.1 0 0 0\n"),
+                    Contains(":2") && Contains("how many GPUs"));
+  CHECK_THROWS_WITH(read("# Collective test starting: sendrecv_perf\n"), Contains("unknown collective"));
+}
+
+TEST_CASE("nccl-tests' JSON says the same; without MPI it lists one device of all") {
+  const std::vector<NcclSample> samples = read(R"({"version": 2, "args": ["build/alltoall_perf", "-g", "4"],
+    "config": {"nthreads": 1, "ngpus": 4, "devices": [{"rank": 0, "hostname": "a", "device_info": "NVIDIA L40S"}]},
+    "results": [{"size": 4096, "count": 256, "type": "half", "redop": "none", "root": "-1",
+                 "out_of_place": {"time": 9.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null},
+                 "in_place": {"time": 11.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null}},
+                {"size": 8192, "count": 512, "type": "half", "redop": "none", "root": "-1", "out_of_place": null,
+                 "in_place": {"time": 12.5, "alg_bw": 0.4, "bus_bw": 0.3, "nwrong": null}}]})");
+  REQUIRE(samples.size() == 2);
+  CHECK(samples[0].kind == CollectiveKind::kAllToAll);
+  CHECK(samples[0].gpus == 4);
+  CHECK(samples[0].time.count() == Approx(9.5e-6));
+  CHECK(samples[1].time.count() == Approx(12.5e-6));
+  CHECK_THROWS_WITH(read(R"({"args": ["all_reduce_perf"], "results": []})"),
+                    Contains("key 'config' is missing"));
+}
+
+std::string inspector(int rank, int number, double bytes, double time_us, double algbw) {
+  return R"({"header": {"id": "0xa", "rank": )" + std::to_string(rank) +
+         R"(, "n_ranks": 4, "nnodes": 1}, "coll_perf": {"coll": "AllGather", "coll_sn": )" +
+         std::to_string(number) + R"(, "coll_msg_size_bytes": )" + std::to_string(bytes) +
+         R"(, "coll_exec_time_us": )" + std::to_string(time_us) + R"(, "coll_algobw_gbs": )" +
+         std::to_string(algbw) + "}}\n";
+}
+
+TEST_CASE(
+    "Inspector: the rank that came last tells a call's time, the median call the size's, and algbw the "
+    "array") {
+  const std::vector<NcclSample> samples =
+      read(inspector(0, 1, 1e6, 90, 44.4) + inspector(1, 1, 1e6, 40, 100) + inspector(0, 2, 1e6, 50, 80) +
+           inspector(0, 3, 1e6, 60, 66.7));
+  REQUIRE(samples.size() == 1);
+  CHECK(samples[0].message == Bytes(4e6));  // 100 GB/s x 40 us
+  CHECK(samples[0].time.count() == Approx(50e-6));
+  CHECK(samples[0].gpus == 4);
+}
+
+TEST_CASE("tables: missing columns and bad cells are named, files of nothing refused") {
+  const std::string columns = "device,op_name,nccl_dtype,num_gpus,bytes,latency_us\n";
+  CHECK(read(columns + "NVIDIA L40S,all_reduce,half,2,1024,8.5\n").front().time.count() == Approx(8.5e-6));
+  CHECK_THROWS_WITH(read("device,op_name\nx,all_reduce\n"), Contains("column 'nccl_dtype' is missing"));
+  CHECK_THROWS_WITH(read(columns + "x,all_reduce,half,2,1024,fast\n"), Contains(":2") && Contains("'fast'"));
+  CHECK_THROWS_WITH(read(columns + "x,all_reduc,half,2,1,1\n"), Contains("all_reduce"));
+  CHECK_THROWS_AS(read("hello\n"), InputError);
+  CHECK_THROWS_WITH(read("{\"a\": 1}"), Contains("nccl-tests") && Contains("Inspector"));
+  CHECK_THROWS_WITH(read("{\"results\": [\n"), Contains(":2:1: is not valid JSON: the file ends early"));
+  const std::string one = inspector(0, 1, 1e6, 90, 44.4);
+  CHECK_THROWS_WITH(read(one + one.substr(0, one.size() / 2)), Contains("the file ends early"));
+}
+
+TEST_CASE("laws are found again from what they say of 2 GPUs, and then tell of 8") {
+  NcclParameters truth = nccl_parameters(90);
+  truth[NcclLaw::kLaunch] *= 1.4;
+  truth[NcclLaw::kLlHop] *= 1.3;
+  CollectiveForecasts machine(&truth);
+  const auto samples = [&](int gpus) {
+    std::vector<NcclSample> result;
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather})
+      for (double bytes = 512; bytes < 1e6; bytes *= 4) {
+        NcclSample one;
+        one.kind = kind;
+        one.gpus = gpus;
+        one.message = Bytes(bytes);
+        one.time = machine.of("h100-sxm", one);
+        result.push_back(one);
+      }
+    return result;
+  };
+  const NcclCosts costs = fit_nccl("h100-sxm", samples(2));
+  CHECK(nccl_error(costs, samples(2)) < 0.03);
+  CHECK(nccl_error(costs, samples(8)) < 0.1);
+  CHECK(std::find(costs.determined.begin(), costs.determined.end(), "launch") != costs.determined.end());
+  CHECK(std::find(costs.determined.begin(), costs.determined.end(), "nvls_fill") == costs.determined.end());
+}
+
+TEST_CASE(
+    "known collectives: H100 and A100 within 10 % for every collective and number of GPUs, L40S on two "
+    "within 12 %") {
+  const auto rows =
+      measured_collectives(std::string(STEPCAST_SOURCE_DIR) + "/studies/measured/nccl_collectives.csv");
+  CHECK(rows.size() == 1512);
+  for (const CollectiveErrors& one : collective_errors(rows)) {
+    INFO(one.group);
+    const bool l40s = one.group.starts_with("l40s");
+    if (!l40s) CHECK(one.forecast.geometric_mean() < 0.1);
+    if (l40s && one.group.ends_with(" 2")) CHECK(one.forecast.geometric_mean() < 0.12);
+  }
+  CHECK_THAT(measured_collectives_text(rows), Contains("1512 rows"));
+}
+
+}  // namespace
+}  // namespace stepcast::nccl_samples_test
