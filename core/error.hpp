@@ -1,8 +1,11 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// Error policy: a user's mistake or a machine's failure is an `Error` with its exit code, thrown at the
@@ -30,26 +33,26 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// An error of one exit code, with a text or with a format string and its values:
+/// `throw InputError("{}: expected {} cells, found {}", path, 3, 4)`.
+template <ExitCode kCode>
+struct CodedError : Error {
+  explicit CodedError(const std::string& message) : Error(kCode, message) {}
+  template <class First, class... Rest>
+  explicit CodedError(fmt::format_string<First, Rest...> message, First&& first, Rest&&... rest)
+      : Error(kCode, fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
+};
+
 /// Something failed while running: a rank died, a disk is full.
-struct RunError : Error {
-  explicit RunError(const std::string& message) : Error(ExitCode::kFailed, message) {}
-};
+using RunError = CodedError<ExitCode::kFailed>;
 /// The command line is wrong.
-struct UsageError : Error {
-  explicit UsageError(const std::string& message) : Error(ExitCode::kUsage, message) {}
-};
+using UsageError = CodedError<ExitCode::kUsage>;
 /// A file or a value is wrong. The message names file, key, value and the valid values.
-struct InputError : Error {
-  explicit InputError(const std::string& message) : Error(ExitCode::kBadInput, message) {}
-};
+using InputError = CodedError<ExitCode::kBadInput>;
 /// This machine or build lacks a required part: gnuplot, the runner, CUDA.
-struct CapabilityError : Error {
-  explicit CapabilityError(const std::string& message) : Error(ExitCode::kMissingCapability, message) {}
-};
+using CapabilityError = CodedError<ExitCode::kMissingCapability>;
 /// A time limit has passed.
-struct TimeoutError : Error {
-  explicit TimeoutError(const std::string& message) : Error(ExitCode::kTimedOut, message) {}
-};
+using TimeoutError = CodedError<ExitCode::kTimedOut>;
 
 /// True if the text contains characters that move a terminal's cursor or colour it, line breaks included.
 bool has_control_character(std::string_view text);

@@ -76,6 +76,10 @@ class YamlNode {
 
   /// `models/vgg.yaml:12: segments[3].layers[0]: ` + message
   [[noreturn]] void fail(const std::string& message) const;
+  template <class First, class... Rest>
+  [[noreturn]] void fail(fmt::format_string<First, Rest...> message, First&& first, Rest&&... rest) const {
+    fail(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
 
  private:
   [[noreturn]] void fail_scalar(const std::string& expected) const;
